@@ -1,0 +1,52 @@
+"""Everything `ipu_model` raises on purpose.
+
+    DeviceJobError
+    |-- ConfigError        the job cannot be run as stated: what was found, what is required, which knob
+    |-- RowsError          the row folder is damaged, of another schema, or of another tokenizer
+    |-- CheckpointError    a checkpoint or model folder cannot be used
+    `-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
+
+`python -m ipu_model` turns the first three into exit code 2 and the last into exit code 1.
+"""
+
+from __future__ import annotations
+
+from typing import List, Optional
+
+
+class DeviceJobError(ValueError):
+    """Base of the errors a person can act on; the message says how."""
+
+
+class ConfigError(DeviceJobError):
+    """The job cannot be run as stated."""
+
+
+class RowsError(DeviceJobError):
+    """The rows cannot be read, or do not belong to this job."""
+
+
+class CheckpointError(DeviceJobError):
+    """A checkpoint or a model folder cannot be used."""
+
+
+class NonFiniteLoss(DeviceJobError):
+    """The loss is NaN or infinite. Raised before anything is saved."""
+
+    def __init__(
+        self,
+        step: int,
+        loss: float,
+        learning_rate: float,
+        rows: List[int],
+        loss_scaling: Optional[float] = None,
+    ) -> None:
+        self.step, self.loss, self.learning_rate, self.rows = step, loss, learning_rate, rows
+        shown = ", ".join(str(row) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
+        scaling = "" if loss_scaling is None else f", loss scaling {loss_scaling:g}"
+        super().__init__(
+            f"the loss of update {step} is {loss} (learning rate {learning_rate:g}{scaling}, rows {shown}). "
+            "Nothing was saved after the update before. Lower the learning rate, lengthen the warm-up "
+            "(warmup_fraction), set max_grad_norm, or use precision fp32; then run again: it continues "
+            "from the last checkpoint."
+        )

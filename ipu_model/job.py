@@ -1,0 +1,241 @@
+"""The contract between the host's Python and the device's: a job goes in, a result comes out.
+
+Standard library only, Python 3.8 upwards, because both interpreters import it. `job.json` is written
+by `tasks/device_job.py` and read by `python -m ipu_model job.json`, which writes `result.json`
+into the run folder. Reading is strict: an unknown, missing or wrongly typed field is refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import typing
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+
+from ipu_model.errors import ConfigError
+
+KINDS = ("pretrain", "finetune", "predict")
+HEADS = ("pretraining", "question_answering")
+RUNTIMES = ("auto", "cpu", "cuda", "ipu")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+OPTIMIZERS = ("adamw", "lamb")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The architecture of a BERT, and nothing else. Field meanings as in Hugging Face's BertConfig."""
+
+    vocab_size: int
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    intermediate_size: int = 3072
+    max_positions: int = 512
+    type_vocab_size: int = 2
+    hidden_dropout: float = 0.1
+    attention_dropout: float = 0.1
+    layer_norm_eps: float = 1e-12
+    initializer_range: float = 0.02
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise ConfigError(f"model.{name}={getattr(self, name)} must be at least 1")
+        if self.hidden_size % self.num_heads:
+            raise ConfigError(
+                f"model.hidden_size={self.hidden_size} cannot be split over num_heads={self.num_heads}: "
+                "choose a hidden_size that is a multiple of num_heads"
+            )
+
+
+@dataclass(frozen=True)
+class BatchGeometry:
+    """How one update is cut up. The user states sequences per update; the rest is derived (plan.py)."""
+
+    global_batch_size: int
+    """Sequences behind one update, averaged over rows when sequences are packed."""
+    micro_batch_size: int = 32
+    """Rows per replica in one forward pass; changes speed and memory, not the result (up to rounding)."""
+    replication_factor: int = 1
+    """Data-parallel copies of the model."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """One optimizer; biases and LayerNorm parameters get no weight decay and, in LAMB, no trust ratio."""
+
+    name: str = "adamw"
+    learning_rate: float = 1e-3
+    weight_decay: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    bias_correction: bool = True
+    max_grad_norm: Optional[float] = None
+    """Global gradient norm above which gradients are scaled down; null switches clipping off."""
+
+
+@dataclass(frozen=True)
+class ScheduleConfig:
+    """Linear warm-up, then linear decay to zero. Exactly one of `steps` and `epochs` is given."""
+
+    steps: Optional[int] = None
+    """Optimizer updates. 0 is allowed: the model is saved as it was initialised."""
+    epochs: Optional[float] = None
+    """Passes over the rows; rounded to whole updates, at least one."""
+    warmup_fraction: float = 0.1
+    """Share of the updates with rising learning rate."""
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.epochs is None):
+            raise ConfigError(f"state one of steps and epochs: found steps={self.steps}, epochs={self.epochs}")
+        if not 0 <= self.warmup_fraction <= 1:
+            raise ConfigError(f"warmup_fraction={self.warmup_fraction} must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One device job. Paths are absolute or relative to the working directory of the job process."""
+
+    kind: str
+    """pretrain, finetune or predict."""
+    head: str
+    """pretraining (MLM and NSP) or question_answering."""
+    rows: str
+    """Folder of packed rows with its manifest.json."""
+    output: str
+    """Folder that appears, whole, when the job is done: a model (pretrain, finetune) or logits (predict)."""
+    run_folder: str
+    """Folder for job.json, job.log, history.csv, checkpoints and result.json; may be kept between runs."""
+    geometry: BatchGeometry
+    runtime: str = "auto"
+    precision: str = "auto"
+    seed: int = 0
+    model: Optional[ModelConfig] = None
+    """Architecture to initialise; null when `init_checkpoint` brings its own."""
+    init_checkpoint: Optional[str] = None
+    """Model folder (config.json, model.safetensors) to start from; a missing head is initialised."""
+    optimizer: Optional[OptimizerConfig] = None
+    schedule: Optional[ScheduleConfig] = None
+    checkpoint_every_updates: int = 0
+    """Updates between checkpoints; 0 makes none."""
+    log_every_updates: int = 10
+    ipu_config: Optional[Dict[str, Any]] = None
+    """The keys of an ipu_config.json; only the ipu runtime reads it."""
+
+    def __post_init__(self) -> None:
+        _one_of("kind", self.kind, KINDS)
+        _one_of("head", self.head, HEADS)
+        _one_of("runtime", self.runtime, RUNTIMES)
+        _one_of("precision", self.precision, PRECISIONS)
+        if self.optimizer is not None:
+            _one_of("optimizer.name", self.optimizer.name, OPTIMIZERS)
+        if self.model is None and self.init_checkpoint is None:
+            raise ConfigError("the job needs either `model` (to initialise) or `init_checkpoint` (to load)")
+        if self.kind != "predict" and (self.optimizer is None or self.schedule is None):
+            raise ConfigError(f"a {self.kind} job needs `optimizer` and `schedule`")
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Job:
+        return read_strictly(Job, json.loads(text), "job")
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """What a finished job says of itself; `result.json`."""
+
+    kind: str
+    runtime: str
+    runtime_reason: str
+    precision: str
+    steps: int
+    """Updates behind the saved weights (0 for predict)."""
+    resumed_from_step: int
+    final_loss: Optional[float]
+    """Mean loss of the last logged window; null when no update was made."""
+    final_losses: Dict[str, float]
+    """The same, by part: mlm_loss, nsp_loss, or start_loss and end_loss."""
+    sequences: int
+    """Sequences processed in this run (not before a resume)."""
+    real_tokens: int
+    """Tokens without padding processed in this run."""
+    train_seconds: float
+    compile_seconds: float
+    peak_memory_mb: float
+    """Peak resident memory of the device process, MB of 2**20 bytes."""
+    plan: Dict[str, Any] = field(default_factory=dict)
+    """The resolved plan (plan.py): rows per update, updates, accumulation, devices."""
+    versions: Dict[str, str] = field(default_factory=dict)
+
+    @property
+    def real_tokens_per_second(self) -> float:
+        return self.real_tokens / self.train_seconds if self.train_seconds > 0 else 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=2, sort_keys=True) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> JobResult:
+        return read_strictly(JobResult, json.loads(text), "result")
+
+
+def read_strictly(kind: Type[T], values: Any, where: str) -> T:
+    """Build the dataclass `kind` from parsed JSON; `where` is the dotted path used in messages.
+
+    Raises:
+        ConfigError: an unknown key (the nearest valid name is given), a missing key or a wrong type.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where} must be an object, found {type(values).__name__}")
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    for name in values:
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), list(fields), 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(fields))}"
+            raise ConfigError(f"{where}.{name} is not known{hint}")
+    read = {}
+    for name, spec in fields.items():
+        if name in values:
+            read[name] = _value(hints[name], values[name], f"{where}.{name}")
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}.{name} is missing")
+    return kind(**read)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    arguments = typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    if origin is typing.Union:
+        if value is None and type(None) in arguments:
+            return None
+        hint = next(a for a in arguments if a is not type(None))
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return read_strictly(hint, value, where)  # type: ignore[arg-type]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    accepted = _accepted(origin or hint)
+    if accepted is not None and (not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool)):
+        raise ConfigError(f"{where} must be {accepted.__name__}, found {value!r}")
+    return value
+
+
+def _accepted(hint: Any) -> Optional[Type[Any]]:
+    known: Dict[Any, Type[Any]] = {str: str, int: int, float: float, bool: bool, dict: dict, list: list}
+    return known.get(hint)
+
+
+def _one_of(name: str, value: str, valid: Tuple[str, ...]) -> None:
+    if value not in valid:
+        near: List[str] = difflib.get_close_matches(str(value), list(valid), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"{name}={value!r} is not one of {', '.join(valid)}{hint}")

@@ -1,0 +1,99 @@
+"""Every path the stages read or write, relative to the checkout's root, and how files are written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PARAMS = Path("params.yaml")
+PRESETS = Path("presets")
+
+CORPUS = Path("data/corpus")
+"""part-00000.parquet, ... : document_id (string), title (string), text (string; paragraphs apart by a newline)."""
+TOKENIZER = Path("data/tokenizer")
+QUESTIONS = Path("data/questions")
+"""train.parquet, dev.parquet: id, title, context, question (string), answers (list of struct text, answer_start)."""
+ROWS = Path("data/rows")
+FEATURES = "features.parquet"
+"""Beside the rows of questions: one line per feature (window), in order of feature id."""
+
+VALIDATION = Path("reports/validation")
+MODELS = Path("models")
+SQUAD_MODEL = MODELS / "squad"
+PREDICTIONS = Path("predictions")
+LOGITS = PREDICTIONS / "logits.arrow"
+EVALUATION = Path("evaluation")
+SQUAD_PREDICTIONS = EVALUATION / "predictions.json"
+METRICS = Path("metrics")
+SQUAD_METRICS = METRICS / "squad.json"
+GATE = METRICS / "gate.json"
+PLOTS = Path("plots")
+PUBLISH_RECEIPT = Path("reports/publish.json")
+RUN_REPORT = Path("reports/run.json")
+RUNS = Path("runs")
+"""Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
+
+
+def rows_folder(name: str) -> Path:
+    """Rows of `phase1`, `phase2`, `squad-train` or `squad-dev`."""
+    return ROWS / name
+
+
+def validation_report(name: str) -> Path:
+    """JSON verdict of a data set; the HTML page has the same name with `.html`."""
+    return VALIDATION / f"{name}.json"
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Fill `path` as a whole or not at all: yields a temporary folder beside it, renamed at the end.
+
+    An existing `path` is replaced only after the new one is complete.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all (temporary name in the same folder, then rename)."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON, keys sorted, NaN refused, whole or not at all."""
+    write_text(path, json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal; memory flat in its size."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,71 @@
+"""Everything `tasks` raises on purpose, and the exit codes of the command lines.
+
+    PodiumError                1  failed
+    |-- ParamsError            2  params.yaml, a preset, --set or the command line is wrong
+    |-- InputError             1  a file, folder or data set of the user cannot be used as it is
+    |-- DataInvalid            1  the data were read and are not fit to train on (validation verdict)
+    |-- DeviceJobFailed        1  the device process ended without a result
+    |-- PublishError           1  nothing, or nothing new, was published
+    `-- GateRejected           3  the metrics do not pass; nothing was published
+
+Messages say what was found, what is required, and which knob to turn.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+DONE, FAILED, WRONG_USAGE, REJECTED = 0, 1, 2, 3
+
+
+class PodiumError(Exception):
+    """Base of the errors a person can act on."""
+
+    exit_code = FAILED
+
+
+class ParamsError(PodiumError):
+    """params.yaml, a preset, an override or the command line is wrong."""
+
+    exit_code = WRONG_USAGE
+
+
+class InputError(PodiumError):
+    """A file, folder or data set given by the user cannot be used as it is."""
+
+
+class DataInvalid(PodiumError):
+    """The data were read but are not fit to train on."""
+
+
+class DeviceJobFailed(PodiumError):
+    """The device process ended without a result."""
+
+
+class PublishError(PodiumError):
+    """Publishing did not happen; the message says what the target looks like now."""
+
+
+class GateRejected(PodiumError):
+    """The gate said no."""
+
+    exit_code = REJECTED
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
+
+    A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
+    is our defect and keeps its traceback.
+    """
+    try:
+        main()
+    except PodiumError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        print(f"error: {error.strerror or error}{place}: check that the path is there, writable, "
+              "and that the disk has room; nothing half-written was kept", file=sys.stderr)
+        raise SystemExit(FAILED) from None

@@ -1,0 +1,367 @@
+"""params.yaml, read strictly: one frozen section per stage, an unknown key is an error.
+
+    python -m tasks.params [--preset NAME] [--set section.key=value ...]     show the resolved parameters
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import math
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from tasks import artifacts
+from tasks.errors import ParamsError, run_main
+
+PHASES = ("phase1", "phase2")
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+class Section(BaseModel):
+    """Frozen, no unknown keys, no silent conversion (the text "3" is no number), no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class CorpusParams(Section):
+    source: Literal["demo", "files", "hub"]
+    path: Name
+    text_column: Name
+    layout: Literal["auto", "wikitext", "paragraphs"]
+    seed: Seed
+    demo_documents: Positive
+    dataset: str | None
+    dataset_config: str | None
+    dataset_split: Name
+    dataset_revision: str | None
+
+
+class TokenizerParams(Section):
+    source: Literal["train", "file", "hub"]
+    path: Name
+    vocabulary_size: Annotated[int, Field(ge=100, le=2**31)]
+    lowercase: bool
+    repository: str | None
+    revision: str | None
+
+
+class QuestionsParams(Section):
+    source: Literal["demo", "files", "hub"]
+    train_path: Name
+    dev_path: Name
+    seed: Seed
+    demo_train: Positive
+    demo_dev: Positive
+    dataset: str | None
+    dataset_config: str | None
+    dataset_revision: str | None
+
+
+class ValidateParams(Section):
+    min_documents: Positive
+    min_questions: Positive
+    data_docs: bool
+
+
+class PhaseRowsParams(Section):
+    row_length: Annotated[int, Field(ge=16, le=32767)]
+    max_predictions_per_row: Positive | None
+    duplicates: Positive
+
+
+class PretrainRowsParams(Section):
+    seed: Seed
+    masked_fraction: Annotated[float, Field(gt=0, le=0.5)]
+    short_sequence_probability: Fraction
+    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
+    phase1: PhaseRowsParams
+    phase2: PhaseRowsParams
+
+
+class SquadRowsParams(Section):
+    row_length: Annotated[int, Field(ge=16, le=32767)]
+    doc_stride: Annotated[int, Field(ge=0)]
+    max_question_length: Positive
+    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
+
+    @model_validator(mode="after")
+    def _a_window_moves_on(self) -> SquadRowsParams:
+        context = self.row_length - self.max_question_length - 3
+        if self.doc_stride >= context:
+            raise ValueError(
+                f"doc_stride={self.doc_stride} must be smaller than the context of the smallest window: row_length "
+                f"{self.row_length} - max_question_length {self.max_question_length} - 3 special tokens = {context}"
+            )
+        return self
+
+
+class ModelParams(Section):
+    hidden_size: Positive
+    num_layers: Positive
+    num_heads: Positive
+    intermediate_size: Positive
+    max_positions: Positive
+    hidden_dropout: Annotated[float, Field(ge=0, lt=1)]
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)]
+    layer_norm_eps: Annotated[float, Field(gt=0)]
+    initializer_range: Annotated[float, Field(gt=0)]
+
+    @model_validator(mode="after")
+    def _heads_divide_hidden(self) -> ModelParams:
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}"
+            )
+        return self
+
+
+class DeviceParams(Section):
+    runtime: Literal["auto", "cpu", "cuda", "ipu"]
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    micro_batch_size: Positive
+
+
+class PhaseParams(Section):
+    steps: Positive
+    global_batch_size: Positive
+    learning_rate: Annotated[float, Field(gt=0)]
+    warmup_fraction: Fraction
+
+
+class PretrainParams(Section):
+    enabled: bool
+    seed: Seed
+    optimizer: Literal["adamw", "lamb"]
+    weight_decay: Annotated[float, Field(ge=0)]
+    max_grad_norm: Annotated[float, Field(gt=0)] | None
+    checkpoint_every_updates: Annotated[int, Field(ge=0)]
+    phase1: PhaseParams
+    phase2: PhaseParams
+
+
+class FinetuneParams(Section):
+    seed: Seed
+    epochs: Annotated[float, Field(gt=0)]
+    global_batch_size: Positive
+    learning_rate: Annotated[float, Field(gt=0)]
+    warmup_fraction: Fraction
+    optimizer: Literal["adamw", "lamb"]
+    weight_decay: Annotated[float, Field(ge=0)]
+    max_grad_norm: Annotated[float, Field(gt=0)] | None
+    checkpoint_every_updates: Annotated[int, Field(ge=0)]
+
+
+class EvaluateParams(Section):
+    n_best: Positive
+    max_answer_length: Positive
+
+
+class GateParams(Section):
+    min_f1: Annotated[float, Field(ge=0, le=100)]
+    min_exact_match: Annotated[float, Field(ge=0, le=100)] | None
+    released: Name
+    max_f1_drop: Annotated[float, Field(ge=0, le=100)]
+    confidence: Annotated[float, Field(gt=0.5, lt=1)]
+
+
+class PublishParams(Section):
+    target: Literal["local", "hub"]
+    folder: Name
+    repository: str | None
+    private: bool
+    license: Name
+    language: Name
+
+    @model_validator(mode="after")
+    def _hub_needs_a_repository(self) -> PublishParams:
+        if self.target == "hub" and not self.repository:
+            raise ValueError("target: hub needs repository: user/name")
+        return self
+
+
+class Params(Section):
+    """The whole of params.yaml; a stage takes only its own section."""
+
+    corpus: CorpusParams
+    tokenizer: TokenizerParams
+    questions: QuestionsParams
+    validate_: Annotated[ValidateParams, Field(alias="validate")]
+    pretrain_rows: PretrainRowsParams
+    squad_rows: SquadRowsParams
+    model: ModelParams
+    device: DeviceParams
+    pretrain: PretrainParams
+    finetune: FinetuneParams
+    evaluate: EvaluateParams
+    gate: GateParams
+    publish: PublishParams
+
+    @model_validator(mode="after")
+    def _rows_fit_the_model(self) -> Params:
+        lengths = {
+            "pretrain_rows.phase1.row_length": self.pretrain_rows.phase1.row_length,
+            "pretrain_rows.phase2.row_length": self.pretrain_rows.phase2.row_length,
+            "squad_rows.row_length": self.squad_rows.row_length,
+        }
+        for name, length in lengths.items():
+            if length > self.model.max_positions:
+                raise ValueError(f"{name}={length} exceeds model.max_positions={self.model.max_positions}")
+        return self
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML keeps the last of two equal keys without a word; we refuse them."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise ParamsError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping from `path`.
+
+    Raises:
+        ParamsError: not there, not UTF-8, not YAML, a repeated key, or not a mapping.
+    """
+    try:
+        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise ParamsError(f"{path} is not there: run from the folder that holds it") from None
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path} is not UTF-8 text: {error}") from None
+    except yaml.YAMLError as error:
+        raise ParamsError(f"{path} is not YAML: {error}") from None
+    except ParamsError as error:
+        raise ParamsError(f"{path}, {error}") from None
+    if not isinstance(values, dict):
+        raise ParamsError(f"{path} must hold sections (key: value), found {type(values).__name__}")
+    return values
+
+
+def load_params(path: Path = artifacts.PARAMS) -> Params:
+    """The checked content of params.yaml.
+
+    Raises:
+        ParamsError: all problems of the file in one message, each with the nearest valid name or the range.
+    """
+    return check(read_yaml(Path(path)), str(path))
+
+
+def check(values: dict[str, Any], where: str = "params") -> Params:
+    """Build Params from plain values; `where` names their source in messages."""
+    try:
+        return Params.model_validate(values)
+    except ValidationError as error:
+        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        raise ParamsError(f"{where} cannot be used:\n{problems}") from None
+
+
+def resolve(
+    base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS
+) -> dict[str, Any]:
+    """`base` with the preset's values laid over it, then each `section.key=value` override.
+
+    Raises:
+        ParamsError: no such preset, a malformed override, or a key that `base` does not have.
+    """
+    values: dict[str, Any] = json.loads(json.dumps(base))
+    if preset is not None:
+        path = presets / f"{preset}.yaml"
+        if not path.is_file():
+            known = sorted(p.stem for p in presets.glob("*.yaml"))
+            raise ParamsError(f"preset {preset!r} is not known{_nearest(preset, known)}")
+        overlay = read_yaml(path)
+        overlay.pop("description", None)
+        _lay_over(values, overlay, str(path), ())
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals or not key:
+            raise ParamsError(f"--set {override!r} must read section.key=value")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            raise ParamsError(f"--set {override!r}: the value is not YAML; put quotes around it") from None
+        if isinstance(value, str):
+            value = _as_number(value)
+        overlay = value
+        for part in reversed(key.split(".")):
+            overlay = {part: overlay}
+        _lay_over(values, overlay, f"--set {override}", ())
+    return values
+
+
+def _as_number(text: str) -> Any:
+    """YAML 1.1 reads 3e-5 as text; people mean the number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
+    if not isinstance(overlay, dict):
+        raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section; state one of its keys")
+    for key, value in overlay.items():
+        name = ".".join((*path, str(key)))
+        if key not in values:
+            raise ParamsError(f"{where}: {name} is not known{_nearest(str(key), list(values))}")
+        if isinstance(values[key], dict):
+            _lay_over(values[key], value, where, (*path, str(key)))
+        else:
+            values[key] = value
+
+
+def _nearest(name: str, valid: Sequence[str]) -> str:
+    near = difflib.get_close_matches(name, valid, 1)
+    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(valid)) or '(none)'}"
+
+
+def _explain(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        section = _section_at(problem["loc"][:-1])
+        return f"{place} is not known{_nearest(str(problem['loc'][-1]), section)}"
+    if problem["type"] == "missing":
+        return f"{place} is missing"
+    if problem["type"] == "value_error":
+        return f"{place + ': ' if place else ''}{problem['ctx']['error']}"
+    return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+
+
+def _section_at(place: Sequence[Any]) -> list[str]:
+    section: Any = Params
+    for part in place:
+        fields = section.model_fields
+        section = next((f.annotation for n, f in fields.items() if part in (n, f.alias)), Params)
+    return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Show the resolved parameters, or say what is wrong with them.")
+    parser.add_argument("--preset", help="one of presets/*.yaml")
+    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
+    arguments = parser.parse_args()
+    values = resolve(read_yaml(artifacts.PARAMS), arguments.preset, arguments.overrides)
+    check(values)
+    yaml.safe_dump(values, sys.stdout, sort_keys=False)
+
+
+if __name__ == "__main__":
+    run_main(main)
