@@ -13,8 +13,11 @@ Messages say what was found, what is required, and which knob to turn.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
+
+from tasks.process import die_with_parent
 
 DONE, FAILED, WRONG_USAGE, REJECTED = 0, 1, 2, 3
 
@@ -57,8 +60,10 @@ def run_main(main: Callable[[], None]) -> None:
     """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
 
     A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
-    is our defect and keeps its traceback.
+    is our defect and keeps its traceback. Under DVC the process ends with the `dvc` that started it.
     """
+    if "DVC_STAGE" in os.environ:
+        die_with_parent()
     try:
         main()
     except PodiumError as error:
