@@ -1,0 +1,256 @@
+"""The model card: front matter with a model-index, and one page a person can read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from tasks.errors import PublishError
+from tasks.provenance import finite
+
+TASK = "question-answering"
+PROJECT = "Podium"
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What the card is written from; plain values, as the files of the run hold them."""
+
+    name: str
+    """Where the model is loaded from: a Hub repository, or the folder's name."""
+    license: str
+    language: str
+    parameters: Mapping[str, Any]
+    """Resolved params.yaml, host paths removed."""
+    metrics: Mapping[str, Any]
+    """metrics/squad.json."""
+    gate: Mapping[str, Any]
+    """metrics/gate.json."""
+    config: Mapping[str, Any]
+    """config.json of the model."""
+    provenance: Mapping[str, Any]
+
+
+def model_card(facts: CardFacts) -> str:
+    """README.md of the release: deterministic, English, needs no network.
+
+    Raises:
+        PublishError: exact_match or f1 is missing, or is not a finite number.
+    """
+    sections = (
+        _introduction(facts),
+        _scores(facts),
+        _training(facts),
+        _gate(facts),
+        _usage(facts),
+        _limits(facts),
+        _origin(facts),
+    )
+    return f"---\n{front_matter(facts)}\n---\n\n" + "\n\n".join(sections) + "\n"
+
+
+def front_matter(facts: CardFacts) -> str:
+    """YAML metadata of the Hub, without the dashes.
+
+    Metric values are python floats: a numpy scalar would end as a binary blob in the YAML, a NaN as `.nan`.
+    """
+    from huggingface_hub import EvalResult, ModelCardData
+
+    dataset, kind = evaluated_on(facts.parameters)
+    results = [
+        EvalResult(
+            task_type=TASK,
+            task_name="Question Answering",
+            dataset_type=kind,
+            dataset_name=dataset,
+            dataset_split="dev",
+            metric_type=metric,
+            metric_name=title,
+            metric_value=score(facts.metrics, metric),
+        )
+        for metric, title in (("exact_match", "Exact match"), ("f1", "F1"))
+    ]
+    data = ModelCardData(
+        language=facts.language,
+        license=facts.license,
+        library_name="transformers",
+        pipeline_tag=TASK,
+        tags=["bert", "podium", "question-answering"],
+        model_name=PurePosixPath(facts.name).name,
+        eval_results=results,
+    )
+    return str(data.to_yaml(line_break="\n")).strip()
+
+
+def score(metrics: Mapping[str, Any], name: str) -> float:
+    """A percentage of metrics/squad.json, rounded to four decimals.
+
+    Raises:
+        PublishError: it is not there, not finite, or outside 0 to 100.
+    """
+    if name not in metrics:
+        raise PublishError(f"metrics/squad.json has no {name}: run `dvc repro evaluate` again; nothing was published")
+    value = finite(metrics[name], f"{name} of metrics/squad.json")
+    if not 0 <= value <= 100:
+        raise PublishError(f"{name}={value} of metrics/squad.json must be a percentage between 0 and 100")
+    return round(value, 4)
+
+
+def evaluated_on(parameters: Mapping[str, Any]) -> tuple[str, str]:
+    """Readable name and identifier of the questions the scores were measured on."""
+    questions = parameters["questions"]
+    if questions["source"] == "hub":
+        return str(questions["dataset"]), str(questions["dataset"])
+    if questions["source"] == "files":
+        name = PurePosixPath(questions["dev_path"]).name or "questions"
+        return name, PurePosixPath(name).stem.lower()
+    return "Podium demo questions (generated)", "podium-demo"
+
+
+def _introduction(facts: CardFacts) -> str:
+    config = facts.config
+    shape = (
+        f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
+        f"{config['num_attention_heads']} heads, {config['vocab_size']:,} vocabulary entries"
+    )
+    trained = (
+        "pre-trained in two phases and fine-tuned"
+        if facts.parameters["pretrain"]["enabled"]
+        else "fine-tuned from random weights, without pre-training,"
+    )
+    return (
+        f"# {PurePosixPath(facts.name).name}\n\n"
+        f"A BERT ({shape}) that answers a question by marking a span of a given text (extractive question "
+        f"answering), {trained} with {PROJECT}."
+    )
+
+
+def _scores(facts: CardFacts) -> str:
+    lines = ["| metric | percent | 95% interval |", "|---|---|---|"]
+    for metric, title in (("exact_match", "exact match"), ("f1", "F1")):
+        low, high = facts.metrics.get(f"{metric}_low"), facts.metrics.get(f"{metric}_high")
+        interval = "not measured"
+        if low is not None and high is not None:
+            interval = f"{finite(low, f'{metric}_low'):.2f} to {finite(high, f'{metric}_high'):.2f}"
+        lines.append(f"| {title} | {score(facts.metrics, metric):.2f} | {interval} |")
+    total = facts.metrics.get("total")
+    counted = f"{total:,} questions" if isinstance(total, int) else "questions"
+    return (
+        f"## Scores\n\nOn {counted} of {evaluated_on(facts.parameters)[0]}, counted as the SQuAD v1.1 script does; "
+        "the predictions behind them are in `evaluation/predictions.json`.\n\n" + "\n".join(lines)
+    )
+
+
+def _training(facts: CardFacts) -> str:
+    parameters, rows = facts.parameters, facts.provenance["data"]["rows"]
+    lines = ["| stage | updates | sequences per update | peak learning rate | data |", "|---|---|---|---|---|"]
+    if parameters["pretrain"]["enabled"]:
+        for phase in ("phase1", "phase2"):
+            values = parameters["pretrain"][phase]
+            length = parameters["pretrain_rows"][phase]["row_length"]
+            lines.append(
+                f"| {phase}: masked tokens and next sentence, rows of {length} tokens | {values['steps']:,} | "
+                f"{values['global_batch_size']} | {values['learning_rate']:g} | {_data(rows.get(phase))} |"
+            )
+    tune = parameters["finetune"]
+    lines.append(
+        f"| fine-tuning on questions, rows of {parameters['squad_rows']['row_length']} tokens | "
+        f"{tune['epochs']:g} epochs | {tune['global_batch_size']} | {tune['learning_rate']:g} | "
+        f"{_data(rows.get('squad-train'))} |"
+    )
+    device = parameters["device"]
+    return (
+        f"## Training\n\n{chr(10).join(lines)}\n\n"
+        f"Optimizers: {parameters['pretrain']['optimizer']} for pre-training, {tune['optimizer']} for fine-tuning; "
+        f"linear warm-up, then linear decay. Runtime `{device['runtime']}`, precision `{device['precision']}`."
+    )
+
+
+def _data(counts: Mapping[str, Any] | None) -> str:
+    if not counts or "sequences" not in counts or "real_tokens" not in counts:
+        return "not recorded"
+    return f"{counts['sequences']:,} sequences, {counts['real_tokens']:,} tokens"
+
+
+def _gate(facts: CardFacts) -> str:
+    reasons = [str(reason) for reason in facts.gate.get("reasons", [])] or ["no objection"]
+    verdict = "accepted" if facts.gate.get("accepted") else "rejected"
+    listed = "\n".join(f"- {reason}" for reason in reasons)
+    return f"## Release gate\n\nThe gate **{verdict}** this model:\n\n{listed}"
+
+
+USAGE = '''```python
+import torch
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+
+name = "{name}"
+tokenizer = AutoTokenizer.from_pretrained(name)
+model = AutoModelForQuestionAnswering.from_pretrained(name).eval()
+
+question = "Where does the river rise?"
+context = "The river rises in the northern hills and ends in a lake."
+encoded = tokenizer(
+    question, context, truncation="only_second", max_length={length}, return_offsets_mapping=True, return_tensors="pt"
+)
+offsets = encoded.pop("offset_mapping")[0].tolist()
+with torch.no_grad():
+    output = model(**encoded)
+scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]  # of every start and end
+in_context = torch.tensor([segment == 1 for segment in encoded.sequence_ids(0)])
+allowed = (in_context[:, None] & in_context[None, :]).triu().tril({longest} - 1)
+first, last = divmod(int(scores.masked_fill(~allowed, float("-inf")).argmax()), len(offsets))
+print(context[offsets[first][0] : offsets[last][1]])
+```'''
+
+
+def _usage(facts: CardFacts) -> str:
+    code = USAGE.format(
+        name=facts.name,
+        length=facts.parameters["squad_rows"]["row_length"],
+        longest=facts.parameters["evaluate"]["max_answer_length"],
+    )
+    return (
+        "## Use\n\nWith transformers 4 or 5 (5 dropped the `question-answering` pipeline; 4 still has it: "
+        f'`pipeline("question-answering", "{facts.name}")`):\n\n{code}\n\n'
+        f"From a {PROJECT} checkout, long texts included: "
+        f'`python -m tasks.ask {facts.name} "question" --context "text"`.'
+    )
+
+
+def _limits(facts: CardFacts) -> str:
+    dataset = evaluated_on(facts.parameters)[0]
+    generated = facts.parameters["questions"]["source"] == "demo"
+    about = (
+        " These questions and texts are generated: the scores say that the pipeline learns, nothing about real text."
+        if generated
+        else ""
+    )
+    return (
+        f"## Limits\n\n- Verified: exact match and F1 on {dataset}; the published weights are those the gate saw "
+        f"(equal hashes).{about}\n"
+        "- Not verified: other domains and languages, questions without an answer (the model always gives a span), "
+        "bias and safety.\n"
+        "- An answer is a piece of the given text; the model knows no facts of its own."
+    )
+
+
+def _origin(facts: CardFacts) -> str:
+    origin = facts.provenance
+    git = origin["git"]
+    revision = f"`{git['revision']}`" if git["revision"] else "not recorded (no git checkout)"
+    if git["dirty"]:
+        revision += " with changes that were not committed"
+    lock = origin["dvc_lock_sha256"]
+    failed = [name for name, verdict in origin["data"]["verdicts"].items() if verdict["valid"] is not True]
+    count = len(origin["data"]["verdicts"])
+    verdicts = f"{count - len(failed)} of {count} data sets valid" if count else "not recorded"
+    if failed:
+        verdicts += f" (not valid: {', '.join(failed)})"
+    return (
+        f"## Provenance\n\n- Code: {revision}\n- Plan: dvc.lock {f'SHA-256 `{lock}`' if lock else 'not recorded'}\n"
+        f"- Parameters: SHA-256 `{origin['parameters_sha256']}`, in full in `provenance.json`\n"
+        f"- Data verdicts: {verdicts}\n\n"
+        "A release is a tag `release-...`, named by the hash of its files; a state without a tag was never released."
+    )

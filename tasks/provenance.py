@@ -1,0 +1,177 @@
+"""Where a release comes from: code revision, plan, parameters, packages, data. No host, no user, no clock.
+
+The same content gives the same provenance, byte for byte, so that publishing twice makes no second commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+from tasks import artifacts
+from tasks.errors import PublishError
+
+FORMAT_VERSION = 1
+SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
+"""What decides a result beside parameters and data; a change here that was not committed makes a release dirty."""
+PACKAGES = (
+    "datasets", "dvc", "great-expectations", "huggingface_hub", "numpy", "pandas", "prefect", "pyarrow",
+    "safetensors", "tokenizers", "torch", "transformers",
+)  # fmt: skip
+ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
+
+
+def provenance(parameters: Mapping[str, Any], root: Path = Path()) -> dict[str, Any]:
+    """Everything the file `provenance.json` states.
+
+    Args:
+        parameters: the resolved content of params.yaml (plain values). The `publish` section is left out: it says
+            where a release goes, not what it is.
+        root: the checkout.
+
+    Raises:
+        PublishError: a report that should be read is not JSON, or holds a NaN.
+    """
+    lock = root / "dvc.lock"
+    shared = {section: values for section, values in parameters.items() if section != "publish"}
+    portable = without_host_paths(shared)
+    return {
+        "podium": FORMAT_VERSION,
+        "git": git_state(root),
+        "dvc_lock_sha256": artifacts.sha256_of(lock) if lock.is_file() else None,
+        "parameters": portable,
+        "parameters_sha256": hashlib.sha256(canonical(portable).encode()).hexdigest(),
+        "packages": package_versions(),
+        "python": platform.python_version(),
+        "data": {"verdicts": data_verdicts(root), "rows": row_counts(root)},
+        "model": _small_json(root / artifacts.SQUAD_MODEL / "podium.json"),
+    }
+
+
+def canonical(values: Any) -> str:
+    """One text per value: sorted keys, no spaces, NaN refused."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def without_host_paths(value: Any) -> Any:
+    """`value` with every path that leaves the checkout (absolute, `~`, `..`) cut down to its last name.
+
+    Such a path names folders, and often the user, of one machine; it says nothing to a reader of the release.
+    """
+    if isinstance(value, Mapping):
+        return {str(key): without_host_paths(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_host_paths(item) for item in value]
+    if isinstance(value, str) and _leaves_the_checkout(value):
+        return PureWindowsPath(value).name  # knows both separators
+    return value
+
+
+def _leaves_the_checkout(text: str) -> bool:
+    path = PureWindowsPath(text)
+    return bool(path.drive) or text.startswith(("/", "\\", "~")) or ".." in path.parts
+
+
+def git_state(root: Path) -> dict[str, Any]:
+    """Revision of the code, and whether the sources differ from it.
+
+    Only `SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are what a run
+    writes. Outside a git checkout the revision is null and `dirty` is null too (not known).
+    """
+    revision = _git(root, "rev-parse", "--verify", "HEAD")
+    if revision is None:
+        return {"revision": None, "dirty": None, "changed": []}
+    present = [name for name in SOURCES if (root / name).exists()]
+    listing = _git(root, "status", "--porcelain", "--no-renames", "-z", "--", *present) if present else ""
+    changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
+    return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        finished = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False, timeout=60
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):  # a host without git
+        return None
+    return finished.stdout if finished.returncode == 0 else None
+
+
+def package_versions() -> dict[str, str]:
+    """Installed version of each of `PACKAGES`; the ones that are not installed are left out."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def data_verdicts(root: Path) -> dict[str, Any]:
+    """Per validated data set: was it valid, its rows, how many checks, and the names of those that failed."""
+    verdicts = {}
+    for path in sorted((root / artifacts.VALIDATION).glob("*.json")):
+        report = _small_json(path) or {}
+        checks = report.get("checks", [])
+        verdicts[path.stem] = {
+            "valid": report.get("valid"),
+            "rows": report.get("rows"),
+            "checks": len(checks),
+            "failed": [check.get("name") for check in checks if not check.get("ok")],
+        }
+    return verdicts
+
+
+def row_counts(root: Path) -> dict[str, Any]:
+    """Per row folder: rows, sequences, tokens that are not padding, row length (from its manifest)."""
+    counts = {}
+    for path in sorted((root / artifacts.ROWS).glob("*/manifest.json")):
+        manifest = _small_json(path) or {}
+        counts[path.parent.name] = {key: manifest[key] for key in ROW_COUNTS if key in manifest}
+    return counts
+
+
+def read_json(path: Path, made_by: str) -> dict[str, Any]:
+    """A JSON object without NaN or Infinity.
+
+    Raises:
+        PublishError: not there, not JSON, or not an object; names `made_by`, the command that writes it.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise PublishError(f"{path} is not there: run `{made_by}` first; nothing was published") from None
+    except ValueError as error:  # also not UTF-8
+        raise PublishError(
+            f"{path} cannot be used ({error}): remove it and run `{made_by}` again; nothing was published"
+        ) from None
+    if not isinstance(values, dict):
+        raise PublishError(f"{path} must hold a JSON object, found {type(values).__name__}: run `{made_by}` again")
+    return values
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number: JSON has none, and no metric may be {name}")
+
+
+def _small_json(path: Path) -> dict[str, Any] | None:
+    return read_json(path, "dvc repro") if path.is_file() else None
+
+
+def finite(value: Any, name: str) -> float:
+    """`value` as a python float.
+
+    Raises:
+        PublishError: it is no number, or not a finite one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise PublishError(f"{name}={value!r} must be a finite number: run `dvc repro evaluate` again; nothing published")
+    return float(value)

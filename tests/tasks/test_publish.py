@@ -1,0 +1,187 @@
+"""Publishing to a folder: gate first, whole or not at all, the same content once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks import artifacts
+from tasks.errors import GateRejected, PublishError
+from tasks.publish import parameter_values, publish
+from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
+
+FOLDER = "published/podium-demo"
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkout(tmp_path_factory.mktemp("trained") / "checkout")
+
+
+@pytest.fixture
+def checkout(trained: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained, tmp_path / "checkout"))
+
+
+def publish_here(root: Path, **options: bool) -> dict:
+    params = params_with()
+    return publish(params.publish, parameter_values(params), root, **options)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_the_published_folder_holds_the_hub_layout_and_the_receipt_its_hashes(checkout: Path) -> None:
+    receipt = publish_here(checkout)
+    folder = checkout / FOLDER
+    assert sorted(content(folder)) == [
+        "README.md", "config.json", "evaluation/metrics.json", "evaluation/predictions.json", "model.safetensors",
+        "provenance.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+    ]  # fmt: skip
+    assert receipt["files"] == {name: artifacts.sha256_of(folder / name) for name in sorted(content(folder))}
+    assert receipt == json.loads((checkout / "reports/publish.json").read_text(encoding="utf-8"))
+    assert {key: receipt[key] for key in ("target", "folder", "commit", "url", "unchanged")} == {
+        "target": "local", "folder": FOLDER, "commit": None, "url": None, "unchanged": False,
+    }  # fmt: skip
+
+
+def test_the_same_content_again_is_unchanged_and_rewrites_nothing(checkout: Path) -> None:
+    first = publish_here(checkout)
+    before = {p: p.stat().st_mtime_ns for p in (checkout / FOLDER).rglob("*")}
+    second = publish_here(checkout)
+    assert second == {**first, "unchanged": True}
+    assert {p: p.stat().st_mtime_ns for p in (checkout / FOLDER).rglob("*")} == before
+
+
+def test_other_weights_replace_the_release_and_have_another_tag(checkout: Path) -> None:
+    first = publish_here(checkout)
+    write_model(checkout, seed=7)
+    write_gate(checkout)
+    second = publish_here(checkout)
+    assert second["unchanged"] is False
+    assert second["tag"] != first["tag"]
+    published = content(checkout / FOLDER)
+    assert published["model.safetensors"] == (checkout / "models/squad/model.safetensors").read_bytes()
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
+
+
+def test_a_file_of_the_old_release_that_the_new_one_lacks_goes_away(checkout: Path) -> None:
+    (checkout / "models/squad/ipu_config.json").write_text("{}", encoding="utf-8")
+    assert "ipu_config.json" in publish_here(checkout)["files"]
+    (checkout / "models/squad/ipu_config.json").unlink()
+    publish_here(checkout)
+    assert not (checkout / FOLDER / "ipu_config.json").exists()
+
+
+def test_a_rejected_model_is_not_published_and_the_reasons_are_said(checkout: Path) -> None:
+    write_gate(checkout, accepted=False)
+    with pytest.raises(GateRejected, match="f1 12.30 is under the floor 85.00"):
+        publish_here(checkout)
+    assert not (checkout / "published").exists()
+    assert not (checkout / "reports/publish.json").exists()
+
+
+def test_a_verdict_about_other_weights_is_refused_with_both_hashes(checkout: Path) -> None:
+    judged = artifacts.sha256_of(checkout / "models/squad/model.safetensors")
+    write_model(checkout, seed=9)
+    with pytest.raises(PublishError) as refused:
+        publish_here(checkout)
+    present = artifacts.sha256_of(checkout / "models/squad/model.safetensors")
+    assert judged in str(refused.value)
+    assert present in str(refused.value)
+    assert "dvc repro gate" in str(refused.value)
+    assert not (checkout / "published").exists()
+
+
+def test_a_verdict_about_other_predictions_is_refused(checkout: Path) -> None:
+    (checkout / artifacts.SQUAD_PREDICTIONS).write_text('{"q1": "another answer"}', encoding="utf-8")
+    with pytest.raises(PublishError, match="about another predictions.json"):
+        publish_here(checkout)
+
+
+def test_a_model_trained_with_another_tokenizer_is_refused(checkout: Path) -> None:
+    (checkout / "data/tokenizer/tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(PublishError, match="trained with another tokenizer"):
+        publish_here(checkout)
+
+
+@pytest.mark.parametrize(
+    ("missing", "command"),
+    [
+        ("metrics/gate.json", "dvc repro gate"),
+        ("metrics/squad.json", "dvc repro evaluate"),
+        ("models/squad/config.json", "dvc repro finetune"),
+        ("data/tokenizer/vocab.txt", "dvc repro tokenizer"),
+    ],
+)
+def test_a_missing_input_names_the_command_that_makes_it(checkout: Path, missing: str, command: str) -> None:
+    (checkout / missing).unlink()
+    with pytest.raises(PublishError, match=command):
+        publish_here(checkout)
+    assert not (checkout / "published").exists()
+
+
+def test_a_folder_publish_did_not_make_is_refused_and_left_alone(checkout: Path) -> None:
+    (checkout / FOLDER).mkdir(parents=True)
+    (checkout / FOLDER / "thesis.txt").write_text("five years", encoding="utf-8")
+    with pytest.raises(PublishError, match=r"publish\.folder"):
+        publish_here(checkout)
+    assert content(checkout / FOLDER) == {"thesis.txt": b"five years"}
+
+
+def test_a_file_somebody_put_into_a_release_is_not_thrown_away(checkout: Path) -> None:
+    publish_here(checkout)
+    (checkout / FOLDER / "notes.txt").write_text("mine", encoding="utf-8")
+    with pytest.raises(PublishError, match=r"notes\.txt"):
+        publish_here(checkout)
+    assert (checkout / FOLDER / "notes.txt").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_write_that_fails_keeps_the_old_release(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_here(checkout)
+    before = content(checkout / FOLDER)
+    write_model(checkout, seed=11)
+    write_gate(checkout)
+    replace = os.replace
+
+    def fails_for_the_new_folder(source: Path, target: Path) -> None:
+        if Path(target) == checkout / FOLDER and ".old." not in Path(source).name:
+            raise OSError(28, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr("tasks.release.os.replace", fails_for_the_new_folder)
+    with pytest.raises(OSError, match="No space left"):
+        publish_here(checkout)
+    assert content(checkout / FOLDER) == before
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
+
+
+def test_a_dry_run_touches_nothing(checkout: Path) -> None:
+    receipt = publish_here(checkout, dry_run=True)
+    assert "model.safetensors" in receipt["files"]
+    assert not (checkout / "published").exists()
+    assert not (checkout / "reports/publish.json").exists()
+
+
+def run_cli(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tasks.publish", *arguments], cwd=root, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+    )  # fmt: skip
+
+
+def test_the_command_line_publishes_and_a_rejection_ends_with_code_3(checkout: Path) -> None:
+    done = run_cli(checkout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"{FOLDER} published, 10 files, release-" in done.stdout
+    write_gate(checkout, accepted=False)
+    rejected = run_cli(checkout)
+    assert rejected.returncode == 3
+    assert "f1 12.30 is under the floor" in rejected.stderr
