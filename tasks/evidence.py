@@ -1,0 +1,148 @@
+"""What the gate's decision rests on, read from the files of the stages before it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks import artifacts
+from tasks.errors import InputError
+from tasks.squad import score
+from tasks.squad_files import Question, read_dev_questions, read_predictions
+
+VERDICTS = ("corpus", "questions", "phase1", "phase2", "squad-train", "squad-dev")
+TRAININGS = ("pretrain-phase1", "pretrain-phase2", "finetune")
+
+
+@dataclass(frozen=True)
+class Released:
+    """The candidate and the released model on the dev questions that both answered, in one order."""
+
+    candidate_f1: tuple[float, ...]
+    """0 to 1 per common question."""
+    released_f1: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Loss:
+    """How a training ended."""
+
+    final_loss: float | None
+    """None where no update was made."""
+    steps: int
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that a decision rests on."""
+
+    exact_match: float
+    """Percent."""
+    f1: float
+    """Percent."""
+    questions: int
+    answered: int
+    """Dev questions that have a prediction."""
+    scores_belong: bool
+    """The scores were counted on the predictions that lie there now."""
+    verdicts: Mapping[str, bool | None]
+    """Data set -> valid; None = there is no readable verdict."""
+    losses: Mapping[str, Loss | None]
+    """Training -> how it ended; None = there are no readable figures."""
+    released: Released | None
+    """None = nothing was released yet."""
+    model_sha256: str
+    predictions_sha256: str
+
+
+def gather(released: Path, root: Path = Path()) -> Evidence:
+    """Read the evidence of the checkout `root`.
+
+    A missing verdict or training becomes part of the evidence (and fails its check), so that one decision
+    names everything that is wrong; without scores, questions or predictions there is nothing to decide on.
+
+    Args:
+        released: folder of the released model's predictions.json; none there means none released.
+        root: the checkout.
+
+    Raises:
+        InputError: metrics/squad.json, the dev questions or a predictions file is missing or damaged.
+    """
+    metrics = _scores(root / artifacts.SQUAD_METRICS)
+    questions = read_dev_questions(root / artifacts.QUESTIONS / "dev.parquet")
+    path = root / artifacts.SQUAD_PREDICTIONS
+    predictions = read_predictions(path)
+    hashes = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
+    released_file = root / released / artifacts.SQUAD_PREDICTIONS.name
+    other = read_predictions(released_file) if released_file.is_file() else None
+    return Evidence(
+        exact_match=metrics["exact_match"],
+        f1=metrics["f1"],
+        questions=len(questions),
+        answered=sum(question.id in predictions for question in questions),
+        scores_belong=hashes[str(artifacts.SQUAD_PREDICTIONS)] == artifacts.sha256_of(path),
+        verdicts={name: _verdict(root / artifacts.validation_report(name), name) for name in VERDICTS},
+        losses={name: _loss(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS},
+        released=None if other is None else compare(questions, predictions, other),
+        model_sha256=hashes[str(artifacts.SQUAD_MODEL / "model.safetensors")],
+        predictions_sha256=hashes[str(artifacts.SQUAD_PREDICTIONS)],
+    )
+
+
+def compare(questions: Sequence[Question], candidate: Mapping[str, str], released: Mapping[str, str]) -> Released:
+    """F1 of both models on the questions that both answered; empty where there is none."""
+    common = [(q.id, q.answers) for q in questions if q.id in candidate and q.id in released]
+    if not common:
+        return Released((), ())
+    return Released(score(common, candidate).f1, score(common, released).f1)
+
+
+def _scores(path: Path) -> dict[str, Any]:
+    values = _read_object(path)
+    if values is None:
+        raise InputError(f"{path} is missing or not a JSON object; run the stage evaluate")
+    wanted = {str(artifacts.SQUAD_PREDICTIONS), str(artifacts.SQUAD_MODEL / "model.safetensors")}
+    files = values.get("files")
+    complete = (
+        all(_is_number(values.get(name)) for name in ("exact_match", "f1"))
+        and isinstance(files, list)
+        and wanted <= {entry.get("path") for entry in files if isinstance(entry, dict) and "sha256" in entry}
+    )
+    if not complete:
+        raise InputError(
+            f"{path} must hold exact_match, f1 and the SHA-256 of {' and '.join(sorted(wanted))}; "
+            "run the stage evaluate again"
+        )
+    return values
+
+
+def _verdict(path: Path, name: str) -> bool | None:
+    values = _read_object(path)
+    if values is None or values.get("data") != name or not isinstance(values.get("valid"), bool):
+        return None
+    return bool(values["valid"])
+
+
+def _loss(path: Path) -> Loss | None:
+    values = _read_object(path)
+    if values is None or "final_loss" not in values or not isinstance(values.get("steps"), int):
+        return None
+    loss = values["final_loss"]
+    if loss is not None and not _is_number(loss):
+        return None
+    return Loss(None if loss is None else float(loss), values["steps"])
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _read_object(path: Path) -> dict[str, Any] | None:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return values if isinstance(values, dict) else None

@@ -1,0 +1,200 @@
+"""Stage gate: may this model be released? A pure decision, with reasons for people.
+
+    python -m tasks.gate            decide, write metrics/gate.json; exit code 0 also when rejected
+    python -m tasks.gate --check    only read metrics/gate.json; exit code 3 when rejected
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks import artifacts
+from tasks.errors import GateRejected, InputError, run_main
+
+if TYPE_CHECKING:
+    from tasks.evidence import Evidence, Loss, Released
+    from tasks.params import GateParams
+
+
+@dataclass(frozen=True)
+class Check:
+    """One condition: what was found, what is required."""
+
+    name: str
+    ok: bool
+    found: float | str | None
+    required: float | str | None
+
+
+@dataclass(frozen=True)
+class GateDecision:
+    """The verdict; `reasons` are full sentences, one per failed check, none when accepted."""
+
+    accepted: bool
+    reasons: tuple[str, ...]
+    checks: tuple[Check, ...]
+
+
+def decide(evidence: Evidence, limits: GateParams) -> GateDecision:
+    """Accept if every check holds; every failed one gives a reason.
+
+    - f1 (and exact_match, if given a floor) at or above the floor; a number that is not finite fails.
+    - Released model: with d = F1 of the candidate - F1 of the released model, in points, per question that
+      both answered, reject when the upper bound of the two-sided `confidence` paired-bootstrap interval of
+      mean d lies below -max_f1_drop, that is, when the drop beyond what is tolerated is significant.
+      A released model without a common question is rejected: no drop can be ruled out.
+    - Every data verdict is there and valid.
+    - Every training made no update, or ended with a finite loss.
+    - Every dev question has a prediction, and the scores belong to these predictions.
+    """
+    found: list[tuple[Check, str]] = [_floor("f1", evidence.f1, limits.min_f1)]
+    if limits.min_exact_match is not None:
+        found.append(_floor("exact_match", evidence.exact_match, limits.min_exact_match))
+    if evidence.released is not None:
+        found.append(_no_drop(evidence.released, limits))
+    found += [_verdict(name, valid) for name, valid in evidence.verdicts.items()]
+    found += [_loss(name, figures) for name, figures in evidence.losses.items()]
+    found.append(_complete(evidence))
+    found.append(_scores_belong(evidence))
+    reasons = tuple(reason for check, reason in found if not check.ok)
+    return GateDecision(accepted=not reasons, reasons=reasons, checks=tuple(check for check, _ in found))
+
+
+def _floor(name: str, value: float, floor: float) -> tuple[Check, str]:
+    if not math.isfinite(value):
+        return Check(name, False, str(value), floor), f"{name} is {value}, which is no score; run evaluate again."
+    reason = f"{name} {value:.4f} is under the floor {floor:g} (gate.min_{name})."
+    return Check(name, value >= floor, value, floor), reason
+
+
+def _no_drop(released: Released, limits: GateParams) -> tuple[Check, str]:
+    name, required = "released_model", f"no significant F1 drop of more than {limits.max_f1_drop:g} points"
+    if not released.released_f1:
+        reason = (
+            f"The released model's predictions in {limits.released} share no question with the dev questions, so "
+            "a drop cannot be ruled out; let the released model answer these questions, or empty that folder."
+        )
+        return Check(name, False, "no common question", required), reason
+    from tasks.statistics import paired_bootstrap
+
+    d = paired_bootstrap(released.candidate_f1, released.released_f1, confidence=limits.confidence)
+    mean, low, high = (round(100 * x, 4) for x in (d.mean, d.low, d.high))
+    count = len(released.released_f1)
+    found = f"{mean:+.2f} points ({low:+.2f} to {high:+.2f}) on {count} questions"
+    reason = (
+        f"f1 fell significantly against the released model: {found} at confidence {limits.confidence:g}, "
+        f"tolerated are {limits.max_f1_drop:g} points (gate.max_f1_drop)."
+    )
+    return Check(name, high >= -limits.max_f1_drop, found, required), reason
+
+
+def _verdict(name: str, valid: bool | None) -> tuple[Check, str]:
+    where = artifacts.validation_report(name)
+    if valid is None:
+        return Check(f"data_{name}", False, "no verdict", "valid"), (
+            f"The data set {name} has no readable verdict ({where}); run validate@{name}."
+        )
+    reason = f"The data set {name} is not valid; see {where.with_suffix('.html')}."
+    return Check(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
+
+
+def _loss(name: str, figures: Loss | None) -> tuple[Check, str]:
+    required = "finite, or no update made"
+    if figures is None:
+        reason = f"The training {name} has no readable figures (metrics/{name}.json); run its stage."
+        return Check(f"loss_{name}", False, "no figures", required), reason
+    loss, steps = figures.final_loss, figures.steps
+    if loss is None:
+        reason = f"The training {name} made {steps} updates and reports no loss; run its stage again."
+        return Check(f"loss_{name}", steps == 0, f"none after {steps} updates", required), reason
+    finite = math.isfinite(loss)
+    reason = f"The training {name} ended with loss {loss}; lower its learning rate and run it again."
+    return Check(f"loss_{name}", finite, loss if finite else str(loss), required), reason
+
+
+def _complete(evidence: Evidence) -> tuple[Check, str]:
+    reason = (
+        f"{evidence.questions - evidence.answered} of {evidence.questions} dev questions have no prediction; "
+        "run predict and evaluate again."
+    )
+    complete = evidence.answered == evidence.questions
+    return Check("predictions_complete", complete, evidence.answered, evidence.questions), reason
+
+
+def _scores_belong(evidence: Evidence) -> tuple[Check, str]:
+    reason = (
+        f"{artifacts.SQUAD_METRICS} was counted on other predictions than {artifacts.SQUAD_PREDICTIONS} holds now; "
+        "run evaluate again."
+    )
+    same = evidence.scores_belong
+    return Check("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
+
+
+def gate(limits: GateParams, root: Path = Path()) -> GateDecision:
+    """Decide on the model of the checkout `root` and write metrics/gate.json.
+
+    Raises:
+        InputError: see `tasks.evidence.gather`.
+    """
+    from tasks.evidence import gather
+
+    evidence = gather(Path(limits.released), root)
+    decision = decide(evidence, limits)
+    artifacts.write_json(root / artifacts.GATE, record(decision, evidence))
+    return decision
+
+
+def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
+    """The content of metrics/gate.json; a score that is not finite becomes null."""
+    scores = {"exact_match": evidence.exact_match, "f1": evidence.f1}
+    return {
+        "accepted": decision.accepted,
+        "reasons": list(decision.reasons),
+        "checks": [asdict(check) for check in decision.checks],
+        "metrics": {name: value if math.isfinite(value) else None for name, value in scores.items()},
+        "model_sha256": evidence.model_sha256,
+        "predictions_sha256": evidence.predictions_sha256,
+    }
+
+
+def require_accepted(path: Path = artifacts.GATE) -> None:
+    """Return when metrics/gate.json says accepted.
+
+    Raises:
+        GateRejected: it says no; the message lists the reasons.
+        InputError: it is missing or damaged.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        accepted, reasons = values["accepted"], [str(reason) for reason in values["reasons"]]
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there; run the stage gate") from None
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{path} holds no decision; run the stage gate again") from None
+    if accepted is not True:
+        raise GateRejected("the gate rejected this model:" + "".join(f"\n  - {reason}" for reason in reasons))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Decide whether the evaluated model may be released.")
+    parser.add_argument("--check", action="store_true", help="only read metrics/gate.json; exit code 3 = rejected")
+    if parser.parse_args().check:
+        require_accepted()
+        print("gate: accepted")
+        return
+    from tasks.params import load_params
+
+    decision = gate(load_params().gate)
+    passed = sum(check.ok for check in decision.checks)
+    print(f"gate: {'accepted' if decision.accepted else 'rejected'}, {passed} of {len(decision.checks)} checks passed")
+    for reason in decision.reasons:
+        print(f"  - {reason}")
+
+
+if __name__ == "__main__":
+    run_main(main)

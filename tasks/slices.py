@@ -1,0 +1,98 @@
+"""Scores by kind of question: where a model is strong and where it is not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.squad import percent
+from tasks.squad_files import Question
+from tasks.statistics import bootstrap_interval
+
+QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
+_WORDS = ("what", "which", "who", "when", "where", "why", "how many", "how", "other")
+_FIRST_WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how (?:many|much)|how)\b")
+_ANSWER_WORDS = ((1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
+_CONTEXT_WORDS = ((50, "up to 50 words"), (100, "51-100 words"), (200, "101-200 words"), (400, "201-400 words"))
+_WINDOWS = ((1, "1 window"), (2, "2 windows"))
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Scores of the questions that have one property."""
+
+    by: str
+    """The property: question word, answer length, context length or windows."""
+    slice: str
+    questions: int
+    exact_match: float
+    """Percent."""
+    f1: float
+    """Percent."""
+    f1_low: float
+    """95% bootstrap interval of f1; wide where the questions are few."""
+    f1_high: float
+
+    def record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def question_word(question: str) -> str:
+    """The first question word: what, which, who, when, where, why, how many, how; else other.
+
+    whom and whose count as who, how much as how many.
+    """
+    found = _FIRST_WORD.search(" ".join(question.lower().split()))
+    if found is None:
+        return "other"
+    word = found.group(1)
+    return {"whom": "who", "whose": "who", "how much": "how many"}.get(word, word)
+
+
+def slices(
+    questions: Sequence[Question], windows: Sequence[int], exact: Sequence[float], f1: Sequence[float]
+) -> list[Slice]:
+    """Scores by question word, length of the first reference answer, context length and number of windows.
+
+    Args:
+        questions: in the order of the scores.
+        windows: windows (features) of each question.
+        exact: 0.0 or 1.0 per question.
+        f1: 0 to 1 per question.
+    """
+    labels = {
+        QUESTION_WORD: ([question_word(q.question) for q in questions], _WORDS),
+        ANSWER_LENGTH: _sized([len(q.answers[0].split()) for q in questions], _ANSWER_WORDS, "7 or more words"),
+        CONTEXT_LENGTH: _sized([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
+        WINDOWS: _sized(windows, _WINDOWS, "3 or more windows"),
+    }
+    found = []
+    for by, (names, order) in labels.items():
+        members = np.asarray(names, dtype=object)
+        found += [_slice(by, name, np.flatnonzero(members == name), exact, f1) for name in order if name in names]
+    return found
+
+
+def _sized(
+    sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str
+) -> tuple[list[str], tuple[str, ...]]:
+    names = [next((name for limit, name in limits if size <= limit), above) for size in sizes]
+    return names, (*(name for _, name in limits), above)
+
+
+def _slice(by: str, name: str, members: np.ndarray, exact: Sequence[float], f1: Sequence[float]) -> Slice:
+    values = [f1[i] for i in members]
+    interval = bootstrap_interval(values)
+    return Slice(
+        by=by,
+        slice=name,
+        questions=len(members),
+        exact_match=percent([exact[i] for i in members]),
+        f1=percent(values),
+        f1_low=round(100 * interval.low, 4),
+        f1_high=round(100 * interval.high, 4),
+    )
