@@ -1,0 +1,162 @@
+"""Stage `corpus`: the text to pre-train on, as Parquet files of (document_id, title, text).
+
+    python -m tasks.corpus
+
+`demo` generates an invented world, `files` reads the user's own files, `hub` streams a data set with the
+`datasets` library. Documents flow through one by one; memory is flat in the size of the corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks import artifacts, world
+from tasks.errors import InputError, run_main
+from tasks.hub_data import open_dataset
+from tasks.params import CorpusParams, load_params
+from tasks.readers import Document, Line, Reading, as_documents, read_files
+from tasks.unique_ids import UniqueIds
+
+log = logging.getLogger(__name__)
+
+SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
+GROUP_DOCUMENTS = 8192
+GROUP_CHARACTERS = 8 << 20
+"""A row group closes at either bound, so that a reader's memory is bounded too."""
+PART_CHARACTERS = 512 << 20
+"""A new file begins after about this much text."""
+PROGRESS_SECONDS = 5.0
+
+
+@dataclass
+class CorpusSummary:
+    """What was written."""
+
+    documents: int = 0
+    characters: int = 0
+    parts: int = 0
+    empty: int = 0
+    """Documents without text, dropped."""
+    reading: Reading = field(default_factory=Reading)
+
+
+def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
+    """Write the corpus that `params` asks for to the folder `output`, whole or not at all.
+
+    Raises:
+        InputError: the source cannot be used as it is; the message says what to change.
+    """
+    summary = CorpusSummary()
+    with artifacts.new_folder(output) as folder:
+        _write(_documents(params, summary.reading), folder, summary)
+        if not summary.documents:
+            raise InputError(f"no text was found ({summary.empty} empty documents): check corpus.path, "
+                             "corpus.text_column and corpus.layout")
+    return summary
+
+
+def _documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+    if params.source == "demo":
+        for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
+            yield Document(f"demo:{number}", made.title, made.text)
+    elif params.source == "files":
+        yield from read_files(Path(params.path), params.text_column, params.layout, reading)
+    else:
+        yield from _hub_documents(params)
+
+
+def _hub_documents(params: CorpusParams) -> Iterator[Document]:
+    rows = open_dataset("corpus", params.dataset, params.dataset_config, params.dataset_split,
+                        params.dataset_revision)
+    lines = (Line(f"row {number}", values) for number, values in enumerate(rows))
+    return as_documents(lines, params.text_column, str(params.dataset), f"data set {params.dataset}")
+
+
+def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
+    ids = UniqueIds()
+    started_at = said_at = time.perf_counter()
+    writer: Any = None
+    characters_in_part = 0
+    try:
+        for group in _groups(_with_text(documents, summary)):
+            if writer is None or characters_in_part >= PART_CHARACTERS:
+                if writer is not None:
+                    writer.close()
+                writer = pq.ParquetWriter(folder / f"part-{summary.parts:05d}.parquet", SCHEMA, compression="zstd")
+                summary.parts, characters_in_part = summary.parts + 1, 0
+            ids.add(document.document_id for document in group)
+            writer.write_table(_table(group), row_group_size=len(group))
+            characters = sum(len(document.text) for document in group)
+            characters_in_part += characters
+            summary.characters += characters
+            summary.documents += len(group)
+            if time.perf_counter() - said_at > PROGRESS_SECONDS:
+                said_at = time.perf_counter()
+                log.info("%s documents, %.0f s", f"{summary.documents:,}", said_at - started_at)
+    finally:
+        if writer is not None:
+            writer.close()
+    ids.check(_written_ids(folder))
+
+
+def _with_text(documents: Iterable[Document], summary: CorpusSummary) -> Iterator[Document]:
+    for document in documents:
+        if document.text.strip():
+            yield document
+        else:
+            summary.empty += 1
+
+
+def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    group: list[Document] = []
+    characters = 0
+    for document in documents:
+        group.append(document)
+        characters += len(document.text)
+        if len(group) >= GROUP_DOCUMENTS or characters >= GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
+
+
+def _table(group: list[Document]) -> pa.Table:
+    columns = [pa.array(values, pa.string()) for values in zip(*group, strict=True)]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def _written_ids(folder: Path) -> Iterator[str]:
+    for part in sorted(folder.glob("part-*.parquet")):
+        with pq.ParquetFile(part) as file:
+            batches = file.iter_batches(columns=["document_id"])
+            yield from itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    params = load_params().corpus
+    started_at = time.perf_counter()
+    summary = make_corpus(params, artifacts.CORPUS)
+    extra = [f"{summary.empty:,} empty dropped"] if summary.empty else []
+    if summary.reading.files:
+        extra.append(f"{summary.reading.files} files read, {len(summary.reading.ignored)} ignored")
+    if summary.reading.layouts:
+        layouts = sorted(set(summary.reading.layouts.values()))
+        extra.append(f"layout {', '.join(layouts)}" + (" (found by auto)" if params.layout == "auto" else ""))
+    print(f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "
+          f"{summary.parts} files{''.join(f', {e}' for e in extra)}, {time.perf_counter() - started_at:.1f} s")
+
+
+if __name__ == "__main__":
+    run_main(main)

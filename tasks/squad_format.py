@@ -1,0 +1,238 @@
+"""SQuAD v1.1 questions: reading them, and checking each one, with all problems of a file in one message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.errors import InputError
+
+MAX_FILE_BYTES = 2 << 30
+"""A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
+SHOWN = 10
+"""Problems shown of a file; the others are counted."""
+QUOTED = 40
+"""Characters of the user's text quoted in messages."""
+
+
+class Answer(NamedTuple):
+    """`text` stands in the context from character `answer_start` on."""
+
+    text: str
+    answer_start: int
+
+
+class Question(NamedTuple):
+    """One SQuAD v1.1 question with its context and reference answers."""
+
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: tuple[Answer, ...]
+
+
+class Problems:
+    """Collects what is wrong with one source, to be said at once."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.shown: list[str] = []
+        self.count = 0
+
+    def add(self, problem: str) -> None:
+        self.count += 1
+        if len(self.shown) < SHOWN:
+            self.shown.append(problem)
+
+    def refuse(self) -> None:
+        """Raise InputError with what was collected, if anything was."""
+        if self.count:
+            more = f"\n  ... and {self.count - SHOWN} more" if self.count > SHOWN else ""
+            lines = "".join(f"\n  {problem}" for problem in self.shown)
+            raise InputError(f"{self.source} is not usable as SQuAD v1.1, {self.count} problem(s):{lines}{more}")
+
+
+def read_squad(path: Path, key: str) -> list[Question]:
+    """The questions of a SQuAD v1.1 JSON file; keys beyond the format's own are ignored.
+
+    Args:
+        path: the file.
+        key: the params key that named it, for messages.
+
+    Raises:
+        InputError: not there, not JSON, not of this layout, or questions that cannot be used: all problems.
+    """
+    values = _parse(Path(path), key)
+    problems = Problems(f"{path} ({key})")
+    questions = list(_questions(values, problems))
+    check_questions(questions, problems)
+    problems.refuse()
+    if not questions:
+        raise InputError(f"{path} holds no questions: set {key} to a SQuAD v1.1 file")
+    return questions
+
+
+def _parse(path: Path, key: str) -> Any:
+    if path.is_dir():
+        inside = sorted(p.name for p in path.glob("*.json"))
+        raise InputError(f"{key}={path} is a folder: name one SQuAD v1.1 JSON file"
+                         + (f" of it ({', '.join(inside[:5])})" if inside else " (it holds no .json file)"))
+    if not path.is_file():
+        raise InputError(f"{key}={path} is not there: set {key} to a SQuAD v1.1 JSON file")
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
+    content = path.read_bytes()
+    try:
+        return json.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path} is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start} "
+                         f"(line {line}); convert the file ({key})") from None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
+                         f"set {key} to a SQuAD v1.1 JSON file") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deeply to be SQuAD v1.1 JSON ({key})") from None
+
+
+def _questions(values: Any, problems: Problems) -> Iterator[Question]:
+    for article, at in _objects(values, "data", "", problems):
+        title = article.get("title", "")
+        if not isinstance(title, str):
+            problems.add(f"{at}.title must be text, found {type(title).__name__}")
+            title = ""
+        for paragraph, where in _objects(article, "paragraphs", at, problems):
+            context = _string(paragraph, "context", where, problems)
+            for qa, place in _objects(paragraph, "qas", where, problems):
+                name = _string(qa, "id", place, problems)
+                wording = _string(qa, "question", place, problems)
+                answers = _answers(qa, place, problems)
+                if None not in (context, name, wording, answers):
+                    yield Question(str(name), title, str(context), str(wording), answers or ())
+
+
+def _objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tuple[dict[str, Any], str]]:
+    """(object, its path) of the list `parent[key]`."""
+    place = f"{at}.{key}" if at else key
+    if not isinstance(parent, dict):
+        problems.add(f"{at or 'the file'} must be an object, found {type(parent).__name__}")
+        return
+    if key not in parent:
+        problems.add(f"{place} is missing")
+        return
+    if not isinstance(parent[key], list):
+        problems.add(f"{place} must be a list, found {type(parent[key]).__name__}")
+        return
+    for index, item in enumerate(parent[key]):
+        if isinstance(item, dict):
+            yield item, f"{place}[{index}]"
+        else:
+            problems.add(f"{place}[{index}] must be an object, found {type(item).__name__}")
+
+
+def _string(parent: Mapping[str, Any], key: str, at: str, problems: Problems) -> str | None:
+    value = parent.get(key)
+    if key not in parent:
+        problems.add(f"{at}.{key} is missing")
+    elif not isinstance(value, str):
+        problems.add(f"{at}.{key} must be text, found {type(value).__name__}")
+    elif not _is_unicode(value):
+        problems.add(f"{at}.{key} holds half a surrogate pair, which is no Unicode text")
+    else:
+        return value
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def _answers(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answer, ...] | None:
+    if qa.get("is_impossible"):
+        problems.add(f"{at} (id {qa.get('id')}) has is_impossible: true: this is SQuAD v2; v1.1 questions, each with "
+                     "an answer, are required: leave such questions out")
+        return None
+    before = problems.count
+    answers = []
+    for answer, place in _objects(qa, "answers", at, problems):
+        text = _string(answer, "text", place, problems)
+        start = answer.get("answer_start")
+        if "answer_start" not in answer:
+            problems.add(f"{place}.answer_start is missing")
+        elif not isinstance(start, int) or isinstance(start, bool):
+            problems.add(f"{place}.answer_start must be a whole number, found {start!r}")
+        elif text is not None:
+            answers.append(Answer(text, start))
+    return tuple(answers) if problems.count == before else None
+
+
+def squad_row(row: Mapping[str, Any], at: str, problems: Problems) -> Question | None:
+    """A question from SQuAD's columns as Hub data sets have them: answers is {text: [...], answer_start: [...]}."""
+    answers = row.get("answers")
+    if isinstance(answers, Mapping) and {"text", "answer_start"} <= set(answers):
+        pairs = zip(answers["text"], answers["answer_start"], strict=False)
+        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+    values = {**row, "answers": answers} if "answers" in row else dict(row)
+    name, context, wording = (_string(values, key, at, problems) for key in ("id", "context", "question"))
+    read = _answers(values, at, problems)
+    if name is None or context is None or wording is None or read is None:
+        return None
+    return Question(name, str(values.get("title") or ""), context, wording, read)
+
+
+def check_questions(questions: Sequence[Question], problems: Problems) -> None:
+    """Add to `problems`: repeated ids, empty texts, no answers, answers that do not stand where they say."""
+    seen: set[str] = set()
+    for question in questions:
+        if question.id in seen:
+            problems.add(f"question id {question.id!r} stands more than once; ids must be unique")
+        seen.add(question.id)
+        for key in ("id", "context", "question"):
+            if not getattr(question, key).strip():
+                problems.add(f"question {question.id!r}: {key} is empty")
+        if not question.answers:
+            problems.add(f"question {question.id!r} has no answers: this is SQuAD v2; v1.1 questions, each with an "
+                         "answer, are required: leave such questions out")
+        for answer in question.answers:
+            _check_answer(question, answer, problems)
+
+
+def _check_answer(question: Question, answer: Answer, problems: Problems) -> None:
+    text, start = answer
+    if not text.strip():
+        problems.add(f"question {question.id!r}: an answer is empty")
+    elif start < 0 or question.context[start : start + len(text)] != text:
+        found = question.context[start : start + len(text)] if start >= 0 else ""
+        places = _places(question.context, text)
+        real = f"it stands at {', '.join(map(str, places))}" if places else "it stands nowhere in the context"
+        problems.add(f"question {question.id!r}: answer {_quote(text)} is not at answer_start {start}, where "
+                     f"{_quote(found)} stands; {real}")
+
+
+def _places(context: str, text: str) -> list[int]:
+    places: list[int] = []
+    start = context.find(text)
+    while start >= 0 and len(places) < 3:
+        places.append(start)
+        start = context.find(text, start + 1)
+    return places
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= QUOTED else text[:QUOTED] + "...") if text else "nothing"
+
+
+def refuse_common_ids(train: Sequence[Question], dev: Sequence[Question], train_name: str, dev_name: str) -> None:
+    """Raise InputError when a question id is used for training and for development."""
+    known = {question.id for question in train}
+    common = [question.id for question in dev if question.id in known]
+    if common:
+        raise InputError(
+            f"{len(common)} question id(s) stand in both {train_name} and {dev_name}, the first: "
+            f"{', '.join(common[:SHOWN])}; ids must be unique and development questions unseen: "
+            "set questions.train_path and questions.dev_path to different questions"
+        )
