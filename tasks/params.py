@@ -71,6 +71,8 @@ class QuestionsParams(Section):
 class ValidateParams(Section):
     min_documents: Positive
     min_questions: Positive
+    max_control_share: Fraction
+    max_document_characters: Positive
     data_docs: bool
 
 

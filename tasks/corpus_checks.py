@@ -1,0 +1,150 @@
+"""What a corpus must be: data/corpus/*.parquet with document_id, title, text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import text_features
+from tasks.checks import RECORD, Check, Frame, Totals, gathered
+from tasks.errors import InputError
+from tasks.params import ValidateParams
+
+SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+FEW_WORDS = 30
+"""Characters that the longest document must exceed: five or six words. Sentence pairs need more than titles."""
+LENGTH_EDGES = [0, *(int(digit * 10**power) for power in range(1, 9) for digit in (1, 2, 5))]
+"""Bins of the document lengths: 0, 10, 20, 50, 100, ... characters."""
+LOOK = "look at corpus.path, corpus.text_column and corpus.layout in params.yaml"
+
+
+class CorpusData:
+    """The documents of a corpus folder."""
+
+    name, record = "corpus", "document"
+
+    def __init__(self, folder: Path, limits: ValidateParams) -> None:
+        self.files = sorted(Path(folder).glob("*.parquet"))
+        if not self.files:
+            raise InputError(f"{folder} holds no .parquet file: run the corpus stage first")
+        self.limits = limits
+        self.prerequisites: Sequence[Check] = (
+            Check("schema", "document_id, title, text", f"columns {', '.join(SCHEMA.names)} of type string",
+                  f"{folder} was written by something else than the corpus stage: delete it and run that stage",
+                  maximum=0),
+        )
+        self.total_checks: Sequence[Check] = _total_checks(limits)
+        self.record_checks: Sequence[Check] = _record_checks(limits)
+        self._ids = text_features.Keys()
+        self._documents = self._characters = self._control = self._longest = 0
+        self._lengths = np.zeros(len(LENGTH_EDGES), np.int64)
+        self._worst: list[tuple[int, str]] = []
+
+    def prepare(self) -> Totals:
+        differences = [text for path in self.files for text in text_features.schema_differences(path, SCHEMA)]
+        return Totals({"schema": len(differences)}, {"schema": differences})
+
+    def frames(self) -> Iterator[Frame]:
+        return gathered(
+            self._features(batch) for path in self.files for batch in text_features.batches(path, SCHEMA.names)
+        )
+
+    def _features(self, batch: pa.RecordBatch) -> Frame:
+        ids = text_features.strings(batch.column("document_id"))
+        no_id = text_features.is_missing(batch.column("document_id"))
+        characters = text_features.characters(batch.column("text"))
+        control = text_features.control_characters(batch.column("text"))
+        lines = np.arange(self._documents, self._documents + len(ids))
+        labels = np.where(no_id == 1, [f"document number {line}" for line in lines], ids)
+        self._ids.add(ids[no_id == 0])
+        self._documents += len(ids)
+        self._characters += int(characters.sum())
+        self._control += int(control.sum())
+        self._longest = max(self._longest, int(characters.max(initial=0)))
+        self._lengths += np.bincount(
+            np.searchsorted(LENGTH_EDGES, characters, side="right") - 1, minlength=len(LENGTH_EDGES)
+        )
+        worst = np.argsort(-control, kind="stable")[:3]
+        self._worst += [(-int(control[i]), labels[i]) for i in worst if control[i]]
+        self._worst = sorted(self._worst)[:3]
+        return {
+            RECORD: labels.astype(object),
+            "ids_present": no_id,
+            "titles_present": batch.column("title").is_null().to_numpy(zero_copy_only=False).astype(np.int64),
+            "texts_present": text_features.is_missing(batch.column("text")),
+            "document_size": characters,
+        }
+
+    def totals(self) -> Totals:
+        repeated, examples = self._ids.repetitions(
+            lambda: (
+                text_features.strings(batch.column(0))
+                for path in self.files
+                for batch in text_features.batches(path, ["document_id"])
+            )
+        )
+        worst = [f"{label}: {-count:,} such characters" for count, label in self._worst]
+        return Totals(
+            {
+                "documents": self._documents,
+                "ids_unique": repeated,
+                "control_characters": self._control / max(1, self._characters),
+                "longest_document": self._longest,
+            },
+            {"ids_unique": examples, "control_characters": worst},
+            {"ids_unique": f"{repeated:,} of {self._documents:,} documents repeat an id"},
+        )
+
+    def statistics(self) -> dict[str, Any]:
+        filled = np.flatnonzero(self._lengths)
+        last = int(filled[-1]) if len(filled) else 0
+        first = int(filled[0]) if len(filled) else 0
+        return {
+            "numbers": {
+                "documents": self._documents,
+                "characters": self._characters,
+                "mean characters of a document": round(self._characters / max(1, self._documents), 1),
+                "characters of the longest document": self._longest,
+                "control and replacement characters": self._control,
+                "files": len(self.files),
+            },
+            "histograms": [
+                {
+                    "title": "Length of documents",
+                    "unit": "characters",
+                    "edges": [*LENGTH_EDGES, 10 * LENGTH_EDGES[-1]][first : last + 2],
+                    "counts": [int(count) for count in self._lengths[first : last + 1]],
+                }
+            ],
+        }
+
+
+def _total_checks(limits: ValidateParams) -> tuple[Check, ...]:
+    return (
+        Check("documents", "rows", f"at least {limits.min_documents:,} documents",
+              "give more text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
+              minimum=limits.min_documents),
+        Check("ids_unique", "document_id", "no id twice",
+              "two inputs may hold the same documents: look at corpus.path", maximum=0),
+        Check("control_characters", "text",
+              f"at most {limits.max_control_share:.4g} of all characters are control characters or U+FFFD",
+              "the files are binary or of another encoding than UTF-8: look at corpus.path, "
+              "or raise validate.max_control_share", maximum=limits.max_control_share),
+        Check("longest_document", "text", f"the longest document has more than {FEW_WORDS} characters",
+              f"these are titles or lines, not documents: {LOOK}", minimum=FEW_WORDS + 1),
+    )  # fmt: skip
+
+
+def _record_checks(limits: ValidateParams) -> tuple[Check, ...]:
+    return (
+        Check("ids_present", "document_id", "no id is null or empty", LOOK, maximum=0),
+        Check("titles_present", "title", "no title is null (an empty one is fine)", LOOK, maximum=0),
+        Check("texts_present", "text", "no text is null or empty", LOOK, maximum=0),
+        Check("document_size", "text", f"at most {limits.max_document_characters:,} characters in a document",
+              f"the text was not cut into documents: {LOOK}, or raise validate.max_document_characters",
+              maximum=limits.max_document_characters),
+    )  # fmt: skip

@@ -1,0 +1,203 @@
+"""What questions must be: data/questions/train.parquet and dev.parquet, in SQuAD's shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks import text_features
+from tasks.checks import RECORD, Check, Frame, Totals, gathered, histogram, mean
+from tasks.errors import InputError
+from tasks.params import ValidateParams
+
+SPLITS = ("train", "dev")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("title", pa.string()),
+        ("context", pa.string()),
+        ("question", pa.string()),
+        ("answers", pa.list_(pa.struct([("text", pa.string()), ("answer_start", pa.int32())]))),
+    ]
+)
+LONGEST_SHOWN = 2_000
+"""Lengths above it fall into the last bar of a histogram."""
+LOOK = "look at questions.train_path and questions.dev_path in params.yaml"
+
+
+class QuestionData:
+    """The training and the dev questions of a folder."""
+
+    name, record = "questions", "question"
+
+    def __init__(self, folder: Path, limits: ValidateParams) -> None:
+        self.files = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
+        for path in self.files.values():
+            if not path.is_file():
+                raise InputError(f"{path} is not there: run the questions stage first")
+        self.prerequisites: Sequence[Check] = (
+            Check("schema", ", ".join(SCHEMA.names), "id, title, context, question: string; "
+                  "answers: list of struct (text: string, answer_start: integer)",
+                  f"{folder} was written by something else than the questions stage: delete it and run that stage",
+                  maximum=0),
+        )  # fmt: skip
+        self.total_checks: Sequence[Check] = _total_checks(limits)
+        self.record_checks: Sequence[Check] = _RECORD_CHECKS
+        self._ids = text_features.Keys()
+        self._pairs = {split: text_features.Keys() for split in SPLITS}
+        self._count = dict.fromkeys(SPLITS, 0)
+        self._lengths = {
+            name: np.zeros(LONGEST_SHOWN + 1, np.int64) for name in ("context", "question", "answer")
+        }
+        self._answers = 0
+
+    def prepare(self) -> Totals:
+        differences = [text for path in self.files.values() for text in _differences(path)]
+        return Totals({"schema": len(differences)}, {"schema": differences})
+
+    def frames(self) -> Iterator[Frame]:
+        return gathered(
+            self._features(split, batch)
+            for split, path in self.files.items()
+            for batch in text_features.batches(path, SCHEMA.names)
+        )
+
+    def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
+        ids, contexts = (text_features.strings(batch.column(name)) for name in ("id", "context"))
+        missing = {
+            f"{name}s_present": text_features.is_missing(batch.column(name))
+            for name in ("id", "context", "question")
+        }
+        first = self._count[split]
+        labels = [f"{split} {key}" if key.strip() else f"{split} line {first + i}" for i, key in enumerate(ids)]
+        answers = batch.column("answers").to_pylist()
+        self._ids.add(ids[missing["ids_present"] == 0])
+        self._pairs[split].add(_pairs(batch))
+        self._count[split] += len(ids)
+        self._note_lengths(batch, answers)
+        counts = [_judge_answers(given, context) for given, context in zip(answers, contexts, strict=True)]
+        total, empty, misplaced = np.array(counts, np.int64).reshape(-1, 3).T
+        return {
+            RECORD: np.array(labels, dtype=object),
+            **missing,
+            "titles_present": batch.column("title").is_null().to_numpy(zero_copy_only=False).astype(np.int64),
+            "answers_present": total,
+            "answers_not_empty": empty,
+            "answer_in_context": misplaced,
+        }
+
+    def _note_lengths(self, batch: pa.RecordBatch, answers: list[list[dict[str, Any] | None] | None]) -> None:
+        texts = [(one or {}).get("text") or "" for given in answers for one in given or []]
+        self._answers += len(texts)
+        for name, column in (
+            ("context", batch.column("context")),
+            ("question", batch.column("question")),
+            ("answer", pa.array(texts, pa.string())),
+        ):
+            lengths = np.minimum(text_features.characters(column), LONGEST_SHOWN)
+            self._lengths[name] += np.bincount(lengths, minlength=LONGEST_SHOWN + 1)
+
+    def totals(self) -> Totals:
+        repeated, repeated_ids = self._ids.repetitions(
+            lambda: (text_features.strings(batch.column("id")) for split in SPLITS for batch in self._read(split))
+        )
+        leaked, leaks = self._leaks()
+        return Totals(
+            {
+                "train_questions": self._count["train"],
+                "dev_questions": self._count["dev"],
+                "ids_unique": repeated,
+                "dev_unseen": leaked,
+            },
+            {"ids_unique": repeated_ids, "dev_unseen": leaks},
+            {
+                "ids_unique": f"{repeated:,} of {sum(self._count.values()):,} questions repeat an id",
+                "dev_unseen": f"{leaked:,} of {self._count['dev']:,} dev questions are also in train",
+            },
+        )
+
+    def _leaks(self) -> tuple[int, list[str]]:
+        """Dev questions that train asks of the same context, compared as text where their hashes are equal."""
+        train, dev = (self._pairs[split].all_hashes() for split in SPLITS)
+        shared = np.intersect1d(train, dev)
+        if not len(shared):
+            return 0, []
+        some = shared[: text_features.CONFIRMED_HASHES]
+        seen, asked = (
+            text_features.count_keys((_pairs(batch) for batch in self._read(split)), some) for split in SPLITS
+        )
+        leaks = sorted(key for key in asked if key in seen)
+        count = sum(asked[key] for key in leaks)
+        if len(shared) > len(some):
+            count = int(np.isin(dev, shared).sum())
+        return count, [key.partition("\n")[0] for key in leaks]
+
+    def _read(self, split: str) -> Iterator[pa.RecordBatch]:
+        return text_features.batches(self.files[split], ["id", "context", "question"])
+
+    def statistics(self) -> dict[str, Any]:
+        return {
+            "numbers": {
+                **{f"{split} questions": count for split, count in self._count.items()},
+                "answers": self._answers,
+                **{f"mean characters of a {name}": mean(counts) for name, counts in self._lengths.items()},
+            },
+            "histograms": [
+                histogram(f"Length of {name}s", "characters", counts) for name, counts in self._lengths.items()
+            ],
+        }
+
+
+def _differences(path: Path) -> list[str]:
+    return text_features.schema_differences(path, SCHEMA)
+
+
+def _pairs(batch: pa.RecordBatch) -> np.ndarray:
+    """Question and context of every record as one key. object [n]."""
+    return text_features.strings(batch.column("question")) + "\n" + text_features.strings(batch.column("context"))
+
+
+def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) -> tuple[int, int, int]:
+    """Answers, those without text, and those (with text) that the context does not have at answer_start."""
+    given = [(one or {}) for one in answers or []]
+    empty = sum(not (one.get("text") or "").strip() for one in given)
+    misplaced = 0
+    for one in given:
+        text, start = one.get("text"), one.get("answer_start")
+        if text and text.strip():
+            # startswith counts a negative start from the end.
+            misplaced += start is None or start < 0 or not context.startswith(text, start)
+    return len(given), empty, misplaced
+
+
+def _total_checks(limits: ValidateParams) -> tuple[Check, ...]:
+    counts = [
+        Check(f"{split}_questions", f"{split}.parquet", f"at least {limits.min_questions:,} questions",
+              f"give more questions (questions.{split}_path, questions.demo_{split}), "
+              "or lower validate.min_questions", minimum=limits.min_questions)
+        for split in SPLITS
+    ]  # fmt: skip
+    return (
+        *counts,
+        Check("ids_unique", "id", "no id twice, neither within train or dev nor across", LOOK, maximum=0),
+        Check("dev_unseen", "question, context", "no question of dev is asked of the same context in train",
+              f"scores on questions seen in training say nothing: {LOOK}", maximum=0),
+    )  # fmt: skip
+
+
+_RECORD_CHECKS = (
+    Check("ids_present", "id", "no id is null or empty", LOOK, maximum=0),
+    Check("titles_present", "title", "no title is null (an empty one is fine)", LOOK, maximum=0),
+    Check("contexts_present", "context", "no context is null or empty", LOOK, maximum=0),
+    Check("questions_present", "question", "no question is null or empty", LOOK, maximum=0),
+    Check("answers_present", "answers", "every question has at least one answer",
+          f"SQuAD v1.1 has no unanswerable questions: {LOOK}", minimum=1),
+    Check("answers_not_empty", "answers.text", "no answer is null or empty", LOOK, maximum=0),
+    Check("answer_in_context", "answers.answer_start",
+          "the context reads as the answer's text at answer_start (counted in characters), for every answer",
+          f"correct answer_start in the source file: {LOOK}", maximum=0),
+)  # fmt: skip

@@ -1,0 +1,168 @@
+"""Scalar features of text columns in Parquet files, in memory that does not grow with the files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.errors import InputError
+
+BATCH_RECORDS = 50_000
+BATCH_BYTES = 64 << 20
+"""Text decoded at a time, about; a batch has fewer records where they are long."""
+CONFIRMED_HASHES = 1_000
+
+_CONTROL = np.zeros(256, dtype=bool)
+_CONTROL[:32] = True
+_CONTROL[[9, 10, 13, 127]] = False, False, False, True
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file.
+
+    Raises:
+        InputError: it is no Parquet file, or was cut off.
+    """
+    try:
+        return pq.ParquetFile(path, memory_map=True)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error}); delete it and make it again") from None
+
+
+def schema_differences(path: Path, required: pa.Schema) -> list[str]:
+    """What separates a file's columns from `required`, in words; string and large_string count as equal."""
+    found = open_parquet(path).schema_arrow
+    differences = []
+    for column in required:
+        index = found.get_field_index(column.name)
+        if index < 0:
+            differences.append(f"{path.name}: column {column.name} is missing")
+        elif _plain(found.field(index).type) != _plain(column.type):
+            differences.append(
+                f"{path.name}: column {column.name} is {found.field(index).type}, not {column.type}"
+            )
+    return differences
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_large_string(kind):
+        return pa.string()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return pa.list_(_plain(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct(sorted((kind.field(i).name, _plain(kind.field(i).type)) for i in range(kind.num_fields)))
+    return pa.int64() if pa.types.is_integer(kind) else kind
+
+
+def batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Records of a Parquet file, by at most BATCH_RECORDS and about BATCH_BYTES of text.
+
+    Raises:
+        InputError: the content is damaged, or text is not UTF-8.
+    """
+    file = open_parquet(path)
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
+    records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
+    try:
+        for batch in file.iter_batches(batch_size=records, columns=list(columns)):
+            batch.validate(full=True)
+            yield batch
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} is damaged ({error}); delete it and make it again") from None
+
+
+def characters(texts: pa.Array) -> np.ndarray:
+    """Characters (code points) of every text, 0 for null. int64 [n]."""
+    return pc.utf8_length(pc.fill_null(texts, "")).to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def is_missing(texts: pa.Array) -> np.ndarray:
+    """1 where a text is null or only white space. int64 [n]."""
+    blank = pc.equal(pc.utf8_length(pc.utf8_trim_whitespace(pc.fill_null(texts, ""))), 0)
+    return blank.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def control_characters(texts: pa.Array) -> np.ndarray:
+    """Characters of every text that no text should have: int64 [n].
+
+    Counts control characters (C0 and C1 but tab, line ends and NEL; DEL) and U+FFFD, which decoders write
+    in place of what they could not read. Works on the UTF-8 bytes of all texts at once.
+    """
+    column = pc.fill_null(texts.cast(pa.large_string()), "")
+    offsets = np.frombuffer(column.buffers()[1], np.int64)[column.offset : column.offset + len(column) + 1]
+    buffer = column.buffers()[2]
+    data = np.frombuffer(buffer, np.uint8)[: offsets[-1]] if buffer is not None else np.zeros(0, np.uint8)
+    data, offsets = data[offsets[0] :], offsets - offsets[0]
+    found = [np.flatnonzero(_CONTROL[data])]
+    # In UTF-8, U+0080..U+009F are C2 80..9F (NEL is C2 85) and U+FFFD is EF BF BD.
+    lead = np.flatnonzero(data[:-1] == 0xC2)
+    found.append(lead[(data[lead + 1] < 0xA0) & (data[lead + 1] != 0x85)])
+    lead = np.flatnonzero(data[:-2] == 0xEF)
+    found.append(lead[(data[lead + 1] == 0xBF) & (data[lead + 2] == 0xBD)])
+    where = np.searchsorted(offsets, np.concatenate(found), side="right") - 1
+    return np.bincount(where, minlength=len(column)).astype(np.int64)
+
+
+def strings(texts: pa.Array) -> np.ndarray:
+    """Python strings, "" for null. object [n]."""
+    return pc.fill_null(texts, "").to_numpy(zero_copy_only=False).astype(object)
+
+
+def hashes(values: np.ndarray) -> np.ndarray:
+    """64-bit hashes of strings, the same on every machine. uint64 [n]."""
+    from pandas.util import hash_array
+
+    return hash_array(values, categorize=False)
+
+
+class Keys:
+    """Which keys of a large set occur more than once, in 8 bytes per key.
+
+    Keys with equal 64-bit hashes are read again and compared as strings, so that two keys that only share a hash
+    are never called equal. When more than CONFIRMED_HASHES hashes repeat, they are taken as they are: that
+    many collisions by chance do not happen (10**9 keys make 0.03 on average).
+    """
+
+    def __init__(self) -> None:
+        self._hashes: list[np.ndarray] = []
+
+    def add(self, keys: np.ndarray) -> None:
+        """Note some keys; object [n] of strings."""
+        self._hashes.append(hashes(keys))
+
+    def all_hashes(self) -> np.ndarray:
+        """Sorted hashes of all keys, with repetitions. uint64 [n]."""
+        return np.sort(np.concatenate(self._hashes)) if self._hashes else np.zeros(0, np.uint64)
+
+    def repetitions(self, read_again: Callable[[], Iterable[np.ndarray]]) -> tuple[int, list[str]]:
+        """How many keys are one too many, and some of those that occur more than once.
+
+        Args:
+            read_again: Yields the same keys as were added, in arrays of strings.
+        """
+        ordered = self.all_hashes()
+        extra = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(extra):
+            return 0, []
+        suspects = np.unique(extra)
+        counts = count_keys(read_again(), suspects[:CONFIRMED_HASHES])
+        repeated = {key: count for key, count in counts.items() if count > 1}
+        total = sum(count - 1 for count in repeated.values())
+        if len(suspects) > CONFIRMED_HASHES:
+            total = len(extra)
+        return total, [f"{key} ({count} times)" for key, count in sorted(repeated.items())]
+
+
+def count_keys(keys: Iterable[np.ndarray], wanted: np.ndarray) -> dict[str, int]:
+    """How often each key occurs whose hash is in `wanted` (uint64)."""
+    counts: dict[str, int] = {}
+    for some in keys:
+        for key in some[np.isin(hashes(some), wanted)]:
+            counts[key] = counts.get(key, 0) + 1
+    return counts

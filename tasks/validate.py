@@ -1,0 +1,193 @@
+"""Great Expectations' verdict on a data set: the only file that knows Great Expectations.
+
+    python -m tasks.validate corpus|questions|phase1|phase2|squad-train|squad-dev
+
+Writes reports/validation/<name>.json and a page for people beside it; data that are not fit to train on
+end the stage with exit code 1, after both are written.
+
+Great Expectations sees scalar features only (tasks/checks.py): its own expectations on list columns measure
+their text form, or take quadratic time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks import artifacts
+from tasks.checks import MAX_EXAMPLES, RECORD, Check, DataSet, Finding, Frame, Totals, explain, number, short, verdict
+from tasks.corpus_checks import CorpusData
+from tasks.errors import DataInvalid, run_main
+from tasks.params import Params, load_params
+from tasks.question_checks import QuestionData
+from tasks.row_checks import RowData
+from tasks.validation_page import page
+
+log = logging.getLogger(__name__)
+
+NAMES = ("corpus", "questions", "phase1", "phase2", "squad-train", "squad-dev")
+
+
+class CheckCrashed(RuntimeError):
+    """A check could not be evaluated. It says nothing of the data: it is a defect of ours, so no verdict is written."""
+
+
+@dataclass
+class Judgement:
+    """What Great Expectations says of one check on one frame."""
+
+    failed: int
+    of: int
+    examples: list[str]
+
+
+class Judge:
+    """Great Expectations in memory: no project folder, no progress bars, no network."""
+
+    def __init__(self) -> None:
+        import great_expectations as gx
+
+        self._gx = gx
+        context = gx.get_context(mode="ephemeral")
+        context.variables.progress_bars = {"globally": False, "metric_calculations": False}
+        asset = context.data_sources.add_pandas("features").add_dataframe_asset("features")
+        self._batches = asset.add_batch_definition_whole_dataframe("all")
+
+    def judge(self, checks: Sequence[Check], frame: Frame) -> dict[str, Judgement]:
+        """Judge every check on the records of `frame`.
+
+        Raises:
+            CheckCrashed: an expectation raised, or was not evaluated on every record.
+        """
+        import pandas as pd
+
+        table = pd.DataFrame(frame)
+        suite = self._gx.ExpectationSuite("checks", expectations=[self._expectation(check) for check in checks])
+        result = self._batches.get_batch({"dataframe": table}).validate(
+            suite,
+            result_format={
+                "result_format": "SUMMARY",
+                "partial_unexpected_count": MAX_EXAMPLES,
+                "unexpected_index_column_names": [RECORD],
+            },
+        )
+        judged = {one.expectation_config.meta["check"]: _judgement(one, len(table)) for one in result.results}
+        # An expectation that Great Expectations does not know is dropped without a word, and all is well.
+        evaluated = result.statistics["evaluated_expectations"]
+        if evaluated != len(checks) or set(judged) != {check.name for check in checks}:
+            raise CheckCrashed(f"{evaluated} of {len(checks)} checks were evaluated: {sorted(judged)}")
+        return judged
+
+    def _expectation(self, check: Check) -> Any:
+        expectations = self._gx.expectations
+        meta = {"check": check.name}
+        if check.values is not None:
+            return expectations.ExpectColumnValuesToBeInSet(
+                column=check.name, value_set=list(check.values), meta=meta
+            )
+        return expectations.ExpectColumnValuesToBeBetween(
+            column=check.name, min_value=check.minimum, max_value=check.maximum, meta=meta
+        )
+
+
+def _judgement(result: Any, records: int) -> Judgement:
+    name = result.expectation_config.meta["check"]
+    found = result.result
+    # `exception_info` has two shapes; what was evaluated has counts in either.
+    if "unexpected_count" not in found:
+        raise CheckCrashed(f"check {name} raised: {result.exception_info}")
+    # Missing values would be passed over as if they were right.
+    if found["element_count"] != records or found["missing_count"]:
+        raise CheckCrashed(f"check {name} saw {found['element_count']} of {records} records, "
+                           f"{found['missing_count']} of them without a value")
+    if result.success != (found["unexpected_count"] == 0):
+        raise CheckCrashed(f"check {name}: success={result.success} with {found['unexpected_count']} failures")
+    examples = [f"{row[RECORD]} ({number(row[name])})" for row in found.get("partial_unexpected_index_list") or []]
+    return Judgement(int(found["unexpected_count"]), records, [short(example) for example in examples])
+
+
+def validate(data: DataSet, judge: Judge) -> dict[str, Any]:
+    """The verdict on `data`, as written to JSON.
+
+    Raises:
+        CheckCrashed: a check could not be evaluated.
+        InputError: the data cannot be read at all.
+    """
+    findings = _judge_totals(judge, data.prerequisites, data.prepare())
+    if not all(finding.ok for finding in findings):
+        rest = [*data.total_checks, *data.record_checks]
+        return verdict(data, 0, findings, rest, {"numbers": {}, "histograms": []})
+    failed = dict.fromkeys((check.name for check in data.record_checks), 0)
+    examples: dict[str, list[str]] = {name: [] for name in failed}
+    records = 0
+    for frame in data.frames():
+        judged = judge.judge(data.record_checks, frame)
+        records += len(frame[RECORD])
+        for name, judgement in judged.items():
+            failed[name] += judgement.failed
+            examples[name] = (examples[name] + judgement.examples)[:MAX_EXAMPLES]
+    findings += _judge_totals(judge, data.total_checks, data.totals())
+    for check in data.record_checks:
+        name = check.name
+        found = f"{failed[name]:,} of {records:,} {data.record}s that do not meet it"
+        findings.append(Finding(check, failed[name], records, found, tuple(examples[name])))
+    return verdict(data, records, findings, (), data.statistics())
+
+
+def _judge_totals(judge: Judge, checks: Sequence[Check], totals: Totals) -> list[Finding]:
+    import numpy as np
+
+    frame = {check.name: np.array([totals.values[check.name]]) for check in checks}
+    judged = judge.judge(checks, {RECORD: np.array(["all"]), **frame})
+    findings = []
+    for check in checks:
+        found = totals.shown.get(check.name, number(totals.values[check.name]))
+        shown = tuple(short(text) for text in totals.examples.get(check.name, [])[:MAX_EXAMPLES])
+        findings.append(Finding(check, judged[check.name].failed, 1, found, shown))
+    return findings
+
+
+def data_set(name: str, params: Params) -> DataSet:
+    """The data set of that name, at its place in the checkout."""
+    if name == "corpus":
+        return CorpusData(artifacts.CORPUS, params.validate_)
+    if name == "questions":
+        return QuestionData(artifacts.QUESTIONS, params.validate_)
+    masked_fraction = params.pretrain_rows.masked_fraction if name in ("phase1", "phase2") else None
+    return RowData(
+        name, artifacts.rows_folder(name), artifacts.TOKENIZER, params.model.max_positions, masked_fraction
+    )
+
+
+def write_reports(values: Mapping[str, Any], report: Path) -> Path:
+    """Write the verdict and its page; returns the page's path."""
+    html = report.with_suffix(".html")
+    artifacts.write_json(report, values)
+    artifacts.write_text(html, page(values))
+    return html
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tasks.validate", description=__doc__.split("\n")[0])
+    parser.add_argument("name", choices=NAMES)
+    name = parser.parse_args().name
+    started_at = time.perf_counter()
+    data = data_set(name, load_params())
+    values = validate(data, Judge())
+    report = artifacts.validation_report(name)
+    html = write_reports(values, report)
+    if not values["valid"]:
+        raise DataInvalid(explain(values, str(html)))
+    print(
+        f"{name}: {values['rows']:,} {data.record}s, {len(values['checks'])} checks passed, "
+        f"{time.perf_counter() - started_at:.1f} s; {html}"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

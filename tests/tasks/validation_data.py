@@ -1,0 +1,158 @@
+"""Small data sets that are valid, to be damaged one thing at a time by test_validate.py."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks import corpus_checks, question_checks, row_checks
+from tasks.rows import Manifest, row_schema
+
+CLS, SEP, VOCABULARY = 2, 3, 40
+ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS = 16, 2, 3
+
+
+def corpus_columns() -> dict[str, list[Any]]:
+    """Twelve documents."""
+    return {
+        "document_id": [f"doc-{i}" for i in range(12)],
+        "title": [f"Town {i}" for i in range(12)],
+        "text": [f"The town number {i} lies by a river. It was founded in {1200 + i}." for i in range(12)],
+    }
+
+
+def write_corpus(folder: Path, columns: dict[str, list[Any]], schema: pa.Schema = corpus_checks.SCHEMA) -> Path:
+    """Two files, seven documents in the first."""
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pa.table(columns, schema=schema)
+    pq.write_table(table.slice(0, 7), folder / "part-00000.parquet")
+    pq.write_table(table.slice(7), folder / "part-00001.parquet")
+    return folder
+
+
+def question_columns(split: str) -> dict[str, list[Any]]:
+    """Twelve questions with one answer, the first with two; characters outside of ASCII come before it."""
+    contexts = [f"Él fundó la ciudad {split}-{i} in 1{i:03d}." for i in range(12)]
+    answers = [[{"text": f"1{i:03d}", "answer_start": contexts[i].index(f"1{i:03d}.")}] for i in range(12)]
+    answers[0].append({"text": "ciudad", "answer_start": 12})
+    return {
+        "id": [f"{split}-{i}" for i in range(12)],
+        "title": [""] * 12,
+        "context": contexts,
+        "question": [f"When was {split}-{i} founded?" for i in range(12)],
+        "answers": answers,
+    }
+
+
+def write_questions(
+    folder: Path, train: dict[str, list[Any]], dev: dict[str, list[Any]], schema: pa.Schema = question_checks.SCHEMA
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.table(train, schema=schema), folder / "train.parquet")
+    pq.write_table(pa.table(dev, schema=schema), folder / "dev.parquet")
+    return folder
+
+
+def write_tokenizer(folder: Path) -> Path:
+    """A tokenizer.json with as much as the checks read of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    vocabulary = special + [f"word{i}" for i in range(VOCABULARY - len(special))]
+    values = {
+        "added_tokens": [{"id": i, "content": token} for i, token in enumerate(special)],
+        "model": {"type": "WordPiece", "vocab": {token: i for i, token in enumerate(vocabulary)}},
+    }
+    (folder / "tokenizer.json").write_text(json.dumps(values), encoding="utf-8")
+    return folder
+
+
+def row_columns(kind: str, rows: int = 4) -> dict[str, np.ndarray]:
+    """Rows of a sequence of 8 tokens, [CLS] a a a [SEP] b b [SEP], and one of 6, [CLS] a a [SEP] b [SEP]; the last
+    row has only the first. Sequence k is window k of features.parquet; its context is the second segment.
+    """
+    first = [CLS, 10, 11, 12, SEP, 13, 14, SEP]
+    second = [CLS, 20, 21, SEP, 22, SEP]
+    n, pad = rows, ROW_LENGTH - 14
+    columns = {
+        "input_ids": np.tile(np.array(first + second + [0] * pad), (n, 1)),
+        "token_type_ids": np.tile(np.array([0] * 5 + [1] * 3 + [0] * 4 + [1] * 2 + [0] * pad), (n, 1)),
+        "position_ids": np.tile(np.array([*range(8), *range(6)] + [0] * pad), (n, 1)),
+        "sequence_ids": np.tile(np.array([1] * 8 + [2] * 6 + [0] * pad), (n, 1)),
+        "cls_positions": np.tile(np.array([0, 8]), (n, 1)),
+    }
+    if kind == "pretrain":
+        columns["masked_positions"] = np.tile(np.array([2, 9, 0]), (n, 1))
+        columns["masked_labels"] = np.tile(np.array([15, 25, -100]), (n, 1))
+        columns["next_sentence_labels"] = np.tile(np.array([0, 1]), (n, 1))
+    else:
+        columns["start_positions"] = np.tile(np.array([5, 12]), (n, 1))
+        columns["end_positions"] = np.tile(np.array([6, 12]), (n, 1))
+        columns["feature_ids"] = np.arange(2 * n).reshape(n, 2)
+    for name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids"):
+        columns[name][-1, 8:] = 0
+    absent = {"cls_positions": -1, "feature_ids": -1, "masked_labels": -100, "next_sentence_labels": -100,
+              "start_positions": -100, "end_positions": -100}  # fmt: skip
+    for name in columns.keys() & absent.keys():
+        columns[name][-1, 1] = absent[name]
+    if kind == "pretrain":
+        columns["masked_positions"][-1, 1] = 0
+    return columns
+
+
+def window_columns(rows: int = 4) -> dict[str, list[Any]]:
+    """The windows of `row_columns`, in order."""
+    n = 2 * rows - 1
+    lengths = [8 if i % 2 == 0 else 6 for i in range(n)]
+    starts = [5 if i % 2 == 0 else 4 for i in range(n)]
+    return {
+        "feature_id": list(range(n)),
+        "example_id": [f"train-{i}" for i in range(n)],
+        "example_index": list(range(n)),
+        "n_tokens": lengths,
+        "context_start": starts,
+        "offsets": [[0, 1] * (n_tokens - 1 - start) for n_tokens, start in zip(lengths, starts, strict=True)],
+    }
+
+
+def write_rows(
+    folder: Path,
+    kind: str,
+    columns: dict[str, np.ndarray],
+    tokenizer: Path,
+    windows: dict[str, list[Any]] | None = None,
+    **manifest: Any,
+) -> Path:
+    """Rows in two files, with a manifest counted from the undamaged rows; `manifest` replaces entries of it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    predictions = MAX_PREDICTIONS if kind == "pretrain" else 0
+    schema = row_schema(kind, ROW_LENGTH, MAX_SEQUENCES, predictions, VOCABULARY)
+    n = len(columns["input_ids"])
+    files = {"rows-00000.arrow": n - 1, "rows-00001.arrow": 1} if n > 1 else {"rows-00000.arrow": n}
+    done = 0
+    for name, count in files.items():
+        arrays = [
+            pa.FixedSizeListArray.from_arrays(
+                pa.array(columns[field.name][done : done + count].reshape(-1), field.type.value_type),
+                type=field.type,
+            )
+            for field in schema
+        ]
+        with pa.ipc.new_file(str(folder / name), schema) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        done += count
+    values: dict[str, Any] = {
+        "kind": kind, "row_length": ROW_LENGTH, "max_sequences": MAX_SEQUENCES, "max_predictions": predictions,
+        "vocab_size": VOCABULARY, "seed": 1, "rows": n, "files": files,
+        "tokenizer_sha256": hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
+        "sequences": 2 * n - 1 if n else 0, "real_tokens": 14 * n - 6 if n else 0,
+    }  # fmt: skip
+    (folder / "manifest.json").write_text(Manifest(**{**values, **manifest}).to_json(), encoding="utf-8")
+    if windows is not None:
+        pq.write_table(pa.table(windows, schema=row_checks.WINDOWS), folder / "features.parquet")
+    return folder
