@@ -1,0 +1,133 @@
+"""Text to token ids, by the trained or given WordPiece tokenizer, and the ids of its special tokens."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks import artifacts
+from tasks.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TOKENIZER_FILE = "tokenizer.json"
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ENCODE_AT_ONCE = 512
+"""Texts per call: an encoding takes far more memory than its ids, so few are alive at a time."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the rows need to know of a tokenizer.
+
+    `size` counts all entries. The others are token ids; padding is 0 because the rows say so.
+    """
+
+    size: int
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        """Ids that are never masked and never drawn as a random replacement."""
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+    @property
+    def dtype(self) -> Any:
+        """numpy type of the ids: uint16 where it suffices, else uint32."""
+        return np.uint16 if self.size <= 65536 else np.uint32
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """The tokenizer.json in `folder`.
+
+    Raises:
+        InputError: it is not there.
+    """
+    path = Path(folder) / TOKENIZER_FILE
+    if not path.is_file():
+        raise InputError(
+            f"{path} is not there: rows need the fast tokenizer that the tokenizer stage makes; "
+            "run `dvc repro tokenizer` (or `python -m tasks.tokenizer`) first"
+        )
+    return path
+
+
+def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
+    """The tokenizer of `folder`, without truncation and padding.
+
+    "[SEP]" and the like inside a text are ordinary characters to it, so that no text can forge the
+    structure of a sequence.
+
+    Raises:
+        InputError: missing or unreadable.
+    """
+    path = tokenizer_file(folder)
+    return _load(path, artifacts.sha256_of(path))
+
+
+@functools.lru_cache(maxsize=2)
+def _load(path: Path, sha256: str) -> Tokenizer:
+    """`sha256` is part of the key: a file written anew is read anew."""
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower than Exception)
+        raise InputError(f"{path} (sha256 {sha256[:12]}) is no tokenizer file: {error}; make it again") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """Size and special ids of `tokenizer`.
+
+    Raises:
+        InputError: a special token is missing, or [PAD] is not id 0.
+    """
+    found = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+    ids = [token_id for token_id in found.values() if token_id is not None]
+    missing = [token for token, token_id in found.items() if token_id is None]
+    if missing:
+        raise InputError(
+            f"the tokenizer has no {', '.join(missing)}: rows of BERT need {', '.join(SPECIAL_TOKENS)}; "
+            "give tokenizer.path a vocabulary that holds them, or use tokenizer.source: train"
+        )
+    if found["[PAD]"] != 0:
+        raise InputError(
+            f"[PAD] has id {found['[PAD]']} in this tokenizer and must have id 0 (padding in the rows is 0): "
+            "give tokenizer.path a vocabulary whose first entry is [PAD]"
+        )
+    return Vocabulary(tokenizer.get_vocab_size(with_added_tokens=True), *ids)
+
+
+def encode(tokenizer: Tokenizer, texts: Iterable[str], dtype: Any = np.uint32) -> Iterator[np.ndarray]:
+    """Token ids of every text, in order, without special tokens; a few texts are read at a time."""
+    # The fast variant leaves out offsets; older versions of the library lack it.
+    encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
+    source = iter(texts)
+    while batch := list(islice(source, ENCODE_AT_ONCE)):
+        for encoding in encode_batch(batch, add_special_tokens=False):
+            yield np.array(encoding.ids, dtype=dtype)
+
+
+def encode_with_offsets(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """For every text its token ids uint32[n] and offsets int32[n, 2] (characters, end exclusive)."""
+    for start in range(0, len(texts), ENCODE_AT_ONCE):
+        for encoding in tokenizer.encode_batch(
+            list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False
+        ):
+            offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
+            yield np.array(encoding.ids, dtype=np.uint32), offsets

@@ -1,0 +1,103 @@
+"""Masked tokens as in BERT (arXiv 1810.04805, section 3.1): 15% chosen, 80/10/10 replaced.
+
+Legend: N sequences, T their tokens one after the other, R rows, S sequences and P masked positions per
+row at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+MASKED, RANDOM = 0.8, 0.1
+"""Of the chosen tokens: replaced by [MASK], by a random token; the rest stays as it is."""
+KNOWN_BUDGETS = {128: 20, 384: 56, 512: 76}
+"""P of BERT's and its successors' recipes at 15%, by row length."""
+
+
+@dataclass(frozen=True)
+class MaskedTokens:
+    """Token ids after masking, and what was there before."""
+
+    token_ids: np.ndarray
+    """unsigned int[T]."""
+    places: np.ndarray
+    """int64[M] indices into token_ids of the tokens to predict, ascending."""
+    labels: np.ndarray
+    """unsigned int[M] the tokens that were there."""
+
+
+def default_predictions(row_length: int, masked_fraction: float) -> int:
+    """P when params.yaml leaves it open: the known recipes' at 15%, else floor(fraction * L) + 1."""
+    if masked_fraction == 0.15 and row_length in KNOWN_BUDGETS:
+        return KNOWN_BUDGETS[row_length]
+    return int(masked_fraction * row_length) + 1
+
+
+def predictions_per_sequence(
+    lengths: np.ndarray, maskable: np.ndarray, packs: np.ndarray, masked_fraction: float, max_predictions: int
+) -> np.ndarray:
+    """How many tokens of every sequence are chosen.
+
+    Every sequence asks for round(fraction * its tokens), at least 1, as in BERT, and no more than it
+    has maskable tokens. Where the sum over a row exceeds P, the largest of the row gives up one, again
+    and again, so that no sequence loses all.
+
+    Args:
+        lengths: int[N] tokens, special ones included.
+        maskable: int[N] tokens that may be chosen.
+        packs: int[R, S] sequences of each row, -1 = none.
+        max_predictions: P, at least S.
+
+    Returns:
+        int64[N].
+    """
+    wanted = np.minimum(np.maximum(1, np.rint(lengths * masked_fraction)), maskable).astype(np.int64)
+    per_row = np.where(packs >= 0, wanted[packs], 0)
+    while len(over := np.flatnonzero(per_row.sum(axis=1) > max_predictions)):
+        per_row[over, per_row[over].argmax(axis=1)] -= 1
+    wanted[packs[packs >= 0]] = per_row[packs >= 0]
+    return wanted
+
+
+def mask_tokens(
+    token_ids: np.ndarray,
+    lengths: np.ndarray,
+    counts: np.ndarray,
+    special: tuple[int, ...],
+    mask_id: int,
+    replacements: np.ndarray,
+    rng: np.random.Generator,
+) -> MaskedTokens:
+    """Choose `counts[n]` tokens of every sequence n, evenly at random, and replace them.
+
+    Args:
+        token_ids: unsigned int[T].
+        lengths: int[N] tokens of every sequence, sum T.
+        counts: int[N] tokens to choose, never more than the sequence has ordinary ones.
+        special: ids that are never chosen.
+        mask_id: id of [MASK].
+        replacements: ids that a random replacement is drawn from.
+    """
+    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    candidates = np.flatnonzero(~np.isin(token_ids, special))
+    owner = sequence[candidates]
+    # A random key per candidate, sorted within its sequence: its first counts[n] entries are the choice.
+    by_key = np.argsort((owner << 32) | rng.integers(2**32, size=len(owner)))
+    per_sequence = np.bincount(owner, minlength=len(lengths))
+    rank = np.arange(len(owner)) - np.repeat(np.cumsum(per_sequence) - per_sequence, per_sequence)
+    places = np.sort(candidates[by_key[rank < np.repeat(counts, per_sequence)]])
+    labels = token_ids[places]
+    lot = rng.random(len(places))
+    drawn = replacements[rng.integers(len(replacements), size=len(places))]
+    changed = token_ids.copy()
+    changed[places] = np.where(lot < MASKED, mask_id, np.where(lot < MASKED + RANDOM, drawn, labels))
+    return MaskedTokens(changed, places, labels)
+
+
+def count_maskable(token_ids: np.ndarray, lengths: np.ndarray, special: tuple[int, ...]) -> np.ndarray:
+    """int64[N]: tokens of every sequence that are not special."""
+    ordinary = np.concatenate([[0], np.cumsum(~np.isin(token_ids, special))])
+    ends = np.cumsum(lengths)
+    return ordinary[ends] - ordinary[ends - lengths]

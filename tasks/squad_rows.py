@@ -1,0 +1,263 @@
+"""Questions to packed rows of features, and features.parquet beside them.
+
+    python -m tasks.squad_rows train|dev
+
+Questions are read in chunks of a fixed number; a chunk's features are packed among themselves, so
+memory does not grow with the questions and the rows do not depend on how many processes share the work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks import artifacts
+from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
+from tasks.errors import InputError, run_main
+from tasks.features import Features, Spans, find_answers, make_features
+from tasks.packing import pack
+from tasks.parallel import Progress, ordered_map
+from tasks.params import SquadRowsParams, load_params
+from tasks.rows import ABSENT, IGNORED, Layout, Manifest, RowWriter, check_geometry
+
+SPLITS = ("train", "dev")
+KIND = "question_answering"
+CHUNK_QUESTIONS = 1024
+"""Questions per chunk. Another number gives other rows, so it is no parameter."""
+FEATURES_SCHEMA = pa.schema(
+    [
+        pa.field("feature_id", pa.int32(), nullable=False),
+        pa.field("example_id", pa.string(), nullable=False),
+        pa.field("example_index", pa.int32(), nullable=False),
+        pa.field("n_tokens", pa.int32(), nullable=False),
+        pa.field("context_start", pa.int32(), nullable=False),
+        pa.field("offsets", pa.list_(pa.int32()), nullable=False),
+    ]
+)
+"""One line per feature: its example's id and line, its tokens, where the context begins among them, and
+the characters (start, end, start, end, ...) of its context tokens."""
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """Rows of one chunk; feature and example numbers count within the chunk."""
+
+    columns: dict[str, np.ndarray]
+    features: Features
+    example_ids: list[str]
+    answered: int
+    """Features that hold the whole answer."""
+
+
+@dataclass(frozen=True)
+class RowsSummary:
+    """What was made, for the stage's last line."""
+
+    manifest: Manifest
+    questions: int
+    features: int
+    answered: int
+    elapsed_s: float
+
+
+class _FeatureRowWriter:
+    """Writes rows and features.parquet together, numbering features and examples on from chunk to chunk."""
+
+    def __init__(self, folder: Path, row_length: int, max_sequences: int, vocab_size: int) -> None:
+        self.rows = RowWriter(folder, KIND, row_length, max_sequences, 0, vocab_size)
+        self.table = pq.ParquetWriter(folder / artifacts.FEATURES, FEATURES_SCHEMA)
+        self.features = self.examples = 0
+
+    def __enter__(self) -> _FeatureRowWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.table.close()
+        self.rows.__exit__(kind, error, trace)
+
+    def write(self, columns: dict[str, np.ndarray], features: Features, example_ids: Sequence[str]) -> None:
+        """Append a chunk."""
+        ids = columns["feature_ids"]
+        self.rows.write({**columns, "feature_ids": np.where(ids == ABSENT, ABSENT, ids + self.features)})
+        self.table.write_table(self._table(features, example_ids))
+        self.features += len(features)
+        self.examples += len(example_ids)
+
+    def _table(self, features: Features, example_ids: Sequence[str]) -> pa.Table:
+        borders = np.concatenate([[0], np.cumsum(2 * features.context_lengths)])
+        columns: list[Any] = [
+            np.arange(len(features)) + self.features,
+            pa.array(example_ids, pa.string()).take(pa.array(features.example_index)),
+            features.example_index + self.examples,
+            features.lengths,
+            features.context_starts,
+            pa.ListArray.from_arrays(pa.array(borders, pa.int32()), pa.array(features.offsets.reshape(-1))),
+        ]
+        arrays = [
+            pa.array(column, field.type) if isinstance(column, np.ndarray) else column
+            for column, field in zip(columns, FEATURES_SCHEMA, strict=True)
+        ]
+        return pa.Table.from_arrays(arrays, schema=FEATURES_SCHEMA)
+
+
+def write_rows(
+    folder: Path,
+    features: Features,
+    example_ids: Sequence[str],
+    *,
+    row_length: int,
+    max_sequences: int,
+    vocab_size: int,
+    tokenizer_sha256: str,
+    spans: Spans | None = None,
+) -> Manifest:
+    """Write `features` as a row folder with its features.parquet, whole or not at all.
+
+    Args:
+        example_ids: id of every example that features.example_index counts.
+        spans: answers to train on; None leaves the label slots empty (-100).
+
+    Raises:
+        InputError: no features, or rows out of range of the schema.
+    """
+    check_geometry(row_length, max_sequences, 0, "squad_rows")
+    if not len(features):
+        raise InputError("there is no question to make rows of: at least one is required")
+    with (
+        artifacts.new_folder(folder) as partial,
+        _FeatureRowWriter(partial, row_length, max_sequences, vocab_size) as writer,
+    ):
+        writer.write(feature_columns(features, spans, row_length, max_sequences), features, example_ids)
+        return writer.rows.finish(tokenizer_sha256, seed=0)
+
+
+def feature_columns(
+    features: Features, spans: Spans | None, row_length: int, max_sequences: int
+) -> dict[str, np.ndarray]:
+    """The columns of `question_answering` rows that hold all features, packed; feature_ids count from 0."""
+    layout = Layout.of(pack(features.lengths, row_length, max_sequences), features.lengths, row_length)
+    columns = layout.columns(features.token_ids, features.context_starts)
+    for name, values in (
+        ("start_positions", None if spans is None else spans.starts),
+        ("end_positions", None if spans is None else spans.ends),
+    ):
+        absolute = np.full(len(features), IGNORED) if values is None else values + layout.start_of
+        columns[name] = layout.per_sequence(absolute, IGNORED).astype(np.int16)
+    columns["feature_ids"] = layout.packs.astype(np.int32)
+    return columns
+
+
+def write_squad_rows(
+    params: SquadRowsParams,
+    split: str,
+    questions: Path | None = None,
+    tokenizer: Path = artifacts.TOKENIZER,
+    folder: Path | None = None,
+    workers: int | None = None,
+) -> RowsSummary:
+    """Write the rows of `split` ("train": with answers, "dev": without) into `folder`, whole or not at all.
+
+    Args:
+        questions: Parquet file; default data/questions/<split>.parquet.
+        workers: processes; None asks PODIUM_WORKERS. The rows do not depend on it.
+
+    Raises:
+        InputError: questions or tokenizer missing or unusable, no question at all, a question that
+            leaves the context no room, rows out of range of the schema.
+    """
+    check_geometry(params.row_length, params.max_sequences_per_row, 0, "squad_rows")
+    vocabulary = read_vocabulary(load_tokenizer(tokenizer))
+    source = questions or artifacts.QUESTIONS / f"{split}.parquet"
+    progress = Progress(f"squad-{split} rows", "questions")
+    answered = 0
+    with (
+        artifacts.new_folder(folder or artifacts.rows_folder(f"squad-{split}")) as partial,
+        _FeatureRowWriter(partial, params.row_length, params.max_sequences_per_row, vocabulary.size) as writer,
+    ):
+        make = functools.partial(make_chunk_rows, params, split, Path(tokenizer))
+        for made in ordered_map(make, read_questions(source), workers):
+            writer.write(made.columns, made.features, made.example_ids)
+            answered += made.answered
+            progress.update(writer.examples, f", {writer.features} features")
+        if not writer.examples:
+            raise InputError(f"{source} holds no question, at least one is required: look at questions.{split}_path")
+        manifest = writer.rows.finish(artifacts.sha256_of(tokenizer_file(tokenizer)), seed=0)
+    return RowsSummary(manifest, writer.examples, writer.features, answered, progress.elapsed_s)
+
+
+def read_questions(path: Path) -> Iterator[list[dict[str, Any]]]:
+    """Chunks of questions with id, question, context and answers.
+
+    Raises:
+        InputError: the file is missing or no questions file.
+    """
+    if not Path(path).is_file():
+        raise InputError(
+            f"{path} is not there: rows need the questions that the questions stage makes; "
+            "run `dvc repro questions` (or `python -m tasks.questions`) first"
+        )
+    columns = ["id", "question", "context", "answers"]
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as parquet:
+            missing = sorted(set(columns) - set(parquet.schema_arrow.names))
+            if missing:
+                raise InputError(f"{path} lacks the columns {', '.join(missing)}: run the questions stage again")
+            for batch in parquet.iter_batches(CHUNK_QUESTIONS, columns=columns, use_threads=False):
+                yield batch.to_pylist()
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{path} is no Parquet file ({error}): run the questions stage again") from None
+
+
+def make_chunk_rows(
+    params: SquadRowsParams, split: str, tokenizer_folder: Path, questions: list[dict[str, Any]]
+) -> ChunkRows:
+    """Features and rows of one chunk: pure, whatever process runs it."""
+    features = make_features(
+        load_tokenizer(tokenizer_folder),
+        [question["question"] for question in questions],
+        [question["context"] for question in questions],
+        params.row_length,
+        params.doc_stride,
+        params.max_question_length,
+    )
+    spans = None
+    if split == "train":
+        first = [(question["answers"] or [None])[0] for question in questions]
+        starts = np.array([-1 if answer is None else answer["answer_start"] for answer in first])
+        ends = np.array([-1 if answer is None else answer["answer_start"] + len(answer["text"]) for answer in first])
+        spans = find_answers(features, starts, ends)
+    columns = feature_columns(features, spans, params.row_length, params.max_sequences_per_row)
+    answered = 0 if spans is None else int((spans.starts > 0).sum())
+    return ChunkRows(columns, features, [question["id"] for question in questions], answered)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the packed feature rows of the questions.")
+    parser.add_argument("split", choices=SPLITS)
+    split = parser.parse_args().split
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    made = write_squad_rows(load_params().squad_rows, split)
+    rows = made.manifest
+    answers = f", {made.answered} holding their answer" if split == "train" else ""
+    print(
+        f"squad-{split}: {rows.rows} rows of {rows.row_length} with {made.features} features"
+        f"{answers} of {made.questions} questions ({rows.packing_factor:.2f} a row, "
+        f"{rows.packing_efficiency:.1%} real tokens); {made.elapsed_s:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)
