@@ -1,0 +1,61 @@
+# The same lines people and CI run. `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON38 ?= $(shell for p in python3.8 $$HOME/.pyenv/versions/3.8.*/bin/python3.8; do \
+	"$$p" --version >/dev/null 2>&1 && { echo "$$p"; break; }; done)
+
+HOST := .venv/.made-from-host.txt
+DEVICE := .venv-poplar/.made-from-poplar.txt
+BIN := $(CURDIR)/.venv/bin
+PIP := install --quiet --disable-pip-version-check
+export PATH := $(BIN):$(PATH)
+export DVC_NO_ANALYTICS := 1
+export DO_NOT_TRACK := 1
+
+.PHONY: help setup demo test test-device-env check clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
+
+setup: $(HOST)  ## make .venv from constraints/host.txt (once)
+
+$(HOST): constraints/host.txt
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Podium needs Python 3.11 or newer, found $$("$(PYTHON)" --version); set PYTHON=/path/to/python3.11"; exit 2; }
+	@echo "setup: .venv from constraints/host.txt, exact versions (a few minutes the first time)"
+	@"$(PYTHON)" -m venv .venv
+	@"$(BIN)/python" -m pip $(PIP) -r constraints/host.txt 2>&1 | { grep -v '^WARNING: Location' || true; }
+	@cp constraints/host.txt $(HOST)
+	@echo "setup: done"
+
+$(DEVICE): constraints/poplar.txt
+	@test -n "$(PYTHON38)" || { echo "no Python 3.8 found; set PYTHON38=/path/to/python3.8"; exit 2; }
+	@echo "setup: .venv-poplar from constraints/poplar.txt, Python 3.8 and torch 2.0.1 (about 2 GB the first time)"
+	@"$(PYTHON38)" -m venv .venv-poplar
+	@.venv-poplar/bin/python -m pip $(PIP) -r constraints/poplar.txt 2>&1 | { grep -v '^WARNING: ' || true; }
+	@cp constraints/poplar.txt $(DEVICE)
+	@echo "setup: done"
+
+demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate, publish
+	@echo "demo: corpus to published model on the CPU; stages that are up to date are skipped"
+	@python -m flows.pipeline
+
+test: $(HOST)  ## all tests of this Python
+	@echo "test: everything but the device environment (make test-device-env)"
+	@python -m pytest -q
+
+test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1
+	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
+	@.venv-poplar/bin/python -m pytest -q tests/ipu_model
+
+check: $(HOST)  ## ruff, mypy (3.11, and ipu_model as 3.8 reads it), the architecture test
+	@ruff check .
+	@ruff format --check --quiet . || { echo "run: ruff format ."; exit 1; }
+	@mypy
+	@python -m pytest -q tests/test_architecture.py
+
+clean:  ## remove what the runs made (keeps .venv, inputs and the DVC cache)
+	rm -rf data models predictions evaluation metrics plots reports published runs dvc.lock

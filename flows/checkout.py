@@ -1,0 +1,102 @@
+"""A run with overrides works in a checkout of its own, so that the user's params.yaml is never rewritten.
+
+The checkout holds the code, `inputs` as a link, and the resolved params.yaml; it shares the DVC cache of
+the project, so that stages whose parameters are the same are restored, not run again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks import artifacts
+from tasks.errors import ParamsError
+from tasks.params import check, read_yaml, resolve
+
+CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
+PATHS = (
+    ("corpus", "path"),
+    ("tokenizer", "path"),
+    ("questions", "train_path"),
+    ("questions", "dev_path"),
+    ("gate", "released"),
+    ("publish", "folder"),
+)
+"""Parameters that are paths: stated from the project's folder, read from the checkout's."""
+
+
+def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
+    """params.yaml of `root` with the preset and the overrides laid over it, checked.
+
+    Raises:
+        ParamsError: something is wrong with any of them, or a path that is not there.
+    """
+    values = resolve(read_yaml(root / artifacts.PARAMS), preset, overrides, root / artifacts.PRESETS)
+    check(values, "the parameters")
+    for section, key in PATHS[:4]:
+        path = Path(values[section][key])
+        if not (root / path).exists():
+            raise ParamsError(f"{section}.{key}={str(path)!r} is not there; state a path that exists, from {root}")
+    return values
+
+
+def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
+    """The folder the run works in: `root` itself without overrides, else its own checkout under runs/.
+
+    The same parameters give the same folder, so that a run that was killed continues there.
+    """
+    if preset is None and not overrides:
+        return root
+    key = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
+    folder = root / artifacts.RUNS / "checkouts" / f"{preset or 'set'}-{key}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in CODE:
+        _mirror(root / name, folder / name)
+    _link(root / "inputs", folder / "inputs")
+    _share_cache(root, folder)
+    artifacts.write_text(
+        folder / artifacts.PARAMS, yaml.safe_dump(_seen_from(values, root, folder), sort_keys=False)
+    )
+    return folder
+
+
+def _seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
+    """The same values with relative paths rewritten to mean the same place from `folder`."""
+    rewritten: dict[str, Any] = json.loads(json.dumps(values))
+    for section, key in PATHS:
+        path = Path(values[section][key])
+        if not path.is_absolute() and path.parts[:1] != ("inputs",):
+            rewritten[section][key] = os.path.relpath(root / path, folder)
+    return rewritten
+
+
+def _mirror(source: Path, target: Path) -> None:
+    if source.is_file():
+        shutil.copy2(source, target)
+        return
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+
+
+def _link(source: Path, target: Path) -> None:
+    if not target.is_symlink():
+        target.symlink_to(os.path.relpath(source, target.parent))
+
+
+def _share_cache(root: Path, folder: Path) -> None:
+    """Give the checkout a .dvc of its own whose cache is the project's."""
+    dvc = folder / ".dvc"
+    dvc.mkdir(exist_ok=True)
+    for name in ("config", "config.local"):
+        if (root / ".dvc" / name).is_file():
+            shutil.copy2(root / ".dvc" / name, dvc / name)
+    cache = os.path.relpath(root / ".dvc" / "cache", dvc)
+    with (dvc / "config.local").open("a", encoding="utf-8") as stream:
+        # No git inside: the checkout is a folder that the project's git ignores.
+        stream.write(f"\n[core]\n    no_scm = true\n    autostage = false\n[cache]\n    dir = {cache}\n")

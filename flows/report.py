@@ -1,0 +1,105 @@
+"""What a run says of itself at its end: reports/run.json and a summary for people."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks import artifacts
+
+
+@dataclass(frozen=True)
+class StageRecord:
+    """One stage of a run."""
+
+    name: str
+    status: str
+    """ran, skipped (nothing had changed), restored (from a cache) or failed."""
+    seconds: float
+    """Wall time, the orchestration's own included."""
+
+
+@dataclass
+class RunReport:
+    """reports/run.json, filled while the run goes on."""
+
+    folder: str
+    """Where the run's files are, from the project's folder; "." unless it has a checkout of its own."""
+    preset: str | None = None
+    overrides: list[str] = field(default_factory=list)
+    stages: list[StageRecord] = field(default_factory=list)
+    metrics: dict[str, float] | None = None
+    gate: dict[str, Any] | None = None
+    published: dict[str, Any] | None = None
+    error: str | None = None
+
+    def read_results(self, root: Path) -> None:
+        """Take the scores and the gate's decision from the files the stages wrote."""
+        scores = _read(root / artifacts.SQUAD_METRICS)
+        if scores is not None:
+            self.metrics = {name: scores[name] for name in ("exact_match", "f1")}
+        gate = _read(root / artifacts.GATE)
+        if gate is not None:
+            self.gate = {"accepted": gate["accepted"], "reasons": gate["reasons"]}
+
+    def write(self, *roots: Path) -> None:
+        """Write reports/run.json in each of `roots`."""
+        for root in roots:
+            artifacts.write_json(root / artifacts.RUN_REPORT, asdict(self))
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
+
+
+def outcome(report: RunReport) -> str:
+    """The run in one word: failed, rejected, published or finished."""
+    if report.error is not None:
+        return "failed"
+    if report.gate is not None and not report.gate["accepted"]:
+        return "rejected"
+    return "published" if report.published is not None else "finished"
+
+
+def summary(report: RunReport) -> str:
+    """The run for people, as lines of text."""
+    lines = [f"Podium run: {outcome(report)}", "", f"{'stage':<24} {'status':<9} seconds"]
+    lines += [f"{stage.name:<24} {stage.status:<9} {stage.seconds:7.1f}" for stage in report.stages]
+    total = sum(stage.seconds for stage in report.stages)
+    lines += [f"{'all stages':<24} {'':<9} {total:7.1f}", ""]
+    if report.metrics is not None:
+        lines.append(f"exact match {report.metrics['exact_match']:.2f}, F1 {report.metrics['f1']:.2f} (dev questions)")
+    if report.gate is not None:
+        lines.append("gate: accepted" if report.gate["accepted"] else "gate: rejected, nothing was published")
+        lines += [f"  - {reason}" for reason in report.gate["reasons"]]
+    if report.published is not None:
+        lines.append(f"published: {_where(report.published)}")
+    if report.error is not None:
+        lines.append(report.error)
+    prefix = "" if report.folder == "." else f"{report.folder}/"
+    lines += ["", f"details: {prefix}reports/ (run.json, validation/*.html), {prefix}evaluation/report.html"]
+    return "\n".join(lines)
+
+
+def read_summary(root: Path) -> str | None:
+    """The summary of the run that wrote reports/run.json in `root`, None if there is none."""
+    values = _read(root / artifacts.RUN_REPORT)
+    if values is None:
+        return None
+    values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
+    return summary(RunReport(**values))
+
+
+def markdown(report: RunReport) -> str:
+    """The summary as a Prefect artifact."""
+    return f"```\n{summary(report)}\n```\n"
+
+
+def _where(published: dict[str, Any]) -> str:
+    place = published.get("url") or published.get("repository") or published.get("folder")
+    return f"{place}{' (unchanged)' if published.get('unchanged') else ''}"

@@ -1,0 +1,115 @@
+"""Prefect tasks over DVC stages, and publish. Nothing here decides what has to run: DVC does."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.cache_policies import NO_CACHE
+
+from flows import dvc
+from flows.report import RunReport, StageRecord
+from tasks import artifacts
+from tasks.errors import REJECTED
+from tasks.process import describe_exit, die_with_parent
+
+PLAN = (
+    "corpus",
+    "validate@corpus",
+    "questions",
+    "validate@questions",
+    "tokenizer",
+    "pretrain_rows@phase1",
+    "validate@phase1",
+    "pretrain_rows@phase2",
+    "validate@phase2",
+    "squad_rows@train",
+    "validate@squad-train",
+    "squad_rows@dev",
+    "validate@squad-dev",
+    "pretrain@phase1",
+    "pretrain@phase2",
+    "finetune",
+    "predict",
+    "evaluate",
+    "gate",
+)
+"""Every stage of dvc.yaml, each after what it needs: all data are made and checked before training starts."""
+
+SECONDS_BETWEEN_UPDATES = 3.0
+"""A progress artifact costs a call to the API; nobody needs it more often."""
+
+
+class PublishFailed(Exception):
+    """The gate accepted but publishing failed; nothing half-published is left."""
+
+
+def reproduce(stage: str, root: Path, run: RunReport, nothing_to_do: bool) -> None:
+    """Run one stage as a Prefect task and enter it in the report, whatever comes of it."""
+    started_at = time.perf_counter()
+    status = "failed"
+    try:
+        status = _stage_task.with_options(task_run_name=stage)(stage, root, nothing_to_do)
+    finally:
+        run.stages.append(StageRecord(stage, status, round(time.perf_counter() - started_at, 2)))
+
+
+@task(name="stage", cache_policy=NO_CACHE, retries=0)
+def _stage_task(stage: str, root: Path, nothing_to_do: bool) -> str:
+    log = get_run_logger()
+    if nothing_to_do:
+        log.info("nothing changed")
+        return "skipped"
+    return dvc.repro(stage, root, log.info, _Progress(stage))
+
+
+class _Progress:
+    """Shows the share a stage has done as a Prefect progress artifact, from its first word on."""
+
+    def __init__(self, stage: str) -> None:
+        self._key = "stage-" + stage.replace("@", "-").replace("_", "-")
+        self._artifact: Any = None
+        self._updated_at = 0.0
+
+    def __call__(self, percent: float) -> None:
+        if percent < 100 and time.monotonic() - self._updated_at < SECONDS_BETWEEN_UPDATES:
+            return
+        self._updated_at = time.monotonic()
+        if self._artifact is None:
+            self._artifact = create_progress_artifact(progress=percent, key=self._key)
+        else:
+            update_progress_artifact(artifact_id=self._artifact, progress=percent)
+
+
+def publish(root: Path, run: RunReport) -> dict[str, Any]:
+    """Publish as a Prefect task and enter it in the report; returns the receipt."""
+    started_at = time.perf_counter()
+    status = "failed"
+    try:
+        receipt: dict[str, Any] = _publish_task(root)
+        status = "skipped" if receipt.get("unchanged") else "ran"
+    finally:
+        run.stages.append(StageRecord("publish", status, round(time.perf_counter() - started_at, 2)))
+    return receipt
+
+
+@task(name="publish", cache_policy=NO_CACHE, retries=0)
+def _publish_task(root: Path) -> dict[str, Any]:
+    process = subprocess.run(
+        [sys.executable, "-m", "tasks.publish"], cwd=root, env=dvc.environment(), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent, check=False,
+    )  # fmt: skip
+    for line in process.stdout.splitlines():
+        get_run_logger().info(line)
+    if process.returncode:
+        said = process.stdout.strip() or describe_exit(process.returncode)
+        rejected = " (the gate's verdict changed meanwhile)" if process.returncode == REJECTED else ""
+        raise PublishFailed(f"publish failed{rejected}: {said}")
+    receipt: dict[str, Any] = json.loads((root / artifacts.PUBLISH_RECEIPT).read_text(encoding="utf-8"))
+    return receipt

@@ -1,0 +1,111 @@
+"""A small project of three stages under a real DVC, and one Prefect test server per session."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
+from prefect.testing.utilities import prefect_test_harness
+
+from flows import stages
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+DVC_YAML = """
+stages:
+  first:
+    cmd: python stage.py first
+    deps: [stage.py]
+    params: [corpus]
+    outs: [data/first]
+  second:
+    cmd: python stage.py second
+    deps: [stage.py, data/first]
+    params: [finetune.learning_rate]
+    outs: [data/second]
+  gate:
+    cmd: python stage.py gate
+    deps: [stage.py, data/second]
+    params: [gate]
+    metrics:
+      - metrics/squad.json: {cache: false}
+      - metrics/gate.json: {cache: false}
+"""
+
+STAGE = '''
+import json, os, pathlib, sys
+name = sys.argv[1]
+if os.environ.get("TOY_FAILS") == name:
+    pathlib.Path("data").mkdir(exist_ok=True)
+    pathlib.Path("data/second").write_text("half of it")
+    sys.exit("error: the toy stage was told to fail")
+print("[ 50%] half way")
+print("[100%] all the way")
+if name == "gate":
+    floor = "min_f1: 85.0"
+    accepted = floor not in pathlib.Path("params.yaml").read_text()
+    pathlib.Path("metrics").mkdir(exist_ok=True)
+    pathlib.Path("metrics/squad.json").write_text(json.dumps({"exact_match": 70.0, "f1": 80.5, "total": 4}))
+    gate = {"accepted": accepted, "reasons": [] if accepted else ["f1 80.50 is under the floor 85.00"]}
+    pathlib.Path("metrics/gate.json").write_text(json.dumps(gate))
+else:
+    pathlib.Path("data").mkdir(exist_ok=True)
+    pathlib.Path("data", name).write_text("done")
+    with open(os.environ["TOY_LOG"], "a") as log:
+        log.write(name + "\\n")
+'''
+
+PUBLISH = '''
+import json, os, pathlib, sys
+if os.environ.get("TOY_FAILS") == "publish":
+    sys.exit("error: the hub is not there")
+pathlib.Path("reports").mkdir(exist_ok=True)
+pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": "published/toy", "unchanged": False}))
+'''
+
+
+@pytest.fixture(scope="session")
+def prefect_session():
+    """One temporary server; without heartbeats a flow takes a tenth of a second instead of one."""
+    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), prefect_test_harness():
+        yield
+
+
+@pytest.fixture
+def toy_project(tmp_path, monkeypatch):
+    """A project folder with three stages, the real params.yaml, and DVC kept apart from the user's."""
+    project = tmp_path / "project"
+    (project / ".dvc").mkdir(parents=True)
+    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    (project / "dvc.yaml").write_text(DVC_YAML)
+    (project / "stage.py").write_text(STAGE)
+    (project / "flows").mkdir()
+    (project / "ipu_model").mkdir()
+    (project / "tasks").mkdir()
+    (project / "tasks" / "publish.py").write_text(PUBLISH)
+    for name in ("params.yaml", ".dvcignore", "pyproject.toml"):
+        shutil.copy(ROOT / name, project / name)
+    shutil.copytree(ROOT / "inputs", project / "inputs")
+    shutil.copytree(ROOT / "presets", project / "presets")
+    for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
+    monkeypatch.setattr(stages, "PLAN", ("first", "second", "gate"))
+    monkeypatch.setattr("flows.checkout.CODE", ("dvc.yaml", "stage.py", "tasks", ".dvcignore"))
+    monkeypatch.chdir(project)
+    return project
+
+
+@pytest.fixture
+def ran(tmp_path):
+    """Which of the toy stages really ran since the last call, in order."""
+    seen = 0
+
+    def since():
+        nonlocal seen
+        log = tmp_path / "ran.txt"
+        lines = log.read_text().split() if log.exists() else []
+        new, seen = lines[seen:], len(lines)
+        return new
+
+    return since

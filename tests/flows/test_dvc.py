@@ -1,0 +1,109 @@
+"""Calling DVC: verdicts, progress, failures, and stages that die with the flow."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows import dvc
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def repro(stage, root, said=None, shares=None):
+    return dvc.repro(stage, root, (said if said is not None else []).append, (shares if shares is not None else []).append)
+
+
+def test_a_stage_runs_once_is_then_skipped_and_is_restored_when_its_output_is_lost(toy_project, ran):
+    assert repro("first", toy_project) == "ran"
+    assert repro("first", toy_project) == "skipped"
+    (toy_project / "data" / "first").unlink()
+    (toy_project / "dvc.lock").unlink()
+    assert repro("first", toy_project) == "restored"
+    assert (toy_project / "data" / "first").read_text() == "done"
+    assert ran() == ["first"]
+
+
+def test_the_verdict_is_the_named_stages_not_that_of_the_stages_before_it(toy_project, ran):
+    repro("second", toy_project)
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "# changed\n")
+    assert repro("first", toy_project) == "ran"
+    assert repro("second", toy_project) == "ran"
+    assert ran() == ["first", "second", "first", "second"]
+
+
+def test_lines_and_progress_are_passed_on_without_dvcs_bookkeeping(toy_project):
+    said, shares = [], []
+    repro("first", toy_project, said, shares)
+    assert shares == [50.0, 100.0]
+    assert "[ 50%] half way" in said
+    assert not [line for line in said if "lock" in line]
+
+
+def test_a_failed_stage_names_itself_repeats_its_last_lines_and_leaves_no_output(toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    with pytest.raises(dvc.StageFailed, match="stage second failed") as failure:
+        repro("second", toy_project)
+    assert "told to fail" in str(failure.value)
+    monkeypatch.delenv("TOY_FAILS")
+    assert repro("second", toy_project) == "ran"
+    assert (toy_project / "data" / "second").read_text() == "done"
+
+
+def test_up_to_date_is_said_only_when_nothing_would_run(toy_project):
+    assert not dvc.is_up_to_date(toy_project)
+    repro("gate", toy_project)
+    assert dvc.is_up_to_date(toy_project)
+    (toy_project / "data" / "second").unlink()
+    assert not dvc.is_up_to_date(toy_project)
+
+
+def test_a_remote_is_found_in_either_config_file(toy_project):
+    assert not dvc.has_remote(toy_project)
+    (toy_project / ".dvc" / "config.local").write_text("[core]\n    remote = store\n")
+    assert dvc.has_remote(toy_project)
+
+
+SLOW_STAGE = """
+import os, pathlib, sys, time
+sys.path.insert(0, {root!r})
+from tasks.errors import run_main
+def main():
+    pathlib.Path("pid.partial").write_text(str(os.getpid()))
+    os.replace("pid.partial", "pid")
+    time.sleep(120)
+run_main(main)
+"""
+
+
+def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project):
+    (toy_project / "stage.py").write_text(SLOW_STAGE.format(root=str(ROOT)))
+    flow = subprocess.Popen(
+        [sys.executable, "-c", "from flows import dvc; from pathlib import Path; dvc.repro('first', Path('.'), print, print)"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    stage = int(wait_for(lambda: (toy_project / "pid").exists() and (toy_project / "pid").read_text()))
+    flow.send_signal(signal.SIGKILL)
+    flow.wait()
+    assert wait_for(lambda: not alive(stage))
+
+
+def wait_for(condition, seconds=30.0):
+    """The condition's first true value; fails the test when it never comes."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"did not happen within {seconds} s")
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

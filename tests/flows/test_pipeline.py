@@ -1,0 +1,148 @@
+"""The flow on a toy plan: report, states, exit codes, overrides in a checkout of their own."""
+
+import json
+import sys
+
+import pytest
+
+from flows import checkout, dvc, pipeline, report
+from flows.stages import PublishFailed
+from tasks.errors import ParamsError, run_main
+
+ACCEPTED = ["gate.min_f1=80.0"]
+
+
+def run_json(project):
+    return json.loads((project / "reports" / "run.json").read_text())
+
+
+def statuses(project):
+    return {stage["name"]: stage["status"] for stage in run_json(project)["stages"]}
+
+
+def run(*overrides, **options):
+    return pipeline.pipeline(None, list(overrides), return_state=True, **options)
+
+
+def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(prefect_session, toy_project):
+    state = run()
+    assert (state.name, state.is_completed()) == ("Rejected", True)
+    values = run_json(toy_project)
+    assert values["gate"] == {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]}
+    assert values["metrics"] == {"exact_match": 70.0, "f1": 80.5}
+    assert values["published"] is None
+    assert not (toy_project / "reports" / "publish.json").exists()
+
+
+def test_an_accepted_model_is_published_and_the_report_has_the_promised_layout(prefect_session, toy_project):
+    state = run(*ACCEPTED)
+    assert state.name == "Completed"
+    values = run_json(toy_project)
+    assert [set(stage) for stage in values["stages"]] == [{"name", "status", "seconds"}] * 4
+    assert statuses(toy_project) == {"first": "ran", "second": "ran", "gate": "ran", "publish": "ran"}
+    assert values["published"] == {"folder": "published/toy", "unchanged": False}
+
+
+def test_without_publish_the_run_stops_after_the_gate(prefect_session, toy_project):
+    run(*ACCEPTED, publish=False)
+    assert run_json(toy_project)["published"] is None
+    assert "publish" not in statuses(toy_project)
+
+
+def test_a_second_run_skips_every_stage(prefect_session, toy_project, ran):
+    run()
+    run()
+    assert statuses(toy_project) == {"first": "skipped", "second": "skipped", "gate": "skipped"}
+    assert ran() == ["first", "second"]
+
+
+def test_overrides_run_in_a_checkout_restore_what_they_do_not_change_and_leave_params_alone(
+    prefect_session, toy_project, ran
+):
+    before = (toy_project / "params.yaml").read_bytes()
+    run()
+    run("finetune.learning_rate=3e-5")
+    assert statuses(toy_project) == {"first": "restored", "second": "ran", "gate": "restored"}
+    assert (toy_project / "params.yaml").read_bytes() == before
+    folder = toy_project / run_json(toy_project)["folder"]
+    assert folder.parent == toy_project / "runs" / "checkouts"
+    assert "learning_rate: 3.0e-05" in (folder / "params.yaml").read_text()
+    assert json.loads((folder / "reports" / "run.json").read_text()) == run_json(toy_project)
+    run("finetune.learning_rate=3e-5")
+    assert set(statuses(toy_project).values()) == {"skipped"}
+
+
+def test_a_failed_stage_fails_the_run_and_the_report_says_which(prefect_session, toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    state = run()
+    assert state.is_failed()
+    assert statuses(toy_project) == {"first": "ran", "second": "failed"}
+    assert "told to fail" in run_json(toy_project)["error"]
+    monkeypatch.delenv("TOY_FAILS")
+    assert run().name == "Rejected"
+    assert statuses(toy_project) == {"first": "skipped", "second": "ran", "gate": "ran"}
+
+
+def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "publish")
+    state = run(*ACCEPTED)
+    with pytest.raises(PublishFailed, match="the hub is not there"):
+        state.result()
+    assert statuses(toy_project)["publish"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code"), [([], 3), (ACCEPTED, 0), (["gate.min_f1=eighty"], 2), (["gate.minf1=80"], 2)]
+)
+def test_exit_codes_of_the_command_line(prefect_session, toy_project, monkeypatch, capsys, overrides, code):
+    monkeypatch.setattr(sys, "argv", ["pipeline", *[word for o in overrides for word in ("--set", o)]])
+    try:
+        run_main(pipeline.main)
+        found = 0
+    except SystemExit as end:
+        found = end.code
+    assert found == code
+    assert (toy_project / "reports" / "run.json").exists() == (code != 2), "wrong parameters run nothing"
+
+
+def test_an_exit_code_of_a_failed_stage_is_1(prefect_session, toy_project, monkeypatch, capsys):
+    monkeypatch.setenv("TOY_FAILS", "first")
+    monkeypatch.setattr(sys, "argv", ["pipeline"])
+    with pytest.raises(SystemExit) as end:
+        run_main(pipeline.main)
+    assert end.value.code == 1
+    assert "told to fail" in capsys.readouterr().out
+
+
+def test_a_path_that_is_not_there_is_refused_with_its_parameter(toy_project):
+    with pytest.raises(ParamsError, match=r"corpus\.path='nowhere/text\.txt' is not there"):
+        checkout.resolved_params(toy_project, None, ["corpus.path=nowhere/text.txt"])
+
+
+def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
+    (toy_project.parent / "mine.txt").write_text("text")
+    values = checkout.resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
+    folder = checkout.prepare(toy_project, values, None, ["corpus.path=../mine.txt"])
+    from tasks.params import load_params
+
+    params = load_params(folder / "params.yaml")
+    assert (folder / params.corpus.path).resolve() == toy_project.parent / "mine.txt"
+    assert (folder / params.publish.folder).resolve() == toy_project / "published" / "podium-demo"
+    assert params.questions.train_path == "inputs/questions", "inputs is linked, so it keeps its name and its cache"
+
+
+def test_the_summary_names_stages_scores_gate_and_place():
+    run = report.RunReport(".", stages=[report.StageRecord("corpus", "ran", 1.25)])
+    run.metrics, run.gate = {"exact_match": 91.5, "f1": 93.25}, {"accepted": True, "reasons": []}
+    run.published = {"folder": "published/podium-demo", "unchanged": True}
+    text = report.summary(run)
+    assert "Podium run: published" in text
+    assert "exact match 91.50, F1 93.25" in text
+    assert "published: published/podium-demo (unchanged)" in text
+
+
+def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():
+    failure = dvc.StageFailed("finetune", "exit code 255", ["error: no space left\n"])
+    assert str(failure) == (
+        "stage finetune failed (exit code 255); nothing of it was kept. Its last lines:\n  error: no space left"
+    )

@@ -1,0 +1,167 @@
+"""Rules that are easier to hold by a test than by memory: who imports whom, and what dvc.yaml must name."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("flows", "tasks", "ipu_model")
+
+# package imported -> files that may import it (a folder ends in "/")
+ALLOWED = {
+    "prefect": ("flows/", "tests/flows/"),
+    "dvc": (),
+    "great_expectations": ("tasks/validate.py",),
+    "huggingface_hub": ("tasks/hub_inputs.py", "tasks/hub.py", "tasks/publish.py", "tasks/card.py", "tests/"),
+    "datasets": ("tasks/hub_inputs.py", "tests/"),
+    "transformers": ("tests/",),
+    "torch": ("ipu_model/", "tests/"),
+    "poptorch": ("ipu_model/runtime/ipu.py",),
+    "flows": ("flows/", "tests/"),
+    "tasks": ("flows/", "tasks/", "tests/"),
+    "ipu_model": ("ipu_model/", "tasks/device_job.py", "tasks/rows.py", "tests/"),
+    "pickle": (),
+}
+MAX_FILE_LINES = 300
+MAX_FUNCTION_LINES = 40
+
+
+def sources(*folders):
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def imported_modules(path):
+    """Every dotted name a file imports, at its top or inside a function."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names.add(node.module)
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def module_file(name):
+    """The project's file of a dotted module name, or None."""
+    path = ROOT.joinpath(*name.split("."))
+    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def import_closure(path):
+    """The project's files that importing `path` can load, `path` included."""
+    found, todo = set(), [path]
+    while todo:
+        current = todo.pop()
+        if current in found:
+            continue
+        found.add(current)
+        for name in imported_modules(current):
+            if name.split(".")[0] in PACKAGES and (target := module_file(name)) is not None:
+                todo.append(target)
+    return {file.relative_to(ROOT).as_posix() for file in found}
+
+
+def dvc_stages():
+    """Stage name -> its definition in dvc.yaml, foreach written out."""
+    plan = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    stages = {}
+    for name, stage in plan.items():
+        if "foreach" not in stage:
+            stages[name] = stage
+            continue
+        items = stage["foreach"]
+        for key in items:
+            values = {"key": key, "item": key, **{f"item.{k}": v for k, v in (items[key] if isinstance(items, dict) else {}).items()}}
+            text = yaml.safe_dump(stage["do"])
+            for variable, value in values.items():
+                text = text.replace("${" + variable + "}", str(value))
+            stages[f"{name}@{key}"] = yaml.safe_load(text)
+    return stages
+
+
+def outs_of(stage):
+    """Paths a stage writes, options left out."""
+    entries = [entry for kind in ("outs", "metrics", "plots") for entry in stage.get(kind, [])]
+    return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES, "tests"), ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_down_only(path):
+    here = path.relative_to(ROOT).as_posix()
+    for name in imported_modules(path):
+        allowed = ALLOWED.get(name.split(".")[0])
+        if allowed is not None:
+            assert any(here == rule or (rule.endswith("/") and here.startswith(rule)) for rule in allowed), (
+                f"{here} imports {name}; only {allowed or 'nobody'} may"
+            )
+
+
+@pytest.mark.parametrize("name", sorted(dvc_stages()))
+def test_a_stage_names_exactly_the_modules_it_imports(name):
+    stage = dvc_stages()[name]
+    module = re.fullmatch(r"python -m (tasks\.\w+)( \S+)?", stage["cmd"])
+    assert module, f"{name}: one simple command, found {stage['cmd']!r}"
+    needed = import_closure(module_file(module[1])) - {"tasks/__init__.py", "ipu_model/__init__.py"}
+    stated = {dep for dep in stage["deps"] if dep.endswith(".py")}
+    if "ipu_model" in stage["deps"]:
+        needed = {file for file in needed if not file.startswith("ipu_model/")}
+    assert sorted(needed - stated) == [], f"{name}: deps lack these"
+    assert sorted(stated - needed) == [], f"{name}: deps name these for nothing"
+
+
+def test_stages_that_use_the_device_depend_on_all_of_ipu_model():
+    for name, stage in dvc_stages().items():
+        closure = import_closure(module_file(stage["cmd"].split()[2]))
+        assert ("tasks/device_job.py" in closure) == ("ipu_model" in stage["deps"]), name
+
+
+def test_the_flow_runs_every_stage_after_what_it_needs():
+    from flows.stages import PLAN
+
+    stages = dvc_stages()
+    assert sorted(PLAN) == sorted(stages)
+    written_by = {out: name for name, stage in stages.items() for out in outs_of(stage)}
+    for name, stage in stages.items():
+        for dep in stage["deps"]:
+            if dep in written_by:
+                assert PLAN.index(written_by[dep]) < PLAN.index(name), f"{name} needs {dep}"
+
+
+def test_every_training_stage_depends_on_the_verdict_of_its_rows():
+    for name, stage in dvc_stages().items():
+        for rows in [dep for dep in stage["deps"] if dep.startswith("data/rows/")]:
+            if name.split("@")[0] in ("pretrain", "finetune", "predict"):
+                assert f"reports/validation/{rows.rsplit('/', 1)[1]}.json" in stage["deps"], name
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))
+def test_files_and_functions_stay_small(path):
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= MAX_FILE_LINES, f"{path.name} has more than {MAX_FILE_LINES} lines"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.end_lineno - node.body[0].lineno + 1
+            assert body <= MAX_FUNCTION_LINES, f"{path.name}: {node.name} has {body} lines"
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))
+def test_public_functions_are_documented(path):
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main":
+            assert ast.get_docstring(node), f"{path.name}: {node.name} has no docstring"
+
+
+def test_paths_the_readme_names_exist():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    made_by_runs = ("data/", "models/", "metrics/", "plots/", "reports/", "runs/", "published/", "evaluation/", "predictions/")
+    for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text):
+        if not path.startswith(made_by_runs):
+            assert (ROOT / path).exists(), f"README.md names {path}"
