@@ -98,8 +98,12 @@ def _usable_files(path: Path, reading: Reading) -> list[Path]:
 # ---------------------------------------------------------------------------------------------- plain text
 
 
-def text_lines(path: Path) -> Iterator[str]:
+def text_lines(path: Path, key: str = "corpus.path") -> Iterator[str]:
     """Lines of a UTF-8 file with their line ends, a byte order mark taken off.
+
+    Args:
+        path: the file.
+        key: the params key that led to it, for messages.
 
     Raises:
         InputError: binary content, another encoding (with byte offset and line), or a line past MAX_LINE_BYTES.
@@ -109,15 +113,15 @@ def text_lines(path: Path) -> Iterator[str]:
         for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b""), 1):
             if len(line) > MAX_LINE_BYTES:
                 raise InputError(
-                    f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines (documents)"
+                    f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines ({key})"
                 )
             if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise InputError(f"{path} begins like UTF-16 (offset 0, line 1); UTF-8 is required; "
-                                 "convert the file, e.g. iconv -f UTF-16 -t UTF-8")
+                                 f"convert the file, e.g. iconv -f UTF-16 -t UTF-8 ({key})")
             if b"\0" in line:
                 raise InputError(
                     f"{path} is binary: a NUL byte at offset {offset + line.index(0)} (line {number}); "
-                    "a UTF-8 text file is required, or take the file away from corpus.path"
+                    f"a UTF-8 text file is required ({key})"
                 )
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -126,7 +130,7 @@ def text_lines(path: Path) -> Iterator[str]:
                 start = offset + error.start + (len(line) - len(error.object))
                 raise InputError(
                     f"{path} is not UTF-8: byte 0x{byte:02x} at offset {start} (line {number}); UTF-8 is required; "
-                    "convert the file, e.g. iconv -f LATIN1 -t UTF-8"
+                    f"convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
                 ) from None
             offset += len(line)
 

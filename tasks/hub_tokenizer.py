@@ -1,0 +1,110 @@
+"""The tokenizer of a Hub model, or of a local model folder: its WordPiece vocabulary and clean-up, if it is fast."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import InputError
+from tasks.tokenizer_files import Vocabulary, check_vocabulary, read_vocabulary
+
+TOKENIZER, CONFIG, VOCABULARY = "tokenizer.json", "tokenizer_config.json", "vocab.txt"
+SLOW = (".model", ".bpe", "merges.txt", "vocab.json")
+"""How the files of tokenizers of other kinds end."""
+
+
+def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> Vocabulary:
+    """The vocabulary of a Hub model (or of a local folder of that layout) with a fast WordPiece tokenizer.
+
+    Args:
+        repository: `user/name`, or a local folder.
+        revision: branch, tag or commit; None is the main branch.
+        lowercase: used only where the model comes with vocab.txt and does not say it itself.
+
+    Raises:
+        InputError: no name, not found, no connection, or a tokenizer that is slow, of another kind, or needs
+            code of its own.
+    """
+    if not repository:
+        raise InputError("tokenizer.source is hub and tokenizer.repository is not set: set it to a model, user/name")
+    local = Path(repository)
+    if local.is_dir():
+        present = sorted(file.name for file in local.iterdir() if file.is_file())
+        files = {name: local / name for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present}
+    else:
+        present, files = _download(repository, revision)
+    source = f"tokenizer.repository={repository}"
+    config = _read_json(files[CONFIG], source) if CONFIG in files else {}
+    if "auto_map" in config:
+        raise InputError(f"{source} brings Python code of its own (auto_map), which is not run: a fast WordPiece "
+                         "tokenizer (tokenizer.json or vocab.txt) of standard kind is required")
+    if TOKENIZER in files:
+        return _from_tokenizer_json(_read_json(files[TOKENIZER], source), source)
+    if VOCABULARY in files:
+        entries = read_vocabulary(files[VOCABULARY], source)
+        lower = config.get("do_lower_case", lowercase)
+        return Vocabulary(entries, lower, config.get("strip_accents"), config.get("tokenize_chinese_chars", True))
+    slow = [name for name in present if name.endswith(SLOW)]
+    raise InputError(
+        f"{source} has neither {TOKENIZER} nor {VOCABULARY}"
+        + (f"; its {', '.join(slow)} make a slow tokenizer, which is refused: it gives no character offsets, which "
+           "answers are found by" if slow else f" (found: {', '.join(present[:8]) or 'nothing'})")
+        + ". Set tokenizer.repository to a model with a fast WordPiece tokenizer"
+    )
+
+
+def _download(repository: str, revision: str | None) -> tuple[list[str], dict[str, Path]]:
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    import httpx
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    api = HfApi()
+    try:
+        info = api.model_info(repository, revision=revision)
+        present = sorted(file.rfilename for file in info.siblings or [])
+        # every file of the commit that was just looked at, also when the branch moves meanwhile
+        files = {
+            name: Path(api.hf_hub_download(repository, name, revision=info.sha))
+            for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present
+        }
+    except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(f"tokenizer.repository={repository} (revision {revision}) cannot be read: {reason}. Check the "
+                         "name, tokenizer.revision and the connection; HF_TOKEN opens private models") from None
+    return present, files
+
+
+def _read_json(path: Path, source: str) -> dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{source}: {path.name} must hold an object, found {type(values).__name__}")
+    return values
+
+
+def _from_tokenizer_json(values: dict[str, Any], source: str) -> Vocabulary:
+    model = values.get("model") or {}
+    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else "an unnamed kind")
+    normalizer = values.get("normalizer") or {}
+    splitter = values.get("pre_tokenizer") or {}
+    if kind != "WordPiece":
+        raise InputError(f"{source}: {TOKENIZER} is of kind {kind}; WordPiece is required (a BERT model's tokenizer)")
+    if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
+        raise InputError(f"{source}: {TOKENIZER} cleans text with {normalizer.get('type')} and cuts it with "
+                         f"{splitter.get('type')}; BertNormalizer and BertPreTokenizer are required")
+    ids = model.get("vocab") or {}
+    for added in values.get("added_tokens") or []:
+        ids.setdefault(added["content"], added["id"])
+    entries = sorted(ids, key=lambda entry: ids[entry])
+    if [ids[entry] for entry in entries] != list(range(len(entries))):
+        raise InputError(f"{source}: the ids of {TOKENIZER} are not 0 to {len(entries) - 1} without gaps")
+    check_vocabulary(entries, source)
+    return Vocabulary(
+        tuple(entries), normalizer.get("lowercase", True), normalizer.get("strip_accents"),
+        normalizer.get("handle_chinese_chars", True),
+    )

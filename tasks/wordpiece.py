@@ -1,0 +1,88 @@
+"""Training a WordPiece vocabulary, the same bytes for the same text.
+
+The `tokenizers` library alone gives another vocabulary in each process: it numbers characters, and settles
+ties between equally frequent pairs, in the order of a hash map with a random seed. Here the characters are
+counted first and numbered in a fixed order (as reserved entries, which the library keeps in place), so that
+every tie is settled alike.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.trainers import WordPieceTrainer
+
+from tasks.errors import InputError
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+"""In this order from id 0."""
+PREFIX = "##"
+"""Of a piece that continues a word."""
+MAX_CHARACTERS = 1000
+"""Characters in the vocabulary at most; rarer ones become [UNK]. Never more than a quarter of the vocabulary."""
+MIN_FREQUENCY = 2
+"""A pair of pieces seen once is not merged."""
+BASIC_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!\"#$%&'()*+,-./:;<=>?@[]_`~"
+"""Questions may hold them even where the corpus does not; added after what was seen, if there is room."""
+
+
+def bert_normalizer(lowercase: bool) -> BertNormalizer:
+    """Text clean-up of BERT; accents go with the capitals, as in the uncased models."""
+    return BertNormalizer(clean_text=True, handle_chinese_chars=True, strip_accents=None, lowercase=lowercase)
+
+
+def train_vocabulary(texts: Callable[[], Iterable[str]], vocabulary_size: int, lowercase: bool) -> list[str]:
+    """WordPiece entries in order of their ids: special tokens, characters, then merges by frequency.
+
+    Args:
+        texts: gives the corpus from its beginning; called twice, memory stays flat but for the word counts.
+        vocabulary_size: entries at most; fewer when the text has no more pairs to merge.
+        lowercase: fold capitals and accents.
+
+    Raises:
+        InputError: the corpus has no characters.
+    """
+    characters = _characters(texts(), vocabulary_size, lowercase)
+    continued = [PREFIX + character for character in characters if _continues_words(character, lowercase)]
+    reserved = [*SPECIAL_TOKENS, *characters, *continued]
+    tokenizer = Tokenizer(WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = bert_normalizer(lowercase)
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    trainer = WordPieceTrainer(
+        vocab_size=vocabulary_size,
+        min_frequency=MIN_FREQUENCY,
+        special_tokens=reserved,
+        initial_alphabet=characters,
+        limit_alphabet=len(characters),
+        continuing_subword_prefix=PREFIX,
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts(), trainer)
+    vocabulary = tokenizer.get_vocab(with_added_tokens=False)
+    return sorted(vocabulary, key=lambda entry: vocabulary[entry])
+
+
+def _characters(texts: Iterable[str], vocabulary_size: int, lowercase: bool) -> list[str]:
+    """The most frequent characters of the normalized text, in order of their code points."""
+    normalize = bert_normalizer(lowercase).normalize_str
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(normalize(text))
+    seen = [character for character in counts if not character.isspace()]
+    if not seen:
+        raise InputError("the corpus holds no characters to train a vocabulary on: check data/corpus (corpus.source)")
+    seen.sort(key=lambda character: (-counts[character], character))
+    room = min(MAX_CHARACTERS, vocabulary_size // 4)
+    basic = dict.fromkeys(BASIC_CHARACTERS.lower() if lowercase else BASIC_CHARACTERS)
+    return sorted(list(dict.fromkeys([*seen, *basic]))[:room])
+
+
+def _continues_words(character: str, lowercase: bool) -> bool:
+    """False where the pre-tokenizer cuts: punctuation and Chinese characters are words of their own."""
+    text = bert_normalizer(lowercase).normalize_str("a" + character)
+    return len(BertPreTokenizer().pre_tokenize_str(text)) == 1
