@@ -6,6 +6,7 @@ the project, so that stages whose parameters are the same are restored, not run 
 
 from __future__ import annotations
 
+import configparser
 import hashlib
 import json
 import os
@@ -90,13 +91,18 @@ def _link(source: Path, target: Path) -> None:
 
 
 def _share_cache(root: Path, folder: Path) -> None:
-    """Give the checkout a .dvc of its own whose cache is the project's."""
-    dvc = folder / ".dvc"
-    dvc.mkdir(exist_ok=True)
-    for name in ("config", "config.local"):
-        if (root / ".dvc" / name).is_file():
-            shutil.copy2(root / ".dvc" / name, dvc / name)
-    cache = os.path.relpath(root / ".dvc" / "cache", dvc)
-    with (dvc / "config.local").open("a", encoding="utf-8") as stream:
-        # No git inside: the checkout is a folder that the project's git ignores.
-        stream.write(f"\n[core]\n    no_scm = true\n    autostage = false\n[cache]\n    dir = {cache}\n")
+    """Give the checkout a .dvc of its own with the project's settings and the project's cache."""
+    source, target = root / ".dvc", folder / ".dvc"
+    target.mkdir(exist_ok=True)
+    config = configparser.ConfigParser(interpolation=None)
+    config.read([source / "config", source / "config.local"], encoding="utf-8")
+    for section in config.sections():
+        url = config.get(section, "url", fallback="")
+        if url and "://" not in url and not os.path.isabs(url):  # relative to the folder of the config file
+            config.set(section, "url", os.path.relpath(source / url, target))
+    # No git inside: the checkout is a folder that the project's git ignores.
+    config.read_dict({"core": {"no_scm": "true", "autostage": "false"}})
+    cache = source / config.get("cache", "dir", fallback="cache")
+    config.read_dict({"cache": {"dir": os.path.relpath(cache, target)}})
+    with (target / "config").open("w", encoding="utf-8") as stream:
+        config.write(stream)
