@@ -1,0 +1,48 @@
+"""Files and folders appear whole or not at all."""
+
+import hashlib
+
+import pytest
+
+from tasks import artifacts
+
+
+def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path):
+    target = tmp_path / "rows"
+    with artifacts.new_folder(target) as folder:
+        (folder / "a").write_text("old")
+    with pytest.raises(RuntimeError), artifacts.new_folder(target) as folder:
+        (folder / "a").write_text("new")
+        raise RuntimeError("killed")
+    assert (target / "a").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["rows"], "no partial folder is left"
+
+
+def test_a_new_folder_replaces_the_old_one_whole(tmp_path):
+    for name in ("a", "b"):
+        with artifacts.new_folder(tmp_path / "rows") as folder:
+            (folder / name).write_text(name)
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["b"]
+
+
+def test_text_that_cannot_be_encoded_leaves_the_old_file_as_it_was(tmp_path):
+    path = tmp_path / "card.md"
+    artifacts.write_text(path, "old")
+    with pytest.raises(UnicodeEncodeError):
+        artifacts.write_text(path, "new \ud800")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_refuses_nan_and_sorts_keys(tmp_path):
+    with pytest.raises(ValueError, match="JSON compliant"):
+        artifacts.write_json(tmp_path / "m.json", {"f1": float("nan")})
+    assert not (tmp_path / "m.json").exists()
+    artifacts.write_json(tmp_path / "m.json", {"b": 1, "a": "é"})
+    assert (tmp_path / "m.json").read_text(encoding="utf-8") == '{\n  "a": "é",\n  "b": 1\n}\n'
+
+
+def test_sha256_of_a_file_larger_than_a_block(tmp_path):
+    content = bytes(range(256)) * 5000
+    (tmp_path / "f").write_bytes(content)
+    assert artifacts.sha256_of(tmp_path / "f") == hashlib.sha256(content).hexdigest()
