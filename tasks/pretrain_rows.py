@@ -13,35 +13,20 @@ from __future__ import annotations
 
 import argparse
 import functools
-import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-import pyarrow.parquet as pq
 
 from tasks import artifacts
-from tasks.encoding import Vocabulary, encode, load_tokenizer, read_vocabulary, tokenizer_file
+from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 from tasks.errors import InputError, run_main
-from tasks.masking import (
-    MaskedTokens,
-    count_maskable,
-    default_predictions,
-    mask_tokens,
-    predictions_per_sequence,
-)
-from tasks.packing import pack
-from tasks.pairs import Documents, Pairs, cut_long, make_pairs
+from tasks.masking import default_predictions
+from tasks.pair_rows import RowSettings, make_chunk_rows
 from tasks.parallel import Progress, ordered_map
 from tasks.params import PHASES, PretrainRowsParams, load_params
-from tasks.rows import IGNORED, Layout, Manifest, RowWriter, check_geometry, ranges
-from tasks.sentences import split_sentences
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
+from tasks.parquet import read_batches
+from tasks.rows import Manifest, RowWriter, check_geometry
 
 CHUNK_DOCUMENTS = 2048
 """Documents per chunk at most. Another number gives other rows, so it is no parameter."""
@@ -52,36 +37,6 @@ LAST_CHUNK_DOCUMENTS = 16
 READ_AT_ONCE = 256
 """Documents decoded from Parquet at a time."""
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RowSettings:
-    """What decides the rows of one phase, besides the corpus."""
-
-    tokenizer: Path
-    """Folder of tokenizer.json."""
-    seed: int
-    phase: int
-    """1 or 2: the phases draw different pairs and masks."""
-    duplicates: int
-    row_length: int
-    max_sequences: int
-    max_predictions: int
-    masked_fraction: float
-    short_sequence_probability: float
-
-
-@dataclass(frozen=True)
-class ChunkRows:
-    """Rows made of one chunk."""
-
-    columns: list[dict[str, np.ndarray]]
-    """One set of columns per duplicate; none when no document of the chunk has tokens."""
-    documents: int
-    skipped: int
-    """Documents without tokens."""
-    tokens: int
-    """Tokens of the text, before pairing."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +93,6 @@ def write_pretrain_rows(
     settings = settings_of(params, phase, tokenizer)
     vocabulary = read_vocabulary(load_tokenizer(tokenizer))
     files = corpus_files(corpus)
-    progress = Progress(f"{phase} rows", "documents")
-    documents = skipped = tokens = 0
     with (
         artifacts.new_folder(folder or artifacts.rows_folder(phase)) as partial,
         RowWriter(
@@ -151,18 +104,25 @@ def write_pretrain_rows(
             vocabulary.size,
         ) as writer,
     ):
-        make = functools.partial(make_chunk_rows, settings)
-        for made in ordered_map(make, enumerate(read_chunks(files)), workers):
-            documents, skipped, tokens = documents + made.documents, skipped + made.skipped, tokens + made.tokens
-            for columns in made.columns:
-                writer.write(columns)
-            progress.update(documents, f", {writer.rows} rows")
-        if not writer.rows:
-            raise InputError(
-                f"none of the {documents} documents in {corpus} has a token: rows need text; "
-                "look at corpus.path and corpus.text_column"
-            )
-        manifest = writer.finish(artifacts.sha256_of(tokenizer_file(tokenizer)), settings.seed)
+        return _fill(writer, settings, files, Progress(f"{phase} rows", "documents"), workers)
+
+
+def _fill(
+    writer: RowWriter, settings: RowSettings, files: list[Path], progress: Progress, workers: int | None
+) -> RowsSummary:
+    documents = skipped = tokens = 0
+    make = functools.partial(make_chunk_rows, settings)
+    for made in ordered_map(make, enumerate(read_chunks(files)), workers):
+        documents, skipped, tokens = documents + made.documents, skipped + made.skipped, tokens + made.tokens
+        for columns in made.columns:
+            writer.write(columns)
+        progress.update(documents, f", {writer.rows} rows")
+    if not writer.rows:
+        raise InputError(
+            f"none of the {documents} documents in {files[0].parent} has a token, at least one is required: "
+            "look at corpus.path and corpus.text_column"
+        )
+    manifest = writer.finish(artifacts.sha256_of(tokenizer_file(settings.tokenizer)), settings.seed)
     return RowsSummary(manifest, documents, skipped, tokens, progress.elapsed_s)
 
 
@@ -202,97 +162,9 @@ def read_chunks(files: list[Path]) -> Iterator[list[str]]:
 
 def _read_texts(files: list[Path]) -> Iterator[str]:
     for path in files:
-        try:
-            with pq.ParquetFile(path, pre_buffer=False) as parquet:
-                for batch in parquet.iter_batches(READ_AT_ONCE, columns=["text"], use_threads=False):
-                    for text in batch.column(0).to_pylist():
-                        yield text or ""
-        except (ValueError, KeyError, IndexError) as error:
-            raise InputError(f"{path} cannot be read as the corpus ({error}): run the corpus stage again") from None
-
-
-def make_chunk_rows(settings: RowSettings, numbered_chunk: tuple[int, list[str]]) -> ChunkRows:
-    """Rows of one chunk: pure, whatever process runs it."""
-    number, texts = numbered_chunk
-    tokenizer = load_tokenizer(settings.tokenizer)
-    vocabulary = read_vocabulary(tokenizer)
-    documents = tokenize_documents(tokenizer, texts, settings.row_length, vocabulary.dtype)
-    replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
-    columns = []
-    for duplicate in range(settings.duplicates if len(documents) else 0):
-        rng = np.random.default_rng([settings.seed, settings.phase, duplicate, number])
-        pairs = make_pairs(documents, settings.row_length, settings.short_sequence_probability, rng)
-        columns.append(make_rows(documents.token_ids, pairs, settings, vocabulary, replacements, rng))
-    return ChunkRows(columns, len(texts), len(texts) - len(documents), len(documents.token_ids))
-
-
-def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> Documents:
-    """Sentences of every text as token ids; texts without a token are left out."""
-    by_text = [split_sentences(text) for text in texts]
-    encoded = encode(tokenizer, itertools.chain.from_iterable(by_text), dtype)
-    token_ids: list[np.ndarray] = [np.empty(0, dtype=dtype)]
-    sentence_starts, document_starts = [0], [0]
-    for sentences in by_text:
-        for ids in itertools.islice(encoded, len(sentences)):
-            token_ids.append(ids)
-            for piece in cut_long(len(ids), row_length):
-                sentence_starts.append(sentence_starts[-1] + piece)
-        if len(sentence_starts) - 1 > document_starts[-1]:
-            document_starts.append(len(sentence_starts) - 1)
-    return Documents(np.concatenate(token_ids), sentence_starts, document_starts)
-
-
-def make_rows(
-    text_ids: np.ndarray,
-    pairs: Pairs,
-    settings: RowSettings,
-    vocabulary: Vocabulary,
-    replacements: np.ndarray,
-    rng: np.random.Generator,
-) -> dict[str, np.ndarray]:
-    """The columns of `pretrain` rows that hold all `pairs`, masked and packed."""
-    lengths = pairs.lengths
-    token_ids = lay_out_pairs(text_ids, pairs, vocabulary)
-    layout = Layout.of(pack(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length)
-    maskable = count_maskable(token_ids, lengths, vocabulary.special)
-    counts = predictions_per_sequence(
-        lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions
-    )
-    masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, rng)
-    columns = layout.columns(masked.token_ids, pairs.first_length + 2)
-    columns.update(prediction_columns(layout, masked, settings.max_predictions))
-    columns["next_sentence_labels"] = layout.per_sequence(pairs.labels, IGNORED).astype(np.int8)
-    return columns
-
-
-def lay_out_pairs(text_ids: np.ndarray, pairs: Pairs, vocabulary: Vocabulary) -> np.ndarray:
-    """All pairs as [CLS] A [SEP] B [SEP], one after the other; unsigned int[T]."""
-    lengths = pairs.lengths
-    ends = np.cumsum(lengths)
-    starts, second = ends - lengths, ends - 1 - pairs.second_length
-    token_ids = np.empty(int(ends[-1]), dtype=text_ids.dtype)
-    token_ids[starts] = vocabulary.cls
-    token_ids[second - 1] = token_ids[ends - 1] = vocabulary.sep
-    for place, source, length in (
-        (starts + 1, pairs.first_start, pairs.first_length),
-        (second, pairs.second_start, pairs.second_length),
-    ):
-        token_ids[ranges(place, length)] = text_ids[ranges(source, length)]
-    return token_ids
-
-
-def prediction_columns(layout: Layout, masked: MaskedTokens, max_predictions: int) -> dict[str, np.ndarray]:
-    """masked_positions int16[R, P] and masked_labels int32[R, P], ascending by position in the row."""
-    targets = layout.targets()[masked.places]
-    order = np.argsort(targets)
-    rows, positions = np.divmod(targets[order], layout.row_length)
-    per_row = np.bincount(rows, minlength=len(layout.packs))
-    slots = np.arange(len(rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
-    shape = (len(layout.packs), max_predictions)
-    masked_positions, masked_labels = np.zeros(shape, np.int16), np.full(shape, IGNORED, np.int32)
-    masked_positions[rows, slots] = positions
-    masked_labels[rows, slots] = masked.labels[order]
-    return {"masked_positions": masked_positions, "masked_labels": masked_labels}
+        for batch in read_batches(path, ["text"], READ_AT_ONCE, "corpus"):
+            for text in batch.column("text").to_pylist():
+                yield text or ""
 
 
 def main() -> None:
