@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import List, Optional
 
 
@@ -31,7 +32,7 @@ class CheckpointError(DeviceJobError):
 
 
 class NonFiniteLoss(DeviceJobError):
-    """The loss is NaN or infinite. Raised before anything is saved."""
+    """The loss, or the gradient norm, is NaN or infinite. Raised before anything is saved."""
 
     def __init__(
         self,
@@ -40,12 +41,16 @@ class NonFiniteLoss(DeviceJobError):
         learning_rate: float,
         rows: List[int],
         loss_scaling: Optional[float] = None,
+        gradient_norm: Optional[float] = None,
     ) -> None:
         self.step, self.loss, self.learning_rate, self.rows = step, loss, learning_rate, rows
         shown = ", ".join(str(row) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
         scaling = "" if loss_scaling is None else f", loss scaling {loss_scaling:g}"
+        found = f"the loss of update {step} is {loss}"
+        if gradient_norm is not None and math.isfinite(loss):
+            found = f"the gradient norm of update {step} is {gradient_norm} (loss {loss:g})"
         super().__init__(
-            f"the loss of update {step} is {loss} (learning rate {learning_rate:g}{scaling}, rows {shown}). "
+            f"{found} (learning rate {learning_rate:g}{scaling}, rows {shown}). "
             "Nothing was saved after the update before. Lower the learning rate, lengthen the warm-up "
             "(warmup_fraction), set max_grad_norm, or use precision fp32; then run again: it continues "
             "from the last checkpoint."

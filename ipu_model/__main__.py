@@ -1,0 +1,83 @@
+"""`python -m ipu_model job.json`: run one job; progress on stdout, one JSON object per line (progress.py).
+
+Exit codes: 0 done; 1 diverged, or a file could not be written; 2 the job cannot be run as stated;
+143 stopped by SIGTERM, after a checkpoint.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import List, TextIO
+
+from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
+from ipu_model.job import Job
+from ipu_model.process import TERMINATED, StopRequest, Terminated, die_with_parent, only_one
+from ipu_model.progress import Progress
+
+USAGE = 2
+FAILED = 1
+
+
+def main() -> int:
+    """Run the job named on the command line; returns the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    emit = Progress(_protocol_stream())
+    stop = StopRequest()
+    stop.listen()
+    try:
+        die_with_parent()
+        job = read_job(sys.argv[1:])
+        with only_one(Path(job.run_folder)):
+            # torch is imported here, after the job was found readable and the folder free.
+            from ipu_model.running import run_job
+            from ipu_model.threads import set_threads
+
+            set_threads(os.environ.get("PODIUM_THREADS"))
+            run_job(job, emit, stop)
+    except Terminated:
+        emit("message", text="stopped by SIGTERM; run the job again to continue")
+        return TERMINATED
+    except (ConfigError, RowsError, CheckpointError) as error:
+        emit("error", type=type(error).__name__, text=str(error))
+        return USAGE
+    except DeviceJobError as error:
+        emit("error", type=type(error).__name__, text=str(error))
+        return FAILED
+    except OSError as error:
+        place = f" ({error.filename})" if error.filename else ""
+        text = f"{error.strerror or error}{place}: check that the path can be written and that the disk has room"
+        emit("error", type=type(error).__name__, text=text)
+        return FAILED
+    return 0
+
+
+def read_job(arguments: List[str]) -> Job:
+    """Read the job file named by the only argument.
+
+    Raises:
+        ConfigError: no such file, not JSON, or not a job.
+    """
+    if len(arguments) != 1:
+        raise ConfigError(f"usage: python -m ipu_model job.json (found {len(arguments)} arguments)")
+    path = Path(arguments[0])
+    try:
+        return Job.from_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} is missing: give the path of a job file") from None
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"{path} is not JSON ({error})") from None
+
+
+def _protocol_stream() -> TextIO:
+    """Keep stdout for the protocol: whatever a library prints goes to stderr instead."""
+    protocol = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return protocol
+
+
+if __name__ == "__main__":
+    sys.exit(main())

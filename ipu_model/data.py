@@ -1,0 +1,218 @@
+"""From packed rows on disk to the rows of one update.
+
+Legend: R rows of one update, L row length, S sequences per row at most, P masked positions per row at most.
+The rows stay in memory-mapped files; only those of the current update are copied.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Tuple
+
+import numpy as np
+import pyarrow as pa
+
+from ipu_model.errors import ConfigError, RowsError
+from ipu_model.job import ModelConfig
+from ipu_model.rows import ABSENT, IGNORED, MANIFEST, read_manifest, row_schema
+
+Columns = Dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The rows of one update (or of one call of predict), as they lie on disk."""
+
+    rows: np.ndarray
+    """[R] int64: which rows of the folder."""
+    columns: Columns
+    """Column name -> [R, width], the types of `ipu_model.rows`."""
+
+    @property
+    def sequences(self) -> int:
+        return int((self.columns["cls_positions"] != ABSENT).sum())
+
+    @property
+    def real_tokens(self) -> int:
+        return int((self.columns["sequence_ids"] != 0).sum())
+
+    def labels(self, column: str) -> int:
+        """How many slots of a label column take part in the loss."""
+        return int((self.columns[column] != IGNORED).sum())
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Rows start..stop-1 of this batch: a micro-batch."""
+        return Batch(self.rows[start:stop], {name: x[start:stop] for name, x in self.columns.items()})
+
+
+class RowFolder:
+    """Rows of a folder, by number.
+
+    Args:
+        folder: Row folder with its manifest.json.
+        kind: The kind of rows the job needs, pretrain or question_answering.
+        model: The model that will read them.
+
+    Raises:
+        RowsError: damaged, of another kind or schema, counts that differ from the manifest, or more
+            tokens in the vocabulary than the model has embeddings.
+        ConfigError: rows longer than the model has positions.
+    """
+
+    def __init__(self, folder: Path, kind: str, model: ModelConfig) -> None:
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
+        self._model = model
+        self._check_against_job(kind)
+        self._starts: List[int] = []
+        self._chunks: List[Tuple[str, int, Columns]] = []
+        first = 0
+        for name, expected in sorted(self.manifest.files.items()):
+            first = self._open(name, first, expected)
+        self._check_counts(first)
+
+    def _check_against_job(self, kind: str) -> None:
+        manifest, model = self.manifest, self._model
+        if manifest.kind != kind:
+            raise RowsError(f"{self.folder} holds {manifest.kind} rows, this job needs {kind} rows: change `rows`")
+        if manifest.vocab_size > model.vocab_size:
+            raise RowsError(
+                f"the rows of {self.folder} use a vocabulary of {manifest.vocab_size} tokens, the model has "
+                f"{model.vocab_size}: make the rows with the model's tokenizer, or set model.vocab_size"
+            )
+        if manifest.row_length > model.max_positions:
+            raise ConfigError(
+                f"rows of {manifest.row_length} tokens in {self.folder} are longer than the model's "
+                f"{model.max_positions} positions: lower row_length or raise model.max_positions"
+            )
+
+    def _open(self, name: str, first: int, expected: int) -> int:
+        """Map one file; returns the number of the row after its last."""
+        path = self.folder / name
+        m = self.manifest
+        schema = row_schema(m.kind, m.row_length, m.max_sequences, m.max_predictions, m.vocab_size)
+        found = 0
+        try:
+            reader = pa.ipc.open_file(pa.memory_map(str(path)))
+            if not reader.schema.equals(schema):
+                raise RowsError(f"{path} has the columns\n{reader.schema}\nrequired:\n{schema}\nMake the rows again.")
+            for index in range(reader.num_record_batches):
+                batch = reader.get_batch(index)
+                batch.validate()
+                self._starts.append(first + found)
+                self._chunks.append((name, found, _columns(batch)))
+                found += batch.num_rows
+        except (pa.ArrowInvalid, OSError) as error:
+            raise RowsError(f"{path} is damaged or was not written to the end ({error}); make the rows again") from None
+        if found != expected:
+            raise RowsError(f"{path} holds {found} rows, its manifest says {expected}; make the rows again")
+        return first + found
+
+    def _check_counts(self, rows: int) -> None:
+        if rows != self.manifest.rows:
+            raise RowsError(f"{self.folder} holds {rows} rows, its manifest says {self.manifest.rows}; make them again")
+        # Rows per update follow from this count, and it is cheap: S small integers per row.
+        sequences = sum(int((columns["cls_positions"] != ABSENT).sum()) for _, _, columns in self._chunks)
+        if sequences != self.manifest.sequences:
+            raise RowsError(
+                f"{self.folder} holds {sequences} sequences, its manifest says {self.manifest.sequences}; "
+                "make the rows again"
+            )
+
+    def __len__(self) -> int:
+        return self.manifest.rows
+
+    def take(self, rows: np.ndarray) -> Batch:
+        """Copy the rows with these numbers, in this order.
+
+        Raises:
+            RowsError: a value that the model cannot look up, with the file and the row.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        chunks = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
+        columns: Columns = {}
+        for chunk in np.unique(chunks):
+            chosen = chunks == chunk
+            inside = rows[chosen] - self._starts[chunk]
+            for name, values in self._chunks[chunk][2].items():
+                if name not in columns:
+                    columns[name] = np.empty((len(rows), values.shape[1]), dtype=values.dtype)
+                columns[name][chosen] = values[inside]
+        batch = Batch(rows, columns)
+        self._check_values(batch)
+        return batch
+
+    def _check_values(self, batch: Batch) -> None:
+        length = self.manifest.row_length
+        limits = {
+            "input_ids": (0, self._model.vocab_size),
+            "token_type_ids": (0, self._model.type_vocab_size),
+            "position_ids": (0, self._model.max_positions),
+            "sequence_ids": (0, self.manifest.max_sequences + 1),
+            "cls_positions": (ABSENT, length),
+            "masked_positions": (0, length),
+            "masked_labels": (IGNORED, self._model.vocab_size),
+            "next_sentence_labels": (IGNORED, 2),
+            "start_positions": (IGNORED, length),
+            "end_positions": (IGNORED, length),
+        }
+        for name, values in batch.columns.items():
+            low, high = limits.get(name, (ABSENT, np.iinfo(np.int32).max))
+            if values.size == 0 or (values.max() < high and values.min() >= low):
+                continue
+            row, slot = np.argwhere((values >= high) | (values < low))[0]
+            number = int(batch.rows[row])
+            file, offset, _ = self._chunks[int(np.searchsorted(self._starts, number, side="right")) - 1]
+            inside = offset + number - self._starts[int(np.searchsorted(self._starts, number, side="right")) - 1]
+            raise RowsError(
+                f"{self.folder / file}, row {inside}: {name}[{slot}] is {values[row, slot]}, required: at least {low} "
+                f"and below {high}; the file is damaged or was made with another tokenizer: make the rows again"
+            )
+
+
+def row_order(rows: int, seed: int, epoch: int) -> np.ndarray:
+    """The order in which an epoch visits the rows: a permutation [rows], from (seed, epoch) alone.
+
+    Raw bits of Philox, sorted: NumPy promises the bits of a bit generator for all versions, but not what
+    `Generator.permutation` makes of them (NEP 19).
+    """
+    key = np.array([seed % 2**64, epoch], dtype=np.uint64)
+    return np.argsort(np.random.Philox(key=key).random_raw(rows), kind="stable")
+
+
+class UpdateRows:
+    """The rows of every update, from its number alone, so that a resumed run continues at the same row.
+
+    Epochs follow one another without a gap: an update may end one and begin the next, and every row
+    is used exactly once per epoch.
+    """
+
+    def __init__(self, rows: int, rows_per_update: int, seed: int) -> None:
+        self._rows, self._per_update, self._seed = rows, rows_per_update, seed
+        self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
+
+    def __call__(self, step: int) -> np.ndarray:
+        """Row numbers [rows_per_update] of update `step`, counted from 0."""
+        taken: List[np.ndarray] = []
+        position, stop = step * self._per_update, (step + 1) * self._per_update
+        while position < stop:
+            epoch, offset = divmod(position, self._rows)
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, row_order(self._rows, self._seed, epoch)
+            part = self._order[offset : offset + stop - position]
+            taken.append(part)
+            position += len(part)
+        return np.concatenate(taken)
+
+
+def _columns(batch: pa.RecordBatch) -> Columns:
+    """Numpy views of a record batch: no copy, no Python objects."""
+    columns = {}
+    for field, column in zip(batch.schema, batch.columns):
+        width = field.type.list_size
+        # `values` ignores the slice of the parent array; batches read from a file have none.
+        columns[field.name] = column.values.to_numpy(zero_copy_only=True).reshape(batch.num_rows, width)
+    return columns

@@ -1,0 +1,83 @@
+"""Writing to disk so that a reader sees the whole of something or nothing. Standard library only."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Iterator
+
+PARTIAL = ".partial"
+"""Ending of what is being written; never read, removed by the next run."""
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal; memory flat in its size."""
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def fsync(path: Path) -> None:
+    """Push a file, or the names in a folder, to the disk: a rename is only as durable as what it renames."""
+    descriptor = os.open(str(path), os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[Path]:
+    """Yield a temporary name in the same folder; on success it is fsynced and renamed to `path`."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        yield partial
+        fsync(partial)
+        os.replace(str(partial), str(path))
+        fsync(path.parent)
+    finally:
+        if partial.exists():
+            partial.unlink()
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `path`; on success its files are fsynced and it becomes `path`.
+
+    An existing `path` is removed only after the new folder is complete.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    shutil.rmtree(str(partial), ignore_errors=True)
+    partial.mkdir()
+    try:
+        yield partial
+        for file in sorted(partial.iterdir()):
+            fsync(file)
+        fsync(partial)
+        if path.exists():
+            shutil.rmtree(str(path))
+        os.replace(str(partial), str(path))
+        fsync(path.parent)
+    finally:
+        shutil.rmtree(str(partial), ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all."""
+    with new_file(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON, keys sorted, NaN refused, whole or not at all."""
+    write_text(path, json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n")

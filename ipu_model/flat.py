@@ -1,0 +1,117 @@
+"""Packed rows without their padding: the layout of runtimes that take any shape.
+
+Legend: R rows, L row length, S sequences per row at most, N sequences in all, T real tokens in all, M labels.
+Sequences are laid end to end, longest first, so that those of equal length are neighbours and attention
+serves them in one call (attention.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Dict, List
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipu_model.attention import SequenceAttention
+from ipu_model.data import Batch
+from ipu_model.modeling import Tokens
+from ipu_model.rows import ABSENT, IGNORED
+
+
+@dataclass(frozen=True)
+class FlatBatch:
+    """One micro-batch without padding."""
+
+    tokens: Tokens
+    """[T] each."""
+    starts: np.ndarray
+    """[N] int64: first flat token of each sequence, its [CLS]."""
+    lengths: np.ndarray
+    """[N] int64, descending."""
+    labels: Dict[str, Tensor]
+    """pretrain: masked_index [M], masked_labels [M], next_sentence_labels [N];
+    question_answering: start_labels [N], end_labels [N] inside their sequence, -100 = none."""
+    feature_ids: np.ndarray
+    """[N] int32; empty for pretrain rows."""
+
+
+def flatten(batch: Batch) -> FlatBatch:
+    """Drop the padding of whole rows; every step is a NumPy call over all rows at once."""
+    columns = batch.columns
+    rows, length = columns["input_ids"].shape
+    at_row, at_slot = np.nonzero(columns["cls_positions"] != ABSENT)
+    firsts = at_row * length + columns["cls_positions"][at_row, at_slot].astype(np.int64)  # [N], in all R * L tokens
+    lengths = _sequence_lengths(columns["sequence_ids"], columns["cls_positions"].shape[1])[at_row, at_slot]
+    longest_first = np.argsort(-lengths, kind="stable")
+    at_row, at_slot, firsts, lengths = (x[longest_first] for x in (at_row, at_slot, firsts, lengths))
+    starts = np.cumsum(lengths) - lengths
+    source = np.repeat(firsts - starts, lengths) + np.arange(int(lengths.sum()))  # [T] position in the rows
+    tokens = Tokens(
+        input_ids=_tensor(columns["input_ids"].reshape(-1)[source]),
+        token_type_ids=_tensor(columns["token_type_ids"].reshape(-1)[source]),
+        position_ids=_tensor(columns["position_ids"].reshape(-1)[source]),
+        attention=SequenceAttention(lengths.tolist()),
+    )
+    if "masked_labels" in columns:
+        flat_position = np.zeros(rows * length, dtype=np.int64)
+        flat_position[source] = np.arange(len(source))
+        labels = _pretraining_labels(columns, flat_position, at_row, at_slot)
+    else:
+        labels = _answer_labels(columns, firsts, at_row, at_slot)
+    ids = columns["feature_ids"][at_row, at_slot] if "feature_ids" in columns else np.empty(0, dtype=np.int32)
+    return FlatBatch(tokens, starts, lengths, labels, ids)
+
+
+def _sequence_lengths(sequence_ids: np.ndarray, max_sequences: int) -> np.ndarray:
+    """[R, S] tokens of every sequence."""
+    rows = len(sequence_ids)
+    cells = np.arange(rows)[:, None] * (max_sequences + 1) + sequence_ids
+    counts = np.bincount(cells.reshape(-1), minlength=rows * (max_sequences + 1))
+    return counts.reshape(rows, max_sequences + 1)[:, 1:]
+
+
+def _pretraining_labels(
+    columns: Dict[str, np.ndarray], flat_position: np.ndarray, at_row: np.ndarray, at_slot: np.ndarray
+) -> Dict[str, Tensor]:
+    length = columns["input_ids"].shape[1]
+    label_row, label_slot = np.nonzero(columns["masked_labels"] != IGNORED)
+    positions = columns["masked_positions"][label_row, label_slot].astype(np.int64)
+    return {
+        "masked_index": _tensor(flat_position[label_row * length + positions]),
+        "masked_labels": _tensor(columns["masked_labels"][label_row, label_slot]),
+        "next_sentence_labels": _tensor(columns["next_sentence_labels"][at_row, at_slot]),
+    }
+
+
+def _answer_labels(
+    columns: Dict[str, np.ndarray], firsts: np.ndarray, at_row: np.ndarray, at_slot: np.ndarray
+) -> Dict[str, Tensor]:
+    length = columns["input_ids"].shape[1]
+    labels = {}
+    for name, column in (("start_labels", "start_positions"), ("end_labels", "end_positions")):
+        absolute = columns[column][at_row, at_slot].astype(np.int64)
+        inside = absolute - (firsts - at_row * length)
+        labels[name] = _tensor(np.where(absolute == IGNORED, IGNORED, inside))
+    return labels
+
+
+def _tensor(values: np.ndarray) -> Tensor:
+    return torch.from_numpy(values.astype(np.int64))
+
+
+def per_sequence(logits: Tensor, starts: np.ndarray, lengths: np.ndarray) -> Tensor:
+    """Logits [T, C] of flat tokens -> [N, longest, C], -inf after the end of each sequence.
+
+    A softmax over the middle dimension then covers the tokens of one sequence: no pads, no neighbours.
+    """
+    inside = np.arange(int(lengths.max()))[None, :]
+    outside = torch.from_numpy(inside >= lengths[:, None]).to(logits.device)
+    index = torch.from_numpy(np.minimum(starts[:, None] + inside, len(logits) - 1)).to(logits.device)
+    return logits[index].masked_fill(outside[:, :, None], float("-inf"))
+
+
+def split_sequences(values: np.ndarray, lengths: np.ndarray) -> List[np.ndarray]:
+    """Values [T] of flat tokens -> one array per sequence."""
+    return np.split(values, np.cumsum(lengths)[:-1])

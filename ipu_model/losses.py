@@ -1,0 +1,68 @@
+"""Losses of one micro-batch, weighted so that those of an update add up to its mean.
+
+Sums run over real labels only, in fp32, and are divided by the count of labels in the whole update: how
+the update is cut into micro-batches does not matter.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, Tuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from ipu_model.data import Batch
+from ipu_model.flat import FlatBatch, per_sequence
+from ipu_model.rows import IGNORED
+
+LOSS_PARTS = {"pretraining": ("mlm_loss", "nsp_loss"), "question_answering": ("start_loss", "end_loss")}
+
+
+def label_counts(batch: Batch, head: str) -> Dict[str, int]:
+    """Labels of the whole update by part of the loss; at least 1, so that no labels means loss 0."""
+    columns = {
+        "pretraining": {"mlm_loss": "masked_labels", "nsp_loss": "next_sentence_labels"},
+        "question_answering": {"start_loss": "start_positions", "end_loss": "end_positions"},
+    }[head]
+    return {part: max(1, batch.labels(column)) for part, column in columns.items()}
+
+
+def pretraining_loss(
+    outputs: Dict[str, Tensor], flat: FlatBatch, counts: Dict[str, int]
+) -> Tuple[Tensor, Dict[str, Tensor]]:
+    """MLM + NSP, as BertForPreTraining adds them.
+
+    Returns:
+        The share of this micro-batch in the loss of the update, and in its two parts.
+    """
+    parts = {
+        "mlm_loss": _sum(outputs["prediction_logits"], flat.labels["masked_labels"]) / counts["mlm_loss"],
+        "nsp_loss": _sum(outputs["next_sentence_logits"], flat.labels["next_sentence_labels"]) / counts["nsp_loss"],
+    }
+    return parts["mlm_loss"] + parts["nsp_loss"], parts
+
+
+def answer_loss(logits: Tensor, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    """(start + end) / 2, as BertForQuestionAnswering on samples without padding.
+
+    Args:
+        logits: [T, 2] of the flat tokens.
+    """
+    tokens = per_sequence(logits.float(), flat.starts, flat.lengths)  # [N, longest, 2]
+    parts = {
+        "start_loss": _sum(tokens[..., 0], flat.labels["start_labels"]) / counts["start_loss"],
+        "end_loss": _sum(tokens[..., 1], flat.labels["end_labels"]) / counts["end_loss"],
+    }
+    return (parts["start_loss"] + parts["end_loss"]) / 2, parts
+
+
+def _sum(logits: Tensor, labels: Tensor) -> Tensor:
+    if len(labels) == 0:
+        return logits.sum() * 0.0
+    return cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
+
+
+def total(parts: Dict[str, Tensor]) -> Dict[str, float]:
+    """Detached values of a loss by part."""
+    return {name: float(torch.as_tensor(value)) for name, value in parts.items()}

@@ -1,0 +1,155 @@
+"""Model folders that `from_pretrained` of transformers loads, and that we load from there.
+
+`config.json` (BertConfig keys, architecture only), `model.safetensors` (Hugging Face parameter names),
+`podium.json` (where the weights come from). Pickled weights are not read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+from torch import Tensor
+
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.files import sha256_of, write_json
+from ipu_model.job import ModelConfig
+from ipu_model.tensors import load_tensors, save_tensors
+
+CONFIG, WEIGHTS, ORIGIN = "config.json", "model.safetensors", "podium.json"
+ARCHITECTURES = {"pretraining": "BertForPreTraining", "question_answering": "BertForQuestionAnswering"}
+
+# Ours -> Hugging Face's.
+CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_eps": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """podium.json: where the weights of a model folder come from."""
+
+    tokenizer_sha256: str
+    kind: str
+    head: str
+    steps: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model read from disk."""
+
+    path: Path
+    config: ModelConfig
+    state: Dict[str, Tensor]
+    """Hugging Face parameter name -> weight, fp32."""
+    tokenizer_sha256: Optional[str]
+    """None for a folder that Podium did not write."""
+    sha256: str
+    """Of model.safetensors."""
+
+
+def write_model(folder: Path, head: str, config: ModelConfig, state: Dict[str, Tensor], origin: Origin) -> None:
+    """Fill an existing folder with config.json, model.safetensors and podium.json.
+
+    The tied decoder is saved once, as the word embedding, which is how transformers saves it.
+    """
+    values: Dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()}
+    values.update(
+        architectures=[ARCHITECTURES[head]], model_type="bert", hidden_act="gelu", pad_token_id=0,
+        position_embedding_type="absolute", tie_word_embeddings=True,
+    )  # fmt: skip
+    write_json(folder / CONFIG, values)
+    save_tensors(folder / WEIGHTS, state)
+    write_json(folder / ORIGIN, dataclasses.asdict(origin))
+
+
+def read_model(folder: Path) -> ModelFolder:
+    """Read a model folder, ours or of the Hub (safetensors only).
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or it is no BERT that this package computes.
+    """
+    folder = Path(folder)
+    config = _read_config(folder / CONFIG)
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise CheckpointError(
+            f"{weights} is missing: weights must be safetensors (pickled weights such as pytorch_model.bin are "
+            "not read; convert them with save_pretrained(safe_serialization=True))"
+        )
+    state = load_tensors(weights)
+    origin = _read_json(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
+    state = {_our_name(name): x.float() for name, x in state.items()}
+    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256_of(weights))
+
+
+def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:
+    """Names of head parameters that the folder lacks and that must be initialised.
+
+    Raises:
+        CheckpointError: the encoder or the embeddings are incomplete, or a shape differs.
+    """
+    missing = [name for name in expected if name not in found.state]
+    encoder = [name for name in missing if name.startswith("bert.") and not name.startswith("bert.pooler.")]
+    if encoder:
+        raise CheckpointError(
+            f"{found.path} lacks {len(encoder)} weights of the encoder, the first is {encoder[0]}: it is no BERT, "
+            "or was saved under other names"
+        )
+    for name, weight in expected.items():
+        if name in found.state and found.state[name].shape != weight.shape:
+            raise CheckpointError(
+                f"{found.path}: {name} has shape {tuple(found.state[name].shape)}, its config.json asks for "
+                f"{tuple(weight.shape)}: the folder is inconsistent, download or make it again"
+            )
+    return missing
+
+
+def _our_name(name: str) -> str:
+    """Older names of the same parameters: LayerNorm gamma and beta, and a bare encoder without its prefix."""
+    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
+        if name.endswith(old):
+            name = name[: -len(old)] + new
+    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
+    return "bert." + name if bare else name
+
+
+def _read_config(path: Path) -> ModelConfig:
+    values = _read_json(path)
+    for key, required in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
+        if values.get(key, required) != required:
+            raise CheckpointError(f"{path}: {key} is {values[key]!r}, this version computes {required!r} only")
+    lacking = [theirs for theirs in ("vocab_size", "hidden_size") if theirs not in values]
+    if lacking:
+        raise CheckpointError(f"{path} lacks {', '.join(lacking)}: it is no configuration of a BERT")
+    try:
+        return ModelConfig(**{ours: values[theirs] for ours, theirs in CONFIG_KEYS.items() if theirs in values})
+    except (ConfigError, TypeError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+
+
+def _read_json(path: Path) -> Dict[str, Any]:
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: {path.parent} is no model folder") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} must hold an object, found {type(values).__name__}")
+    return values

@@ -1,0 +1,108 @@
+"""Optimizers of the torch runtimes, and gradient clipping."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import CheckpointError
+from ipu_model.job import OptimizerConfig
+from ipu_model.lamb import Lamb, adam_directions
+from ipu_model.modeling import is_exempt
+
+
+class UncorrectedAdamW(torch.optim.Optimizer):
+    """AdamW (arXiv 1711.05101) without bias correction, as in the original BERT: torch's always corrects."""
+
+    def __init__(self, params: Any, lr: float, betas: Any, eps: float, weight_decay: float) -> None:
+        defaults: Dict[str, Any] = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "bias_correction": False
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], float]] = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        if closure is not None:
+            raise ValueError("UncorrectedAdamW takes no closure: call backward before step")
+        for group in self.param_groups:
+            weights = [p for p in group["params"] if p.grad is not None]
+            if weights:
+                directions = adam_directions(self.state, weights, group)
+                torch._foreach_add_(weights, directions, alpha=-group["lr"])
+
+
+def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of a job. Biases and LayerNorm take no weight decay and no trust ratio."""
+    decayed = [p for name, p in model.named_parameters() if not is_exempt(name)]
+    exempt = [p for name, p in model.named_parameters() if is_exempt(name)]
+    groups: List[Dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
+    shared: Dict[str, Any] = {
+        "lr": config.learning_rate,
+        "betas": (config.beta1, config.beta2),
+        "eps": config.eps,
+        "weight_decay": config.weight_decay,
+    }
+    if config.name == "lamb":
+        groups[1]["trust_ratio"] = False
+        return Lamb(groups, bias_correction=config.bias_correction, **shared)
+    if not config.bias_correction:
+        return UncorrectedAdamW(groups, **shared)
+    return _fastest_adamw(groups, shared)
+
+
+def _fastest_adamw(groups: List[Dict[str, Any]], shared: Dict[str, Any]) -> torch.optim.Optimizer:
+    device = groups[0]["params"][0].device.type
+    return torch.optim.AdamW(groups, fused=True if _has_fused_adamw(device) else None, **shared)
+
+
+@functools.lru_cache(maxsize=None)
+def _has_fused_adamw(device: str) -> bool:
+    """Try it on one number: torch before 2.4 takes the option for CPU tensors and fails in the first step."""
+    probe = torch.zeros(1, device=device, requires_grad=True)
+    probe.grad = torch.zeros_like(probe)
+    try:
+        torch.optim.AdamW([probe], fused=True).step()
+    except RuntimeError:
+        return False
+    return True
+
+
+def clip_gradients(parameters: List[Tensor], max_norm: Optional[float]) -> float:
+    """Scale gradients down to a global L2 norm of at most `max_norm`; None leaves them as they are.
+
+    Returns:
+        The norm before clipping. It is NaN or infinite if a gradient is; then nothing is scaled usefully,
+        and the loss check stops the run.
+    """
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    norm = float(torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients)))))
+    if max_norm is not None and norm > max_norm:
+        torch._foreach_mul_(gradients, max_norm / (norm + 1e-6))
+    return norm
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> Dict[str, Tensor]:
+    """State as named tensors: 'bert....weight/exp_avg' and so on, independent of the order of groups."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{name}/{key}"] = value.detach().clone().contiguous()
+    return tensors
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Dict[str, Tensor]) -> None:
+    """The inverse of optimizer_tensors.
+
+    Raises:
+        CheckpointError: a parameter that the model does not have.
+    """
+    parameters = dict(model.named_parameters())
+    for full_name, value in tensors.items():
+        name, _, key = full_name.rpartition("/")
+        if name not in parameters:
+            raise CheckpointError(f"the optimizer state names {name}, which this model does not have")
+        optimizer.state[parameters[name]][key] = value.clone()

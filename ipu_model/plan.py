@@ -1,0 +1,143 @@
+"""What a job will do, worked out before anything is compiled: rows per update, accumulation, updates."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Dict
+
+from ipu_model.errors import ConfigError, RowsError
+from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.rows import Manifest
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A choice the program made, with its reason."""
+
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The resolved plan; printed, stored in result.json, and part of the fingerprint of checkpoints."""
+
+    kind: str
+    runtime: str
+    runtime_reason: str
+    precision: str
+    precision_reason: str
+    rows: int
+    sequences: int
+    packing_factor: float
+    """Sequences per row, rounded to four digits."""
+    global_batch_size: int
+    """Sequences behind one update that were asked for."""
+    sequences_per_update: float
+    """What the rows of an update hold on average."""
+    rows_per_update: int
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    replication_factor: int
+    updates: int
+    warmup_updates: int
+    epochs: float
+    """Passes over the rows, rounded to four digits."""
+
+    def as_dict(self) -> Dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class Division:
+    """How the rows of one update are cut up."""
+
+    rows_per_update: int
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+
+
+def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
+    """Cut `global_batch_size` sequences, packed `packing_factor` to a row, into equal micro-batches.
+
+    The micro-batch shrinks as far as needed to come near the rows that were asked for, and never grows:
+    divide(BatchGeometry(64, micro_batch_size=32), 1.5) gives 43 / 2 -> 2 micro-batches of 22 rows.
+
+    Raises:
+        ConfigError: a size below 1.
+    """
+    for name in ("global_batch_size", "micro_batch_size", "replication_factor"):
+        if getattr(geometry, name) < 1:
+            raise ConfigError(f"geometry.{name}={getattr(geometry, name)} must be at least 1")
+    replicas = geometry.replication_factor
+    wanted = max(1, round(geometry.global_batch_size / packing_factor))
+    accumulation = -(-wanted // (geometry.micro_batch_size * replicas))
+    micro_batch = -(-wanted // (accumulation * replicas))
+    return Division(accumulation * micro_batch * replicas, micro_batch, accumulation)
+
+
+def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int) -> int:
+    """Updates of the whole run; epochs are rounded to whole updates, at least one.
+
+    Raises:
+        ConfigError: negative steps or no epochs.
+    """
+    if schedule.steps is not None:
+        if schedule.steps < 0:
+            raise ConfigError(f"schedule.steps={schedule.steps} must be at least 0")
+        return schedule.steps
+    epochs = schedule.epochs or 0.0
+    if epochs <= 0:
+        raise ConfigError(f"schedule.epochs={schedule.epochs} must be above 0; to save an untrained model use steps: 0")
+    return max(1, round(epochs * rows / rows_per_update))
+
+
+def make_plan(job: Job, manifest: Manifest, runtime: Choice, precision: Choice) -> Plan:
+    """Resolve a job against its rows.
+
+    Raises:
+        RowsError: there are no rows, or fewer than one update needs.
+        ConfigError: a size or a schedule that cannot be.
+    """
+    if manifest.rows < 1 or manifest.sequences < 1:
+        raise RowsError(f"{job.rows} holds no rows: there is nothing to {job.kind} on; check the step that made them")
+    factor = manifest.packing_factor
+    division = divide(job.geometry, factor)
+    updates, warmup = 0, 0
+    if job.schedule is not None and job.kind != "predict":
+        updates = count_updates(job.schedule, manifest.rows, division.rows_per_update)
+        warmup = round(updates * job.schedule.warmup_fraction)
+        if division.rows_per_update > manifest.rows and updates:
+            raise RowsError(_too_few_rows(job, manifest, division))
+    return Plan(
+        kind=job.kind,
+        runtime=runtime.value,
+        runtime_reason=runtime.reason,
+        precision=precision.value,
+        precision_reason=precision.reason,
+        rows=manifest.rows,
+        sequences=manifest.sequences,
+        packing_factor=round(factor, 4),
+        global_batch_size=job.geometry.global_batch_size,
+        sequences_per_update=round(division.rows_per_update * factor, 1),
+        rows_per_update=division.rows_per_update,
+        micro_batch_size=division.micro_batch_size,
+        gradient_accumulation_steps=division.gradient_accumulation_steps,
+        replication_factor=job.geometry.replication_factor,
+        updates=updates,
+        warmup_updates=warmup,
+        epochs=round(updates * division.rows_per_update / manifest.rows, 4),
+    )
+
+
+def _too_few_rows(job: Job, manifest: Manifest, division: Division) -> str:
+    works = int(manifest.rows * manifest.packing_factor)
+    while works > 1 and divide(dataclasses.replace(job.geometry, global_batch_size=works),
+                               manifest.packing_factor).rows_per_update > manifest.rows:
+        works -= 1
+    return (
+        f"{job.rows} holds {manifest.rows} rows of {manifest.packing_factor:.2f} sequences, but one update needs "
+        f"global_batch_size {job.geometry.global_batch_size} / {manifest.packing_factor:.2f} = "
+        f"{division.rows_per_update} rows: use more data, or set global_batch_size to at most {works}"
+    )

@@ -1,0 +1,133 @@
+"""One job from start to result.json."""
+
+from __future__ import annotations
+
+import platform
+import time
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import numpy
+import pyarrow
+import safetensors
+import torch
+
+from ipu_model.checkpoint import Checkpoints, Fingerprint
+from ipu_model.data import RowFolder, UpdateRows
+from ipu_model.files import new_folder, write_text
+from ipu_model.history import History
+from ipu_model.job import Job, JobResult, ModelConfig
+from ipu_model.losses import LOSS_PARTS
+from ipu_model.model_folder import Origin, read_model, write_model
+from ipu_model.plan import Plan, make_plan
+from ipu_model.prediction import predict
+from ipu_model.preparation import architecture, check_job, check_tokenizer, make_fingerprint, make_model
+from ipu_model.process import StopRequest, peak_memory_mb
+from ipu_model.progress import Emit
+from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime
+from ipu_model.training import Pace, Totals, train
+
+RESULT = "result.json"
+ROW_KINDS = {"pretraining": "pretrain", "question_answering": "question_answering"}
+
+
+def run_job(job: Job, emit: Emit, stop: StopRequest) -> JobResult:
+    """Train or predict, write the output, then result.json.
+
+    Raises:
+        ConfigError, RowsError, CheckpointError: the job cannot be run as stated.
+        NonFiniteLoss: training diverged.
+        OSError: something cannot be written.
+        Terminated: SIGTERM came.
+    """
+    check_job(job)
+    base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
+    config = architecture(job, base)
+    rows = RowFolder(Path(job.rows), ROW_KINDS[job.head], config)
+    check_tokenizer(rows, base)
+    device = choose_runtime(job.runtime)
+    plan = make_plan(job, rows.manifest, device, choose_precision(job.precision, device.value))
+    emit("plan", **plan.as_dict())
+    runtime = make_runtime(plan, job, make_model(job, config, base, emit))
+    try:
+        if job.kind == "predict":
+            result = _predict(job, plan, rows, runtime, emit, stop)
+        else:
+            fingerprint = make_fingerprint(job, plan, config, rows, base)
+            result = _train(job, plan, config, rows, runtime, fingerprint, emit, stop)
+    finally:
+        runtime.close()
+    write_text(Path(job.run_folder) / RESULT, result.to_json())
+    return result
+
+
+def _predict(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, stop: StopRequest) -> JobResult:
+    totals = predict(runtime, rows, plan.micro_batch_size, Path(job.output), emit, stop)
+    emit("saved", path=job.output)
+    return _result(job, plan, totals)
+
+
+def _train(
+    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, runtime: Runtime, fingerprint: Fingerprint,
+    emit: Emit, stop: StopRequest,
+) -> JobResult:  # fmt: skip
+    assert job.optimizer is not None  # job.py requires it
+    run_folder = Path(job.run_folder)
+    compile_seconds = _compile(runtime, rows, plan, job.seed)
+    checkpoints = Checkpoints(run_folder, fingerprint, emit)
+    saved = checkpoints.latest()
+    first_step = 0
+    if saved is not None:
+        first_step = saved.step
+        runtime.load_state_dict(saved.model)
+        runtime.load_optimizer_state(saved.optimizer)
+        runtime.load_rng_state(saved.device_rng)
+        emit("message", text=f"continuing after update {first_step} of {plan.updates}")
+    history = History(run_folder, LOSS_PARTS[job.head], first_step, saved.history if saved is not None else None)
+    pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
+    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, first_step, checkpoints, history,
+                   emit, stop)  # fmt: skip
+    origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)
+    with new_folder(Path(job.output)) as partial:
+        write_model(partial, job.head, config, runtime.state_dict(), origin)
+    emit("saved", path=job.output)
+    checkpoints.remove_all()
+    return _result(job, plan, totals, history, first_step, compile_seconds)
+
+
+def _compile(runtime: Runtime, rows: RowFolder, plan: Plan, seed: int) -> float:
+    """Fail in the first minute: the first batch goes through compile before anything is trained."""
+    started = time.perf_counter()
+    if plan.updates:
+        runtime.compile(rows.take(UpdateRows(len(rows), plan.rows_per_update, seed)(0)))
+    return time.perf_counter() - started
+
+
+def _result(
+    job: Job, plan: Plan, totals: Totals, history: Optional[History] = None, first_step: int = 0, compiling: float = 0.0
+) -> JobResult:
+    losses: Dict[str, float] = dict(history.last) if history is not None else {}
+    planned: Dict[str, Any] = plan.as_dict()
+    return JobResult(
+        kind=job.kind,
+        runtime=plan.runtime,
+        runtime_reason=plan.runtime_reason,
+        precision=plan.precision,
+        steps=plan.updates,
+        resumed_from_step=first_step,
+        final_loss=losses.pop("loss", None),
+        final_losses=losses,
+        sequences=totals.sequences,
+        real_tokens=totals.real_tokens,
+        train_seconds=round(totals.seconds, 3),
+        compile_seconds=round(compiling, 3),
+        peak_memory_mb=round(peak_memory_mb(), 1),
+        plan=planned,
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "pyarrow": pyarrow.__version__,
+            "safetensors": safetensors.__version__,
+        },
+    )

@@ -1,0 +1,73 @@
+"""The training loop, for every runtime."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+
+from ipu_model.checkpoint import Checkpoint, Checkpoints
+from ipu_model.data import RowFolder, UpdateRows
+from ipu_model.errors import NonFiniteLoss
+from ipu_model.history import History
+from ipu_model.plan import Plan
+from ipu_model.process import StopRequest
+from ipu_model.progress import Emit
+from ipu_model.runtime import Runtime
+from ipu_model.schedule import learning_rate
+
+
+@dataclass
+class Totals:
+    """What this process trained; updates before a resume are not counted."""
+
+    sequences: int = 0
+    real_tokens: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often things happen, in updates; changes no weights."""
+
+    log_every: int
+    checkpoint_every: int
+    """0: never, unless SIGTERM asks for one."""
+
+
+def train(
+    runtime: Runtime, rows: RowFolder, plan: Plan, seed: int, peak_learning_rate: float, pace: Pace,
+    first_step: int, checkpoints: Checkpoints, history: History, emit: Emit, stop: StopRequest,
+) -> Totals:  # fmt: skip
+    """Run updates first_step .. plan.updates - 1.
+
+    Raises:
+        NonFiniteLoss: before anything of that update is saved.
+        Terminated: SIGTERM came; a checkpoint holds everything up to here.
+    """
+    totals, order = Totals(), UpdateRows(len(rows), plan.rows_per_update, seed)
+    started, window_tokens, window_started = time.perf_counter(), 0, time.perf_counter()
+    for step in range(first_step, plan.updates):
+        batch = rows.take(order(step))
+        rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate)
+        metrics = runtime.train_step(batch, rate)
+        if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
+            raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), gradient_norm=metrics.gradient_norm)
+        done, now = step + 1, time.perf_counter()
+        totals.sequences += metrics.sequences
+        totals.real_tokens += metrics.real_tokens
+        window_tokens += metrics.real_tokens
+        totals.seconds = now - started
+        history.add(metrics.loss, metrics.parts)
+        if done % pace.log_every == 0 or done == plan.updates:
+            means = history.close_window(done, rate)
+            eta = totals.seconds / (done - first_step) * (plan.updates - done)
+            emit("step", step=done, steps=plan.updates, learning_rate=rate, eta_seconds=round(eta, 1),
+                 real_tokens_per_second=round(window_tokens / (now - window_started), 1), **means)  # fmt: skip
+            window_tokens, window_started = 0, now
+        if stop.requested or (pace.checkpoint_every and done % pace.checkpoint_every == 0):
+            path = checkpoints.save(Checkpoint(done, runtime.state_dict(), runtime.optimizer_state(),
+                                               runtime.rng_state(), history.state()))  # fmt: skip
+            emit("saved", path=str(path))
+        stop.check()
+    return totals

@@ -1,0 +1,148 @@
+"""Tiny row folders and jobs. Runs on Python 3.8 with torch, numpy, pyarrow, safetensors and pytest only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import pyarrow as pa
+
+from ipu_model.job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from ipu_model.rows import MANIFEST, Manifest, row_schema
+
+ROOT = Path(__file__).resolve().parents[2]
+TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
+L, S, P = 24, 3, 4
+CLS, SEP, MASK = 2, 3, 4
+
+
+def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[str, np.ndarray]:
+    """Random but well-formed packed rows: 1 to S sequences of 5 tokens and more, padding at the end."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    columns: Dict[str, np.ndarray] = {
+        "input_ids": np.zeros((rows, L), np.uint16),
+        "token_type_ids": np.zeros((rows, L), np.uint8),
+        "position_ids": np.zeros((rows, L), np.uint16),
+        "sequence_ids": np.zeros((rows, L), np.uint8),
+        "cls_positions": np.full((rows, S), -1, np.int16),
+    }
+    if kind == "pretrain":
+        columns["masked_positions"] = np.zeros((rows, P), np.int16)
+        columns["masked_labels"] = np.full((rows, P), -100, np.int32)
+        columns["next_sentence_labels"] = np.full((rows, S), -100, np.int8)
+    else:
+        columns["start_positions"] = np.full((rows, S), -100, np.int16)
+        columns["end_positions"] = np.full((rows, S), -100, np.int16)
+        columns["feature_ids"] = np.full((rows, S), -1, np.int32)
+    feature = 0
+    for row in range(rows):
+        at = 0
+        for slot in range(int(rng.integers(1, S + 1))):
+            length = int(rng.integers(5, 9 + 8 * (slot == 0)))
+            if at + length > L:
+                break
+            here = slice(at, at + length)
+            columns["input_ids"][row, here] = rng.integers(5, vocab, length)
+            columns["input_ids"][row, at], columns["input_ids"][row, at + length - 1] = CLS, SEP
+            columns["token_type_ids"][row, at + length // 2 : at + length] = 1
+            columns["position_ids"][row, here] = np.arange(length)
+            columns["sequence_ids"][row, here] = slot + 1
+            columns["cls_positions"][row, slot] = at
+            if kind == "pretrain":
+                columns["masked_positions"][row, slot] = at + 1 + int(rng.integers(length - 2))
+                columns["masked_labels"][row, slot] = rng.integers(5, vocab)
+                columns["next_sentence_labels"][row, slot] = rng.integers(2)
+            else:
+                start = int(rng.integers(1, length - 1))
+                columns["start_positions"][row, slot] = at + start
+                columns["end_positions"][row, slot] = at + int(rng.integers(start, length - 1))
+                columns["feature_ids"][row, slot] = feature
+                feature += 1
+            at += length
+    return columns
+
+
+def write_rows(
+    folder: Path, kind: str, columns: Dict[str, np.ndarray], files: int = 1, vocab: int = 60, tokenizer: str = "t" * 64
+) -> Manifest:
+    """Write columns as a row folder of several files."""
+    folder.mkdir(parents=True)
+    rows, length = columns["input_ids"].shape
+    masked = columns["masked_positions"].shape[1] if kind == "pretrain" else 0
+    schema = row_schema(kind, length, columns["cls_positions"].shape[1], masked, vocab)
+    counts = {}
+    for number, part in enumerate(np.array_split(np.arange(rows), files)):
+        name = f"rows-{number:05d}.arrow"
+        with pa.ipc.new_file(str(folder / name), schema) as writer:
+            for half in np.array_split(part, 2):  # several record batches in a file, as real folders have
+                arrays = [
+                    pa.FixedSizeListArray.from_arrays(pa.array(columns[f.name][half].reshape(-1)), f.type.list_size)
+                    for f in schema
+                ]
+                writer.write_batch(pa.record_batch(arrays, schema=schema))
+        counts[name] = len(part)
+    manifest = Manifest(
+        kind=kind, row_length=length, max_sequences=columns["cls_positions"].shape[1], max_predictions=masked,
+        vocab_size=vocab, tokenizer_sha256=tokenizer, seed=0, rows=rows,
+        sequences=int((columns["cls_positions"] >= 0).sum()),
+        real_tokens=int((columns["sequence_ids"] > 0).sum()), files=counts,
+    )  # fmt: skip
+    (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+    return manifest
+
+
+def make_job(folder: Path, kind: str, rows: Path, **changes: Any) -> Job:
+    """A job of a few updates in `folder`."""
+    values: Dict[str, Any] = {
+        "kind": kind,
+        "head": "pretraining" if kind == "pretrain" else "question_answering",
+        "rows": str(rows),
+        "output": str(folder / ("logits.arrow" if kind == "predict" else "model")),
+        "run_folder": str(folder / "run"),
+        "geometry": BatchGeometry(global_batch_size=12, micro_batch_size=4),
+        "runtime": "cpu",
+        "precision": "fp32",
+        "seed": 7,
+        "model": None if kind == "predict" else TINY,
+        "optimizer": OptimizerConfig(learning_rate=1e-2, max_grad_norm=1.0),
+        "schedule": ScheduleConfig(steps=6, warmup_fraction=0.5),
+        "checkpoint_every_updates": 2,
+        "log_every_updates": 3,
+    }
+    return Job(**{**values, **changes})
+
+
+@dataclasses.dataclass
+class Finished:
+    """A job process that ended."""
+
+    code: int
+    events: List[Dict[str, Any]]
+    stderr: str
+
+    def of(self, event: str) -> List[Dict[str, Any]]:
+        return [x for x in self.events if x["event"] == event]
+
+
+def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subprocess.Popen:
+    """Start `python -m ipu_model` on a job, with one thread."""
+    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
+    path = Path(job.run_folder) / "job.json"
+    path.write_text(job.to_json(), encoding="utf-8")
+    command = [sys.executable, "-m", "ipu_model", str(path)]
+    merged = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
+    return subprocess.Popen(
+        command, cwd=str(ROOT), env=merged, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+
+
+def finish(process: subprocess.Popen) -> Finished:
+    """Wait for a job; every line on its stdout must be an event."""
+    out, err = process.communicate(timeout=120)
+    return Finished(process.returncode, [json.loads(line) for line in out.splitlines()], err)
