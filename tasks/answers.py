@@ -48,6 +48,12 @@ class _Spans:
     last: Array
     score: Array
 
+    @staticmethod
+    def of(parts: Sequence[tuple[Array, Array, Array, Array]]) -> _Spans:
+        """The parts one after the other."""
+        nothing = (np.empty(0, np.int64),) * 3 + (np.empty(0),)
+        return _Spans(*(np.concatenate(column) for column in zip(nothing, *parts, strict=True)))
+
 
 def best_answers(
     windows: Windows, contexts: Sequence[str], *, n_best: int, max_answer_length: int
@@ -90,35 +96,54 @@ def _with_probabilities(answers: list[Answer]) -> list[Answer]:
     ]
 
 
-def probable_answers(windows: Windows, context: str, *, top: int, max_answer_length: int) -> list[Answer]:
-    """The most probable answers of one example over all its windows, best first, at most `top`.
+def probable_answers(
+    windows: Windows, context: str, words: Array, *, top: int, max_answer_length: int
+) -> list[Answer]:
+    """The most probable distinct answers of one example over all its windows, best first, at most `top`.
 
     Definition of transformers 4's pipeline: in each window, softmax of the start logits and, apart, of
     the end logits over the context's tokens and [CLS]; then [CLS] is struck out, and a span's score is
     the product of its start and end probability. Spans of different windows are compared as they are.
+    The best span is widened to whole words. Where several spans come to the same characters we keep the
+    best of them; the pipeline repeats them.
+
+    Args:
+        windows: of one example.
+        context: of that example.
+        words: word number of every context token, [C]; the tokens of a word are neighbours.
+        top: answers wanted.
+        max_answer_length: tokens, before widening.
     """
-    spans = _probable_spans(windows, top, max_answer_length)
-    order = np.lexsort((np.arange(len(spans.score)), -spans.score))[:top]
-    return [
-        Answer(context[start:end], start, end, score, score)
-        for (start, end), score in zip(
-            _characters(windows, spans, order).tolist(), spans.score[order].tolist(), strict=True
-        )
-    ]
+    spans = _probable_spans(windows, max_answer_length)
+    found: dict[tuple[int, int], Answer] = {}
+    for index in np.lexsort((np.arange(len(spans.score)), -spans.score)):
+        start, end = _widened(windows, words, *(int(x[index]) for x in (spans.window, spans.first, spans.last)))
+        probability = float(spans.score[index])
+        found.setdefault((start, end), Answer(context[start:end], start, end, probability, probability))
+        if len(found) == top:
+            break
+    return list(found.values())
 
 
-def _probable_spans(windows: Windows, top: int, max_answer_length: int) -> _Spans:
-    """The `top` best spans of every window, in order of windows, then of scores."""
+def _widened(windows: Windows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
+    """Characters of the whole words that tokens first to last touch, as far as the window holds them."""
+    part = slice(windows.bounds[window], windows.bounds[window + 1])
+    here, characters = words[part], windows.characters[part]
+    first = int(np.flatnonzero(here == here[first])[0])
+    last = int(np.flatnonzero(here == here[last])[-1])
+    return int(characters[first, 0]), int(characters[last, 1])
+
+
+def _probable_spans(windows: Windows, max_answer_length: int) -> _Spans:
+    """All allowed spans of every window, in order of windows, first and last tokens."""
     found: list[tuple[Array, Array, Array, Array]] = []
     for window in range(len(windows)):
         part = slice(windows.bounds[window], windows.bounds[window + 1])
         start = _probabilities(windows.cls_logits[window, 0], windows.start_logits[part])
         end = _probabilities(windows.cls_logits[window, 1], windows.end_logits[part])
         first, last = np.nonzero(_allowed(len(start), max_answer_length))
-        score = start[first] * end[last]
-        best = np.argsort(-score, kind="stable")[:top]
-        found.append((np.full(len(best), window), first[best], last[best], score[best]))
-    return _Spans(*(np.concatenate(column) for column in zip(*found, strict=True)))
+        found.append((np.full(len(first), window), first, last, start[first] * end[last]))
+    return _Spans.of(found)
 
 
 def _allowed(tokens: int, max_answer_length: int) -> Array:
@@ -147,7 +172,7 @@ def _best_spans(windows: Windows, keep: int, max_answer_length: int) -> _Spans:
         _best_spans_of_block(windows, first, min(first + _WINDOWS_AT_ONCE, len(windows)), keep, max_answer_length)
         for first in range(0, len(windows), _WINDOWS_AT_ONCE)
     ]
-    return _Spans(*(np.concatenate(column) for column in zip(*blocks, strict=True)))
+    return _Spans.of(blocks)
 
 
 def _best_spans_of_block(

@@ -13,6 +13,8 @@ from tests.tasks.window_files import Window, words, write_windows
 
 CONTEXT = "the red house by the sea"
 TOKENS = words(CONTEXT)
+APART = np.arange(10)
+"""Every token is a word of its own."""
 
 
 def read(folder: Path, windows: list[Window], examples: int = 1) -> Windows:
@@ -116,7 +118,7 @@ def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Pa
     # Weights e**x: start [CLS] 1, tokens 2 and 4 -> 4/7; end [CLS] 1, tokens 1 and 8 -> 8/10.
     log = math.log
     window = Window(0, words("no one"), [log(2), log(4)], [log(1), log(8)], outside=0.0)
-    found = probable_answers(read(tmp_path, [window]), "no one", top=3, max_answer_length=15)
+    found = probable_answers(read(tmp_path, [window]), "no one", APART, top=3, max_answer_length=15)
     assert [(a.text, round(a.score, 6)) for a in found] == [
         ("one", round(4 / 7 * 8 / 10, 6)),
         ("no one", round(2 / 7 * 8 / 10, 6)),
@@ -127,15 +129,46 @@ def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Pa
 def test_probable_answers_take_every_pair_into_account(tmp_path: Path) -> None:
     # The best start and the best end exclude each other; the best valid pair has neither alone at the top.
     window = Window(0, words("a b c"), start=[0, 0, 5], end=[5, 4, 0])
-    best = probable_answers(read(tmp_path, [window]), "a b c", top=1, max_answer_length=15)[0]
+    best = probable_answers(read(tmp_path, [window]), "a b c", APART, top=1, max_answer_length=15)[0]
     assert best.text == "a"  # 0 + 5 beats 5 + 0 by coming first
 
 
 def test_windows_are_compared_by_their_own_probabilities(tmp_path: Path) -> None:
     sure = Window(0, TOKENS[:2], start=[0, 6], end=[0, 6], outside=-9)
     unsure = Window(0, TOKENS[2:4], start=[9, 9], end=[9, 9], outside=9)  # higher logits, but spread out
-    best = probable_answers(read(tmp_path, [unsure, sure]), CONTEXT, top=1, max_answer_length=15)[0]
+    best = probable_answers(read(tmp_path, [unsure, sure]), CONTEXT, APART, top=1, max_answer_length=15)[0]
     assert best.text == "red"
+
+
+PIECES = [(0, 2), (2, 6), (7, 10), (10, 13)]  # Po-dium mod-els
+"""Two words of two tokens each."""
+
+
+def test_a_part_of_a_word_is_widened_to_the_word(tmp_path: Path) -> None:
+    window = Window(0, PIECES, start=[0, 9, 0, 0], end=[0, 0, 9, 0])
+    best = probable_answers(
+        read(tmp_path, [window]), "Podium models", np.array([0, 0, 1, 1]), top=1, max_answer_length=15
+    )[0]
+    assert (best.text, best.start, best.end) == ("Podium models", 0, 13)
+
+
+def test_a_word_that_the_window_cuts_is_widened_as_far_as_it_is_there(tmp_path: Path) -> None:
+    window = Window(0, PIECES[1:3], start=[0, 9], end=[0, 9])
+    best = probable_answers(read(tmp_path, [window]), "Podium models", np.array([0, 1]), top=1, max_answer_length=15)
+    assert best[0].text == "mod"
+
+
+def test_spans_that_widen_to_the_same_words_are_one_answer(tmp_path: Path) -> None:
+    window = Window(0, PIECES, start=[3, 3, 0, 0], end=[3, 3, 0, 0])
+    found = probable_answers(
+        read(tmp_path, [window]), "Podium models", np.array([0, 0, 1, 1]), top=9, max_answer_length=15
+    )
+    assert [answer.text for answer in found] == ["Podium", "Podium models", "models"]
+
+
+def test_no_context_token_gives_no_probable_answer(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, [], [], [])])
+    assert probable_answers(windows, " ", np.empty(0), top=1, max_answer_length=15) == []
 
 
 def test_ten_thousand_windows_take_a_few_seconds_at_most() -> None:

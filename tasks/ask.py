@@ -1,0 +1,193 @@
+"""Ask a model a question about a text.
+
+    python -m tasks.ask MODEL "question" --context "..." [--top N] [--json]
+
+MODEL is a published folder, a model folder with --tokenizer, or the name of a Hub repository. The answer is
+the one that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features,
+packed rows, predict job, spans.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks import artifacts
+from tasks.errors import InputError, run_main
+from tasks.question_model import QuestionModel, WindowShape, find_model
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from tasks.answers import Answer
+    from tasks.features import Features
+
+MAX_ANSWER_LENGTH = 15
+"""The pipeline's default (max_answer_len)."""
+ROWS_AT_ONCE = 8
+
+
+def ask(
+    model: QuestionModel,
+    question: str,
+    context: str,
+    shape: WindowShape,
+    *,
+    top: int = 1,
+    max_answer_length: int = MAX_ANSWER_LENGTH,
+    runtime: str = "cpu",
+) -> list[Answer]:
+    """The most probable answers, best first, at most `top`, at least one.
+
+    Args:
+        model: from `find_model`.
+        question: what is asked.
+        context: the text that holds the answer.
+        shape: from `WindowShape.for_model`.
+        top: distinct answers wanted.
+        max_answer_length: tokens.
+        runtime: cpu, cuda, ipu or auto. In fp32 everywhere but on the IPU.
+
+    Raises:
+        InputError: question or context empty, or the question too long for a window.
+        DeviceJobFailed: the model cannot be used on this device.
+    """
+    from tasks.answers import probable_answers
+    from tasks.encoding import load_tokenizer
+    from tasks.windows import read_windows
+
+    for what, text in (("question", question), ("context", context)):
+        if not text.strip():
+            raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
+    tokenizer = load_tokenizer(model.tokenizer)
+    features, words = _features(tokenizer, question, context, shape)
+    with tempfile.TemporaryDirectory(prefix="podium-ask-") as scratch:
+        folder = Path(scratch)
+        _predict(model, tokenizer, features, shape.row_length, folder, runtime)
+        windows = read_windows(folder / "rows" / artifacts.FEATURES, folder / "logits.arrow", ["question"])
+    answers = probable_answers(windows, context, words, top=top, max_answer_length=max_answer_length)
+    if not answers:
+        raise InputError("the tokenizer finds no token in the context: it holds only characters that are dropped")
+    return answers
+
+
+def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:
+    """The windows, and the word number of every context token in them."""
+    import numpy as np
+
+    from tasks.features import SPECIAL_PER_FEATURE, make_features, windows
+
+    length = len(tokenizer.encode(question, add_special_tokens=False).ids)
+    room = shape.row_length - SPECIAL_PER_FEATURE - length
+    if room <= shape.doc_stride:
+        most = length + room - shape.doc_stride - 1
+        raise InputError(
+            f"the question has {length} tokens, at most {most} fit beside a context (windows of "
+            f"{shape.row_length} tokens that share {shape.doc_stride}); shorten it, or set --row-length "
+            "and --doc-stride"
+        )
+    features = make_features(
+        tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=max(length, 1)
+    )
+    numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids, dtype=np.int64)
+    parts = [numbers[start:stop] for start, stop in windows(len(numbers), room, shape.doc_stride)]
+    return features, np.concatenate(parts)
+
+
+def _predict(
+    model: QuestionModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, runtime: str
+) -> None:
+    """Write folder/rows and folder/logits.arrow."""
+    from tasks.device_job import BatchGeometry, Job, run_device_job
+    from tasks.squad_rows import write_rows
+
+    write_rows(
+        folder / "rows",
+        features,
+        ["question"],
+        row_length=row_length,
+        max_sequences=1,
+        vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
+        tokenizer_sha256=artifacts.sha256_of(model.tokenizer / "tokenizer.json"),
+    )
+    job = Job(
+        kind="predict",
+        head="question_answering",
+        rows=str(folder / "rows"),
+        output=str(folder / "logits.arrow"),
+        run_folder=str(folder / "run"),
+        geometry=BatchGeometry(ROWS_AT_ONCE, ROWS_AT_ONCE),
+        runtime=runtime,
+        precision="auto" if runtime == "ipu" else "fp32",
+        init_checkpoint=str(model.folder.resolve()),
+    )
+    run_device_job(job, say=lambda _: None)  # standard output belongs to the answer
+
+
+def as_json(answers: list[Answer]) -> str:
+    """The best answer under the pipeline's keys (answer, score, start, end), and all of them in `answers`."""
+    records = [{"answer": a.text, "score": round(a.score, 6), "start": a.start, "end": a.end} for a in answers]
+    return json.dumps({**records[0], "answers": records}, ensure_ascii=False, indent=2)
+
+
+def _read_context(arguments: argparse.Namespace) -> str:
+    if arguments.context is not None:
+        return str(arguments.context)
+    try:
+        if arguments.context_file == "-":
+            return sys.stdin.buffer.read().decode("utf-8-sig")
+        return Path(arguments.context_file).read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{arguments.context_file} is not there: --context-file names a text file, or -") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{arguments.context_file} is not UTF-8 text ({error}); convert it first") from None
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
+    return int(text)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Ask a model a question about a text.")
+    parser.add_argument("model", help="published folder, model folder, or Hub repository")
+    parser.add_argument("question")
+    context = parser.add_mutually_exclusive_group(required=True)
+    context.add_argument("--context", help="the text that holds the answer")
+    context.add_argument("--context-file", metavar="FILE", help="a file that holds it; - reads standard input")
+    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="where the model folder has none")
+    parser.add_argument("--top", type=_positive, default=1, metavar="N", help="answers to show")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--row-length", type=_positive, metavar="TOKENS", help="of a window (384)")
+    parser.add_argument("--doc-stride", type=_positive, metavar="TOKENS", help="that windows share (128)")
+    parser.add_argument("--max-answer-length", type=_positive, default=MAX_ANSWER_LENGTH, metavar="TOKENS")
+    parser.add_argument("--runtime", choices=("cpu", "cuda", "ipu", "auto"), default="cpu")
+    return parser
+
+
+def main() -> None:
+    arguments = _parser().parse_args()
+    model = find_model(arguments.model, arguments.tokenizer)
+    answers = ask(
+        model,
+        arguments.question,
+        _read_context(arguments),
+        WindowShape.for_model(model, arguments.row_length, arguments.doc_stride),
+        top=arguments.top,
+        max_answer_length=arguments.max_answer_length,
+        runtime=arguments.runtime,
+    )
+    if arguments.json:
+        print(as_json(answers))
+        return
+    for answer in answers:
+        print(f"{' '.join(answer.text.split())}  (score {answer.score:.4f})")
+
+
+if __name__ == "__main__":
+    run_main(main)
