@@ -112,8 +112,8 @@ def evaluated_on(parameters: Mapping[str, Any]) -> tuple[str, str]:
 def _introduction(facts: CardFacts) -> str:
     config = facts.config
     shape = (
-        f"{config['num_hidden_layers']} layers, hidden size {config['hidden_size']}, "
-        f"{config['num_attention_heads']} heads, {config['vocab_size']:,} vocabulary entries"
+        f"number of layers {config['num_hidden_layers']}, hidden size {config['hidden_size']}, "
+        f"attention heads {config['num_attention_heads']}, vocabulary entries {config['vocab_size']:,}"
     )
     trained = (
         "pre-trained in two phases and fine-tuned"
@@ -144,7 +144,7 @@ def _scores(facts: CardFacts) -> str:
 
 
 def _training(facts: CardFacts) -> str:
-    parameters, rows = facts.parameters, facts.provenance["data"]["rows"]
+    parameters = facts.parameters
     lines = ["| stage | updates | sequences per update | peak learning rate | data |", "|---|---|---|---|---|"]
     if parameters["pretrain"]["enabled"]:
         for phase in ("phase1", "phase2"):
@@ -152,33 +152,52 @@ def _training(facts: CardFacts) -> str:
             length = parameters["pretrain_rows"][phase]["row_length"]
             lines.append(
                 f"| {phase}: masked tokens and next sentence, rows of {length} tokens | {values['steps']:,} | "
-                f"{values['global_batch_size']} | {values['learning_rate']:g} | {_data(rows.get(phase))} |"
+                f"{_batch_and_data(facts, values, f'pretrain-{phase}', phase)} |"
             )
     tune = parameters["finetune"]
+    steps = facts.provenance["training"].get("finetune", {}).get("steps")
+    updates = f"{tune['epochs']:g} epochs" + ("" if steps is None else f", {steps:,}")
     lines.append(
-        f"| fine-tuning on questions, rows of {parameters['squad_rows']['row_length']} tokens | "
-        f"{tune['epochs']:g} epochs | {tune['global_batch_size']} | {tune['learning_rate']:g} | "
-        f"{_data(rows.get('squad-train'))} |"
+        f"| fine-tuning on questions, rows of {parameters['squad_rows']['row_length']} tokens | {updates} | "
+        f"{_batch_and_data(facts, tune, 'finetune', 'squad-train')} |"
     )
-    device = parameters["device"]
+    optimizers = f"{tune['optimizer']} for fine-tuning"
+    if parameters["pretrain"]["enabled"]:
+        optimizers = f"{parameters['pretrain']['optimizer']} for pre-training, {optimizers}"
     return (
-        f"## Training\n\n{chr(10).join(lines)}\n\n"
-        f"Optimizers: {parameters['pretrain']['optimizer']} for pre-training, {tune['optimizer']} for fine-tuning; "
-        f"linear warm-up, then linear decay. Runtime `{device['runtime']}`, precision `{device['precision']}`."
+        "## Training\n\n" + "\n".join(lines) + f"\n\nOptimizer: {optimizers}; linear warm-up, then linear decay."
     )
 
 
-def _data(counts: Mapping[str, Any] | None) -> str:
-    if not counts or "sequences" not in counts or "real_tokens" not in counts:
-        return "not recorded"
-    return f"{counts['sequences']:,} sequences, {counts['real_tokens']:,} tokens"
+def _batch_and_data(facts: CardFacts, values: Mapping[str, Any], training: str, rows: str) -> str:
+    """The cells after the updates; runtime and final loss where the training recorded them."""
+    counts = facts.provenance["data"]["rows"].get(rows, {})
+    data = "not recorded"
+    if "sequences" in counts and "real_tokens" in counts:
+        data = f"{counts['sequences']:,} sequences, {counts['real_tokens']:,} tokens"
+    done = facts.provenance["training"].get(training, {})
+    if done.get("final_loss") is not None:
+        data += f"; final loss {done['final_loss']:.4f}"
+    if "runtime" in done and "precision" in done:
+        data += f" ({done['runtime']}, {done['precision']})"
+    return f"{values['global_batch_size']} | {values['learning_rate']:g} | {data}"
 
 
 def _gate(facts: CardFacts) -> str:
-    reasons = [str(reason) for reason in facts.gate.get("reasons", [])] or ["no objection"]
     verdict = "accepted" if facts.gate.get("accepted") else "rejected"
-    listed = "\n".join(f"- {reason}" for reason in reasons)
-    return f"## Release gate\n\nThe gate **{verdict}** this model:\n\n{listed}"
+    lines = [f"## Release gate\n\nThe gate **{verdict}** this model."]
+    reasons = [f"- {reason}" for reason in facts.gate.get("reasons", [])]
+    if reasons:
+        lines.append("\n".join(reasons))
+    checks = facts.gate.get("checks", [])
+    if checks:
+        table = ["| check | passed | found | required |", "|---|---|---|---|"]
+        table += [
+            f"| {check['name']} | {'yes' if check['ok'] else 'no'} | {check['found']} | {check['required']} |"
+            for check in checks
+        ]
+        lines.append("\n".join(table))
+    return "\n\n".join(lines)
 
 
 USAGE = '''```python
@@ -199,7 +218,7 @@ with torch.no_grad():
     output = model(**encoded)
 scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]  # of every start and end
 in_context = torch.tensor([segment == 1 for segment in encoded.sequence_ids(0)])
-allowed = (in_context[:, None] & in_context[None, :]).triu().tril({longest} - 1)
+allowed = (in_context[:, None] & in_context[None, :]).triu().tril({further})
 first, last = divmod(int(scores.masked_fill(~allowed, float("-inf")).argmax()), len(offsets))
 print(context[offsets[first][0] : offsets[last][1]])
 ```'''
@@ -209,7 +228,7 @@ def _usage(facts: CardFacts) -> str:
     code = USAGE.format(
         name=facts.name,
         length=facts.parameters["squad_rows"]["row_length"],
-        longest=facts.parameters["evaluate"]["max_answer_length"],
+        further=facts.parameters["evaluate"]["max_answer_length"] - 1,
     )
     return (
         "## Use\n\nWith transformers 4 or 5 (5 dropped the `question-answering` pipeline; 4 still has it: "

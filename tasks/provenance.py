@@ -26,6 +26,9 @@ PACKAGES = (
     "safetensors", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
+TRAININGS = ("pretrain-phase1", "pretrain-phase2", "finetune")
+TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision")
+"""What a training did; how fast, and in how much memory, belongs to the host."""
 
 
 def provenance(parameters: Mapping[str, Any], root: Path = Path()) -> dict[str, Any]:
@@ -51,6 +54,7 @@ def provenance(parameters: Mapping[str, Any], root: Path = Path()) -> dict[str, 
         "packages": package_versions(),
         "python": platform.python_version(),
         "data": {"verdicts": data_verdicts(root), "rows": row_counts(root)},
+        "training": training_figures(root),
         "model": _small_json(root / artifacts.SQUAD_MODEL / "podium.json"),
     }
 
@@ -139,6 +143,16 @@ def row_counts(root: Path) -> dict[str, Any]:
     return counts
 
 
+def training_figures(root: Path) -> dict[str, Any]:
+    """Per training: updates, sequences, real tokens, final loss, runtime, precision (from metrics/<name>.json)."""
+    found = {name: _small_json(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS}
+    return {
+        name: {key: values[key] for key in TRAINING_FIGURES if key in values}
+        for name, values in found.items()
+        if values is not None
+    }
+
+
 def read_json(path: Path, made_by: str) -> dict[str, Any]:
     """A JSON object without NaN or Infinity.
 
@@ -173,5 +187,5 @@ def finite(value: Any, name: str) -> float:
         PublishError: it is no number, or not a finite one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise PublishError(f"{name}={value!r} must be a finite number: run `dvc repro evaluate` again; nothing published")
+        raise PublishError(f"{name}={value!r} must be a finite number: run `dvc repro evaluate`; nothing was published")
     return float(value)

@@ -10,9 +10,10 @@ from tasks import artifacts
 from tasks.params import Params, check, read_yaml
 
 PROJECT = Path(__file__).resolve().parents[2]
-WORDS = (
-    "[PAD] [UNK] [CLS] [SEP] [MASK] where does the river rise ? in northern hills and ends a lake . who found"
-).split()
+WORDS = [
+    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "does", "the", "river", "rise", "?", "in", "northern",
+    "hills", "and", "ends", "a", "lake", ".", "who", "found",
+]  # fmt: skip
 
 
 def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
@@ -32,6 +33,10 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
         root / artifacts.rows_folder("squad-train") / "manifest.json",
         {"rows": 40, "sequences": 100, "real_tokens": 4321, "row_length": 128},
     )
+    _json(
+        root / artifacts.METRICS / "finetune.json",
+        {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "train_seconds": 12.5},
+    )
     write_gate(root, accepted=accepted)
     return root
 
@@ -48,8 +53,8 @@ def write_gate(root: Path, *, accepted: bool = True) -> None:
         root / artifacts.GATE,
         {
             "accepted": accepted,
-            "reasons": ["f1 94.57 reaches the floor 85.00"] if accepted else ["f1 12.30 is under the floor 85.00"],
-            "checks": [],
+            "reasons": [] if accepted else ["f1 12.30 is under the floor 85.00"],
+            "checks": [{"name": "f1", "ok": accepted, "found": 94.5678 if accepted else 12.3, "required": 85.0}],
             "metrics": {"exact_match": METRICS["exact_match"], "f1": METRICS["f1"]},
             "model_sha256": artifacts.sha256_of(root / artifacts.SQUAD_MODEL / "model.safetensors"),
             "predictions_sha256": artifacts.sha256_of(root / artifacts.SQUAD_PREDICTIONS),
