@@ -24,6 +24,8 @@ FEATURES = "features.parquet"
 """Beside the rows of questions: one line per feature (window), in order of feature id."""
 
 VALIDATION = Path("reports/validation")
+DATA_DOCS = Path("reports/data_docs")
+"""Great Expectations' own pages, one folder per data set, where validate.data_docs is on."""
 MODELS = Path("models")
 SQUAD_MODEL = MODELS / "squad"
 PREDICTIONS = Path("predictions")

@@ -76,7 +76,7 @@ class DataSet(Protocol):
         ...
 
     def statistics(self) -> dict[str, Any]:
-        """{"numbers": {label: value}, "histograms": [histogram(...)]} for the page."""
+        """{"numbers": {label: value}, "histograms": [Lengths.histogram(...)]} for the page."""
         ...
 
 
@@ -114,6 +114,7 @@ def verdict(
     data: DataSet, rows: int, findings: Sequence[Finding], not_checked: Sequence[Check], statistics: dict[str, Any]
 ) -> dict[str, Any]:
     """The content of reports/validation/<name>.json; equal data give equal verdicts."""
+    numbers = [{"name": name, "value": value} for name, value in statistics["numbers"].items()]
     return {
         "data": data.name,
         "valid": all(finding.ok for finding in findings) and not not_checked,
@@ -121,7 +122,7 @@ def verdict(
         "record": data.record,
         "checks": [finding.to_values() for finding in findings],
         "not_checked": [check.name for check in not_checked],
-        "statistics": statistics,
+        "statistics": {"numbers": numbers, "histograms": statistics["histograms"]},
     }
 
 
@@ -150,6 +151,13 @@ def short(text: str) -> str:
     return line if len(line) <= MAX_EXAMPLE_CHARACTERS else line[: MAX_EXAMPLE_CHARACTERS - 3] + "..."
 
 
+def differing(differences: Sequence[str]) -> str:
+    """What was found of something that is compared: "as required", "1 difference", ..."""
+    if not differences:
+        return "as required"
+    return f"{len(differences)} difference{'s' * (len(differences) > 1)}"
+
+
 def number(value: float) -> str:
     """A count with thousands separators, or a share with four significant digits."""
     return f"{int(value):,}" if float(value).is_integer() else f"{value:.4g}"
@@ -171,25 +179,3 @@ def gathered(frames: Iterable[Frame], records: int = FRAME_RECORDS) -> Iterator[
 
 def _joined(frames: Sequence[Frame]) -> Frame:
     return {name: np.concatenate([frame[name] for frame in frames]) for name in frames[0]}
-
-
-def histogram(title: str, unit: str, counts: np.ndarray, bins: int = 32) -> dict[str, Any]:
-    """Histogram of small integers, at most `bins` bars of equal width; `counts[v]` = how often v was seen."""
-    seen = np.flatnonzero(counts)
-    if not len(seen):
-        return {"title": title, "unit": unit, "edges": [0, 1], "counts": [0]}
-    low, high = int(seen[0]), int(seen[-1]) + 1
-    width = -(-(high - low) // bins)
-    edges = list(range(low, high, width))
-    return {
-        "title": title,
-        "unit": unit,
-        "edges": [*edges, edges[-1] + width],
-        "counts": [int(counts[edge : edge + width].sum()) for edge in edges],
-    }
-
-
-def mean(counts: np.ndarray) -> float:
-    """Mean of the integers counted in `counts`, rounded to two decimals; 0 when there are none."""
-    total = int(counts.sum())
-    return round(float((counts * np.arange(len(counts))).sum()) / total, 2) if total else 0.0

@@ -10,15 +10,14 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import text_features
-from tasks.checks import RECORD, Check, Frame, Totals, gathered
+from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.errors import InputError
+from tasks.histograms import Lengths
 from tasks.params import ValidateParams
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30
 """Characters that the longest document must exceed: five or six words. Sentence pairs need more than titles."""
-LENGTH_EDGES = [0, *(int(digit * 10**power) for power in range(1, 9) for digit in (1, 2, 5))]
-"""Bins of the document lengths: 0, 10, 20, 50, 100, ... characters."""
 LOOK = "look at corpus.path, corpus.text_column and corpus.layout in params.yaml"
 
 
@@ -40,13 +39,13 @@ class CorpusData:
         self.total_checks: Sequence[Check] = _total_checks(limits)
         self.record_checks: Sequence[Check] = _record_checks(limits)
         self._ids = text_features.Keys()
-        self._documents = self._characters = self._control = self._longest = 0
-        self._lengths = np.zeros(len(LENGTH_EDGES), np.int64)
+        self._lengths = Lengths()
+        self._control = 0
         self._worst: list[tuple[int, str]] = []
 
     def prepare(self) -> Totals:
         differences = [text for path in self.files for text in text_features.schema_differences(path, SCHEMA)]
-        return Totals({"schema": len(differences)}, {"schema": differences})
+        return Totals({"schema": len(differences)}, {"schema": differences}, {"schema": differing(differences)})
 
     def frames(self) -> Iterator[Frame]:
         return gathered(
@@ -58,21 +57,16 @@ class CorpusData:
         no_id = text_features.is_missing(batch.column("document_id"))
         characters = text_features.characters(batch.column("text"))
         control = text_features.control_characters(batch.column("text"))
-        lines = np.arange(self._documents, self._documents + len(ids))
-        labels = np.where(no_id == 1, [f"document number {line}" for line in lines], ids)
+        first = self._lengths.count
+        labels = [key.strip() or f"document number {first + i}" for i, key in enumerate(ids)]
         self._ids.add(ids[no_id == 0])
-        self._documents += len(ids)
-        self._characters += int(characters.sum())
+        self._lengths.add(characters)
         self._control += int(control.sum())
-        self._longest = max(self._longest, int(characters.max(initial=0)))
-        self._lengths += np.bincount(
-            np.searchsorted(LENGTH_EDGES, characters, side="right") - 1, minlength=len(LENGTH_EDGES)
-        )
         worst = np.argsort(-control, kind="stable")[:3]
         self._worst += [(-int(control[i]), labels[i]) for i in worst if control[i]]
         self._worst = sorted(self._worst)[:3]
         return {
-            RECORD: labels.astype(object),
+            RECORD: np.array(labels, dtype=object),
             "ids_present": no_id,
             "titles_present": batch.column("title").is_null().to_numpy(zero_copy_only=False).astype(np.int64),
             "texts_present": text_features.is_missing(batch.column("text")),
@@ -90,36 +84,28 @@ class CorpusData:
         worst = [f"{label}: {-count:,} such characters" for count, label in self._worst]
         return Totals(
             {
-                "documents": self._documents,
+                "documents": self._lengths.count,
                 "ids_unique": repeated,
-                "control_characters": self._control / max(1, self._characters),
-                "longest_document": self._longest,
+                "control_characters": self._control / max(1, self._lengths.sum),
+                "longest_document": self._lengths.largest,
             },
             {"ids_unique": examples, "control_characters": worst},
-            {"ids_unique": f"{repeated:,} of {self._documents:,} documents repeat an id"},
+            {"ids_unique": f"{repeated:,} of {self._lengths.count:,} documents repeat an id"},
         )
 
     def statistics(self) -> dict[str, Any]:
-        filled = np.flatnonzero(self._lengths)
-        last = int(filled[-1]) if len(filled) else 0
-        first = int(filled[0]) if len(filled) else 0
+        lengths = self._lengths
         return {
             "numbers": {
-                "documents": self._documents,
-                "characters": self._characters,
-                "mean characters of a document": round(self._characters / max(1, self._documents), 1),
-                "characters of the longest document": self._longest,
-                "control and replacement characters": self._control,
+                "documents": lengths.count,
+                "characters": lengths.sum,
+                "mean characters of a document": lengths.mean,
+                "median": lengths.quantile(0.5),
+                "longest": lengths.largest,
+                "control characters and U+FFFD": self._control,
                 "files": len(self.files),
             },
-            "histograms": [
-                {
-                    "title": "Length of documents",
-                    "unit": "characters",
-                    "edges": [*LENGTH_EDGES, 10 * LENGTH_EDGES[-1]][first : last + 2],
-                    "counts": [int(count) for count in self._lengths[first : last + 1]],
-                }
-            ],
+            "histograms": [lengths.histogram("Length of documents", "characters")],
         }
 
 

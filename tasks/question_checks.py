@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import text_features
-from tasks.checks import RECORD, Check, Frame, Totals, gathered, histogram, mean
+from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.errors import InputError
+from tasks.histograms import Lengths
 from tasks.params import ValidateParams
 
 SPLITS = ("train", "dev")
@@ -24,8 +25,6 @@ SCHEMA = pa.schema(
         ("answers", pa.list_(pa.struct([("text", pa.string()), ("answer_start", pa.int32())]))),
     ]
 )
-LONGEST_SHOWN = 2_000
-"""Lengths above it fall into the last bar of a histogram."""
 LOOK = "look at questions.train_path and questions.dev_path in params.yaml"
 
 
@@ -50,14 +49,11 @@ class QuestionData:
         self._ids = text_features.Keys()
         self._pairs = {split: text_features.Keys() for split in SPLITS}
         self._count = dict.fromkeys(SPLITS, 0)
-        self._lengths = {
-            name: np.zeros(LONGEST_SHOWN + 1, np.int64) for name in ("context", "question", "answer")
-        }
-        self._answers = 0
+        self._lengths = {name: Lengths() for name in ("context", "question", "answer")}
 
     def prepare(self) -> Totals:
         differences = [text for path in self.files.values() for text in _differences(path)]
-        return Totals({"schema": len(differences)}, {"schema": differences})
+        return Totals({"schema": len(differences)}, {"schema": differences}, {"schema": differing(differences)})
 
     def frames(self) -> Iterator[Frame]:
         return gathered(
@@ -92,14 +88,12 @@ class QuestionData:
 
     def _note_lengths(self, batch: pa.RecordBatch, answers: list[list[dict[str, Any] | None] | None]) -> None:
         texts = [(one or {}).get("text") or "" for given in answers for one in given or []]
-        self._answers += len(texts)
         for name, column in (
             ("context", batch.column("context")),
             ("question", batch.column("question")),
             ("answer", pa.array(texts, pa.string())),
         ):
-            lengths = np.minimum(text_features.characters(column), LONGEST_SHOWN)
-            self._lengths[name] += np.bincount(lengths, minlength=LONGEST_SHOWN + 1)
+            self._lengths[name].add(text_features.characters(column))
 
     def totals(self) -> Totals:
         repeated, repeated_ids = self._ids.repetitions(
@@ -143,11 +137,11 @@ class QuestionData:
         return {
             "numbers": {
                 **{f"{split} questions": count for split, count in self._count.items()},
-                "answers": self._answers,
-                **{f"mean characters of a {name}": mean(counts) for name, counts in self._lengths.items()},
+                "answers": self._lengths["answer"].count,
+                **{f"mean characters of a {name}": lengths.mean for name, lengths in self._lengths.items()},
             },
             "histograms": [
-                histogram(f"Length of {name}s", "characters", counts) for name, counts in self._lengths.items()
+                lengths.histogram(f"Length of {name}s", "characters") for name, lengths in self._lengths.items()
             ],
         }
 

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import artifacts, row_features, text_features
-from tasks.checks import RECORD, Check, Frame, Totals, gathered, histogram, mean
+from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.errors import InputError
+from tasks.histograms import Lengths
 from tasks.row_features import Columns, Sequences
 from tasks.row_requirements import RowLimits, prerequisites, record_checks, total_checks
 from tasks.rows import Manifest, read_manifest, row_schema
@@ -56,7 +57,9 @@ class RowData:
             self.manifest.max_predictions,
             self.manifest.vocab_size,
         )
-        self.limits = RowLimits(name, self.manifest, self.vocab_size, max_positions, masked_fraction or 0.0)
+        self.limits = RowLimits(
+            name, self.manifest, self.vocab_size, self.tokenizer_sha256, max_positions, masked_fraction or 0.0
+        )
         self.prerequisites: Sequence[Check] = prerequisites(self.folder, self.limits)
         self.total_checks: Sequence[Check] = total_checks(self.limits)
         self.record_checks: Sequence[Check] = record_checks(self.limits)
@@ -64,15 +67,13 @@ class RowData:
         self._seen: dict[str, int] = dict.fromkeys(
             ("rows", "sequences", "real_tokens", "masked", "random_next", "answered", "labelled", "nulls"), 0
         )
-        self._tokens_per_sequence = np.zeros(self.manifest.row_length + 1, np.int64)
-        self._sequences_per_row = np.zeros(self.manifest.row_length + 1, np.int64)
-        self._masked_per_row = np.zeros(self.manifest.max_predictions + 1, np.int64)
+        self._tokens_per_sequence, self._sequences_per_row, self._masked_per_row = Lengths(), Lengths(), Lengths()
         self._windows: Columns = {}
         self._window_ids = np.zeros(0, np.int64)
         self._feature_seen = np.zeros(0, np.int64)
 
     def prepare(self) -> Totals:
-        examples: dict[str, list[str]] = {"schema": [], "manifest_files": [], "tokenizer": []}
+        examples: dict[str, list[str]] = {"schema": [], "manifest_files": []}
         for name, rows in self.manifest.files.items():
             file = _open(self.folder / name)
             found = sum(file.get_batch(i).num_rows for i in range(file.num_record_batches))
@@ -90,9 +91,8 @@ class RowData:
         if not self._is_pretrain:
             examples["schema"] += self._read_windows()
         same = self.manifest.tokenizer_sha256 == self.tokenizer_sha256
-        shown = {
-            "tokenizer": f"rows of {self.manifest.tokenizer_sha256}" if not same else "rows of this tokenizer"
-        }
+        shown = {name: differing(examples[name]) for name in ("schema", "manifest_files")}
+        shown["tokenizer"] = f"rows of tokenizer {self.manifest.tokenizer_sha256}"
         return Totals(
             {
                 "schema": len(examples["schema"]),
@@ -139,7 +139,7 @@ class RowData:
         if self._is_pretrain:
             features.update(row_features.mask_features(rows, found, self.vocab_size))
             features.update(row_features.next_sentence_features(rows, found))
-            self._masked_per_row += np.bincount(features["masked"], minlength=len(self._masked_per_row))
+            self._masked_per_row.add(features["masked"])
         else:
             features.update(row_features.answer_features(rows, found, self._windows))
             ids = rows["feature_ids"].reshape(-1)
@@ -157,8 +157,8 @@ class RowData:
         for name in ("sequences", "masked", "random_next", "answered", "labelled"):
             if name in features:
                 self._seen[name] += int(features[name].sum())
-        self._tokens_per_sequence += np.bincount(found.length, minlength=len(self._tokens_per_sequence))
-        self._sequences_per_row += np.bincount(found.per_row, minlength=len(self._sequences_per_row))
+        self._tokens_per_sequence.add(found.length)
+        self._sequences_per_row.add(found.per_row)
 
     def _matrix(self, column: pa.FixedSizeListArray) -> np.ndarray:
         """[n, width] of a column, without a copy; nulls, which no column may have, are counted and read as 0."""
@@ -206,17 +206,17 @@ class RowData:
             "sequences per row": round(seen["sequences"] / max(1, seen["rows"]), 3),
             "real tokens": seen["real_tokens"],
             "share of real tokens": round(seen["real_tokens"] / max(1, seen["rows"] * manifest.row_length), 4),
-            "mean tokens of a sequence": mean(self._tokens_per_sequence),
+            "mean tokens of a sequence": self._tokens_per_sequence.mean,
         }
         histograms = [
-            histogram("Length of sequences", "tokens", self._tokens_per_sequence),
-            histogram("Sequences in a row", "sequences", self._sequences_per_row),
+            self._tokens_per_sequence.histogram("Length of sequences", "tokens"),
+            self._sequences_per_row.histogram("Sequences in a row", "sequences"),
         ]
         if self._is_pretrain:
             numbers["masked tokens"] = seen["masked"]
             numbers["share of masked tokens"] = round(seen["masked"] / max(1, seen["real_tokens"]), 4)
             numbers["share of random next sentences"] = round(seen["random_next"] / max(1, seen["sequences"]), 4)
-            histograms.append(histogram("Masked tokens in a row", "tokens", self._masked_per_row))
+            histograms.append(self._masked_per_row.histogram("Masked tokens in a row", "tokens"))
         else:
             numbers["labelled sequences"] = seen["labelled"]
             numbers["sequences with an answer"] = seen["answered"]

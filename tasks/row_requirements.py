@@ -24,6 +24,8 @@ class RowLimits:
     manifest: Manifest
     vocab_size: int
     """Of data/tokenizer."""
+    tokenizer_sha256: str
+    """Of its tokenizer.json."""
     max_positions: int
     masked_fraction: float
 
@@ -44,7 +46,8 @@ def prerequisites(folder: Path, limits: RowLimits) -> tuple[Check, ...]:
         Check("schema", "all", f"the columns and types of a {limits.manifest.kind} row, "
               f"{limits.manifest.row_length} tokens long", again, maximum=0),
         Check("manifest_files", "manifest.json", "the files and rows that manifest.json names", again, maximum=0),
-        Check("tokenizer", "manifest.json", "rows of data/tokenizer, by the SHA-256 of its tokenizer.json",
+        Check("tokenizer", "manifest.json", "the tokenizer of data/tokenizer: SHA-256 of tokenizer.json "
+              f"{limits.tokenizer_sha256}",
               f"the tokenizer changed after the rows were made: {limits.again}", maximum=0),
         Check("vocab_size", "manifest.json", f"the tokenizer's {limits.vocab_size:,} tokens", limits.again,
               minimum=limits.vocab_size, maximum=limits.vocab_size),

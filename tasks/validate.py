@@ -12,7 +12,7 @@ their text form, or take quadratic time.
 from __future__ import annotations
 
 import argparse
-import logging
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +28,7 @@ from tasks.question_checks import QuestionData
 from tasks.row_checks import RowData
 from tasks.validation_page import page
 
-log = logging.getLogger(__name__)
-
+_NO_BARS = {"globally": False, "metric_calculations": False}
 NAMES = ("corpus", "questions", "phase1", "phase2", "squad-train", "squad-dev")
 
 
@@ -54,7 +53,7 @@ class Judge:
 
         self._gx = gx
         context = gx.get_context(mode="ephemeral")
-        context.variables.progress_bars = {"globally": False, "metric_calculations": False}
+        context.variables.progress_bars = _NO_BARS
         asset = context.data_sources.add_pandas("features").add_dataframe_asset("features")
         self._batches = asset.add_batch_definition_whole_dataframe("all")
 
@@ -107,8 +106,8 @@ def _judgement(result: Any, records: int) -> Judgement:
                            f"{found['missing_count']} of them without a value")
     if result.success != (found["unexpected_count"] == 0):
         raise CheckCrashed(f"check {name}: success={result.success} with {found['unexpected_count']} failures")
-    examples = [f"{row[RECORD]} ({number(row[name])})" for row in found.get("partial_unexpected_index_list") or []]
-    return Judgement(int(found["unexpected_count"]), records, [short(example) for example in examples])
+    examples = [short(row[RECORD]) for row in found["partial_unexpected_index_list"]]
+    return Judgement(int(found["unexpected_count"]), records, examples)
 
 
 def validate(data: DataSet, judge: Judge) -> dict[str, Any]:
@@ -134,7 +133,9 @@ def validate(data: DataSet, judge: Judge) -> dict[str, Any]:
     findings += _judge_totals(judge, data.total_checks, data.totals())
     for check in data.record_checks:
         name = check.name
-        found = f"{failed[name]:,} of {records:,} {data.record}s that do not meet it"
+        found = f"{failed[name]:,} of {records:,} {data.record}s do not meet this"
+        if not failed[name]:
+            found = f"all {records:,} {data.record}s meet this"
         findings.append(Finding(check, failed[name], records, found, tuple(examples[name])))
     return verdict(data, records, findings, (), data.statistics())
 
@@ -172,15 +173,51 @@ def write_reports(values: Mapping[str, Any], report: Path) -> Path:
     return html
 
 
+def write_data_docs(values: Mapping[str, Any], folder: Path) -> None:
+    """Great Expectations' own pages of a verdict, as a site in `folder` (start at index.html).
+
+    One column per check holds the records that failed it in the whole data set, as the frames were judged one by
+    one. Made in a temporary project, so that no path of this machine ends in the site.
+    """
+    import great_expectations as gx
+    import pandas as pd
+
+    name = values["data"]
+    expectations = [
+        gx.expectations.ExpectColumnValuesToBeBetween(
+            column=check["name"], max_value=0, description=f"{check['name']}: {check['required']}"
+        )
+        for check in values["checks"]
+    ]
+    failed = pd.DataFrame({check["name"]: [check["failed"]] for check in values["checks"]})
+    with tempfile.TemporaryDirectory() as project, artifacts.new_folder(folder) as site:
+        context = gx.get_context(mode="file", project_root_dir=project)
+        context.variables.progress_bars = _NO_BARS
+        store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site.absolute())}
+        index = {"class_name": "DefaultSiteIndexBuilder"}
+        context.add_data_docs_site(
+            name, {"class_name": "SiteBuilder", "site_index_builder": index, "store_backend": store,
+                   "show_how_to_buttons": False}
+        )  # fmt: skip
+        asset = context.data_sources.add_pandas(name).add_dataframe_asset("failed_records")
+        suite = context.suites.add(gx.ExpectationSuite(name, expectations=expectations))
+        batches = asset.add_batch_definition_whole_dataframe("all")
+        definition = gx.ValidationDefinition(name=name, data=batches, suite=suite)
+        context.validation_definitions.add(definition).run(batch_parameters={"dataframe": failed})
+        context.build_data_docs(site_names=[name])
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tasks.validate", description=__doc__.split("\n")[0])
     parser.add_argument("name", choices=NAMES)
     name = parser.parse_args().name
     started_at = time.perf_counter()
-    data = data_set(name, load_params())
+    params = load_params()
+    data = data_set(name, params)
     values = validate(data, Judge())
-    report = artifacts.validation_report(name)
-    html = write_reports(values, report)
+    html = write_reports(values, artifacts.validation_report(name))
+    if params.validate_.data_docs:
+        write_data_docs(values, artifacts.DATA_DOCS / name)
     if not values["valid"]:
         raise DataInvalid(explain(values, str(html)))
     print(
