@@ -10,11 +10,13 @@ output then holds the scores as JSON and nothing else.
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import logging
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +29,7 @@ from tasks.squad_files import read_predictions, read_references
 if TYPE_CHECKING:
     from tasks.answers import Answer
     from tasks.params import EvaluateParams
+    from tasks.slices import Slice
     from tasks.squad_files import Question
 
 log = logging.getLogger(__name__)
@@ -84,6 +87,7 @@ def evaluate(params: EvaluateParams, inputs: EvaluateInputs, root: Path = Path()
         InputError: a file that is missing, damaged, or belongs to another run.
     """
     from tasks.answers import best_answers
+    from tasks.slices import f1_counts, slices
     from tasks.squad_files import read_dev_questions
     from tasks.windows import read_windows
 
@@ -97,25 +101,49 @@ def evaluate(params: EvaluateParams, inputs: EvaluateInputs, root: Path = Path()
         n_best=params.n_best,
         max_answer_length=params.max_answer_length,
     )
-    predictions = {q.id: found[0].text for q, found in zip(questions, answers, strict=True)}
-    scores = score([(q.id, q.answers) for q in questions], predictions)
-    metrics = _metrics(questions, windows.windows_of_examples(len(questions)), scores)
+    scores = score(
+        [(question.id, question.answers) for question in questions],
+        {question.id: found[0].text for question, found in zip(questions, answers, strict=True)},
+    )
+    parts = slices(questions, windows.windows_of_examples(len(questions)), scores.exact_match, scores.f1)
+    evaluation = Evaluation(questions, answers, scores, parts, f1_counts(scores.f1))
+    metrics = _metrics(scores, parts)
     with artifacts.new_folder(root / artifacts.EVALUATION) as folder:
-        artifacts.write_json(folder / artifacts.SQUAD_PREDICTIONS.name, predictions)
-        artifacts.write_text(folder / "nbest.json", nbest_json(questions, answers))
-        metrics["files"] = [
-            {"path": str(artifacts.SQUAD_MODEL / inputs.weights.name), "sha256": artifacts.sha256_of(inputs.weights)},
-            {
-                "path": str(artifacts.SQUAD_PREDICTIONS),
-                "sha256": artifacts.sha256_of(folder / artifacts.SQUAD_PREDICTIONS.name),
-            },
-        ]
+        _write_evaluation(folder, evaluation, metrics, inputs.weights)
+    _write_plots(root / artifacts.PLOTS, evaluation)
     artifacts.write_json(root / artifacts.SQUAD_METRICS, metrics)
     return metrics
 
 
-def _metrics(questions: Sequence[Question], windows: Sequence[int], scores: Scores) -> dict[str, Any]:
-    from tasks.slices import slices
+@dataclass(frozen=True)
+class Evaluation:
+    """All that was found, per question and per slice."""
+
+    questions: Sequence[Question]
+    answers: Sequence[Sequence[Answer]]
+    """Of every question, best first."""
+    scores: Scores
+    parts: Sequence[Slice]
+    f1_counts: Mapping[str, int]
+
+
+def _write_evaluation(folder: Path, found: Evaluation, metrics: dict[str, Any], weights: Path) -> None:
+    """Write predictions.json, nbest.json and report.html; add the files that the scores are about to `metrics`."""
+    from tasks.evaluation_page import page, worst_mistakes
+
+    best = [answers[0] for answers in found.answers]
+    predictions = folder / artifacts.SQUAD_PREDICTIONS.name
+    artifacts.write_json(predictions, {q.id: answer.text for q, answer in zip(found.questions, best, strict=True)})
+    artifacts.write_text(folder / "nbest.json", nbest_json(found.questions, found.answers))
+    metrics["files"] = [
+        {"path": str(artifacts.SQUAD_MODEL / weights.name), "sha256": artifacts.sha256_of(weights)},
+        {"path": str(artifacts.SQUAD_PREDICTIONS), "sha256": artifacts.sha256_of(predictions)},
+    ]
+    mistakes = worst_mistakes(found.questions, best, found.scores.exact_match, found.scores.f1)
+    artifacts.write_text(folder / "report.html", page(metrics, found.parts, found.f1_counts, mistakes))
+
+
+def _metrics(scores: Scores, parts: Sequence[Slice]) -> dict[str, Any]:
     from tasks.statistics import bootstrap_intervals
 
     exact, overlap = bootstrap_intervals(list(zip(scores.exact_match, scores.f1, strict=True)))
@@ -127,8 +155,27 @@ def _metrics(questions: Sequence[Question], windows: Sequence[int], scores: Scor
         "f1_low": round(100 * overlap.low, 4),
         "f1_high": round(100 * overlap.high, 4),
         "answered": scores.total - len(scores.unanswered),
-        "slices": [part.record() for part in slices(questions, windows, scores.exact_match, scores.f1)],
+        "slices": [part.record() for part in parts],
     }
+
+
+def _write_plots(folder: Path, found: Evaluation) -> None:
+    """plots/squad-question-words.csv and plots/squad-f1.csv."""
+    from tasks.slices import QUESTION_WORD
+
+    columns = ("questions", "exact_match", "f1", "f1_low", "f1_high")
+    words = [part for part in found.parts if part.by == QUESTION_WORD]
+    rows = [[part.slice, *(getattr(part, name) for name in columns)] for part in words]
+    _write_csv(folder / "squad-question-words.csv", ("question_word", *columns), rows)
+    _write_csv(folder / "squad-f1.csv", ("f1", "questions"), list(found.f1_counts.items()))
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    artifacts.write_text(path, text.getvalue())
 
 
 def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> str:

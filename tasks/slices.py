@@ -53,6 +53,22 @@ def question_word(question: str) -> str:
     return {"whom": "who", "whose": "who", "how much": "how many"}.get(word, word)
 
 
+F1_RANGES = ("0", "under 0.25", "0.25 to 0.5", "0.5 to 0.75", "0.75 to 1", "1")
+"""Lower bound included, 1 on its own: most answers are all right or all wrong."""
+
+
+def f1_counts(f1: Sequence[float]) -> dict[str, int]:
+    """Questions in each range of F1 (0 to 1), all ranges in order."""
+    ranges = [_f1_range(value) for value in f1]
+    return {name: ranges.count(name) for name in F1_RANGES}
+
+
+def _f1_range(value: float) -> str:
+    if value in (0.0, 1.0):
+        return F1_RANGES[0] if value == 0 else F1_RANGES[-1]
+    return F1_RANGES[1 + int(value // 0.25)]
+
+
 def slices(
     questions: Sequence[Question], windows: Sequence[int], exact: Sequence[float], f1: Sequence[float]
 ) -> list[Slice]:

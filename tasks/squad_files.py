@@ -22,6 +22,8 @@ class Question:
     question: str
     context: str
     answers: tuple[str, ...]
+    answer_starts: tuple[int, ...] = ()
+    """First character of each answer in the context."""
 
 
 def read_references(path: Path) -> list[tuple[str, tuple[str, ...]]]:
@@ -137,6 +139,12 @@ def read_dev_questions(path: Path) -> list[Question]:
     if not table.num_rows:
         raise InputError(f"{path} holds no question; name dev questions in questions.dev_path")
     return [
-        Question(row["id"], row["question"], row["context"], tuple(answer["text"] for answer in row["answers"]))
+        Question(
+            row["id"],
+            row["question"],
+            row["context"],
+            tuple(answer["text"] for answer in row["answers"]),
+            tuple(answer["answer_start"] for answer in row["answers"]),
+        )
         for row in table.select(names).to_pylist()
     ]

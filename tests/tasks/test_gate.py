@@ -1,0 +1,207 @@
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.errors import GateRejected, InputError
+from tasks.evidence import TRAININGS, VERDICTS, Evidence, Loss, Released, compare
+from tasks.gate import decide, record, require_accepted
+from tasks.params import GateParams
+from tasks.squad_files import Question
+
+LIMITS = GateParams(
+    min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0, confidence=0.95
+)
+GOOD = Evidence(
+    exact_match=91.0,
+    f1=93.5,
+    questions=3,
+    answered=3,
+    scores_belong=True,
+    verdicts=dict.fromkeys(VERDICTS, True),
+    losses=dict.fromkeys(TRAININGS, Loss(0.5, 100)),
+    released=None,
+    model_sha256="a" * 64,
+    predictions_sha256="b" * 64,
+)
+
+
+def limits(**changes: Any) -> GateParams:
+    return LIMITS.model_copy(update=changes)
+
+
+def evidence(**changes: Any) -> Evidence:
+    return dataclasses.replace(GOOD, **changes)
+
+
+def test_a_model_without_objection_is_accepted_without_reasons() -> None:
+    decision = decide(GOOD, LIMITS)
+    assert decision.accepted
+    assert decision.reasons == ()
+    assert all(check.ok for check in decision.checks)
+    names = [check.name for check in decision.checks]
+    assert names[0] == "f1"
+    assert len(names) == len(set(names)) == 1 + 6 + 3 + 2
+
+
+@pytest.mark.parametrize(("f1", "accepted"), [(85.0, True), (84.9999, False), (0.0, False), (100.0, True)])
+def test_a_score_exactly_at_the_floor_passes(f1: float, accepted: bool) -> None:
+    assert decide(evidence(f1=f1), LIMITS).accepted is accepted
+
+
+def test_the_floor_under_exact_match_is_asked_only_when_it_is_set() -> None:
+    low = evidence(exact_match=10.0)
+    assert decide(low, LIMITS).accepted
+    decision = decide(low, limits(min_exact_match=50.0))
+    assert decision.reasons == ("exact_match 10.0000 is under the floor 50 (gate.min_exact_match).",)
+    assert decide(low, limits(min_exact_match=10.0)).accepted
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_number_is_rejected(value: float) -> None:
+    # NaN compares false with every floor: a careless test of "f1 < floor" would let it pass.
+    decision = decide(evidence(f1=value), limits(min_f1=0.0))
+    assert not decision.accepted
+    assert "which is no score" in decision.reasons[0]
+    assert record(decision, evidence(f1=value))["metrics"]["f1"] is None
+    json.dumps(record(decision, evidence(f1=value)), allow_nan=False)
+
+
+@pytest.mark.parametrize(
+    ("candidate", "released", "tolerated", "accepted"),
+    [
+        # 30 of 40 right for both, the same ones: no difference, no doubt.
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 30 + [0.0] * 10, 0.0, True),
+        # Better everywhere.
+        ([1.0] * 40, [0.0] * 40, 0.0, True),
+        # 20 points lost on every one of 40 questions: an interval without width at -20.
+        ([0.5] * 40, [0.7] * 40, 0.0, False),
+        ([0.5] * 40, [0.7] * 40, 20.5, True),
+        ([0.5] * 40, [0.7] * 40, 19.5, False),
+        # Exactly as much as is tolerated is tolerated.
+        ([0.5] * 40, [0.75] * 40, 25.0, True),
+        # One question of 40 lost: 2.5 points, but among the resamples 1 in e has no such question (upper bound 0).
+        ([1.0] * 39 + [0.0], [1.0] * 40, 0.0, True),
+        # Ten of 40 lost, none won: standard error sqrt(.25 * .75 / 40) = 6.8 points, upper bound about -12.
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 0.0, False),
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 10.0, False),
+        ([1.0] * 30 + [0.0] * 10, [1.0] * 40, 14.0, True),
+        # Ten lost and ten others won: no drop.
+        ([1.0] * 30 + [0.0] * 10, [0.0] * 10 + [1.0] * 30, 0.0, True),
+    ],
+)
+def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
+    candidate: list[float], released: list[float], tolerated: float, accepted: bool
+) -> None:
+    compared = evidence(released=Released(tuple(candidate), tuple(released)))
+    decision = decide(compared, limits(max_f1_drop=tolerated))
+    assert decision.accepted is accepted
+    if not accepted:
+        assert decision.reasons[0].startswith("f1 fell significantly against the released model: -")
+
+
+def test_more_confidence_rejects_less() -> None:
+    # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
+    compared = evidence(released=Released((1.0,) * 36 + (0.0,) * 4, (1.0,) * 40))
+    assert not decide(compared, limits(confidence=0.8)).accepted
+    assert decide(compared, limits(confidence=0.999)).accepted
+
+
+def test_a_released_model_without_a_common_question_is_rejected() -> None:
+    decision = decide(evidence(released=Released((), ())), LIMITS)
+    assert not decision.accepted
+    assert "share no question" in decision.reasons[0]
+    assert "empty that folder" in decision.reasons[0]
+
+
+def test_both_models_are_compared_on_the_questions_that_both_answered() -> None:
+    questions = [Question(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))]
+    compared = compare(questions, {"1": "dog", "2": "Rome", "4": "x"}, {"2": "Paris", "1": "big dog", "3": "red"})
+    assert compared.candidate_f1 == (1.0, 0.0)
+    assert compared.released_f1 == (pytest.approx(2 / 3), 1.0)
+
+
+@pytest.mark.parametrize(("valid", "words"), [(False, "not valid"), (None, "no readable verdict")])
+@pytest.mark.parametrize("name", VERDICTS)
+def test_every_data_verdict_must_be_green(name: str, valid: bool | None, words: str) -> None:
+    decision = decide(evidence(verdicts={**GOOD.verdicts, name: valid}), LIMITS)
+    assert len(decision.reasons) == 1
+    assert name in decision.reasons[0]
+    assert words in decision.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("loss", "accepted"),
+    [
+        (Loss(0.0, 1), True),
+        (Loss(None, 0), True),  # pretrain.enabled: false
+        (Loss(None, 5), False),
+        (Loss(math.nan, 5), False),
+        (Loss(math.inf, 5), False),
+        (None, False),
+    ],
+)
+@pytest.mark.parametrize("name", TRAININGS)
+def test_every_training_must_end_with_a_finite_loss_or_without_an_update(
+    name: str, loss: Loss | None, accepted: bool
+) -> None:
+    decision = decide(evidence(losses={**GOOD.losses, name: loss}), LIMITS)
+    assert decision.accepted is accepted
+    assert all(name in reason for reason in decision.reasons)
+
+
+def test_every_question_must_have_a_prediction() -> None:
+    assert decide(evidence(answered=2), LIMITS).reasons == (
+        "1 of 3 dev questions have no prediction; run predict and evaluate again.",
+    )
+
+
+def test_scores_of_other_predictions_are_rejected() -> None:
+    assert "counted on other predictions" in decide(evidence(scores_belong=False), LIMITS).reasons[0]
+
+
+def test_all_failures_are_named_at_once_in_full_sentences() -> None:
+    bad = evidence(
+        f1=10.0,
+        answered=0,
+        scores_belong=False,
+        verdicts=dict.fromkeys(VERDICTS, False),
+        losses=dict.fromkeys(TRAININGS, None),
+        released=Released((0.0,) * 9, (1.0,) * 9),
+    )
+    decision = decide(bad, LIMITS)
+    assert len(decision.reasons) == 1 + 1 + 6 + 3 + 2
+    assert all(reason.endswith(".") for reason in decision.reasons)
+
+
+def test_the_same_evidence_gives_the_same_record() -> None:
+    compared = evidence(released=Released((1.0, 0.0) * 20, (0.0, 1.0) * 20))
+    assert record(decide(compared, LIMITS), compared) == record(decide(compared, LIMITS), compared)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "message"),
+    [
+        ('{"accepted": false, "reasons": ["f1 is low.", "x."]}', GateRejected, "f1 is low"),
+        (None, InputError, "run the stage gate"),
+        ("{", InputError, "holds no decision"),
+        ('{"accepted": true}', InputError, "holds no decision"),
+        ('{"accepted": "yes", "reasons": []}', GateRejected, "rejected"),
+    ],
+)
+def test_check_passes_only_what_was_accepted(
+    tmp_path: Path, content: str | None, error: type[Exception], message: str
+) -> None:
+    path = tmp_path / "gate.json"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(error, match=message):
+        require_accepted(path)
+
+
+def test_check_returns_when_accepted(tmp_path: Path) -> None:
+    (tmp_path / "gate.json").write_text('{"accepted": true, "reasons": []}')
+    require_accepted(tmp_path / "gate.json")
