@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,12 +81,19 @@ def _client(token: str, patience: Patience) -> Any:
         constants.HF_HUB_DISABLE_XET = True
     constants.HF_HUB_DISABLE_TELEMETRY = True
     disable_progress_bars()
-    # At INFO it writes every URL, and the signature in an upload URL is a right to write.
+    # Both log URLs, and the query of an upload URL is a right to write.
     logging.getLogger("httpx2").setLevel(logging.WARNING)
+    logging.getLogger("huggingface_hub.utils._http").addFilter(without_queries)
     hooks = get_session().event_hooks
     timeout = httpx2.Timeout(patience.read_timeout_s, connect=patience.connect_timeout_s)
     set_client_factory(lambda: httpx2.Client(event_hooks=hooks, follow_redirects=True, timeout=timeout))
     return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
+
+
+def without_queries(record: logging.LogRecord) -> bool:
+    """A logging filter: cuts the query off every URL of the message."""
+    record.msg, record.args = re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\"]*", r"\1?...", record.getMessage()), ()
+    return True
 
 
 @dataclass

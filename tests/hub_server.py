@@ -80,7 +80,8 @@ class HubServer:
         self.faults: list[Fault] = []
         self.granted: dict[str, tuple[str, int]] = {}
         """Signature of an upload URL -> (SHA-256, size) it is good for."""
-        self.uploaded: list[str] = []
+        self.unverified: set[str] = set()
+        """SHA-256 of uploads nobody confirmed yet: they do not count as there."""
         self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), self._handler(area)) for area in ("hub", "storage")]
         self.endpoint, self.storage = (f"http://127.0.0.1:{server.server_address[1]}" for server in self._servers)
 
@@ -137,6 +138,8 @@ class HubServer:
     def _handler(hub, area: str) -> type[BaseHTTPRequestHandler]:  # noqa: N805 (self is the handler's)
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            wbufsize = -1  # headers and body in one packet: two would wait 40 ms for each other
+            disable_nagle_algorithm = True
 
             def handle_one_request(self) -> None:
                 try:

@@ -108,7 +108,7 @@ def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Respo
         if not re.fullmatch("[0-9a-f]{64}", wanted["oid"]):
             raise HubError(400, f"oid {wanted['oid']} is no SHA-256")
         entry: dict[str, Any] = dict(wanted)
-        if not hub.store.has(wanted["oid"], wanted["size"]):
+        if wanted["oid"] in hub.unverified or not hub.store.has(wanted["oid"], wanted["size"]):
             signature = secrets.token_hex(8)
             hub.granted[signature] = (wanted["oid"], wanted["size"])
             entry["actions"] = {
@@ -123,10 +123,10 @@ def lfs_batch(hub: HubServer, request: Request, repository: Repository) -> Respo
 def lfs_put(hub: HubServer, request: Request, oid: str) -> Response:
     if request.headers.get("Authorization") is not None:
         raise HubError(400, "the storage host was sent a token")
-    granted = hub.granted.pop(request.query["signature"][0], None)
+    granted = hub.granted.get(request.query["signature"][0])
     if granted != (oid, len(request.body)) or hashlib.sha256(request.body).hexdigest() != oid:
         raise HubError(400, f"upload of {len(request.body)} bytes is not what was granted: {granted}")
-    hub.uploaded.append(hub.store.keep(request.body))
+    hub.unverified.add(hub.store.keep(request.body))
     return answer({}, headers={"ETag": f'"{oid}"'})
 
 
@@ -135,6 +135,7 @@ def lfs_verify(hub: HubServer, request: Request, repository: Repository) -> Resp
     values = fields(request.json(), {"oid": str, "size": int})
     if not hub.store.has(values["oid"], values["size"]):
         raise HubError(400, f"{values['oid']} of {values['size']} bytes was not uploaded")
+    hub.unverified.discard(values["oid"])
     return answer({"message": "OK"})
 
 
@@ -177,6 +178,7 @@ def added_file(hub: HubServer, repository: Repository, line: dict[str, Any]) -> 
     if line["key"] != "lfsFile":
         raise HubError(400, f"{line['key']} is no operation")
     fields(value, {"path": str, "algo": str, "oid": str, "size": int})
-    if value["algo"] != "sha256" or mode != "lfs" or not hub.store.has(value["oid"], value["size"]):
-        raise HubError(400, f"{value['path']}: pre-upload said {mode}, or its content was never uploaded")
+    there = hub.store.has(value["oid"], value["size"]) and value["oid"] not in hub.unverified
+    if value["algo"] != "sha256" or mode != "lfs" or not there:
+        raise HubError(400, f"{value['path']}: pre-upload said {mode}, or its content was never uploaded and verified")
     return safe_path(value["path"]), hub.store.large(value["oid"], value["size"])

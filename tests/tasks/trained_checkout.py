@@ -8,11 +8,12 @@ from typing import Any
 
 from tasks import artifacts
 from tasks.params import Params, check, read_yaml
+from tasks.tokenizer_files import Vocabulary, write_tokenizer
+from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 PROJECT = Path(__file__).resolve().parents[2]
 WORDS = [
-    "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "does", "the", "river", "rise", "?", "in", "northern",
-    "hills", "and", "ends", "a", "lake", ".", "who", "found",
+    "where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", ".",
 ]  # fmt: skip
 
 
@@ -21,7 +22,8 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     root.mkdir(parents=True, exist_ok=True)
     (root / "params.yaml").write_bytes((PROJECT / "params.yaml").read_bytes())
     (root / "dvc.lock").write_text("schema: '2.0'\n", encoding="utf-8")
-    _tokenizer(root / artifacts.TOKENIZER)
+    (root / artifacts.TOKENIZER).mkdir(parents=True)
+    write_tokenizer(Vocabulary((*SPECIAL, *WORDS), lowercase=True), 512, root / artifacts.TOKENIZER)
     write_model(root, seed)
     _json(root / artifacts.SQUAD_PREDICTIONS, {"q1": "northern hills", "q2": "a lake"})
     _json(root / artifacts.SQUAD_METRICS, METRICS)
@@ -63,34 +65,12 @@ def write_gate(root: Path, *, accepted: bool = True) -> None:
 
 
 def write_model(root: Path, seed: int) -> None:
-    """A one-layer BertForQuestionAnswering with random weights from `seed`."""
-    import torch
-    from transformers import BertConfig, BertForQuestionAnswering
-
-    torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=len(WORDS), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=128,
-    )  # fmt: skip
-    folder = root / artifacts.SQUAD_MODEL
-    BertForQuestionAnswering(config).eval().save_pretrained(folder)
+    """A two-layer model with random weights from `seed`, trained (it says) with the checkout's tokenizer."""
+    folder = write_tiny_model(root / artifacts.SQUAD_MODEL, WORDS, seed)
+    for name in ("tokenizer.json", "tokenizer_config.json"):  # a model of this project lies apart from its tokenizer
+        (folder / name).unlink()
     digest = artifacts.sha256_of(root / artifacts.TOKENIZER / "tokenizer.json")
     _json(folder / "podium.json", {"tokenizer_sha256": digest, "kind": "finetune", "steps": 500, "seed": 5})
-
-
-def _tokenizer(folder: Path) -> None:
-    from tokenizers import BertWordPieceTokenizer
-
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    BertWordPieceTokenizer(str(folder / "vocab.txt")).save(str(folder / "tokenizer.json"))
-    special = {"unk_token": "[UNK]", "sep_token": "[SEP]", "pad_token": "[PAD]", "cls_token": "[CLS]",
-               "mask_token": "[MASK]"}  # fmt: skip
-    _json(folder / "special_tokens_map.json", special)
-    _json(
-        folder / "tokenizer_config.json",
-        {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "model_max_length": 128, **special},
-    )
 
 
 def params_with(**publish: Any) -> Params:

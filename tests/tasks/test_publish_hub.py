@@ -1,0 +1,384 @@
+"""Publishing to a Hub over real HTTP: one commit, verified, tagged; faults lose nothing and repeat nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import types
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+
+from tasks.errors import PublishError
+from tasks.hub import HubRelease, release_on_hub
+from tasks.hub_calls import Patience
+from tasks.publish import parameter_values, publish
+from tasks.release import NAMES, Release, release_file
+from tests.hub_server import HubServer, running_hub
+from tests.hub_store import Commit, Repository
+from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
+
+TOKEN = "hf_PlantedTokenThatMustNotLeak0123456789"
+NAME = "user/demo"
+CALLS = {
+    "create": ("POST", r"^/api/repos/create$"),
+    "head": ("GET", r"^/api/models/user/demo$"),
+    "card": ("POST", r"^/api/validate-yaml$"),
+    "pre-upload": ("POST", r"/preupload/"),
+    "batch": ("POST", r"/objects/batch$"),
+    "upload": ("PUT", r"^/upload/"),
+    "upload-verify": ("POST", r"/lfs-verify/"),
+    "commit": ("POST", r"/commit/"),
+    "verify": ("GET", r"/revision/[0-9a-f]{40}$"),
+    "tag": ("POST", r"/tag/"),
+    "tag-verify": ("GET", r"/revision/release-"),
+}
+"""Every request of a first publish, in order."""
+BEFORE_THE_COMMIT = tuple(CALLS)[: tuple(CALLS).index("commit") + 1]
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with running_hub(tmp_path / "hub") as server:
+        monkeypatch.setenv("HF_TOKEN", server.add_user(TOKEN))
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        # the client's own waits, which have no knob
+        quick = types.SimpleNamespace(sleep=lambda seconds: None, time=time.time)
+        monkeypatch.setattr("huggingface_hub.utils._http.time", quick)
+        yield server
+
+
+def small_release(text: str = "one") -> Release:
+    """A card, a small file and a large one; enough for every request."""
+    card = "---\nlicense: apache-2.0\n---\n\n# demo\n"
+    files = {"README.md": card, "evaluation/metrics.json": text, "model.safetensors": f"weights {text}"}
+    return Release({name: release_file(content.encode()) for name, content in files.items()})
+
+
+def publish_small(text: str = "one", waits: list[float] | None = None) -> HubRelease:
+    waits = [] if waits is None else waits
+    return release_on_hub(small_release(text), NAME, private=True, patience=Patience(sleep=waits.append))
+
+
+def repository(hub: HubServer) -> Repository:
+    return hub.store.find("model", NAME)
+
+
+def commits(hub: HubServer) -> list[Commit]:
+    """Commits on main after the Hub's own first one."""
+    return repository(hub).history()[1:] if ("model", NAME) in hub.store.repositories else []
+
+
+def content(hub: HubServer, commit: Commit) -> dict[str, bytes]:
+    return {path: hub.store.read(blob.sha256) for path, blob in commit.tree.items() if path != ".gitattributes"}
+
+
+def test_a_first_publish_is_one_private_commit_verified_and_then_tagged(hub: HubServer) -> None:
+    done = publish_small()
+    assert [(method, path) for method, path, _ in hub.requests] == [
+        ("POST", "/api/repos/create"),
+        ("GET", "/api/models/user/demo"),
+        ("POST", "/api/validate-yaml"),
+        ("POST", "/api/models/user/demo/preupload/main"),
+        ("POST", "/user/demo.git/info/lfs/objects/batch"),
+        ("PUT", f"/upload/{small_release().files['model.safetensors'].sha256}"),
+        ("POST", "/api/lfs-verify/models/user/demo"),
+        ("POST", "/api/models/user/demo/commit/main"),
+        ("GET", f"/api/models/user/demo/revision/{done.commit}"),
+        ("POST", f"/api/models/user/demo/tag/{done.commit}"),
+        ("GET", f"/api/models/user/demo/revision/{done.tag}"),
+    ]
+    (commit,) = commits(hub)
+    assert (commit.oid, repository(hub).tags, repository(hub).private) == (done.commit, {done.tag: commit.oid}, True)
+    assert content(hub, commit) == {name: file.source for name, file in small_release().files.items()}
+    assert done == HubRelease(commit.oid, small_release().tag, f"{hub.endpoint}/{NAME}/tree/{done.tag}", False)
+
+
+def test_the_same_content_again_makes_no_commit_and_sends_no_file(hub: HubServer) -> None:
+    first = publish_small()
+    hub.requests.clear()
+    second = publish_small()
+    assert (second.commit, second.tag, second.unchanged) == (first.commit, first.tag, True)
+    assert len(commits(hub)) == 1
+    assert hub.sent("POST", "preupload|commit|batch") == hub.sent("PUT", "") == []
+
+
+def test_other_content_is_a_commit_on_the_last_one_and_the_old_tag_stays(hub: HubServer) -> None:
+    first, second = publish_small("one"), publish_small("two")
+    old, new = commits(hub)
+    assert (new.oid, new.parent) == (second.commit, first.commit)
+    assert repository(hub).tags == {first.tag: old.oid, second.tag: new.oid}
+
+
+def test_content_that_comes_back_is_a_new_head_under_its_old_tag(hub: HubServer) -> None:
+    first, _, third = publish_small("one"), publish_small("two"), publish_small("one")
+    assert (third.tag, third.unchanged) == (first.tag, False)
+    assert [commit.oid for commit in commits(hub)][-1] == third.commit
+    assert repository(hub).tags[third.tag] == first.commit
+
+
+def test_what_an_earlier_release_left_goes_and_what_others_added_stays(hub: HubServer) -> None:
+    publish_small()
+    hub.store.add_files(repository(hub), {"ipu_config.json": b"{}", "notes.md": b"by hand"})
+    publish_small("two")
+    assert sorted(content(hub, commits(hub)[-1])) == [
+        "README.md", "evaluation/metrics.json", "model.safetensors", "notes.md",
+    ]  # fmt: skip
+    assert "ipu_config.json" in NAMES
+
+
+PASSING_FAULTS = {
+    "500": {"status": 500},
+    "503": {"status": 503, "body": b"<html>overloaded</html>"},
+    "429": {"status": 429, "headers": {"Retry-After": "2"}},
+    "dropped before": {"drop": "before"},
+    "dropped after": {"drop": "after"},
+}
+
+
+@pytest.mark.parametrize("kind", PASSING_FAULTS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_fault_that_passes_is_waited_for_and_nothing_happens_twice(hub: HubServer, call: str, kind: str) -> None:
+    hub.fault(*CALLS[call], **PASSING_FAULTS[kind])
+    waits: list[float] = []
+    done = publish_small(waits=waits)
+    assert [commit.oid for commit in commits(hub)] == [done.commit]
+    assert repository(hub).tags == {done.tag: done.commit}
+    assert done.unchanged is False
+    assert hub.faults[0].times == 0
+    if waits and kind == "429":
+        assert waits[0] >= 2
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 500])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_fault_that_stays_is_told_releases_nothing_and_the_next_publish_goes_on(
+    hub: HubServer, call: str, status: int
+) -> None:
+    hub.fault(*CALLS[call], times=1000, status=status)
+    with pytest.raises(PublishError) as told:
+        publish_small()
+    invalid_card = call == "card" and status == 400
+    assert ("Invalid metadata in README.md" if invalid_card else f"status {status}") in str(told.value)
+    assert NAME in str(told.value)
+    assert "Now: " in str(told.value)
+    assert len(commits(hub)) == (0 if call in BEFORE_THE_COMMIT else 1)
+    if call != "tag-verify":
+        assert ("model", NAME) not in hub.store.repositories or repository(hub).tags == {}
+    hub.faults.clear()
+    done = publish_small()
+    assert [commit.oid for commit in commits(hub)] == [done.commit]
+    assert repository(hub).tags == {done.tag: done.commit}
+
+
+def test_a_commit_of_somebody_else_in_between_is_kept_and_ours_goes_on_top(hub: HubServer) -> None:
+    theirs: list[Commit] = []
+    hub.fault(*CALLS["commit"], hook=lambda: theirs.append(hub.store.add_files(repository(hub), {"notes.md": b"!"})))
+    done = publish_small()
+    assert hub.sent(*CALLS["commit"]) == [412, 200]
+    assert [commit.oid for commit in commits(hub)] == [theirs[0].oid, done.commit]
+    assert "notes.md" in commits(hub)[-1].tree
+
+
+def test_a_publisher_of_the_same_content_who_is_faster_leaves_us_nothing_to_commit(hub: HubServer) -> None:
+    files = {name: file.source for name, file in small_release().files.items()}
+    hub.fault(*CALLS["commit"], hook=lambda: hub.store.add_files(repository(hub), files, "the other publisher"))
+    done = publish_small()
+    (only,) = commits(hub)
+    assert (only.title, only.oid) == ("the other publisher", done.commit)
+    assert repository(hub).tags == {done.tag: only.oid}
+
+
+def test_others_who_never_stop_committing_end_the_publish_after_five_attempts(hub: HubServer) -> None:
+    hub.fault(*CALLS["commit"], times=1000, hook=lambda: hub.store.add_files(repository(hub), {"notes.md": b"!"}))
+    with pytest.raises(PublishError, match=r"412.*main is at [0-9a-f]{40}.*Others commit"):
+        publish_small()
+    assert len(hub.sent(*CALLS["commit"])) == 5
+    assert {commit.title for commit in commits(hub)} == {"add files"}
+
+
+def test_a_date_in_retry_after_is_waited_for_and_an_hour_is_refused(hub: HubServer) -> None:
+    waits: list[float] = []
+    hub.fault(*CALLS["head"], status=429, headers={"Retry-After": formatdate(time.time() + 30, usegmt=True)})
+    publish_small(waits=waits)
+    assert len(waits) == 1
+    assert 27 < waits[0] < 33
+    hub.fault(*CALLS["head"], status=429, headers={"Retry-After": "3600"})
+    with pytest.raises(PublishError, match="429"):
+        publish_small("two", waits=waits)
+    assert len(waits) == 1
+
+
+def test_a_commit_whose_files_are_not_what_was_sent_gets_no_tag(hub: HubServer) -> None:
+    def damage() -> None:
+        head = commits(hub)[-1]
+        head.tree["model.safetensors"] = hub.store.blob("model.safetensors", b"other weights")
+
+    hub.fault(*CALLS["verify"], hook=damage)
+    with pytest.raises(PublishError, match=r"does not hold what was sent \(model\.safetensors has SHA-256"):
+        publish_small()
+    assert repository(hub).tags == {}
+
+
+def test_a_tag_of_that_name_on_other_content_is_not_taken_for_the_release(hub: HubServer) -> None:
+    other = hub.store.create("model", NAME, private=True)
+    other.tags[small_release().tag] = other.branches["main"]
+    with pytest.raises(PublishError, match="does not hold what was sent"):
+        publish_small()
+
+
+def test_a_public_repository_is_refused_while_private_is_wanted(hub: HubServer) -> None:
+    hub.store.create("model", NAME)
+    with pytest.raises(PublishError, match=r"publish\.private=false"):
+        publish_small()
+    assert commits(hub) == []
+    assert hub.sent("PUT", "") == []
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_token_that_may_only_read_is_told_before_a_byte_is_sent(hub: HubServer, exists: bool) -> None:
+    hub.users[TOKEN]["role"] = "read"
+    if exists:
+        hub.store.create("model", NAME, private=True)
+    with pytest.raises(PublishError, match="403.*write access"):
+        publish_small()
+    assert hub.sent("PUT", "") == hub.sent("POST", "batch") == []
+
+
+@pytest.mark.parametrize("token", ["", "   ", "hf_two words", "hf_line\nbreak"])
+def test_without_a_usable_token_nothing_is_asked_of_the_hub(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch, token: str
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", token)
+    with pytest.raises(PublishError, match="HF_TOKEN"):
+        publish_small()
+    assert hub.requests == []
+
+
+def test_no_hub_at_the_endpoint_is_said_with_its_address(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", nobody)
+    waits: list[float] = []
+    with pytest.raises(PublishError, match=f"ConnectError.*Is {nobody} reachable.*HF_ENDPOINT"):
+        publish_small(waits=waits)
+    assert len(waits) == 4
+
+
+def test_a_name_the_hub_does_not_know_is_refused_without_a_request(hub: HubServer) -> None:
+    with pytest.raises(PublishError, match=r"publish\.repository"):
+        release_on_hub(small_release(), "user/na me", private=True, patience=Patience(sleep=lambda seconds: None))
+    assert hub.requests == []
+
+
+def test_a_token_the_server_sends_back_is_hidden(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
+    body = json.dumps({"error": f"token {TOKEN} is bad"}).encode()
+    hub.fault(*CALLS["head"], status=503, body=body)
+    hub.fault(*CALLS["commit"], status=403, body=body)
+    with pytest.raises(PublishError, match=r"token \*\*\* is bad") as told:
+        publish_small()
+    assert "*** is bad" in caplog.text
+    assert TOKEN not in caplog.text + str(told.value) + repr(told.value.__cause__)
+
+
+def test_an_upload_url_is_logged_without_its_signature(hub: HubServer, caplog: pytest.LogCaptureFixture) -> None:
+    hub.fault(*CALLS["upload"], status=500)
+    publish_small()
+    assert f"thrown while requesting PUT {hub.storage}/upload/" in caplog.text
+    assert "signature=" not in caplog.text
+
+
+# The whole command on a checkout, and what others make of the result.
+
+
+def run(root: Path, hub: HubServer, *command: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    environment |= {
+        "PYTHONPATH": str(PROJECT), "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "OMP_NUM_THREADS": "1",
+        "HF_HOME": str(root.parent / "hf-home"), "HF_HUB_DISABLE_TELEMETRY": "1",
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, *command], cwd=root, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+READ_BACK = """
+import json, re, sys
+from pathlib import Path
+import torch
+from huggingface_hub import snapshot_download
+from transformers import AutoModelForQuestionAnswering, AutoTokenizer
+folder = Path(snapshot_download("user/demo", revision=sys.argv[1]))
+expected = json.loads(sys.argv[2])
+assert {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} == {*expected, ".gitattributes"}
+for name, path in expected.items():
+    assert path is None or (folder / name).read_bytes() == Path(path).read_bytes(), name
+pair = "where does the river rise ?", "in northern hills"
+inputs = AutoTokenizer.from_pretrained("user/demo")(*pair, return_tensors="pt")
+here = AutoTokenizer.from_pretrained("data/tokenizer")(*pair, return_tensors="pt")
+assert inputs["input_ids"].tolist() == here["input_ids"].tolist()
+with torch.no_grad():
+    there = AutoModelForQuestionAnswering.from_pretrained("user/demo").eval()(**inputs)
+    here = AutoModelForQuestionAnswering.from_pretrained("models/squad").eval()(**inputs)
+assert torch.equal(there.start_logits, here.start_logits) and torch.equal(there.end_logits, here.end_logits)
+assert there.start_logits.unique().numel() > 3
+code = re.search("```python\\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
+exec(compile(code, "README.md", "exec"))
+"""
+
+
+@pytest.mark.slow
+def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_cards_code_answers(
+    hub: HubServer, tmp_path: Path
+) -> None:
+    root = make_checkout(tmp_path / "checkout")
+    values = params_with(target="hub", repository=NAME)
+    receipt = publish(values.publish, parameter_values(values), root)
+    assert {key: receipt[key] for key in ("target", "repository", "commit", "unchanged")} == {
+        "target": "hub", "repository": NAME, "commit": commits(hub)[-1].oid, "unchanged": False,
+    }  # fmt: skip
+    own = {
+        "config.json": "models/squad/config.json", "model.safetensors": "models/squad/model.safetensors",
+        "tokenizer.json": "data/tokenizer/tokenizer.json", "vocab.txt": "data/tokenizer/vocab.txt",
+        "evaluation/predictions.json": "evaluation/predictions.json", "evaluation/metrics.json": "metrics/squad.json",
+    }  # fmt: skip
+    expected = {name: own.get(name) for name in receipt["files"]}
+    read = run(root, hub, "-c", READ_BACK, receipt["tag"], json.dumps(expected))
+    assert read.returncode == 0, read.stderr
+    answer = read.stdout.strip()
+    assert answer
+    assert answer in "The river rises in the northern hills and ends in a lake."
+
+
+def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, tmp_path: Path) -> None:
+    root = make_checkout(tmp_path / "checkout")
+    text = (root / "params.yaml").read_text(encoding="utf-8")
+    text = text.replace("target: local", "target: hub").replace("repository: null         # u", f"repository: {NAME} #")
+    (root / "params.yaml").write_text(text, encoding="utf-8")
+    hub.fault(*CALLS["head"], drop="before")
+    done = run(root, hub, "-m", "tasks.publish")
+    assert done.returncode == 0, done.stderr
+    write_model(root, seed=5)
+    write_gate(root)
+    hub.fault(*CALLS["commit"], times=9, status=401)
+    failed = run(root, hub, "-m", "tasks.publish")
+    assert (failed.returncode, len(commits(hub))) == (1, 1)
+    written = done.stdout + done.stderr + failed.stdout + failed.stderr
+    places = [*root.rglob("*"), *(tmp_path / "hf-home").rglob("*"), *(tmp_path / "hub").rglob("*")]
+    files = [path for path in places if path.is_file()]
+    assert len(files) > 20
+    assert TOKEN not in written
+    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
+
+
+def test_a_dry_run_asks_nothing_of_the_hub(hub: HubServer, tmp_path: Path) -> None:
+    values = params_with(target="hub", repository=NAME)
+    publish(values.publish, parameter_values(values), make_checkout(tmp_path / "checkout"), dry_run=True)
+    assert hub.requests == []
