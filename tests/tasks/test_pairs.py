@@ -1,0 +1,199 @@
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tasks.pairs import Documents, Pairs, cut_long, make_pairs
+
+
+def documents_of(sentence_lengths: list[list[int]]) -> Documents:
+    """Documents whose tokens are 0, 1, 2, ...: a token names its own place."""
+    flat = [length for document in sentence_lengths for length in document]
+    return Documents(
+        np.arange(sum(flat)),
+        [0, *np.cumsum(flat).tolist()],
+        [0, *np.cumsum([len(document) for document in sentence_lengths]).tolist()],
+    )
+
+
+def pairs_of(documents: Documents, row_length: int, short: float = 0.0, seed: int = 0) -> Pairs:
+    return make_pairs(documents, row_length, short, np.random.default_rng(seed))
+
+
+def random_documents(seed: int, count: int, longest: int = 40) -> list[list[int]]:
+    draw = random.Random(seed)
+    return [[draw.randint(1, longest) for _ in range(draw.randint(1, 30))] for _ in range(count)]
+
+
+def document_of(documents: Documents, token: int) -> int:
+    sentence = np.searchsorted(documents.sentence_starts, token, side="right") - 1
+    return int(np.searchsorted(documents.document_starts, sentence, side="right") - 1)
+
+
+def test_a_document_that_fits_is_one_real_pair_or_its_sentences_with_random_ones() -> None:
+    documents = documents_of([[3, 4], [5, 6]])
+    seen: set[tuple[int, ...]] = set()
+    for seed in range(200):
+        pairs = pairs_of(documents, 64, seed=seed)
+        seen.update(
+            zip(*(column.tolist() for column in (pairs.first_start, pairs.first_length, pairs.second_start,
+                                                 pairs.second_length, pairs.labels)), strict=True)
+        )
+    assert seen == {
+        (0, 3, 3, 4, 0),  # document 0: its two sentences
+        (0, 3, 7, 11, 1), (0, 3, 12, 6, 1),  # its first with document 1 from either sentence on
+        (3, 4, 7, 11, 1), (3, 4, 12, 6, 1),  # the sentence put back, alone: always with a random one
+        (7, 5, 12, 6, 0),
+        (7, 5, 0, 7, 1), (7, 5, 3, 4, 1),
+        (12, 6, 0, 7, 1), (12, 6, 3, 4, 1),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_labels_say_whether_the_second_segment_follows_the_first(seed: int) -> None:
+    documents = documents_of(random_documents(seed, 30))
+    pairs = pairs_of(documents, 64, 0.1, seed)
+    assert {0, 1} == set(pairs.labels.tolist())
+    borders = set(documents.sentence_starts)
+    for a, la, b, lb, label in zip(
+        pairs.first_start, pairs.first_length, pairs.second_start, pairs.second_length, pairs.labels, strict=True
+    ):
+        assert la >= 1
+        assert lb >= 1
+        assert la + lb + 3 <= 64
+        if la + lb + 3 < 64:  # not truncated: whole sentences
+            assert {a, a + la, b, b + lb} <= borders
+        if label == 0:
+            assert document_of(documents, a) == document_of(documents, b + lb - 1)
+            assert a + la == b or la + lb == 61  # truncation may take tokens off between them
+            assert a + la <= b
+        else:
+            assert document_of(documents, a) != document_of(documents, b)
+
+
+def test_every_sentence_is_a_first_segment_or_a_real_second_one_when_nothing_is_truncated() -> None:
+    documents = documents_of([[2, 3, 2, 4, 1, 2], [3, 3, 3], [4]])
+    for seed in range(30):
+        pairs = pairs_of(documents, 200, 0.3, seed)
+        used: list[int] = []
+        for a, la, b, lb, label in zip(
+            pairs.first_start, pairs.first_length, pairs.second_start, pairs.second_length, pairs.labels, strict=True
+        ):
+            used += range(a, a + la)
+            if label == 0:
+                used += range(b, b + lb)
+        assert sorted(used) == list(range(27))  # each token once: unused sentences were put back
+
+
+def test_a_document_of_one_sentence_gets_a_random_next() -> None:
+    pairs = pairs_of(documents_of([[5], [6], [7]]), 64)
+    assert pairs.labels.tolist() == [1, 1, 1]
+    assert pairs.first_start.tolist() == [0, 5, 11]
+    assert not set(zip(pairs.first_start, pairs.second_start, strict=True)) & {(0, 0), (5, 5), (11, 11)}
+
+
+def test_a_lonely_document_draws_its_random_next_from_itself() -> None:
+    pairs = pairs_of(documents_of([[5, 6, 7]]), 64, seed=1)
+    assert (pairs.second_start + pairs.second_length <= 18).all()
+
+
+def longest_first(first: int, second: int, budget: int) -> tuple[int, int]:
+    """Lengths after truncation, one token at a time from the longer segment, the second when equal."""
+    while first + second > budget:
+        if first > second:
+            first -= 1
+        else:
+            second -= 1
+    return first, second
+
+
+@pytest.mark.parametrize(("row_length"), [16, 17, 31])
+def test_truncation_leaves_what_taking_tokens_off_one_by_one_leaves(row_length: int) -> None:
+    draw = random.Random(row_length)
+    checked = 0
+    for _ in range(150):
+        first, second = draw.randint(1, 30), draw.randint(1, 30)
+        documents = documents_of([[first, second], [1]])
+        # As a real pair: some seed gives it; both sentences must lie within the target.
+        for seed in range(40):
+            pairs = pairs_of(documents, row_length, seed=seed)
+            if pairs.labels[0] == 0 and pairs.first_start[0] < first:
+                expected = longest_first(first, second, row_length - 3)
+                assert (pairs.first_length[0], pairs.second_length[0]) == expected
+                assert pairs.first_start[0] + pairs.first_length[0] <= first <= pairs.second_start[0]
+                checked += first + second > row_length - 3
+                break
+    assert checked > 20
+
+
+def test_truncation_takes_tokens_off_the_front_or_the_back_by_a_fair_coin() -> None:
+    # Sentences of 1 and 100 tokens as a real pair with a budget of 51: 50 tokens come off the second.
+    fronts = []
+    for seed in range(800):
+        pairs = pairs_of(documents_of([[1, 100], [1]]), 54, seed=seed)
+        if pairs.labels[0] == 0:
+            assert (pairs.first_length[0], pairs.second_length[0]) == (1, 50)
+            fronts.append(int(pairs.second_start[0]) - 1)
+    assert 340 < len(fronts) < 460
+    assert np.mean(fronts) == pytest.approx(25, abs=4 * np.sqrt(50 * 0.25 / len(fronts)))
+    assert np.var(fronts) == pytest.approx(12.5, rel=0.3)
+
+
+def plain_pairs(
+    sentences: list[list[int]], row_length: int, short: float, draw: random.Random
+) -> list[tuple[int, int]]:
+    """The construction in the plainest words: (label, tokens) of every pair."""
+    budget, made = row_length - 3, []
+    for number, document in enumerate(sentences):
+        target = draw.randint(2, budget) if draw.random() < short else budget
+        place = 0
+        while place < len(document):
+            taken = [document[place]]
+            while sum(taken) < target and place + len(taken) < len(document):
+                taken.append(document[place + len(taken)])
+            cut = draw.randint(1, len(taken) - 1) if len(taken) > 1 else 1
+            first, label = sum(taken[:cut]), 0
+            if len(taken) == 1 or draw.random() < 0.5:
+                label = 1
+                other = draw.choice([n for n in range(len(sentences)) if n != number])
+                start = draw.randrange(len(sentences[other]))
+                second, place = 0, place + cut
+                for length in sentences[other][start:]:
+                    second += length
+                    if second >= target - first:
+                        break
+            else:
+                second, place = sum(taken[cut:]), place + len(taken)
+            made.append((label, min(first + second, budget) + 3))
+    return made
+
+
+@pytest.mark.parametrize("row_length", [32, 128])
+def test_pairs_have_the_statistics_of_the_plain_construction(row_length: int) -> None:
+    sentences = random_documents(5, 40)
+    documents = documents_of(sentences)
+    plain, ours = [], []
+    for seed in range(60):
+        made = np.array(plain_pairs(sentences, row_length, 0.1, random.Random(seed)))
+        plain.append([len(made), made[:, 0].mean(), made[:, 1].mean()])
+        pairs = pairs_of(documents, row_length, 0.1, 1000 + seed)
+        ours.append([len(pairs), pairs.labels.mean(), pairs.lengths.mean()])
+    deviation = np.sqrt((np.var(plain, axis=0) + np.var(ours, axis=0)) / 60)
+    assert (np.abs(np.mean(plain, axis=0) - np.mean(ours, axis=0)) < 4 * deviation).all()
+
+
+def test_the_same_seed_gives_the_same_pairs_and_another_gives_others() -> None:
+    documents = documents_of(random_documents(1, 20))
+    one, same, other = (pairs_of(documents, 64, 0.1, seed) for seed in (1, 1, 2))
+    assert one.second_start.tolist() == same.second_start.tolist()
+    assert Counter(one.second_start.tolist()) != Counter(other.second_start.tolist())
+
+
+def test_a_sentence_that_does_not_fit_is_cut_into_halves_of_a_row() -> None:
+    assert cut_long(70, row_length=64) == [30, 30, 10]
+    assert cut_long(60, row_length=64) == [60]
+    assert cut_long(61, row_length=64) == [61]
+    assert cut_long(62, row_length=64) == [30, 30, 2]
+    assert cut_long(90, row_length=64) == [30, 30, 30]
+    assert cut_long(0, row_length=64) == []
