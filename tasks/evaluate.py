@@ -95,11 +95,9 @@ def evaluate(params: EvaluateParams, inputs: EvaluateInputs, root: Path = Path()
     if not inputs.weights.is_file():
         raise InputError(f"{inputs.weights} is not there; run the stage finetune")
     windows = read_windows(inputs.features, inputs.logits, [question.id for question in questions])
+    contexts = [question.context for question in questions]
     answers = best_answers(
-        windows,
-        [question.context for question in questions],
-        n_best=params.n_best,
-        max_answer_length=params.max_answer_length,
+        windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length
     )
     scores = score(
         [(question.id, question.answers) for question in questions],

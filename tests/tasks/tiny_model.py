@@ -52,10 +52,12 @@ def write_tiny_model(folder: Path, vocabulary: list[str], seed: int = 0) -> Path
         at = f"bert.encoder.layer.{layer}."
         for name in ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense"):
             shapes |= {f"{at}{name}.weight": (HIDDEN, HIDDEN), f"{at}{name}.bias": (HIDDEN,)}
-        shapes |= {f"{at}intermediate.dense.weight": (INTERMEDIATE, HIDDEN), f"{at}intermediate.dense.bias": (INTERMEDIATE,)}
+        shapes |= {f"{at}intermediate.dense.weight": (INTERMEDIATE, HIDDEN)}
+        shapes |= {f"{at}intermediate.dense.bias": (INTERMEDIATE,)}
         shapes |= {f"{at}output.dense.weight": (HIDDEN, INTERMEDIATE), f"{at}output.dense.bias": (HIDDEN,)}
     weights = {name: generator.normal(scale=0.7, size=shape) for name, shape in shapes.items()}
-    for place in ["embeddings", *(f"encoder.layer.{i}.{part}output" for i in range(LAYERS) for part in ("attention.", ""))]:
+    outputs = [f"encoder.layer.{i}.{part}output" for i in range(LAYERS) for part in ("attention.", "")]
+    for place in ["embeddings", *outputs]:
         weights[f"bert.{place}.LayerNorm.weight"] = np.ones(HIDDEN)
         weights[f"bert.{place}.LayerNorm.bias"] = np.zeros(HIDDEN)
     save_file({n: w.astype(np.float32) for n, w in weights.items()}, folder / "model.safetensors", {"format": "pt"})

@@ -1,0 +1,81 @@
+import pytest
+
+from tasks.answers import Answer
+from tasks.evaluation_page import excerpt, worst_mistakes
+from tasks.slices import f1_counts, question_word
+from tasks.squad_files import Question
+
+
+def make(context: str, reference: str) -> Question:
+    return Question("q", "?", context, (reference,), (context.index(reference),))
+
+
+def predicted(context: str, text: str, probability: float = 0.5) -> Answer:
+    start = context.index(text) if text else 0
+    return Answer(text, start, start + len(text), 1.0, probability)
+
+
+def test_reference_and_prediction_are_marked_where_they_stand() -> None:
+    context = "a red house & a blue <sea>"
+    assert excerpt(make(context, "red house"), predicted(context, "blue <sea>")) == (
+        'a <mark class="reference">red house</mark> &amp; a <mark class="prediction">blue &lt;sea&gt;</mark>'
+    )
+
+
+def test_what_both_share_is_marked_as_both() -> None:
+    context = "the late red house"
+    assert excerpt(make(context, "late red"), predicted(context, "red house")) == (
+        'the <mark class="reference">late </mark><mark class="both">red</mark><mark class="prediction"> house</mark>'
+    )
+
+
+def test_an_empty_prediction_marks_the_reference_only() -> None:
+    context = "the late red house"
+    assert excerpt(make(context, "red"), predicted(context, "")) == (
+        'the late <mark class="reference">red</mark> house'
+    )
+
+
+def test_a_long_context_is_cut_between_words_around_both() -> None:
+    context = "first " + "much talk " * 100 + "last " + "and more " * 100
+    shown = excerpt(make(context, "first"), predicted(context, "last"))
+    assert shown.startswith('<mark class="reference">first</mark> much talk')
+    assert '<mark class="prediction">last</mark>' in shown
+    assert shown.count(" … ") == 1  # between the two
+    assert shown.endswith(" …")
+    assert len(shown) < 600
+    for piece in shown.split(" … "):
+        assert piece.split(" ")[0] in ('<mark', "much", "talk")
+
+
+def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
+    questions = [Question(str(i), "?", "c", ("c",)) for i in range(4)]
+    answers = [Answer("x", 0, 1, 0.0, probability) for probability in (0.9, 0.2, 0.8, 0.3)]
+    wrong = worst_mistakes(questions, answers, exact=[1.0, 0.0, 0.0, 0.0], f1=[1.0, 0.0, 0.5, 0.0])
+    assert [mistake.question.id for mistake in wrong] == ["3", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("question", "word"),
+    [
+        ("What is it?", "what"),
+        ("In which year?", "which"),
+        ("Whose dog?", "who"),
+        ("To  whom\nwas it given?", "who"),
+        ("How many dogs?", "how many"),
+        ("How  much?", "how many"),
+        ("How old?", "how"),
+        ("Name the river.", "other"),
+        ("Somehow nowhere", "other"),  # question words inside other words
+        ("The year when what happened?", "when"),  # the first one
+        ("", "other"),
+    ],
+)
+def test_question_word(question: str, word: str) -> None:
+    assert question_word(question) == word
+
+
+def test_f1_ranges_include_their_lower_bound() -> None:
+    assert f1_counts([0.0, 0.1, 0.25, 0.5, 0.74, 0.75, 1.0, 1.0]) == {
+        "0": 1, "under 0.25": 1, "0.25 to 0.5": 1, "0.5 to 0.75": 2, "0.75 to 1": 1, "1": 2,
+    }  # fmt: skip

@@ -1,0 +1,180 @@
+"""The gate on the files of a checkout: what is missing becomes a reason, what makes a decision senseless an error."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import artifacts
+from tasks.errors import InputError
+from tasks.evaluate import evaluate
+from tasks.evidence import TRAININGS, VERDICTS
+from tasks.gate import gate
+from tasks.params import EvaluateParams, GateParams
+from tests.tasks.evaluated_checkout import inputs_of, write_checkout
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = GateParams(
+    min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0, confidence=0.95
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose model passes: f1 88.8889 on three questions."""
+    write_checkout(tmp_path)
+    evaluate(EvaluateParams(n_best=5, max_answer_length=30), inputs_of(tmp_path), tmp_path)
+    for name in VERDICTS:
+        artifacts.write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
+    for name in TRAININGS:
+        artifacts.write_json(tmp_path / "metrics" / f"{name}.json", {"final_loss": 0.5, "steps": 10})
+    return tmp_path
+
+
+def change(path: Path, **values: Any) -> None:
+    artifacts.write_json(path, {**json.loads(path.read_text()), **values})
+
+
+def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(checkout: Path) -> None:
+    assert gate(LIMITS, checkout).accepted
+    record = json.loads((checkout / "metrics" / "gate.json").read_text())
+    assert record["accepted"] is True
+    assert record["reasons"] == []
+    assert record["metrics"] == {"exact_match": 66.6667, "f1": 88.8889}
+    assert record["model_sha256"] == artifacts.sha256_of(checkout / "models/squad/model.safetensors")
+    assert record["predictions_sha256"] == artifacts.sha256_of(checkout / "evaluation/predictions.json")
+    assert record["checks"][0] == {"name": "f1", "ok": True, "found": 88.8889, "required": 85.0}
+
+
+def test_pretraining_that_was_switched_off_is_no_objection(checkout: Path) -> None:
+    for phase in ("phase1", "phase2"):
+        change(checkout / "metrics" / f"pretrain-{phase}.json", final_loss=None, steps=0)
+    assert gate(LIMITS, checkout).accepted
+
+
+def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:
+    shutil.rmtree(checkout / "reports")
+    for name in TRAININGS:
+        (checkout / "metrics" / f"{name}.json").unlink()
+    decision = gate(LIMITS, checkout)
+    assert len(decision.reasons) == 6 + 3
+    assert not decision.accepted
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ({"data": "corpus", "valid": False}, "not valid"),
+        ({"data": "questions", "valid": True}, "no verdict"),  # a copy of another verdict
+        ({"data": "corpus", "valid": 1}, "no verdict"),
+        ("not JSON", "no verdict"),
+        ([], "no verdict"),
+    ],
+)
+def test_only_a_verdict_about_these_data_that_says_valid_counts(checkout: Path, content: Any, found: str) -> None:
+    path = checkout / artifacts.validation_report("corpus")
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    checks = {check.name: check for check in gate(LIMITS, checkout).checks}
+    assert (checks["data_corpus"].ok, checks["data_corpus"].found) == (False, found)
+
+
+@pytest.mark.parametrize("text", ['{"final_loss": NaN, "steps": 3}', '{"final_loss": "low", "steps": 3}', "{}", "x"])
+def test_figures_without_a_finite_loss_are_rejected(checkout: Path, text: str) -> None:
+    (checkout / "metrics" / "finetune.json").write_text(text)
+    decision = gate(LIMITS, checkout)
+    assert len(decision.reasons) == 1
+    assert "finetune" in decision.reasons[0]
+
+
+def test_nan_scores_are_rejected_and_recorded_as_null(checkout: Path) -> None:
+    path = checkout / artifacts.SQUAD_METRICS
+    path.write_text(path.read_text().replace('"f1": 88.8889', '"f1": NaN'))
+    assert not gate(LIMITS.model_copy(update={"min_f1": 0.0}), checkout).accepted
+    assert json.loads((checkout / artifacts.GATE).read_text())["metrics"]["f1"] is None
+
+
+def test_predictions_that_were_changed_after_scoring_are_rejected(checkout: Path) -> None:
+    (checkout / artifacts.SQUAD_PREDICTIONS).write_text('{"q0": "the red house", "q1": "two dogs"}')
+    reasons = gate(LIMITS, checkout).reasons
+    assert len(reasons) == 2
+    assert "1 of 3 dev questions have no prediction" in reasons[0]
+    assert "counted on other predictions" in reasons[1]
+
+
+@pytest.mark.parametrize(
+    ("released", "accepted"),
+    [
+        ({"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}, True),  # the same answers
+        ({"q0": "sea", "q1": "cat", "q2": "Lolland"}, True),  # all wrong
+        ({"q1": "two dogs"}, False),  # on the only common question 1 against 2/3: no spread, so significant
+        ({"other": "x"}, False),  # nothing to compare
+    ],
+)
+def test_the_released_model_is_compared_when_its_predictions_are_there(
+    checkout: Path, released: dict[str, str], accepted: bool
+) -> None:
+    artifacts.write_json(checkout / "inputs" / "released" / "predictions.json", released)
+    decision = gate(LIMITS, checkout)
+    assert decision.accepted is accepted
+    assert "released_model" in {check.name for check in decision.checks}
+
+
+def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checkout: Path) -> None:
+    (checkout / "inputs" / "released").mkdir(parents=True)
+    (checkout / "inputs" / "released" / "README.md").write_text("put predictions.json here")
+    assert "released_model" not in {check.name for check in gate(LIMITS, checkout).checks}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "message"),
+    [
+        ("metrics/squad.json", None, "run the stage evaluate"),
+        ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must hold exact_match, f1"),
+        ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
+        ("evaluation/predictions.json", None, "is not there"),
+        ("evaluation/predictions.json", "[]", "must be an object"),
+        ("data/questions/dev.parquet", None, "run the stage questions"),
+        ("inputs/released/predictions.json", '{"q0": 3}', "must be a string"),
+    ],
+)
+def test_without_scores_there_is_nothing_to_decide(
+    checkout: Path, path: str, content: str | None, message: str
+) -> None:
+    target = checkout / path
+    if content is None:
+        target.unlink()
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content)
+    with pytest.raises(InputError, match=message):
+        gate(LIMITS, checkout)
+    assert not (checkout / artifacts.GATE).exists()
+
+
+def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tasks.gate", *arguments],
+        cwd=checkout, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def test_the_stage_ends_with_0_also_when_rejected_and_check_ends_with_3(checkout: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")
+    assert run(checkout, "--check").returncode == 1  # nothing was decided yet
+    decided = run(checkout)
+    assert decided.returncode == 0, decided.stderr
+    assert decided.stdout == "gate: accepted, 12 of 12 checks passed\n"
+    assert run(checkout, "--check").returncode == 0
+    change(checkout / artifacts.validation_report("phase2"), valid=False)
+    decided = run(checkout)
+    assert decided.returncode == 0
+    assert decided.stdout.splitlines()[0] == "gate: rejected, 11 of 12 checks passed"
+    assert "phase2 is not valid" in decided.stdout
+    checked = run(checkout, "--check")
+    assert checked.returncode == 3
+    assert "phase2 is not valid" in checked.stderr
