@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from tasks import artifacts, world
 from tasks.errors import InputError, run_main
-from tasks.hub_data import open_dataset
+from tasks.hub_inputs import open_dataset
 from tasks.params import CorpusParams, load_params
 from tasks.readers import Document, Line, Reading, as_documents, read_files
 from tasks.unique_ids import UniqueIds

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 from tasks.errors import InputError
+from tasks.hub_inputs import download_files
 from tasks.tokenizer_files import Vocabulary, check_vocabulary, read_vocabulary
 
 TOKENIZER, CONFIG, VOCABULARY = "tokenizer.json", "tokenizer_config.json", "vocab.txt"
@@ -34,7 +34,7 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
         present = sorted(file.name for file in local.iterdir() if file.is_file())
         files = {name: local / name for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present}
     else:
-        present, files = _download(repository, revision)
+        present, files = download_files(repository, revision, (TOKENIZER, CONFIG, VOCABULARY))
     source = f"tokenizer.repository={repository}"
     config = _read_json(files[CONFIG], source) if CONFIG in files else {}
     if "auto_map" in config:
@@ -53,28 +53,6 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
            "answers are found by" if slow else f" (found: {', '.join(present[:8]) or 'nothing'})")
         + ". Set tokenizer.repository to a model with a fast WordPiece tokenizer"
     )
-
-
-def _download(repository: str, revision: str | None) -> tuple[list[str], dict[str, Path]]:
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    import httpx
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
-
-    api = HfApi()
-    try:
-        info = api.model_info(repository, revision=revision)
-        present = sorted(file.rfilename for file in info.siblings or [])
-        # every file of the commit that was just looked at, also when the branch moves meanwhile
-        files = {
-            name: Path(api.hf_hub_download(repository, name, revision=info.sha))
-            for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present
-        }
-    except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise InputError(f"tokenizer.repository={repository} (revision {revision}) cannot be read: {reason}. Check the "
-                         "name, tokenizer.revision and the connection; HF_TOKEN opens private models") from None
-    return present, files
 
 
 def _read_json(path: Path, source: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tasks import artifacts, world
 from tasks.errors import InputError, run_main
-from tasks.hub_data import open_dataset
+from tasks.hub_inputs import open_dataset
 from tasks.params import QuestionsParams, load_params
 from tasks.squad_format import Answer, Problems, Question, check_questions, read_squad, refuse_common_ids, squad_row
 

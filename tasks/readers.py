@@ -71,7 +71,8 @@ def read_files(path: Path, text_column: str, layout: str, reading: Reading) -> I
             reading.layouts[name] = chosen
             yield from _READ_TEXT[chosen](file, name)
         else:
-            yield from as_documents(_READ_TABLE[file.suffix.lower()](file), text_column, name, str(file))
+            lines = _READ_TABLE[file.suffix.lower()](file, text_column)
+            yield from as_documents(lines, text_column, name, str(file))
 
 
 def _usable_files(path: Path, reading: Reading) -> list[Path]:
@@ -196,9 +197,7 @@ def as_documents(lines: Iterable[Line], text_column: str, name: str, source: str
         InputError: no such column (the columns and the nearest name are given), or a value that is no text.
     """
     for number, (where, values) in enumerate(lines):
-        if text_column not in values:
-            raise InputError(f"{source}, {where} has no column {text_column!r}{nearest(text_column, list(values))}; "
-                             "set corpus.text_column")
+        _require_column(text_column, list(values), f"{source}, {where}")
         text = _text(values[text_column], source, where, text_column)
         title = _text(values.get(TITLE_COLUMN), source, where, TITLE_COLUMN)
         given = values.get(ID_COLUMN)
@@ -210,10 +209,11 @@ def as_documents(lines: Iterable[Line], text_column: str, name: str, source: str
         )
 
 
-def nearest(name: str, valid: Sequence[str]) -> str:
-    """"; found columns a, b; did you mean a?" for messages."""
-    near = difflib.get_close_matches(name, valid, 1)
-    return f": found {', '.join(valid) or 'no columns'}" + (f"; did you mean {near[0]}?" if near else "")
+def _require_column(text_column: str, columns: Sequence[str], source: str) -> None:
+    if text_column not in columns:
+        near = difflib.get_close_matches(text_column, columns, 1)
+        raise InputError(f"{source} has no column {text_column!r}: found {', '.join(columns) or 'no columns'}"
+                         + (f"; did you mean {near[0]}?" if near else "") + "; set corpus.text_column")
 
 
 def _text(value: Any, source: str, where: str, column: str) -> str:
@@ -230,7 +230,7 @@ def _text(value: Any, source: str, where: str, column: str) -> str:
     return value
 
 
-def _read_jsonl(path: Path) -> Iterator[Line]:
+def _read_jsonl(path: Path, text_column: str) -> Iterator[Line]:
     for number, line in enumerate(text_lines(path), 1):
         if not line.strip():
             continue
@@ -244,11 +244,12 @@ def _read_jsonl(path: Path) -> Iterator[Line]:
         yield Line(f"line {number}", values)
 
 
-def _read_csv(path: Path) -> Iterator[Line]:
+def _read_csv(path: Path, text_column: str) -> Iterator[Line]:
     csv.field_size_limit(MAX_LINE_BYTES)
     rows = csv.reader(text_lines(path), strict=True)
     try:
         header = next(rows, [])
+        _require_column(text_column, header, str(path))
         for row in rows:
             if row and len(row) != len(header):
                 raise InputError(f"{path}, line {rows.line_num} has {len(row)} fields, the header has {len(header)}: "
@@ -259,14 +260,17 @@ def _read_csv(path: Path) -> Iterator[Line]:
         raise InputError(f"{path}, line {rows.line_num} is not CSV: {error}") from None
 
 
-def _read_parquet(path: Path) -> Iterator[Line]:
+def _read_parquet(path: Path, text_column: str) -> Iterator[Line]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
             row = 0
-            for batch in file.iter_batches(batch_size=1024):
+            present = file.schema_arrow.names
+            _require_column(text_column, present, str(path))
+            columns = [name for name in (ID_COLUMN, TITLE_COLUMN, text_column) if name in present]
+            for batch in file.iter_batches(batch_size=1024, columns=columns):
                 for values in batch.to_pylist():
                     yield Line(f"row {row}", values)
                     row += 1
@@ -274,7 +278,7 @@ def _read_parquet(path: Path) -> Iterator[Line]:
         raise InputError(f"{path} is not a Parquet file that can be read: {error}") from None
 
 
-_READ_TABLE: dict[str, Callable[[Path], Iterator[Line]]] = {
+_READ_TABLE: dict[str, Callable[[Path, str], Iterator[Line]]] = {
     ".jsonl": _read_jsonl,
     ".csv": _read_csv,
     ".parquet": _read_parquet,

@@ -30,11 +30,12 @@ CAPITALS_WARNING_SHARE = 0.05
 """More entries with capitals than this, beside `lowercase: true`, are most likely a cased vocabulary."""
 
 
-def make_tokenizer(params: TokenizerParams, corpus: Path, output: Path) -> Vocabulary:
+def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> Vocabulary:
     """Write the tokenizer that `params` asks for to the folder `output`, whole or not at all.
 
     Args:
         params: section `tokenizer`.
+        max_length: positions of the model (model.max_positions), which the tokenizer promises to its users.
         corpus: folder of the corpus stage; read for `source: train` only.
         output: the new folder.
 
@@ -50,7 +51,7 @@ def make_tokenizer(params: TokenizerParams, corpus: Path, output: Path) -> Vocab
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
     _warn_of_capitals(vocabulary)
     with artifacts.new_folder(output) as folder:
-        write_tokenizer(vocabulary, folder)
+        write_tokenizer(vocabulary, max_length, folder)
     return vocabulary
 
 
@@ -83,9 +84,10 @@ def _warn_of_capitals(vocabulary: Vocabulary) -> None:
 def main() -> None:
     argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    params = load_params().tokenizer
+    everything = load_params()
+    params = everything.tokenizer
     started_at = time.perf_counter()
-    vocabulary = make_tokenizer(params, artifacts.CORPUS, artifacts.TOKENIZER)
+    vocabulary = make_tokenizer(params, everything.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     print(f"tokenizer ({params.source}): {len(vocabulary.entries):,} entries, "
           f"{'lower case' if vocabulary.lowercase else 'cased'}, {time.perf_counter() - started_at:.1f} s")
 

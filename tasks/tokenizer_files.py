@@ -18,8 +18,6 @@ from tasks.errors import InputError
 from tasks.readers import text_lines
 from tasks.wordpiece import PREFIX, SPECIAL_TOKENS
 
-MODEL_MAX_LENGTH = 512
-"""What tokenizer_config.json promises; positions of BERT and of our default model."""
 MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK], as in BERT."""
 
@@ -115,8 +113,14 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(vocabulary: Vocabulary, folder: Path) -> None:
-    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and vocab.txt into `folder`."""
+def write_tokenizer(vocabulary: Vocabulary, max_length: int, folder: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and vocab.txt into `folder`.
+
+    Args:
+        vocabulary: what to write.
+        max_length: tokens the model has positions for; the `model_max_length` that transformers warns or cuts at.
+        folder: exists.
+    """
     build_tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
     names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
     config = {
@@ -125,7 +129,7 @@ def write_tokenizer(vocabulary: Vocabulary, folder: Path) -> None:
         "strip_accents": vocabulary.strip_accents,
         "tokenize_chinese_chars": vocabulary.handle_chinese_chars,
         "clean_up_tokenization_spaces": True,
-        "model_max_length": MODEL_MAX_LENGTH,
+        "model_max_length": max_length,
         **names,
     }
     _write_json(folder / "tokenizer_config.json", config)

@@ -1,10 +1,11 @@
 """An invented world, from a seed: documents to pre-train on and questions that only reading can answer.
 
 A document tells of two towns. Two relations are drawn (founder, river, ...); each is stated for both towns,
-and the first of the two is then said again in other words, so that masked-language modelling can learn to
-fetch a name from elsewhere in the text. Questions ask for the second relation, whose values stand in the
-document once: the answer is one span, and the other town's value of the same kind is the wrong answer. What
-one document says of a town another may contradict, so nothing is gained by remembering instead of reading.
+and one fact of the first relation, sometimes both, is then said again in other words, so that masked-language
+modelling can learn to fetch a name from elsewhere in the text. Questions ask for the second relation, whose
+values stand in the document once: the answer is one span, and the other town's value of the same kind is the
+wrong answer. What one document says of a town another may contradict, so nothing is gained by remembering
+instead of reading.
 
 Names are made of syllables. A name belongs to exactly one split, told by a checksum of its letters and not by
 any seed: what a development question is about never occurs in the corpus or in a training question.
@@ -22,12 +23,12 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, TypeVar
 
 from tasks.world_text import (
+    CODAS,
     ENDINGS,
     FIRST_YEAR,
     GOODS,
     JOINERS,
     LAST_YEAR,
-    MIDDLES,
     ONSETS,
     RELATIONS,
     VOWELS,
@@ -44,16 +45,19 @@ JOIN_PROBABILITY = 0.25
 """Two neighbouring facts become one sentence."""
 ASIDE_PROBABILITY = 0.3
 """A fact said again is put as question and answer."""
+SECOND_REPEAT_PROBABILITY = 0.8
+"""Both facts of the first relation are said again, not one."""
 SECOND_QUESTION_PROBABILITY = 0.3
 
 
 class Fact(NamedTuple):
-    """`relation` of `town` is `value`; `repeated` when the document says it twice."""
+    """`relation` of `town` is `value`."""
 
     town: str
     relation: Relation
     value: str
-    repeated: bool
+    asked: bool
+    """Of the second relation: the value stands in the document once, and so does the other town's."""
 
 
 class Document(NamedTuple):
@@ -86,8 +90,8 @@ def names_of(kind: str, split: Split) -> tuple[str, ...]:
     """All names of `kind` (a key of `ENDINGS`) that `split` owns, in a fixed order."""
     share = _SHARES[split]
     first, after_last = share.start, share.stop
-    stems = [onset + vowel + middle for onset in ONSETS for vowel in VOWELS for middle in MIDDLES]
-    crc32 = zlib.crc32  # inlined split_of: some 35,000 names per kind
+    stems = [onset + vowel + coda for onset in ONSETS for vowel in VOWELS for coda in CODAS]
+    crc32 = zlib.crc32  # inlined split_of: 5,760 names per kind
     names = (stem + ending for stem in stems for ending in ENDINGS[kind])
     return tuple(name for name in names if first <= crc32(name.lower().encode()) % 100 < after_last)
 
@@ -109,7 +113,7 @@ def questions(seed: int, split: Split, count: int) -> Iterator[Question]:
     while made < count:
         draw = _numbers(seed, split, index)
         text = _document(draw, split)
-        asked = [fact for fact in text.facts if not fact.repeated]
+        asked = [fact for fact in text.facts if fact.asked]
         if draw.random() >= SECOND_QUESTION_PROBABILITY:
             del asked[int(draw.random() * len(asked))]
         for fact in asked[: count - made]:
@@ -140,12 +144,13 @@ def _document(draw: random.Random, split: Split) -> Document:
     facts = []
     for relation in (said_again, said_once):
         for town, value in zip(towns, _two_values(draw, relation.kind, split), strict=True):
-            facts.append(Fact(town, relation, value, relation is said_again))
+            facts.append(Fact(town, relation, value, relation is said_once))
     sentences = []
-    for fact in facts:
+    repeats = 1 + (draw.random() < SECOND_REPEAT_PROBABILITY)  # the towns come in no order: the first will do
+    for number, fact in enumerate(facts):
         first = int(draw.random() * len(fact.relation.statements))
         sentences.append(fact.relation.statements[first].format(fact.town, fact.value))
-        if fact.repeated:
+        if number < repeats:
             sentences.append(_other_words(draw, fact.relation, first).format(fact.town, fact.value))
     sentences.sort(key=lambda _: draw.random())  # a shuffle that no change of random.shuffle can alter
     return Document(" and ".join(towns), _join(draw, sentences), tuple(facts))

@@ -11,11 +11,11 @@ from typing import NamedTuple
 ONSETS = ("B", "Br", "D", "Dr", "F", "G", "Gr", "H", "K", "Kl", "L", "M", "N", "P", "Pr", "R", "S", "Sk", "T", "Tr",
           "V", "W", "Y", "Z")
 VOWELS = ("a", "e", "i", "o", "u")
-MIDDLES = ("ba", "do", "fi", "ga", "lde", "li", "lmo", "mba", "mi", "nda", "ne", "nto", "ra", "rdi", "rke", "rna",
-           "so", "ska", "sti", "ta", "tho", "vi", "ze", "zo")
+CODAS = ("l", "n", "r", "s")
+"""First syllable = onset + vowel + coda: 480 of them."""
 ENDINGS = {
-    "town": ("bar", "dun", "fell", "gard", "holm", "lin", "mere", "nor", "rath", "sted", "tor", "wick"),
-    "person": ("bek", "dan", "fra", "jon", "kin", "la", "mar", "nia", "rus", "sen", "ta", "vin"),
+    "town": ("bar", "dun", "fell", "gard", "holm", "mere", "nor", "peth", "rath", "sted", "tor", "wick"),
+    "person": ("bek", "dan", "fra", "jon", "kin", "la", "mar", "wyn", "rus", "sen", "ta", "vin"),
     "river": ("del", "ga", "ka", "lume", "mis", "na", "pel", "ra", "sel", "va", "wen", "zil"),
     "mountain": ("bor", "dak", "gorn", "hul", "karn", "lok", "mund", "nak", "pik", "rok", "tur", "zan"),
     "province": ("dia", "gonia", "land", "lia", "mark", "nesse", "nia", "ria", "shire", "sia", "tania", "via"),
@@ -26,7 +26,7 @@ each document holds two names of the kind that is asked for."""
 GOODS = ("amber", "apples", "barley", "bells", "bricks", "butter", "candles", "cheese", "copper", "glass", "honey",
          "iron", "leather", "linen", "oil", "paper", "pears", "rope", "salt", "silk", "silver", "timber", "tin",
          "wine", "wool")
-FIRST_YEAR, LAST_YEAR = 1100, 1899
+FIRST_YEAR, LAST_YEAR = 1500, 1699
 """Years and goods are words that all splits share; names are not."""
 
 
@@ -47,21 +47,21 @@ RELATIONS = (
         "founder", "person",
         ("{1} founded {0}", "{0} was founded by {1}", "the founder of {0} was {1}",
          "it was {1} who founded {0}", "{0} had {1} as its founder"),
-        ("who founded {0}? It was {1}", "who was the founder of {0}? People say {1}"),
+        ("who founded {0}? It was {1}", "by whom was {0} founded? People say {1}"),
         ("Who founded {0}?", "Who was the founder of {0}?", "{0} was founded by whom?", "Which person founded {0}?"),
     ),
     Relation(
         "ruler", "person",
         ("{1} rules {0}", "{0} is ruled by {1}", "the ruler of {0} is {1}", "{0} obeys {1} as its ruler",
          "today {1} rules over {0}"),
-        ("who rules {0}? Today it is {1}", "who is the ruler of {0}? People name {1}"),
+        ("who rules {0}? Today it is {1}", "which person rules over {0}? People name {1}"),
         ("Who rules {0}?", "Who is the ruler of {0}?", "By whom is {0} ruled?", "Which person rules over {0}?"),
     ),
     Relation(
         "year", "year",
         ("{0} was built in {1}", "the walls of {0} were built in {1}", "people built {0} in {1}",
          "{0} dates from the year {1}", "in {1} people built the town of {0}"),
-        ("when was {0} built? In {1}", "in which year was {0} built? It was {1}"),
+        ("when did people build {0}? In {1}", "in which year was {0} built? It was {1}"),
         ("When was {0} built?", "In which year was {0} built?", "When did people build {0}?",
          "What is the year from which {0} dates?"),
     ),
@@ -93,7 +93,7 @@ RELATIONS = (
         "good", "good",
         ("{0} sells {1}", "the people of {0} trade in {1}", "much {1} comes from {0}", "{0} is known for its {1}",
          "the market of {0} is full of {1}"),
-        ("what does {0} sell? It sells {1}", "what is {0} known for? For {1}"),
+        ("what does {0} sell? It sells {1}", "what do the people of {0} trade in? In {1}"),
         ("What does {0} sell?", "What is {0} known for?", "What do the people of {0} trade in?",
          "Of what is the market of {0} full?"),
     ),

@@ -1,0 +1,83 @@
+"""What is read from the Hub: data sets (streamed) and tokenizer files.
+
+No code of a repository is ever run, nothing is reported home, and errors name the params key to turn.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.errors import InputError
+
+
+def open_dataset(
+    section: str, name: str | None, config: str | None, split: str, revision: str | None
+) -> Iterator[dict[str, Any]]:
+    """Rows of one split of a Hub data set, or of a local folder of data files, one by one.
+
+    Args:
+        section: section of params.yaml that the messages name (`corpus` or `questions`).
+        name: Hub name `user/name`, or a local folder.
+        config: configuration of the data set, where it has several.
+        split: `train`, `validation`, or a slice such as `train[:1%]` is not possible when streaming.
+        revision: branch, tag or commit.
+
+    Raises:
+        InputError: no name given, no such data set, configuration or split, no network, or a data set that
+            would need its own Python code to be run.
+    """
+    if not name:
+        raise InputError(f"{section}.source is hub and {section}.dataset is not set: "
+                         f"set {section}.dataset to a name such as user/name")
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    import datasets
+
+    try:
+        rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
+        yield from rows
+    except (ValueError, RuntimeError, OSError) as error:
+        # the library's own errors (not found, gated, bad configuration or split, no connection) are of these kinds
+        raise InputError(
+            f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
+            f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
+            "connection; data sets that need their own Python code are not run"
+        ) from None
+
+
+def download_files(repository: str, revision: str | None, names: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
+    """Those files of a Hub model that exist among `names`, all of one commit.
+
+    Args:
+        repository: `user/name`.
+        revision: branch, tag or commit; None is the main branch.
+        names: what to download where it exists.
+
+    Returns:
+        All file names of the commit, and the local path of each downloaded one.
+
+    Raises:
+        InputError: no such model or revision, no right to read it, or no connection.
+    """
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    import httpx
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    api = HfApi()
+    try:
+        info = api.model_info(repository, revision=revision)
+        present = sorted(file.rfilename for file in info.siblings or [])
+        # by commit, not by branch: the branch may move between two files
+        files = {
+            name: Path(api.hf_hub_download(repository, name, revision=info.sha)) for name in names if name in present
+        }
+    except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise InputError(
+            f"tokenizer.repository={repository} (revision {revision}) cannot be read: {reason}. Check the name, "
+            "tokenizer.revision and the connection; HF_TOKEN opens private models"
+        ) from None
+    return present, files
