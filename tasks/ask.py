@@ -4,7 +4,7 @@
 
 MODEL is a published folder, a model folder with --tokenizer, or the name of a Hub repository. The answer is
 the one that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features,
-packed rows, predict job, spans.
+packed rows, predict job, spans. One difference: "[SEP]" and the like in a text are ordinary characters here.
 """
 
 from __future__ import annotations

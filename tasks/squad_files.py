@@ -121,7 +121,7 @@ def read_dev_questions(path: Path) -> list[Question]:
     """The questions of data/questions/dev.parquet, in its order.
 
     Raises:
-        InputError: not there, unreadable, of other columns, or empty.
+        InputError: not there, unreadable, of other columns, empty, or a question without an answer.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -138,7 +138,7 @@ def read_dev_questions(path: Path) -> list[Question]:
         raise InputError(f"{path} lacks the columns {', '.join(missing)}; run the stage questions again")
     if not table.num_rows:
         raise InputError(f"{path} holds no question; name dev questions in questions.dev_path")
-    return [
+    questions = [
         Question(
             row["id"],
             row["question"],
@@ -148,3 +148,7 @@ def read_dev_questions(path: Path) -> list[Question]:
         )
         for row in table.select(names).to_pylist()
     ]
+    bare = next((question.id for question in questions if not question.answers), None)
+    if bare is not None:
+        raise InputError(f"{path}: question {bare!r} has no answer, SQuAD v1.1 has at least one; run questions again")
+    return questions

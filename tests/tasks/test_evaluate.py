@@ -243,6 +243,12 @@ def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path:
     assert not (tmp_path / "metrics").exists()
 
 
+def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
+    write_checkout(tmp_path, {"q1": []})
+    with pytest.raises(InputError, match="question 'q1' has no answer"):
+        evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+
+
 def test_the_stage_reads_where_the_other_stages_write() -> None:
     assert [str(path) for path in vars(EvaluateInputs()).values()] == [
         "data/questions/dev.parquet",
