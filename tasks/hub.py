@@ -1,6 +1,6 @@
 """A release on the Hub as one transaction: one commit on the head we saw, verified, then a tag.
 
-    create_repo -> head -> ONE create_commit(parent_commit=head) -> verify every hash -> create_tag
+    head, or create_repo and its head -> ONE create_commit(parent_commit=head) -> verify every hash -> create_tag
 
 Only the tag means "released". Until the commit lands the repository is as it was; after it, a state without a tag is
 never taken for a release, and publishing again finds the commit and adds the tag. Whatever happened to a call is
@@ -104,8 +104,7 @@ class _Transaction:
 
     def run(self, private: bool) -> HubRelease:
         name = self.caller.repository
-        self._create(private)
-        head = self._info("reading the head", None, f"nothing was changed in {name}")
+        head = self._head(private)
         if private and not head.private:
             raise PublishError(
                 f"{name} is public while publish.private is true: set publish.private=false, or make the repository "
@@ -119,15 +118,26 @@ class _Transaction:
         url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"
         return HubRelease(commit, self.release.tag, url, unchanged)
 
-    def _create(self, private: bool) -> None:
-        def create() -> None:
-            try:
-                self.api.create_repo(self.caller.repository, private=private, exist_ok=True)
-            except KeyError:
-                # The client wants a "url" even in the answer "it exists already"; not every Hub sends one.
-                log.debug("%s exists", self.caller.repository)
+    def _head(self, private: bool) -> Any:
+        """The head of main; the repository is created when it is not there (or not visible to us)."""
+        from huggingface_hub.errors import RepositoryNotFoundError
 
-        self.caller.retried("creating the repository", create, "nothing was published")
+        name, state = self.caller.repository, "nothing was published"
+
+        def look() -> Any:
+            try:
+                return self.api.model_info(name, files_metadata=True)
+            except RepositoryNotFoundError:
+                return None
+
+        def create() -> None:
+            self.api.create_repo(name, private=private, exist_ok=True)
+
+        head = self.caller.retried("looking for the repository", look, state)
+        if head is None:
+            self.caller.retried("creating the repository", create, state)
+            head = self._info("reading the head", None, state)
+        return head
 
     def _info(self, step: str, revision: str | None, state: str) -> Any:
         return self.caller.retried(

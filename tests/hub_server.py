@@ -196,4 +196,4 @@ def running_hub(folder: Path) -> Iterator[HubServer]:
     """A server that fails the test when the protocol was broken."""
     with HubServer(folder) as hub:
         yield hub
-        assert hub.failures == []
+        assert hub.failures == [], hub.failures

@@ -3,85 +3,35 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 import time
-import types
-from collections.abc import Iterator
 from email.utils import formatdate
-from pathlib import Path
 
 import pytest
 
 from tasks.errors import PublishError
 from tasks.hub import HubRelease, release_on_hub
 from tasks.hub_calls import Patience
-from tasks.publish import parameter_values, publish
-from tasks.release import NAMES, Release, release_file
-from tests.hub_server import HubServer, running_hub
-from tests.hub_store import Commit, Repository
-from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
-
-TOKEN = "hf_PlantedTokenThatMustNotLeak0123456789"
-NAME = "user/demo"
-CALLS = {
-    "create": ("POST", r"^/api/repos/create$"),
-    "head": ("GET", r"^/api/models/user/demo$"),
-    "card": ("POST", r"^/api/validate-yaml$"),
-    "pre-upload": ("POST", r"/preupload/"),
-    "batch": ("POST", r"/objects/batch$"),
-    "upload": ("PUT", r"^/upload/"),
-    "upload-verify": ("POST", r"/lfs-verify/"),
-    "commit": ("POST", r"/commit/"),
-    "verify": ("GET", r"/revision/[0-9a-f]{40}$"),
-    "tag": ("POST", r"/tag/"),
-    "tag-verify": ("GET", r"/revision/release-"),
-}
-"""Every request of a first publish, in order."""
-BEFORE_THE_COMMIT = tuple(CALLS)[: tuple(CALLS).index("commit") + 1]
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    with running_hub(tmp_path / "hub") as server:
-        monkeypatch.setenv("HF_TOKEN", server.add_user(TOKEN))
-        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        # the client's own waits, which have no knob
-        quick = types.SimpleNamespace(sleep=lambda seconds: None, time=time.time)
-        monkeypatch.setattr("huggingface_hub.utils._http.time", quick)
-        yield server
-
-
-def small_release(text: str = "one") -> Release:
-    """A card, a small file and a large one; enough for every request."""
-    card = "---\nlicense: apache-2.0\n---\n\n# demo\n"
-    files = {"README.md": card, "evaluation/metrics.json": text, "model.safetensors": f"weights {text}"}
-    return Release({name: release_file(content.encode()) for name, content in files.items()})
-
-
-def publish_small(text: str = "one", waits: list[float] | None = None) -> HubRelease:
-    waits = [] if waits is None else waits
-    return release_on_hub(small_release(text), NAME, private=True, patience=Patience(sleep=waits.append))
-
-
-def repository(hub: HubServer) -> Repository:
-    return hub.store.find("model", NAME)
-
-
-def commits(hub: HubServer) -> list[Commit]:
-    """Commits on main after the Hub's own first one."""
-    return repository(hub).history()[1:] if ("model", NAME) in hub.store.repositories else []
-
-
-def content(hub: HubServer, commit: Commit) -> dict[str, bytes]:
-    return {path: hub.store.read(blob.sha256) for path, blob in commit.tree.items() if path != ".gitattributes"}
+from tasks.release import NAMES
+from tests.hub_server import HubServer
+from tests.hub_store import Commit
+from tests.tasks.hub_publishing import (
+    BEFORE_THE_COMMIT,
+    CALLS,
+    NAME,
+    TOKEN,
+    commits,
+    content,
+    publish_small,
+    repository,
+    small_release,
+)
 
 
 def test_a_first_publish_is_one_private_commit_verified_and_then_tagged(hub: HubServer) -> None:
     done = publish_small()
     assert [(method, path) for method, path, _ in hub.requests] == [
+        ("GET", "/api/models/user/demo"),
         ("POST", "/api/repos/create"),
         ("GET", "/api/models/user/demo"),
         ("POST", "/api/validate-yaml"),
@@ -293,92 +243,3 @@ def test_an_upload_url_is_logged_without_its_signature(hub: HubServer, caplog: p
     publish_small()
     assert f"thrown while requesting PUT {hub.storage}/upload/" in caplog.text
     assert "signature=" not in caplog.text
-
-
-# The whole command on a checkout, and what others make of the result.
-
-
-def run(root: Path, hub: HubServer, *command: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    environment |= {
-        "PYTHONPATH": str(PROJECT), "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "OMP_NUM_THREADS": "1",
-        "HF_HOME": str(root.parent / "hf-home"), "HF_HUB_DISABLE_TELEMETRY": "1",
-    }  # fmt: skip
-    return subprocess.run(
-        [sys.executable, *command], cwd=root, env=environment, capture_output=True, text=True, check=False
-    )
-
-
-READ_BACK = """
-import json, re, sys
-from pathlib import Path
-import torch
-from huggingface_hub import snapshot_download
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-folder = Path(snapshot_download("user/demo", revision=sys.argv[1]))
-expected = json.loads(sys.argv[2])
-assert {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()} == {*expected, ".gitattributes"}
-for name, path in expected.items():
-    assert path is None or (folder / name).read_bytes() == Path(path).read_bytes(), name
-pair = "where does the river rise ?", "in northern hills"
-inputs = AutoTokenizer.from_pretrained("user/demo")(*pair, return_tensors="pt")
-here = AutoTokenizer.from_pretrained("data/tokenizer")(*pair, return_tensors="pt")
-assert inputs["input_ids"].tolist() == here["input_ids"].tolist()
-with torch.no_grad():
-    there = AutoModelForQuestionAnswering.from_pretrained("user/demo").eval()(**inputs)
-    here = AutoModelForQuestionAnswering.from_pretrained("models/squad").eval()(**inputs)
-assert torch.equal(there.start_logits, here.start_logits) and torch.equal(there.end_logits, here.end_logits)
-assert there.start_logits.unique().numel() > 3
-code = re.search("```python\\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)[1]
-exec(compile(code, "README.md", "exec"))
-"""
-
-
-@pytest.mark.slow
-def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_cards_code_answers(
-    hub: HubServer, tmp_path: Path
-) -> None:
-    root = make_checkout(tmp_path / "checkout")
-    values = params_with(target="hub", repository=NAME)
-    receipt = publish(values.publish, parameter_values(values), root)
-    assert {key: receipt[key] for key in ("target", "repository", "commit", "unchanged")} == {
-        "target": "hub", "repository": NAME, "commit": commits(hub)[-1].oid, "unchanged": False,
-    }  # fmt: skip
-    own = {
-        "config.json": "models/squad/config.json", "model.safetensors": "models/squad/model.safetensors",
-        "tokenizer.json": "data/tokenizer/tokenizer.json", "vocab.txt": "data/tokenizer/vocab.txt",
-        "evaluation/predictions.json": "evaluation/predictions.json", "evaluation/metrics.json": "metrics/squad.json",
-    }  # fmt: skip
-    expected = {name: own.get(name) for name in receipt["files"]}
-    read = run(root, hub, "-c", READ_BACK, receipt["tag"], json.dumps(expected))
-    assert read.returncode == 0, read.stderr
-    answer = read.stdout.strip()
-    assert answer
-    assert answer in "The river rises in the northern hills and ends in a lake."
-
-
-def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, tmp_path: Path) -> None:
-    root = make_checkout(tmp_path / "checkout")
-    text = (root / "params.yaml").read_text(encoding="utf-8")
-    text = text.replace("target: local", "target: hub").replace("repository: null         # u", f"repository: {NAME} #")
-    (root / "params.yaml").write_text(text, encoding="utf-8")
-    hub.fault(*CALLS["head"], drop="before")
-    done = run(root, hub, "-m", "tasks.publish")
-    assert done.returncode == 0, done.stderr
-    write_model(root, seed=5)
-    write_gate(root)
-    hub.fault(*CALLS["commit"], times=9, status=401)
-    failed = run(root, hub, "-m", "tasks.publish")
-    assert (failed.returncode, len(commits(hub))) == (1, 1)
-    written = done.stdout + done.stderr + failed.stdout + failed.stderr
-    places = [*root.rglob("*"), *(tmp_path / "hf-home").rglob("*"), *(tmp_path / "hub").rglob("*")]
-    files = [path for path in places if path.is_file()]
-    assert len(files) > 20
-    assert TOKEN not in written
-    assert [path for path in files if TOKEN.encode() in path.read_bytes()] == []
-
-
-def test_a_dry_run_asks_nothing_of_the_hub(hub: HubServer, tmp_path: Path) -> None:
-    values = params_with(target="hub", repository=NAME)
-    publish(values.publish, parameter_values(values), make_checkout(tmp_path / "checkout"), dry_run=True)
-    assert hub.requests == []

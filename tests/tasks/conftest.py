@@ -1,0 +1,25 @@
+"""Fixtures of more than one test file."""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.hub_server import HubServer, running_hub
+from tests.tasks.hub_publishing import TOKEN
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A Hub with one user, whom the environment names; at the end the test fails if the protocol was broken."""
+    with running_hub(tmp_path / "hub") as server:
+        monkeypatch.setenv("HF_TOKEN", server.add_user(TOKEN))
+        monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
+        # the client's own waits, which have no knob
+        quick = types.SimpleNamespace(sleep=lambda seconds: None, time=time.time)
+        monkeypatch.setattr("huggingface_hub.utils._http.time", quick)
+        yield server
