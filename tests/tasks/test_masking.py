@@ -26,8 +26,10 @@ def counts_of(lengths: list[int], packs: list[list[int]], limit: int, maskable: 
 
 
 def test_a_sequence_asks_for_15_percent_of_its_tokens_and_for_one_at_least() -> None:
-    # 0.15 * 128 = 19.2, * 30 = 4.5 (half to even), * 50 = 7.5, * 5 = 0.75, * 4 = 0.6
-    assert counts_of([128, 30, 50, 5, 4], [[0], [1], [2], [3], [4]], 20) == [19, 4, 8, 1, 1]
+    # 0.15 * 128 = 19.2, * 30 = 4.5 (half to even), * 50 = 7.5, * 5 = 0.75
+    assert counts_of([128, 30, 50, 5], [[0], [1], [2], [3]], 20) == [19, 4, 8, 1]
+    packs, lengths = np.array([[0, 1]]), np.array([5, 40])  # at 5%: 0.25 and 2
+    assert predictions_per_sequence(lengths, lengths - 3, packs, 0.05, 20).tolist() == [1, 2]
 
 
 def test_a_row_over_its_budget_takes_from_its_largest_sequences() -> None:

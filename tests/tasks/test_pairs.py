@@ -128,16 +128,17 @@ def test_truncation_leaves_what_taking_tokens_off_one_by_one_leaves(row_length: 
 
 
 def test_truncation_takes_tokens_off_the_front_or_the_back_by_a_fair_coin() -> None:
-    # Sentences of 1 and 100 tokens as a real pair with a budget of 51: 50 tokens come off the second.
+    # Two sentences of 50 tokens as a real pair with a budget of 51: 24 come off the first, 25 off the second.
     fronts = []
     for seed in range(800):
-        pairs = pairs_of(documents_of([[1, 100], [1]]), 54, seed=seed)
+        pairs = pairs_of(documents_of([[50, 50], [1]]), 54, seed=seed)
         if pairs.labels[0] == 0:
-            assert (pairs.first_length[0], pairs.second_length[0]) == (1, 50)
-            fronts.append(int(pairs.second_start[0]) - 1)
+            assert (pairs.first_length[0], pairs.second_length[0]) == (26, 25)
+            fronts.append((int(pairs.first_start[0]), int(pairs.second_start[0]) - 50))
     assert 340 < len(fronts) < 460
-    assert np.mean(fronts) == pytest.approx(25, abs=4 * np.sqrt(50 * 0.25 / len(fronts)))
-    assert np.var(fronts) == pytest.approx(12.5, rel=0.3)
+    for removed, front in zip((24, 25), np.array(fronts).T, strict=True):
+        assert front.mean() == pytest.approx(removed / 2, abs=4 * np.sqrt(removed / 4 / len(fronts)))
+        assert front.var() == pytest.approx(removed / 4, rel=0.3)
 
 
 def plain_pairs(
