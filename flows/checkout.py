@@ -18,7 +18,9 @@ import yaml
 
 from tasks import artifacts
 from tasks.errors import ParamsError
-from tasks.params import check, read_yaml, resolve
+from tasks.overlays import resolve
+from tasks.params import check
+from tasks.strict_yaml import read_yaml
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
 PATHS = (

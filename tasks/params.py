@@ -6,9 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from tasks import artifacts
 from tasks.errors import ParamsError, run_main
+from tasks.overlays import resolve
+from tasks.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
 
@@ -222,40 +221,6 @@ class Params(Section):
         return self
 
 
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word; we refuse them."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise ParamsError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
-            seen.add(key)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping from `path`.
-
-    Raises:
-        ParamsError: not there, not UTF-8, not YAML, a repeated key, or not a mapping.
-    """
-    try:
-        values = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeys)  # noqa: S506 (a SafeLoader)
-    except FileNotFoundError:
-        raise ParamsError(f"{path} is not there: run from the folder that holds it") from None
-    except UnicodeDecodeError as error:
-        raise ParamsError(f"{path} is not UTF-8 text: {error}") from None
-    except yaml.YAMLError as error:
-        raise ParamsError(f"{path} is not YAML: {error}") from None
-    except ParamsError as error:
-        raise ParamsError(f"{path}, {error}") from None
-    if not isinstance(values, dict):
-        raise ParamsError(f"{path} must hold sections (key: value), found {type(values).__name__}")
-    return values
-
-
 def load_params(path: Path = artifacts.PARAMS) -> Params:
     """The checked content of params.yaml.
 
@@ -274,72 +239,11 @@ def check(values: dict[str, Any], where: str = "params") -> Params:
         raise ParamsError(f"{where} cannot be used:\n{problems}") from None
 
 
-def resolve(
-    base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS
-) -> dict[str, Any]:
-    """`base` with the preset's values laid over it, then each `section.key=value` override.
-
-    Raises:
-        ParamsError: no such preset, a malformed override, or a key that `base` does not have.
-    """
-    values: dict[str, Any] = json.loads(json.dumps(base))
-    if preset is not None:
-        path = presets / f"{preset}.yaml"
-        if not path.is_file():
-            known = sorted(p.stem for p in presets.glob("*.yaml"))
-            raise ParamsError(f"preset {preset!r} is not known{_nearest(preset, known)}")
-        overlay = read_yaml(path)
-        overlay.pop("description", None)
-        _lay_over(values, overlay, str(path), ())
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            raise ParamsError(f"--set {override!r} must read section.key=value")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ParamsError(f"--set {override!r}: the value is not YAML; put quotes around it") from None
-        if isinstance(value, str):
-            value = _as_number(value)
-        overlay = value
-        for part in reversed(key.split(".")):
-            overlay = {part: overlay}
-        _lay_over(values, overlay, f"--set {override}", ())
-    return values
-
-
-def _as_number(text: str) -> Any:
-    """YAML 1.1 reads 3e-5 as text; people mean the number."""
-    try:
-        number = float(text)
-    except ValueError:
-        return text
-    return number if math.isfinite(number) else text
-
-
-def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
-    if not isinstance(overlay, dict):
-        raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section; state one of its keys")
-    for key, value in overlay.items():
-        name = ".".join((*path, str(key)))
-        if key not in values:
-            raise ParamsError(f"{where}: {name} is not known{_nearest(str(key), list(values))}")
-        if isinstance(values[key], dict):
-            _lay_over(values[key], value, where, (*path, str(key)))
-        else:
-            values[key] = value
-
-
-def _nearest(name: str, valid: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, valid, 1)
-    return f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(valid)) or '(none)'}"
-
-
 def _explain(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         section = _section_at(problem["loc"][:-1])
-        return f"{place} is not known{_nearest(str(problem['loc'][-1]), section)}"
+        return f"{place} is not known{nearest(str(problem['loc'][-1]), section)}"
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] == "value_error":

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import ParamsError
-from tasks.params import check, load_params, read_yaml, resolve
+from tasks.overlays import resolve
+from tasks.params import check, load_params
+from tasks.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PRESETS = ROOT / "presets"

@@ -1,0 +1,168 @@
+"""The whole pipeline on a slice of real input: killed, continued, rejected, published, changed, asked.
+
+One checkout serves all tests, in the order a user would do these things; each takes what the one before left.
+"""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+REAL = ROOT.parent / "shared" / "data"
+VOCABULARY = REAL / "vocab" / "bert-base-uncased.txt"
+COPIED = ("flows", "tasks", "ipu_model", "inputs", "presets", "dvc.yaml", "params.yaml", "pyproject.toml", ".dvcignore")
+TINY = (
+    "model.hidden_size=32", "model.num_heads=2", "model.intermediate_size=64", "pretrain_rows.phase1.duplicates=1",
+    "pretrain.checkpoint_every_updates=5", "pretrain.phase1.global_batch_size=8", "pretrain.phase1.steps=40",
+    "pretrain.phase2.steps=3", "pretrain.phase2.global_batch_size=4", "finetune.epochs=1",
+    "finetune.global_batch_size=8",
+)  # fmt: skip
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the public development data in {REAL}"),
+]
+
+
+def cut_questions(source, target, articles, questions):
+    """The first questions of the first articles, still SQuAD v1.1."""
+    data = json.loads(source.read_text(encoding="utf-8"))
+    data["data"] = data["data"][:articles]
+    left = questions
+    for article in data["data"]:
+        for paragraph in article["paragraphs"]:
+            paragraph["qas"] = paragraph["qas"][:left]
+            left -= len(paragraph["qas"])
+        article["paragraphs"] = [p for p in article["paragraphs"] if p["qas"]]
+    target.write_text(json.dumps(data), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A checkout without git, and a slice of the real input beside it."""
+    folder = tmp_path_factory.mktemp("podium")
+    project = folder / "project"
+    project.mkdir()
+    for name in COPIED:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, project / name)
+    (project / ".dvc").mkdir()
+    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    text = (REAL / "wikitext" / "wikitext-2-valid.txt").read_text(encoding="utf-8")
+    (folder / "text.txt").write_text(text[:250_000], encoding="utf-8")
+    cut_questions(REAL / "squad" / "new-wiki-train.json", folder / "train.json", 3, 60)
+    cut_questions(REAL / "squad" / "new-wiki-dev.json", folder / "dev.json", 2, 20)
+    return project
+
+
+def command(*overrides):
+    paths = ("corpus.path=../text.txt", "questions.train_path=../train.json", "questions.dev_path=../dev.json",
+             f"tokenizer.path={VOCABULARY}")  # fmt: skip
+    words = [word for value in (*paths, *TINY, *overrides) for word in ("--set", value)]
+    return [sys.executable, "-m", "flows.pipeline", "--preset", "small-files", *words]
+
+
+def environment(project):
+    home = project.parent
+    return {
+        **os.environ, "PREFECT_HOME": str(home / "prefect"), "DVC_SITE_CACHE_DIR": str(home / "dvc-site"),
+        "DVC_GLOBAL_CONFIG_DIR": str(home / "dvc-global"), "DVC_SYSTEM_CONFIG_DIR": str(home / "dvc-system"),
+        "PODIUM_THREADS": "1",
+    }  # fmt: skip
+
+
+def run(project, words):
+    return subprocess.run(words, cwd=project, env=environment(project), text=True, capture_output=True)
+
+
+def report(project):
+    return json.loads((project / "reports" / "run.json").read_text())
+
+
+def statuses(project):
+    return {stage["name"]: stage["status"] for stage in report(project)["stages"]}
+
+
+def checkpoints(project):
+    return list(project.glob("runs/checkouts/*/runs/pretrain-phase1/*/step-*/state.json"))
+
+
+def test_killed_in_the_middle_of_training_it_continues_from_its_checkpoint(project):
+    flow = subprocess.Popen(command(), cwd=project, env=environment(project), stdout=subprocess.DEVNULL,
+                            stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
+    until = time.monotonic() + 300
+    while not checkpoints(project):
+        assert flow.poll() is None, "the flow ended before its first checkpoint"
+        assert time.monotonic() < until, "no checkpoint came"
+        time.sleep(0.05)
+    os.killpg(flow.pid, signal.SIGKILL)
+    flow.wait()
+    assert not list(project.glob("runs/checkouts/*/models/phase1/model.safetensors")), "it was to be killed earlier"
+
+    done = run(project, command())
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "gate: rejected, nothing was published" in done.stdout
+    seen = statuses(project)
+    assert seen["corpus"] == "skipped"
+    assert seen["pretrain@phase1"] == seen["gate"] == "ran"
+    folder = project / report(project)["folder"]
+    metrics = json.loads((folder / "metrics" / "pretrain-phase1.json").read_text())
+    assert metrics["steps"] == 40
+    assert 0 < metrics["resumed_from_step"] < 40
+    assert metrics["resumed_from_step"] % 5 == 0
+    assert not (project / "published").exists()
+
+
+def test_the_score_is_the_one_the_scoring_command_gives(project):
+    folder = project / report(project)["folder"]
+    done = run(project, [sys.executable, "-m", "tasks.evaluate", "--questions", "../dev.json",
+                         "--predictions", str(folder / "evaluation" / "predictions.json")])  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    scores = json.loads(done.stdout)
+    assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["metrics"]
+    assert scores["total"] == 20
+
+
+def test_again_with_nothing_changed_every_stage_is_skipped(project):
+    assert run(project, command()).returncode == 3
+    assert set(statuses(project).values()) == {"skipped"}
+
+
+def test_another_learning_rate_runs_only_what_comes_after(project):
+    done = run(project, command("finetune.learning_rate=2e-3"))
+    assert done.returncode == 3, done.stdout + done.stderr
+    ran = [name for name, status in statuses(project).items() if status == "ran"]
+    assert ran == ["finetune", "predict", "evaluate", "gate"]
+
+
+def test_with_a_lower_floor_it_is_published_loads_in_transformers_and_answers(project):
+    done = run(project, command("gate.min_f1=0"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    ran = [name for name, status in statuses(project).items() if status == "ran"]
+    assert ran == ["gate", "publish"]
+    published = project / "published" / "small-files"
+    load = (
+        "import sys; from transformers import AutoModelForQuestionAnswering, AutoTokenizer;"
+        "m = AutoModelForQuestionAnswering.from_pretrained(sys.argv[1]); "
+        "t = AutoTokenizer.from_pretrained(sys.argv[1]);"
+        "print(m(**t('who?', 'nobody', return_tensors='pt')).start_logits.shape[0], t.is_fast)"
+    )
+    loaded = run(project, [sys.executable, "-c", load, str(published)])
+    assert loaded.stdout.split() == ["1", "True"], loaded.stderr
+    question = ["Who came?", "--context", "Ada came.", "--json"]
+    asked = run(project, [sys.executable, "-m", "tasks.ask", str(published), *question])
+    assert asked.returncode == 0, asked.stderr
+    again = run(project, command("gate.min_f1=0"))
+    assert again.returncode == 0
+    assert set(statuses(project).values()) == {"skipped"}
+
+
+def test_params_yaml_of_the_user_is_as_it_was(project):
+    assert (project / "params.yaml").read_bytes() == (ROOT / "params.yaml").read_bytes()
