@@ -60,8 +60,10 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f"{path.name}.*.partial"):
+        if left.is_dir() and not _is_alive(left.name.split(".")[-2]):
+            shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
         yield partial
@@ -70,6 +72,16 @@ def new_folder(path: Path) -> Iterator[Path]:
         os.replace(partial, path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _is_alive(pid: str) -> bool:
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return int(pid) != os.getpid()
 
 
 def write_text(path: Path, text: str) -> None:

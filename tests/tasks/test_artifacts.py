@@ -1,6 +1,9 @@
 """Files and folders appear whole or not at all."""
 
 import hashlib
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -23,6 +26,18 @@ def test_a_new_folder_replaces_the_old_one_whole(tmp_path):
         with artifacts.new_folder(tmp_path / "rows") as folder:
             (folder / name).write_text(name)
     assert [path.name for path in (tmp_path / "rows").iterdir()] == ["b"]
+
+
+def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path):
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    dead, alive = tmp_path / f"rows.{gone.pid}.partial", tmp_path / f"rows.{os.getppid()}.partial"
+    for left in (dead, alive):
+        left.mkdir()
+    with artifacts.new_folder(tmp_path / "rows"):
+        pass
+    assert not dead.exists()
+    assert alive.exists()
 
 
 def test_text_that_cannot_be_encoded_leaves_the_old_file_as_it_was(tmp_path):
