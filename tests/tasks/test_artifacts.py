@@ -14,9 +14,14 @@ def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path
     target = tmp_path / "rows"
     with artifacts.new_folder(target) as folder:
         (folder / "a").write_text("old")
-    with pytest.raises(RuntimeError), artifacts.new_folder(target) as folder:
-        (folder / "a").write_text("new")
-        raise RuntimeError("killed")
+
+    def fail():
+        with artifacts.new_folder(target) as folder:
+            (folder / "a").write_text("new")
+            raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert (target / "a").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["rows"], "no partial folder is left"
 
