@@ -87,7 +87,7 @@ def _client(token: str, patience: Patience) -> Any:
     hooks = get_session().event_hooks
     timeout = httpx2.Timeout(patience.read_timeout_s, connect=patience.connect_timeout_s)
     set_client_factory(lambda: httpx2.Client(event_hooks=hooks, follow_redirects=True, timeout=timeout))
-    return HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT", "").rstrip("/") or None, token=token)
 
 
 def without_queries(record: logging.LogRecord) -> bool:

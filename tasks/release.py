@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -111,6 +113,7 @@ def write_folder(release: Release, folder: Path) -> bool:
     Raises:
         PublishError: the folder holds something publish did not write; nothing is touched then.
     """
+    _recover(folder)
     _refuse_foreign(folder)
     if folder.is_dir() and _content(folder) == release.hashes():
         return False
@@ -136,6 +139,29 @@ def write_folder(release: Release, folder: Path) -> bool:
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+    return True
+
+
+def _recover(folder: Path) -> None:
+    """Clear away what a killed publish left beside `folder`; if it died between two renames, undo the first."""
+    for left in sorted(folder.parent.glob(f"{glob.escape(folder.name)}.*.partial")):
+        found = re.fullmatch(r"(\d+)(\.old)?\.partial", left.name.removeprefix(f"{folder.name}."))
+        if found is None or _is_running(int(found[1])):
+            continue
+        if found[2] and not folder.exists():
+            os.replace(left, folder)
+        else:
+            shutil.rmtree(left)
+        log.info("%s: cleared away what a killed publish left", folder)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
     return True
 
 

@@ -94,6 +94,14 @@ class HubStore:
             raise HubError(404, "Repository not found", "RepoNotFound")
         return found
 
+    @staticmethod
+    def check_parent(repository: Repository, branch: str, parent: str | None) -> str | None:
+        """The head of `branch`, which `parent` must name where it is given (else 412)."""
+        head = repository.branches.get(branch)
+        if parent is not None and (head is None or not head.startswith(parent)):
+            raise HubError(412, "A commit has happened since. Please refresh and try again.")
+        return head
+
     def commit(
         self,
         repository: Repository,
@@ -104,9 +112,7 @@ class HubStore:
         title: str,
     ) -> Commit:
         """One commit on `branch`; `parent`, where given, must be its head (else 412)."""
-        head = repository.branches.get(branch)
-        if parent is not None and (head is None or not head.startswith(parent)):
-            raise HubError(412, "A commit has happened since. Please refresh and try again.")
+        head = self.check_parent(repository, branch, parent)
         tree = dict(repository.commits[head].tree) if head else {}
         for path in deleted:
             if path not in tree:

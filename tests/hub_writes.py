@@ -147,6 +147,7 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
     if not lines or [line["key"] for line in lines].count("header") != 1 or lines[0]["key"] != "header":
         raise HubError(400, "the first line, and no other, must be the header")
     header = fields(lines[0]["value"], {"summary": str, "description": str}, {"parentCommit": str})
+    hub.store.check_parent(repository, revision, header.get("parentCommit"))
     added: dict[str, Any] = {}
     deleted = []
     for line in lines[1:]:

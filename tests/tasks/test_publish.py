@@ -163,6 +163,28 @@ def test_a_write_that_fails_keeps_the_old_release(checkout: Path, monkeypatch: p
     assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
 
 
+def dead_process() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_what_a_killed_publish_left_is_cleared_away_and_a_running_ones_is_not(checkout: Path) -> None:
+    publish_here(checkout)
+    dead, running = (f"podium-demo.{pid}.partial" for pid in (dead_process(), os.getppid()))
+    for name in (dead, running):
+        (checkout / "published" / name).mkdir()
+    publish_here(checkout)
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo", running]
+
+
+def test_a_publish_killed_between_two_renames_gets_its_old_release_back(checkout: Path) -> None:
+    first = publish_here(checkout)
+    (checkout / FOLDER).rename(checkout / f"published/podium-demo.{dead_process()}.old.partial")
+    assert publish_here(checkout) == {**first, "unchanged": True}
+    assert sorted(p.name for p in (checkout / "published").iterdir()) == ["podium-demo"]
+
+
 def test_a_dry_run_touches_nothing(checkout: Path) -> None:
     receipt = publish_here(checkout, dry_run=True)
     assert "model.safetensors" in receipt["files"]

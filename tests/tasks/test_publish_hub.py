@@ -153,6 +153,17 @@ def test_others_who_never_stop_committing_end_the_publish_after_five_attempts(hu
     assert {commit.title for commit in commits(hub)} == {"add files"}
 
 
+def test_a_commit_that_lands_after_we_stopped_listening_is_not_made_twice(hub: HubServer) -> None:
+    hub.fault(*CALLS["commit"], hook=lambda: time.sleep(0.8))
+    patience = Patience(sleep=time.sleep, first_wait_s=0.1, read_timeout_s=0.4)
+    done = release_on_hub(small_release(), NAME, private=True, patience=patience)
+    deadline = time.monotonic() + 10
+    while 0 in hub.sent(*CALLS["commit"]) and time.monotonic() < deadline:
+        time.sleep(0.05)  # until the server is through with the first request, too
+    assert sorted(hub.sent(*CALLS["commit"])) == [200, 412]
+    assert [commit.oid for commit in commits(hub)] == [done.commit]
+
+
 def test_a_date_in_retry_after_is_waited_for_and_an_hour_is_refused(hub: HubServer) -> None:
     waits: list[float] = []
     hub.fault(*CALLS["head"], status=429, headers={"Retry-After": formatdate(time.time() + 30, usegmt=True)})
