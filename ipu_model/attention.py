@@ -67,10 +67,15 @@ class RowAttention:
         rows, length, hidden = query.shape
         split = (rows, length, heads, hidden // heads)
         q, k, v = (x.view(split).transpose(1, 2) for x in (query, key, value))  # [B, A, L, D]
-        scores = (q @ k.transpose(-1, -2)).float() / math.sqrt(hidden // heads)
+        scores = _wide(q @ k.transpose(-1, -2)) / math.sqrt(hidden // heads)
         probabilities = scores.masked_fill(~self.allowed, -math.inf).softmax(-1)
         probabilities = torch.nn.functional.dropout(probabilities, dropout).to(v.dtype)
         return (probabilities @ v).transpose(1, 2).reshape(rows, length, hidden)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Scores in at least fp32: the exponentials of a softmax need it."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _split(flat: Tensor, group: Group, heads: int) -> Tensor:
@@ -102,7 +107,7 @@ class _SequenceAttention(torch.autograd.Function):
         kept: List[Tensor] = []
         for group in groups:
             q, k, v = (_split(x, group, heads) for x in (query, key, value))
-            probabilities = torch.bmm(q, k.transpose(1, 2)).float().mul_(scale).softmax(-1)
+            probabilities = _wide(torch.bmm(q, k.transpose(1, 2))).mul_(scale).softmax(-1)
             mask = None
             kept.append(probabilities)
             if dropout > 0:
@@ -123,7 +128,7 @@ class _SequenceAttention(torch.autograd.Function):
         for group in ctx.groups:
             q, k, v, d_o = (_split(x, group, ctx.heads) for x in (query, key, value, d_output))
             probabilities = next(remaining)
-            d_p = torch.bmm(d_o, v.transpose(1, 2)).float()
+            d_p = _wide(torch.bmm(d_o, v.transpose(1, 2)))
             dropped = probabilities
             if ctx.dropout > 0:
                 mask = next(remaining)

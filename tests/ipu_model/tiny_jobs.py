@@ -97,12 +97,12 @@ def write_rows(
     return manifest
 
 
-def make_job(folder: Path, kind: str, rows: Path, **changes: Any) -> Job:
+def make_job(folder: Path, kind: str, row_folder: Path, **changes: Any) -> Job:
     """A job of a few updates in `folder`."""
     values: Dict[str, Any] = {
         "kind": kind,
         "head": "pretraining" if kind == "pretrain" else "question_answering",
-        "rows": str(rows),
+        "rows": str(row_folder),
         "output": str(folder / ("logits.arrow" if kind == "predict" else "model")),
         "run_folder": str(folder / "run"),
         "geometry": BatchGeometry(global_batch_size=12, micro_batch_size=4),
@@ -128,6 +128,20 @@ class Finished:
 
     def of(self, event: str) -> List[Dict[str, Any]]:
         return [x for x in self.events if x["event"] == event]
+
+
+def run_here(job: Job) -> Finished:
+    """Run a job in this process, with one thread; errors come out as exceptions."""
+    import torch
+
+    from ipu_model.process import StopRequest, only_one
+    from ipu_model.running import run_job
+
+    torch.set_num_threads(1)
+    events: List[Dict[str, Any]] = []
+    with only_one(Path(job.run_folder)):
+        run_job(job, lambda event, **fields: events.append({"event": event, **fields}), StopRequest())
+    return Finished(0, events, "")
 
 
 def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subprocess.Popen:

@@ -1,0 +1,79 @@
+"""Hand-worked plans."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Tuple
+
+import pytest
+from tiny_jobs import make_job
+
+from ipu_model.errors import ConfigError, RowsError
+from ipu_model.job import BatchGeometry, ScheduleConfig
+from ipu_model.plan import Choice, Division, count_updates, divide, make_plan
+from ipu_model.rows import Manifest
+
+CPU, FP32 = Choice("cpu", "as asked"), Choice("fp32", "as asked")
+
+
+def manifest(rows: int, sequences: int) -> Manifest:
+    return Manifest("pretrain", 64, 3, 10, 2000, "t", 0, rows, sequences, rows * 60, {"rows-00000.arrow": rows})
+
+
+@pytest.mark.parametrize(
+    ("geometry", "packing_factor", "expected"),
+    [
+        ((64, 32, 1), 1.0, (64, 32, 2)),
+        ((64, 64, 1), 1.5, (43, 43, 1)),  # 42.67 rows; the micro-batch shrinks to them
+        ((64, 32, 1), 1.5, (44, 22, 2)),  # 43 rows do not halve: one more
+        ((256, 8, 4), 2.0, (128, 8, 4)),  # 128 rows = 4 micro-batches of 8 on each of 4 replicas
+        ((2, 8, 4), 2.0, (4, 1, 1)),  # one row per replica is the least
+        ((1, 32, 1), 3.0, (1, 1, 1)),  # a third of a row: one row
+    ],
+)
+def test_an_update_is_cut_into_equal_micro_batches_near_the_sequences_asked_for(
+    geometry: Tuple[int, int, int], packing_factor: float, expected: Tuple[int, int, int]
+) -> None:
+    division = divide(BatchGeometry(*geometry), packing_factor)
+    assert division == Division(*expected)
+    assert division.rows_per_update == division.micro_batch_size * division.gradient_accumulation_steps * geometry[2]
+
+
+def test_epochs_become_whole_updates_and_at_least_one() -> None:
+    assert count_updates(ScheduleConfig(epochs=4.0), rows=1000, rows_per_update=32) == 125
+    assert count_updates(ScheduleConfig(epochs=0.001), rows=1000, rows_per_update=32) == 1
+    assert count_updates(ScheduleConfig(steps=0), rows=1000, rows_per_update=32) == 0
+
+
+def test_the_plan_states_what_an_update_holds(tmp_path: Path) -> None:
+    job = make_job(tmp_path, "pretrain", tmp_path, geometry=BatchGeometry(64, 32), schedule=ScheduleConfig(steps=100))
+    plan = make_plan(job, manifest(rows=1000, sequences=1500), CPU, FP32)
+    assert (plan.rows_per_update, plan.micro_batch_size, plan.gradient_accumulation_steps) == (44, 22, 2)
+    assert plan.sequences_per_update == 66.0
+    assert (plan.updates, plan.warmup_updates, plan.epochs) == (100, 10, 4.4)
+
+
+def test_data_smaller_than_one_update_is_refused_with_a_setting_that_works(tmp_path: Path) -> None:
+    job = make_job(tmp_path, "pretrain", tmp_path, geometry=BatchGeometry(64, 32))
+    with pytest.raises(RowsError, match="64 / 1.50 = 44 rows.*at most 30") as caught:
+        make_plan(job, manifest(rows=20, sequences=30), CPU, FP32)
+    assert "use more data" in str(caught.value)
+    works = make_job(tmp_path, "pretrain", tmp_path, geometry=BatchGeometry(30, 32))
+    assert make_plan(works, manifest(rows=20, sequences=30), CPU, FP32).rows_per_update == 20
+
+
+def test_an_empty_row_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RowsError, match="no rows"):
+        make_plan(make_job(tmp_path, "pretrain", tmp_path), manifest(rows=0, sequences=0), CPU, FP32)
+
+
+@pytest.mark.parametrize("geometry", [BatchGeometry(0), BatchGeometry(4, 0), BatchGeometry(4, 4, 0)])
+def test_sizes_below_one_are_refused(geometry: BatchGeometry) -> None:
+    with pytest.raises(ConfigError, match="must be at least 1"):
+        divide(geometry, 1.0)
+
+
+def test_a_run_without_epochs_or_with_negative_steps_is_refused() -> None:
+    for schedule in (ScheduleConfig(epochs=0.0), ScheduleConfig(steps=-1)):
+        with pytest.raises(ConfigError, match="schedule"):
+            count_updates(schedule, 10, 2)

@@ -1,0 +1,70 @@
+"""Single samples cut out of packed rows, without padding, and models with equal weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny_jobs import make_columns, write_rows
+from torch import nn
+
+from ipu_model.data import Batch, RowFolder
+from ipu_model.job import ModelConfig
+from ipu_model.model_folder import Origin, write_model
+from ipu_model.modeling import build_model, initialise
+
+ORIGIN = Origin(tokenizer_sha256="t" * 64, kind="pretrain", head="pretraining", steps=0, seed=0)
+
+
+def make_batch(folder: Path, kind: str, config: ModelConfig, rows: int = 12) -> Batch:
+    """All rows of a fresh row folder."""
+    write_rows(folder, kind, make_columns(kind, rows, seed=3))
+    return RowFolder(folder, kind, config).take(torch.arange(rows).numpy())
+
+
+def make_models(folder: Path, head: str, config: ModelConfig, theirs: Any, seed: int = 1) -> tuple[nn.Module, Any]:
+    """Ours with random weights, biases and LayerNorm included, and theirs loaded from our folder."""
+    model = build_model(head, config)
+    initialise(model, config, seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.empty(parameter.shape).normal_(0, 0.3, generator=generator))
+    folder.mkdir()
+    write_model(folder, head, config, model.state_dict(), ORIGIN)
+    loaded, report = theirs.from_pretrained(folder, output_loading_info=True)
+    assert not report["missing_keys"], report
+    assert not report["unexpected_keys"], report
+    assert not report["mismatched_keys"], report
+    return model, loaded
+
+
+def samples(batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
+    """Every sequence alone: its tokens, and its labels counted from its own start; no padding."""
+    columns = batch.columns
+    for row in range(len(batch.rows)):
+        for slot, first in enumerate(columns["cls_positions"][row]):
+            if first < 0:
+                continue
+            here = columns["sequence_ids"][row] == slot + 1
+            length = int(here.sum())
+            sample = {
+                "input_ids": torch.tensor(columns["input_ids"][row][here].astype(int)[None]),
+                "token_type_ids": torch.tensor(columns["token_type_ids"][row][here].astype(int)[None]),
+            }
+            if "masked_labels" in columns:
+                labels = torch.full((1, length), -100)
+                slots = zip(columns["masked_positions"][row], columns["masked_labels"][row], strict=True)
+                for position, label in slots:
+                    if label != -100 and here[position]:
+                        labels[0, position - first] = int(label)
+                sample["labels"] = labels
+                sample["next_sentence_label"] = torch.tensor([int(columns["next_sentence_labels"][row, slot])])
+            else:
+                sample["start_positions"] = torch.tensor([int(columns["start_positions"][row, slot] - first)])
+                sample["end_positions"] = torch.tensor([int(columns["end_positions"][row, slot] - first)])
+                sample["feature_id"] = torch.tensor(int(columns["feature_ids"][row, slot]))
+            yield sample
