@@ -41,9 +41,14 @@ class RowData:
     def __init__(
         self, name: str, folder: Path, tokenizer: Path, max_positions: int, masked_fraction: float | None
     ) -> None:
-        """Args:
-        tokenizer: folder of tokenizer.json.
-        masked_fraction: pretrain_rows.masked_fraction, None for rows of questions.
+        """Open the rows of `folder`.
+
+        Args:
+            tokenizer: Folder of tokenizer.json.
+            masked_fraction: pretrain_rows.masked_fraction, None for rows of questions.
+
+        Raises:
+            InputError: no manifest, or no tokenizer that can be used.
         """
         self.name, self.folder = name, Path(folder)
         self.manifest: Manifest = read_manifest(self.folder)
@@ -194,7 +199,10 @@ class RowData:
                 "features_once": [f"feature {i}: {self._feature_seen[i]} times" for i in wrong[:3]],
                 "features_numbered": [f"line {i}: feature_id {self._window_ids[i]}" for i in misnumbered[:3]],
             },
-            {"features_once": f"{len(wrong):,} of {len(self._feature_seen):,} features are not there exactly once"},
+            {
+                "features_once": f"{len(wrong):,} of {len(self._feature_seen):,} features are not there exactly once",
+                "features_numbered": f"{len(misnumbered):,} lines with another feature_id",
+            },
         )
 
     def statistics(self) -> dict[str, Any]:

@@ -51,24 +51,26 @@ def find_sequences(sequence_ids: np.ndarray) -> tuple[Sequences, Columns]:
     """
     n, length = sequence_ids.shape
     real = sequence_ids > 0
-    highest = np.maximum.accumulate(sequence_ids, axis=1)
-    before = np.zeros_like(highest)
-    before[:, 1:] = highest[:, :-1]
+    end_of_row = np.where(real.any(axis=1), length - np.argmax(real[:, ::-1], axis=1), 0)
+    holes = end_of_row - real.sum(axis=1)
+    columns = np.arange(length, dtype=np.int16)
+    before = np.zeros_like(sequence_ids)
+    before[:, 1:] = sequence_ids[:, :-1]
+    if holes.any():  # a sequence goes on after padding inside it
+        last_real = np.maximum.accumulate(np.where(real, columns, np.int16(0)), axis=1)
+        before[:, 1:] = np.take_along_axis(sequence_ids, last_real.astype(np.int64), axis=1)[:, :-1]
     is_start = real & (sequence_ids != before)
     row, start = np.nonzero(is_start)
     per_row = np.bincount(row, minlength=n)
     slot = np.arange(len(row)) - (np.cumsum(per_row) - per_row)[row]
-    end_of_row = np.where(real.any(axis=1), length - np.argmax(real[:, ::-1], axis=1), 0)
     end = end_of_row[row]
     same_row = row[1:] == row[:-1]
     end[:-1][same_row] = start[1:][same_row]
-    columns = np.arange(length, dtype=np.int16)
     start_of_token = np.maximum.accumulate(np.where(is_start, columns, np.int16(0)), axis=1)
-    # A later sequence has a higher id than all before it, and never by more than one.
     jumps = is_start & (sequence_ids.astype(np.int16) != before.astype(np.int16) + 1)
     features = {
         "sequences": per_row,
-        "padding_at_end": end_of_row - real.sum(axis=1),
+        "padding_at_end": holes,
         "sequences_in_order": jumps.sum(axis=1),
     }
     return Sequences(row, slot, start, end - start, per_row, real, start_of_token), features

@@ -92,7 +92,7 @@ def _question_totals(limits: RowLimits) -> tuple[Check, ...]:
         Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ... in order", limits.again, maximum=0),
         Check("features_once", "feature_ids", "every feature of features.parquet exactly once", limits.again,
               maximum=0),
-        Check("answers", "start_positions", f"at least {smallest} sequences with an answer",
+        Check("answers", "start_positions", f"at least {smallest} with an answer in its window",
               "answers lie outside of every window: look at squad_rows.row_length and squad_rows.doc_stride",
               minimum=smallest),
     )  # fmt: skip

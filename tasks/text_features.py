@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.errors import InputError
+from tasks.parquet import read_batches
 
-BATCH_RECORDS = 50_000
-BATCH_BYTES = 64 << 20
+BATCH_RECORDS = 8192
+BATCH_BYTES = 16 << 20
 """Text decoded at a time, about; a batch has fewer records where they are long."""
 CONFIRMED_HASHES = 1_000
 
@@ -29,7 +30,7 @@ def open_parquet(path: Path) -> pq.ParquetFile:
         InputError: it is no Parquet file, or was cut off.
     """
     try:
-        return pq.ParquetFile(path, memory_map=True)
+        return pq.ParquetFile(path, pre_buffer=False)
     except pa.ArrowInvalid as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}); delete it and make it again") from None
 
@@ -65,16 +66,16 @@ def batches(path: Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     Raises:
         InputError: the content is damaged, or text is not UTF-8.
     """
-    file = open_parquet(path)
-    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
-    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1)
+    metadata = open_parquet(path).metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=0.0)
     records = int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
-    try:
-        for batch in file.iter_batches(batch_size=records, columns=list(columns)):
+    for batch in read_batches(path, columns, records, path.parent.name):
+        try:
             batch.validate(full=True)
-            yield batch
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} is damaged ({error}); delete it and make it again") from None
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{path} is damaged ({error}); delete it and make it again") from None
+        yield batch
 
 
 def characters(texts: pa.Array) -> np.ndarray:

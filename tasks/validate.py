@@ -213,9 +213,11 @@ def main() -> None:
     name = parser.parse_args().name
     started_at = time.perf_counter()
     params = load_params()
+    report = artifacts.validation_report(name)
+    report.unlink(missing_ok=True)  # an older verdict does not speak of these data
     data = data_set(name, params)
     values = validate(data, Judge())
-    html = write_reports(values, artifacts.validation_report(name))
+    html = write_reports(values, report)
     if params.validate_.data_docs:
         write_data_docs(values, artifacts.DATA_DOCS / name)
     if not values["valid"]:

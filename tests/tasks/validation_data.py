@@ -156,3 +156,9 @@ def write_rows(
     if windows is not None:
         pq.write_table(pa.table(windows, schema=row_checks.WINDOWS), folder / "features.parquet")
     return folder
+
+
+def failed_checks(verdict: dict[str, Any]) -> list[str]:
+    """Names of the checks that did not pass, in the verdict's order."""
+    assert verdict["valid"] == all(check["ok"] for check in verdict["checks"])
+    return [check["name"] for check in verdict["checks"] if not check["ok"]]

@@ -1,0 +1,127 @@
+"""The page of a verdict: everything a person needs in one file, and nothing from elsewhere."""
+
+import copy
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from tasks.validation_page import page
+
+EVIL = "<script>alert('x')</script>\"&"
+CHECK = {
+    "name": "texts_present",
+    "column": "text",
+    "ok": True,
+    "found": "all 1,200 documents meet this",
+    "required": "no text is null or empty",
+    "failed": 0,
+    "of": 1200,
+    "examples": [],
+    "advice": "look at corpus.path",
+}
+VERDICT = {
+    "data": "corpus",
+    "valid": True,
+    "rows": 1200,
+    "record": "document",
+    "checks": [CHECK],
+    "not_checked": [],
+    "statistics": {
+        "numbers": [{"name": "characters", "value": 123456}],
+        "histograms": [
+            {
+                "title": "Length of documents",
+                "unit": "characters",
+                "edges": [10, 20, 40],
+                "counts": [3, 1000],
+                "open_end": True,
+                "widening": True,
+            }
+        ],
+    },
+}
+
+
+class Elements(HTMLParser):
+    """Tags in order, their attributes, and whether every element is closed where it must be."""
+
+    VOID = {"meta", "br"}
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "style" not in self.open:
+            self.text += data
+
+
+def failed_verdict():
+    verdict = copy.deepcopy(VERDICT)
+    verdict["valid"] = False
+    verdict["checks"][0].update(ok=False, found=EVIL, examples=[EVIL], advice="look at corpus.path", failed=2)
+    verdict["not_checked"] = ["ids_unique"]
+    return verdict
+
+
+@pytest.mark.parametrize("verdict", [VERDICT, failed_verdict()], ids=["valid", "not valid"])
+def test_the_page_is_whole_and_loads_nothing(verdict):
+    html = page(verdict)
+    elements = Elements(html)
+    tags = {tag for tag, _ in elements.seen}
+    assert not tags & {"script", "link", "img", "iframe", "object", "base", "form"}
+    assert not [name for _, attributes in elements.seen for name in attributes if name in ("src", "href", "style")]
+    assert not re.search(r"url\(|@import|https?://", html)
+
+
+def test_the_verdict_stands_in_words_before_everything_else():
+    good, bad = Elements(page(VERDICT)).text, Elements(page(failed_verdict())).text
+    assert "Valid" in good
+    assert "All 1 checks passed on 1,200 documents." in good
+    assert "Not valid" not in good
+    assert bad.index("Not valid") < bad.index("What failed") < bad.index("Checks")
+    assert "1 of 1 checks failed; 1 more could not be made." in bad
+    assert "ids unique" in bad
+
+
+def test_a_failed_check_shows_what_was_found_and_what_to_do():
+    text = Elements(page(failed_verdict())).text
+    for said in ("texts present", "no text is null or empty", EVIL, "Look at corpus.path", "✕ failed"):
+        assert said in text
+
+
+def test_text_of_the_data_is_never_markup():
+    verdict = failed_verdict()
+    for key in ("data", "record"):
+        verdict[key] = EVIL
+    for key in ("name", "column", "required", "advice"):
+        verdict["checks"][0][key] = EVIL
+    verdict["statistics"]["numbers"][0]["name"] = EVIL
+    verdict["statistics"]["histograms"][0].update(title=EVIL, unit=EVIL)
+    assert "<script" not in page(verdict)
+    assert "script" not in {tag for tag, _ in Elements(page(verdict)).seen}
+
+
+def test_bars_are_as_high_as_their_share_and_say_their_range():
+    elements = Elements(page(VERDICT))
+    low, high = (attributes for tag, attributes in elements.seen if tag == "rect")
+    assert (low["height"], high["height"]) == ("1.5", "120.0")  # 3 of 1,000 would be 0.4: too low to be seen
+    assert "10 to 19: 3" in elements.text
+    assert "20 and more: 1,000" in elements.text
+    assert "bars cover ever wider ranges" in elements.text
