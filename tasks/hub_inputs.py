@@ -5,6 +5,7 @@ No code of a repository is ever run, nothing is reported home, and errors name t
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def open_dataset(
         section: section of params.yaml that the messages name (`corpus` or `questions`).
         name: Hub name `user/name`, or a local folder.
         config: configuration of the data set, where it has several.
-        split: `train`, `validation`, or a slice such as `train[:1%]` is not possible when streaming.
+        split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
         revision: branch, tag or commit.
 
     Raises:
@@ -32,19 +33,29 @@ def open_dataset(
     if not name:
         raise InputError(f"{section}.source is hub and {section}.dataset is not set: "
                          f"set {section}.dataset to a name such as user/name")
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    _no_telemetry()
     import datasets
+    import httpx2
 
     try:
         rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
         yield from rows
-    except (ValueError, RuntimeError, OSError) as error:
+    except (ValueError, RuntimeError, OSError, httpx2.HTTPError) as error:
         # the library's own errors (not found, gated, bad configuration or split, no connection) are of these kinds
         raise InputError(
             f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
             f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
             "connection; data sets that need their own Python code are not run"
         ) from None
+
+
+def _no_telemetry() -> None:
+    from huggingface_hub import constants
+
+    # the constant, too: the environment is read only once, when the client is first imported
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line per request, with the whole URL
 
 
 def download_files(repository: str, revision: str | None, names: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
@@ -61,12 +72,11 @@ def download_files(repository: str, revision: str | None, names: Sequence[str]) 
     Raises:
         InputError: no such model or revision, no right to read it, or no connection.
     """
-    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
-    import httpx
+    _no_telemetry()
+    import httpx2
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-    api = HfApi()
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
     try:
         info = api.model_info(repository, revision=revision)
         present = sorted(file.rfilename for file in info.siblings or [])
@@ -74,7 +84,8 @@ def download_files(repository: str, revision: str | None, names: Sequence[str]) 
         files = {
             name: Path(api.hf_hub_download(repository, name, revision=info.sha)) for name in names if name in present
         }
-    except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
+    except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
+        # the client's own errors (not found, gated, malformed name, offline) are of these kinds
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise InputError(
             f"tokenizer.repository={repository} (revision {revision}) cannot be read: {reason}. Check the name, "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ from tasks import corpus, readers
 from tasks.corpus import make_corpus
 from tasks.errors import InputError
 from tasks.params import CorpusParams
+from tests.hub_server import HubServer
 
 ROOT = Path(__file__).parents[2]
 WIKITEXT = ROOT / "../shared/data/wikitext/wikitext-2-valid.txt"
@@ -354,3 +356,21 @@ def test_a_data_set_with_code_of_its_own_is_not_run(tmp_path: Path) -> None:
     write(tmp_path / "odd/odd.py", "raise SystemExit('ran')\n")
     with pytest.raises(InputError, match=r"corpus\.dataset="):
         make_corpus(params(source="hub", dataset=str(tmp_path / "odd")), tmp_path / "out")
+
+
+def test_a_data_set_is_streamed_from_a_hub_and_nothing_else_is_asked_of_it(tmp_path: Path, hub: HubServer) -> None:
+    """In a process of its own: the library reads the Hub's address once, when it is imported."""
+    folder = hub_folder(tmp_path / "animals")
+    repository = hub.store.create("dataset", "user/animals")
+    first = hub.store.add_files(repository, {path.name: path.read_bytes() for path in folder.iterdir()})
+    hub.store.add_files(repository, {"train.jsonl": b'{"text": "Newer."}\n'})
+    code = (
+        "import sys; from pathlib import Path; from tests.tasks.test_corpus import params, make_corpus\n"
+        "make_corpus(params(source='hub', dataset='user/animals', dataset_revision=sys.argv[1]), Path(sys.argv[2]))"
+    )
+    environment = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    command = [sys.executable, "-c", code, first.oid, str(tmp_path / "out")]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    assert [row[1:] for row in documents(tmp_path / "out")] == [("Ant", "It digs."), ("Bee", "It hums.")]
+    assert {path.split("/")[1] for _, path, _ in hub.requests} <= {"api", "datasets"}
+    assert all("user/animals" in path for _, path, _ in hub.requests)
