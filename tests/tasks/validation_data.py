@@ -13,9 +13,10 @@ import pyarrow.parquet as pq
 
 from tasks import corpus_checks, question_checks, row_checks
 from tasks.rows import Manifest, row_schema
+from tasks.validate import Judge, validate
 
 CLS, SEP, VOCABULARY = 2, 3, 40
-ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS = 16, 2, 3
+ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8
 
 
 def corpus_columns() -> dict[str, list[Any]]:
@@ -162,3 +163,22 @@ def failed_checks(verdict: dict[str, Any]) -> list[str]:
     """Names of the checks that did not pass, in the verdict's order."""
     assert verdict["valid"] == all(check["ok"] for check in verdict["checks"])
     return [check["name"] for check in verdict["checks"] if not check["ok"]]
+
+
+def judged_rows(
+    judge: Judge,
+    folder: Path,
+    tokenizer: Path,
+    name: str = "phase1",
+    columns: dict[str, np.ndarray] | None = None,
+    windows: dict[str, list[Any]] | None = None,
+    masked: float = 0.15,
+    **manifest: Any,
+) -> dict[str, Any]:
+    """The verdict on sound rows, or on `columns`, `windows` and entries of the manifest in their place."""
+    kind = "question_answering" if name.startswith("squad") else "pretrain"
+    columns = row_columns(kind) if columns is None else columns
+    if kind == "question_answering" and windows is None:
+        windows = window_columns(len(columns["input_ids"]))
+    write_rows(folder / name, kind, columns, tokenizer, windows, **manifest)
+    return validate(row_checks.RowData(name, folder / name, tokenizer, MAX_POSITIONS, masked), judge)
