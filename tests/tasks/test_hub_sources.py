@@ -213,13 +213,8 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results
 
 
-@pytest.mark.parametrize(
-    ("stage", "case"),
-    [
-        ("corpus", "down"), ("corpus", "missing"), ("questions", "down"), ("questions", "missing"),
-        ("tokenizer", "missing"),
-    ],  # fmt: skip
-)
+@pytest.mark.parametrize("case", ["down", "missing"])
+@pytest.mark.parametrize("stage", BAD)
 def test_a_hub_that_cannot_give_it_is_one_clear_error_and_nothing_half_written(
     failures: dict[str, Any], stage: str, case: str
 ) -> None:
