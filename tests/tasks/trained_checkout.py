@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks import artifacts
-from tasks.params import Params, check, read_yaml
+from tasks.params import Params, check
+from tasks.strict_yaml import read_yaml
 from tasks.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
