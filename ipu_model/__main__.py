@@ -33,9 +33,10 @@ def main() -> int:
         job = read_job(sys.argv[1:])
         with only_one(Path(job.run_folder)):
             # torch is imported here, after the job was found readable and the folder free.
+            from ipu_model.host import keep_freed_memory, set_threads
             from ipu_model.running import run_job
-            from ipu_model.threads import set_threads
 
+            keep_freed_memory()
             set_threads(os.environ.get("PODIUM_THREADS"))
             run_job(job, emit, stop)
     except Terminated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -32,12 +33,25 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def _partial(path: Path) -> Path:
+    """The temporary name of a target; what killed writers of the same target left is removed.
+
+    There is one writer at a time: a job holds its run folder (process.only_one).
+    """
+    for stale in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}"):
+        if stale.is_dir():
+            shutil.rmtree(str(stale))
+        else:
+            stale.unlink()
+    return path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+
+
 @contextlib.contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """Yield a temporary name in the same folder; on success it is fsynced and renamed to `path`."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    partial = _partial(path)
     try:
         yield partial
         fsync(partial)
@@ -56,8 +70,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
-    shutil.rmtree(str(partial), ignore_errors=True)
+    partial = _partial(path)
     partial.mkdir()
     try:
         yield partial

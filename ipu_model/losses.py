@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Dict, Tuple
 
-import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -61,8 +60,3 @@ def _sum(logits: Tensor, labels: Tensor) -> Tensor:
     if len(labels) == 0:
         return logits.sum() * 0.0
     return cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum")
-
-
-def total(parts: Dict[str, Tensor]) -> Dict[str, float]:
-    """Detached values of a loss by part."""
-    return {name: float(torch.as_tensor(value)) for name, value in parts.items()}

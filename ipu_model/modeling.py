@@ -17,6 +17,7 @@ from typing import Callable, Dict, List, Optional
 import torch
 from torch import Tensor, nn
 
+from ipu_model.dropout import Dropout
 from ipu_model.job import ModelConfig
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
@@ -43,7 +44,7 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_positions, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.dropout = Dropout(config.hidden_dropout)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """[...] -> [..., H]."""
@@ -74,7 +75,7 @@ class Residual(nn.Module):
         super().__init__()
         self.dense = nn.Linear(inputs, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.dropout = Dropout(config.hidden_dropout)
 
     def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
         return self.LayerNorm(residual + self.dropout(self.dense(hidden)))

@@ -132,9 +132,11 @@ def make_plan(job: Job, manifest: Manifest, runtime: Choice, precision: Choice) 
 
 
 def _too_few_rows(job: Job, manifest: Manifest, division: Division) -> str:
-    works = int(manifest.rows * manifest.packing_factor)
-    while works > 1 and divide(dataclasses.replace(job.geometry, global_batch_size=works),
-                               manifest.packing_factor).rows_per_update > manifest.rows:
+    works, factor = int(manifest.rows * manifest.packing_factor), manifest.packing_factor
+    while works > 1:
+        smaller = dataclasses.replace(job.geometry, global_batch_size=works)
+        if divide(smaller, factor).rows_per_update <= manifest.rows:
+            break
         works -= 1
     return (
         f"{job.rows} holds {manifest.rows} rows of {manifest.packing_factor:.2f} sequences, but one update needs "

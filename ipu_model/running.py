@@ -41,6 +41,8 @@ def run_job(job: Job, emit: Emit, stop: StopRequest) -> JobResult:
         Terminated: SIGTERM came.
     """
     check_job(job)
+    if (Path(job.run_folder) / RESULT).exists():
+        (Path(job.run_folder) / RESULT).unlink()  # of an earlier run: what stands there is always this run's
     base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
     config = architecture(job, base)
     rows = RowFolder(Path(job.rows), ROW_KINDS[job.head], config)
