@@ -15,7 +15,7 @@ from typing import List, TextIO
 
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.job import Job
-from ipu_model.process import TERMINATED, StopRequest, Terminated, die_with_parent, only_one
+from ipu_model.process import TERMINATED, StopRequest, Terminated, die_with_parent, limit_spinning, only_one
 from ipu_model.progress import Progress
 
 USAGE = 2
@@ -32,6 +32,7 @@ def main() -> int:
         die_with_parent()
         job = read_job(sys.argv[1:])
         with only_one(Path(job.run_folder)):
+            limit_spinning()
             # torch is imported here, after the job was found readable and the folder free.
             from ipu_model.host import keep_freed_memory, set_threads
             from ipu_model.running import run_job

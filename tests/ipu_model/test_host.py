@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import platform
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 from ipu_model.errors import ConfigError
 from ipu_model.files import new_file, new_folder
 from ipu_model.host import keep_freed_memory, set_threads
+from ipu_model.process import SPINS, limit_spinning
 from ipu_model.progress import Progress
 
 
@@ -31,6 +33,21 @@ def test_podium_threads_sets_the_threads_of_torch() -> None:
 def test_a_number_of_threads_that_is_none_is_refused(asked: str) -> None:
     with pytest.raises(ConfigError, match="PODIUM_THREADS"):
         set_threads(asked)
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    limit_spinning()
+    assert os.environ["GOMP_SPINCOUNT"] == SPINS
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    limit_spinning()
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    limit_spinning()
+    assert "GOMP_SPINCOUNT" not in os.environ
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the options are of glibc")
