@@ -63,9 +63,7 @@ def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: l
         _mirror(root / name, folder / name)
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
-    artifacts.write_text(
-        folder / artifacts.PARAMS, yaml.safe_dump(_seen_from(values, root, folder), sort_keys=False)
-    )
+    artifacts.write_text(folder / artifacts.PARAMS, yaml.safe_dump(_seen_from(values, root, folder), sort_keys=False))
     return folder
 
 

@@ -86,9 +86,7 @@ class Layer(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict(
-            {"self": SelfAttention(config), "output": Residual(config.hidden_size, config)}
-        )
+        self.attention = nn.ModuleDict({"self": SelfAttention(config), "output": Residual(config.hidden_size, config)})
         self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
         self.output = Residual(config.intermediate_size, config)
 

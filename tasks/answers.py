@@ -91,14 +91,11 @@ def _with_probabilities(answers: list[Answer]) -> list[Answer]:
     scores = np.array([answer.score for answer in answers])
     weights = np.exp(scores - scores.max())
     return [
-        Answer(a.text, a.start, a.end, a.score, float(p))
-        for a, p in zip(answers, weights / weights.sum(), strict=True)
+        Answer(a.text, a.start, a.end, a.score, float(p)) for a, p in zip(answers, weights / weights.sum(), strict=True)
     ]
 
 
-def probable_answers(
-    windows: Windows, context: str, words: Array, *, top: int, max_answer_length: int
-) -> list[Answer]:
+def probable_answers(windows: Windows, context: str, words: Array, *, top: int, max_answer_length: int) -> list[Answer]:
     """The most probable distinct answers of one example over all its windows, best first, at most `top`.
 
     Definition of transformers 4's pipeline: in each window, softmax of the start logits and, apart, of

@@ -164,9 +164,7 @@ def _training(facts: CardFacts) -> str:
     optimizers = f"{tune['optimizer']} for fine-tuning"
     if parameters["pretrain"]["enabled"]:
         optimizers = f"{parameters['pretrain']['optimizer']} for pre-training, {optimizers}"
-    return (
-        "## Training\n\n" + "\n".join(lines) + f"\n\nOptimizer: {optimizers}; linear warm-up, then linear decay."
-    )
+    return "## Training\n\n" + "\n".join(lines) + f"\n\nOptimizer: {optimizers}; linear warm-up, then linear decay."
 
 
 def _batch_and_data(facts: CardFacts, values: Mapping[str, Any], training: str, rows: str) -> str:
@@ -200,7 +198,7 @@ def _gate(facts: CardFacts) -> str:
     return "\n\n".join(lines)
 
 
-USAGE = '''```python
+USAGE = """```python
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
@@ -221,7 +219,7 @@ in_context = torch.tensor([segment == 1 for segment in encoded.sequence_ids(0)])
 allowed = (in_context[:, None] & in_context[None, :]).triu().tril({further})
 first, last = divmod(int(scores.masked_fill(~allowed, float("-inf")).argmax()), len(offsets))
 print(context[offsets[first][0] : offsets[last][1]])
-```'''
+```"""
 
 
 def _usage(facts: CardFacts) -> str:

@@ -130,13 +130,10 @@ def explain(values: Mapping[str, Any], page: str) -> str:
     """One message of all failed checks: which, how many of how many, examples, where to look."""
     failed = [check for check in values["checks"] if not check["ok"]]
     lines = [
-        f"{values['data']} is not fit to train on: {len(failed)} of {len(values['checks'])} checks failed "
-        f"(see {page})"
+        f"{values['data']} is not fit to train on: {len(failed)} of {len(values['checks'])} checks failed (see {page})"
     ]
     for check in failed:
-        lines.append(
-            f"  {check['name']} ({check['column']}): found {check['found']}; required: {check['required']}"
-        )
+        lines.append(f"  {check['name']} ({check['column']}): found {check['found']}; required: {check['required']}")
         if check["examples"]:
             lines.append(f"    for example {'; '.join(check['examples'])}")
         lines.append(f"    {check['advice']}")

@@ -60,8 +60,10 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
     with artifacts.new_folder(output) as folder:
         _write(_documents(params, summary.reading), folder, summary)
         if not summary.documents:
-            raise InputError(f"no text was found ({summary.empty} empty documents): check corpus.path, "
-                             "corpus.text_column and corpus.layout")
+            raise InputError(
+                f"no text was found ({summary.empty} empty documents): check corpus.path, "
+                "corpus.text_column and corpus.layout"
+            )
     return summary
 
 
@@ -76,8 +78,7 @@ def _documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
 
 
 def _hub_documents(params: CorpusParams) -> Iterator[Document]:
-    rows = open_dataset("corpus", params.dataset, params.dataset_config, params.dataset_split,
-                        params.dataset_revision)
+    rows = open_dataset("corpus", params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
     lines = (Line(f"row {number}", values) for number, values in enumerate(rows))
     return as_documents(lines, params.text_column, str(params.dataset), f"data set {params.dataset}")
 
@@ -154,8 +155,10 @@ def main() -> None:
     if summary.reading.layouts:
         layouts = sorted(set(summary.reading.layouts.values()))
         extra.append(f"layout {', '.join(layouts)}" + (" (found by auto)" if params.layout == "auto" else ""))
-    print(f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "
-          f"{summary.parts} files{''.join(f', {e}' for e in extra)}, {time.perf_counter() - started_at:.1f} s")
+    print(
+        f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "
+        f"{summary.parts} files{''.join(f', {e}' for e in extra)}, {time.perf_counter() - started_at:.1f} s"
+    )
 
 
 if __name__ == "__main__":

@@ -32,9 +32,13 @@ class CorpusData:
             raise InputError(f"{folder} holds no .parquet file: run the corpus stage first")
         self.limits = limits
         self.prerequisites: Sequence[Check] = (
-            Check("schema", "document_id, title, text", f"columns {', '.join(SCHEMA.names)} of type string",
-                  f"{folder} was written by something else than the corpus stage: delete it and run that stage",
-                  maximum=0),
+            Check(
+                "schema",
+                "document_id, title, text",
+                f"columns {', '.join(SCHEMA.names)} of type string",
+                f"{folder} was written by something else than the corpus stage: delete it and run that stage",
+                maximum=0,
+            ),
         )
         self.total_checks: Sequence[Check] = _total_checks(limits)
         self.record_checks: Sequence[Check] = _record_checks(limits)

@@ -126,8 +126,6 @@ def encode(tokenizer: Tokenizer, texts: Iterable[str], dtype: Any = np.uint32) -
 def encode_with_offsets(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """For every text its token ids uint32[n] and offsets int32[n, 2] (characters, end exclusive)."""
     for start in range(0, len(texts), ENCODE_AT_ONCE):
-        for encoding in tokenizer.encode_batch(
-            list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False
-        ):
+        for encoding in tokenizer.encode_batch(list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False):
             offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
             yield np.array(encoding.ids, dtype=np.uint32), offsets

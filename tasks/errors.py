@@ -71,6 +71,9 @@ def run_main(main: Callable[[], None]) -> None:
         raise SystemExit(error.exit_code) from None
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
-        print(f"error: {error.strerror or error}{place}: check that the path is there, writable, "
-              "and that the disk has room; nothing half-written was kept", file=sys.stderr)
+        print(
+            f"error: {error.strerror or error}{place}: check that the path is there, writable, "
+            "and that the disk has room; nothing half-written was kept",
+            file=sys.stderr,
+        )
         raise SystemExit(FAILED) from None

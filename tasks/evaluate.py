@@ -96,9 +96,7 @@ def evaluate(params: EvaluateParams, inputs: EvaluateInputs, root: Path = Path()
         raise InputError(f"{inputs.weights} is not there; run the stage finetune")
     windows = read_windows(inputs.features, inputs.logits, [question.id for question in questions])
     contexts = [question.context for question in questions]
-    answers = best_answers(
-        windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length
-    )
+    answers = best_answers(windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
     scores = score(
         [(question.id, question.answers) for question in questions],
         {question.id: found[0].text for question, found in zip(questions, answers, strict=True)},

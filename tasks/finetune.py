@@ -1,6 +1,6 @@
 """Stage finetune: the pre-trained model and packed questions in, a question-answering model out.
 
-    python -m tasks.finetune
+python -m tasks.finetune
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stage gate: may this model be released? A pure decision, with reasons for people.
 
-    python -m tasks.gate            decide, write metrics/gate.json; exit code 0 also when rejected
-    python -m tasks.gate --check    only read metrics/gate.json; exit code 3 when rejected
+python -m tasks.gate            decide, write metrics/gate.json; exit code 0 also when rejected
+python -m tasks.gate --check    only read metrics/gate.json; exit code 3 when rejected
 """
 
 from __future__ import annotations

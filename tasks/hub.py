@@ -38,9 +38,7 @@ class HubRelease:
     """The head already held this content: no commit was made."""
 
 
-def release_on_hub(
-    release: Release, repository: str, *, private: bool, patience: Patience | None = None
-) -> HubRelease:
+def release_on_hub(release: Release, repository: str, *, private: bool, patience: Patience | None = None) -> HubRelease:
     """Make the head of `repository` hold this release and tag it.
 
     Files of other names in the repository stay; files of an earlier release that this one lacks are removed in the
@@ -200,9 +198,7 @@ class _Transaction:
     def _tag(self, commit: str, state: str) -> None:
         self.caller.retried(
             "tagging the release",
-            lambda: self.api.create_tag(
-                self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True
-            ),
+            lambda: self.api.create_tag(self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True),
             state,
         )
         # An existing tag is not moved: it must stand for this very content.

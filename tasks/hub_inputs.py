@@ -31,8 +31,10 @@ def open_dataset(
             would need its own Python code to be run.
     """
     if not name:
-        raise InputError(f"{section}.source is hub and {section}.dataset is not set: "
-                         f"set {section}.dataset to a name such as user/name")
+        raise InputError(
+            f"{section}.source is hub and {section}.dataset is not set: "
+            f"set {section}.dataset to a name such as user/name"
+        )
     _no_telemetry()
     import datasets
     import httpx2

@@ -38,8 +38,10 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
     source = f"tokenizer.repository={repository}"
     config = _read_json(files[CONFIG], source) if CONFIG in files else {}
     if "auto_map" in config:
-        raise InputError(f"{source} brings Python code of its own (auto_map), which is not run: a fast WordPiece "
-                         "tokenizer (tokenizer.json or vocab.txt) of standard kind is required")
+        raise InputError(
+            f"{source} brings Python code of its own (auto_map), which is not run: a fast WordPiece "
+            "tokenizer (tokenizer.json or vocab.txt) of standard kind is required"
+        )
     if TOKENIZER in files:
         return _from_tokenizer_json(_read_json(files[TOKENIZER], source), source)
     if VOCABULARY in files:
@@ -49,8 +51,12 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
     slow = [name for name in present if name.endswith(SLOW)]
     raise InputError(
         f"{source} has neither {TOKENIZER} nor {VOCABULARY}"
-        + (f"; its {', '.join(slow)} make a slow tokenizer, which is refused: it gives no character offsets, which "
-           "answers are found by" if slow else f" (found: {', '.join(present[:8]) or 'nothing'})")
+        + (
+            f"; its {', '.join(slow)} make a slow tokenizer, which is refused: it gives no character offsets, which "
+            "answers are found by"
+            if slow
+            else f" (found: {', '.join(present[:8]) or 'nothing'})"
+        )
         + ". Set tokenizer.repository to a model with a fast WordPiece tokenizer"
     )
 
@@ -73,8 +79,10 @@ def _from_tokenizer_json(values: dict[str, Any], source: str) -> Vocabulary:
     if kind != "WordPiece":
         raise InputError(f"{source}: {TOKENIZER} is of kind {kind}; WordPiece is required (a BERT model's tokenizer)")
     if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
-        raise InputError(f"{source}: {TOKENIZER} cleans text with {normalizer.get('type')} and cuts it with "
-                         f"{splitter.get('type')}; BertNormalizer and BertPreTokenizer are required")
+        raise InputError(
+            f"{source}: {TOKENIZER} cleans text with {normalizer.get('type')} and cuts it with "
+            f"{splitter.get('type')}; BertNormalizer and BertPreTokenizer are required"
+        )
     ids = model.get("vocab") or {}
     for added in values.get("added_tokens") or []:
         ids.setdefault(added["content"], added["id"])
@@ -83,6 +91,8 @@ def _from_tokenizer_json(values: dict[str, Any], source: str) -> Vocabulary:
         raise InputError(f"{source}: the ids of {TOKENIZER} are not 0 to {len(entries) - 1} without gaps")
     check_vocabulary(entries, source)
     return Vocabulary(
-        tuple(entries), normalizer.get("lowercase", True), normalizer.get("strip_accents"),
+        tuple(entries),
+        normalizer.get("lowercase", True),
+        normalizer.get("strip_accents"),
         normalizer.get("handle_chinese_chars", True),
     )

@@ -121,9 +121,7 @@ def _pair_document(
             sentence = stop
 
 
-def _random_span(
-    documents: Documents, document: int, wanted: int, draw: random.Random
-) -> tuple[int, int]:
+def _random_span(documents: Documents, document: int, wanted: int, draw: random.Random) -> tuple[int, int]:
     """Whole sentences from a random one on, of another document, at least `wanted` tokens if it has them."""
     other = document
     for _ in range(OTHER_DOCUMENT_TRIES):

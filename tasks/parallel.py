@@ -72,9 +72,7 @@ def ordered_map(
         yield from _map_in_processes(function, source, workers)
 
 
-def _map_in_processes(
-    function: Callable[[Item], Result], items: Iterator[Item], workers: int
-) -> Iterator[Result]:
+def _map_in_processes(function: Callable[[Item], Result], items: Iterator[Item], workers: int) -> Iterator[Result]:
     # spawn, not fork: Arrow and the tokenizers hold threads, which a forked child would inherit half-way.
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_prepare_worker)

@@ -1,6 +1,6 @@
 """params.yaml, read strictly: one frozen section per stage, an unknown key is an error.
 
-    python -m tasks.params [--preset NAME] [--set section.key=value ...]     show the resolved parameters
+python -m tasks.params [--preset NAME] [--set section.key=value ...]     show the resolved parameters
 """
 
 from __future__ import annotations
@@ -121,9 +121,7 @@ class ModelParams(Section):
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> ModelParams:
         if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}"
-            )
+            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}")
         return self
 
 

@@ -1,6 +1,6 @@
 """Stage predict: start and end logits of every dev feature.
 
-    python -m tasks.predict
+python -m tasks.predict
 """
 
 from __future__ import annotations

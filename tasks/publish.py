@@ -84,9 +84,7 @@ def check_gate(gate: Mapping[str, Any], root: Path) -> None:
             )
 
 
-def build_release(
-    params: PublishParams, parameters: Mapping[str, Any], gate: Mapping[str, Any], root: Path
-) -> Release:
+def build_release(params: PublishParams, parameters: Mapping[str, Any], gate: Mapping[str, Any], root: Path) -> Release:
     """All files of the release, card and provenance included."""
     metrics = read_json(root / artifacts.SQUAD_METRICS, "dvc repro evaluate")
     config = read_json(root / artifacts.SQUAD_MODEL / "config.json", "dvc repro finetune")

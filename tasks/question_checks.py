@@ -65,8 +65,7 @@ class QuestionData:
     def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
         ids, contexts = (text_features.strings(batch.column(name)) for name in ("id", "context"))
         missing = {
-            f"{name}s_present": text_features.is_missing(batch.column(name))
-            for name in ("id", "context", "question")
+            f"{name}s_present": text_features.is_missing(batch.column(name)) for name in ("id", "context", "question")
         }
         first = self._count[split]
         labels = [f"{split} {key}" if key.strip() else f"{split} line {first + i}" for i, key in enumerate(ids)]

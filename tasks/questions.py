@@ -25,13 +25,15 @@ from tasks.params import QuestionsParams, load_params
 from tasks.squad_format import Answer, Problems, Question, check_questions, read_squad, refuse_common_ids, squad_row
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
-SCHEMA = pa.schema([
-    pa.field("id", pa.string(), nullable=False),
-    pa.field("title", pa.string(), nullable=False),
-    pa.field("context", pa.string(), nullable=False),
-    pa.field("question", pa.string(), nullable=False),
-    pa.field("answers", pa.list_(pa.field("item", ANSWER, nullable=False)), nullable=False),
-])
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("context", pa.string(), nullable=False),
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("answers", pa.list_(pa.field("item", ANSWER, nullable=False)), nullable=False),
+    ]
+)
 """answer_start counts characters (Unicode code points) of the context, from 0."""
 FILES = {"train": "train.parquet", "dev": "dev.parquet"}
 HUB_SPLITS = {"train": "train", "dev": "validation"}
@@ -75,8 +77,10 @@ def _load(params: QuestionsParams, name: str) -> list[Question]:
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
-        return [Question(q.id, q.title, q.context, q.question, (Answer(q.answer, q.answer_start),))
-                for q in world.questions(params.seed, split, count)]
+        return [
+            Question(q.id, q.title, q.context, q.question, (Answer(q.answer, q.answer_start),))
+            for q in world.questions(params.seed, split, count)
+        ]
     where = f"data set {params.dataset}, split {HUB_SPLITS[name]}"
     rows = open_dataset("questions", params.dataset, params.dataset_config, HUB_SPLITS[name], params.dataset_revision)
     problems = Problems(where)
@@ -90,9 +94,7 @@ def _load(params: QuestionsParams, name: str) -> list[Question]:
 
 
 def _table(questions: Iterable[Question]) -> pa.Table:
-    rows = [
-        {**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in questions
-    ]
+    rows = [{**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in questions]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
@@ -105,8 +107,10 @@ def main() -> None:
     params = load_params().questions
     started_at = time.perf_counter()
     made = make_questions(params, artifacts.QUESTIONS)
-    print(f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} on "
-          f"{made.dev_contexts:,} contexts, {time.perf_counter() - started_at:.1f} s")
+    print(
+        f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} on "
+        f"{made.dev_contexts:,} contexts, {time.perf_counter() - started_at:.1f} s"
+    )
 
 
 if __name__ == "__main__":

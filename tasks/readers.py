@@ -117,8 +117,10 @@ def text_lines(path: Path, key: str = "corpus.path") -> Iterator[str]:
                     f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines ({key})"
                 )
             if number == 1 and line.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise InputError(f"{path} begins like UTF-16 (offset 0, line 1); UTF-8 is required; "
-                                 f"convert the file, e.g. iconv -f UTF-16 -t UTF-8 ({key})")
+                raise InputError(
+                    f"{path} begins like UTF-16 (offset 0, line 1); UTF-8 is required; "
+                    f"convert the file, e.g. iconv -f UTF-16 -t UTF-8 ({key})"
+                )
             if b"\0" in line:
                 raise InputError(
                     f"{path} is binary: a NUL byte at offset {offset + line.index(0)} (line {number}); "
@@ -212,21 +214,28 @@ def as_documents(lines: Iterable[Line], text_column: str, name: str, source: str
 def _require_column(text_column: str, columns: Sequence[str], source: str) -> None:
     if text_column not in columns:
         near = difflib.get_close_matches(text_column, columns, 1)
-        raise InputError(f"{source} has no column {text_column!r}: found {', '.join(columns) or 'no columns'}"
-                         + (f"; did you mean {near[0]}?" if near else "") + "; set corpus.text_column")
+        raise InputError(
+            f"{source} has no column {text_column!r}: found {', '.join(columns) or 'no columns'}"
+            + (f"; did you mean {near[0]}?" if near else "")
+            + "; set corpus.text_column"
+        )
 
 
 def _text(value: Any, source: str, where: str, column: str) -> str:
     if value is None:
         return ""
     if not isinstance(value, str):
-        raise InputError(f"{source}, {where}: {column} must be text, found {type(value).__name__}; "
-                         "set corpus.text_column to a column of text")
+        raise InputError(
+            f"{source}, {where}: {column} must be text, found {type(value).__name__}; "
+            "set corpus.text_column to a column of text"
+        )
     try:
         value.encode()
     except UnicodeEncodeError as error:
-        raise InputError(f"{source}, {where}: {column} holds half a surrogate pair (character {error.start}), "
-                         "which is no Unicode text; repair the file") from None
+        raise InputError(
+            f"{source}, {where}: {column} holds half a surrogate pair (character {error.start}), "
+            "which is no Unicode text; repair the file"
+        ) from None
     return value
 
 
@@ -239,8 +248,9 @@ def _read_jsonl(path: Path, text_column: str) -> Iterator[Line]:
         except ValueError as error:
             raise InputError(f"{path}, line {number} is not JSON ({error}): one object a line is required") from None
         if not isinstance(values, dict):
-            raise InputError(f"{path}, line {number} is no JSON object but {type(values).__name__}: "
-                             "one object a line is required")
+            raise InputError(
+                f"{path}, line {number} is no JSON object but {type(values).__name__}: one object a line is required"
+            )
         yield Line(f"line {number}", values)
 
 
@@ -252,8 +262,10 @@ def _read_csv(path: Path, text_column: str) -> Iterator[Line]:
         _require_column(text_column, header, str(path))
         for row in rows:
             if row and len(row) != len(header):
-                raise InputError(f"{path}, line {rows.line_num} has {len(row)} fields, the header has {len(header)}: "
-                                 "every row needs the header's columns (quote fields that hold commas)")
+                raise InputError(
+                    f"{path}, line {rows.line_num} has {len(row)} fields, the header has {len(header)}: "
+                    "every row needs the header's columns (quote fields that hold commas)"
+                )
             if row:
                 yield Line(f"line {rows.line_num}", dict(zip(header, row, strict=True)))
     except csv.Error as error:

@@ -69,9 +69,7 @@ def check_geometry(row_length: int, max_sequences: int, max_predictions: int, se
     if not 4 <= row_length <= MAX_ROW_LENGTH:
         problems.append(f"{section}.row_length={row_length} must be 4 to {MAX_ROW_LENGTH} (positions are int16)")
     if not 1 <= max_sequences <= MAX_SEQUENCES:
-        problems.append(
-            f"max_sequences_per_row={max_sequences} must be 1 to {MAX_SEQUENCES} (sequence_ids are uint8)"
-        )
+        problems.append(f"max_sequences_per_row={max_sequences} must be 1 to {MAX_SEQUENCES} (sequence_ids are uint8)")
     if max_predictions and not max_sequences <= max_predictions <= row_length:
         problems.append(
             f"{section}.max_predictions_per_row={max_predictions} must lie between max_sequences_per_row="

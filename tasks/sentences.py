@@ -14,8 +14,39 @@ from __future__ import annotations
 import re
 
 ABBREVIATIONS = frozenset(
-    ["Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr", "Jr", "Mt", "Ft", "Gen", "Col", "Lt", "Sgt", "Capt", "Rev",
-     "Hon", "Gov", "Sen", "Rep", "Pres", "No", "Nos", "Vol", "Fig", "vs", "cf", "e.g", "i.e", "approx", "ca"]
+    [
+        "Mr",
+        "Mrs",
+        "Ms",
+        "Dr",
+        "Prof",
+        "St",
+        "Sr",
+        "Jr",
+        "Mt",
+        "Ft",
+        "Gen",
+        "Col",
+        "Lt",
+        "Sgt",
+        "Capt",
+        "Rev",
+        "Hon",
+        "Gov",
+        "Sen",
+        "Rep",
+        "Pres",
+        "No",
+        "Nos",
+        "Vol",
+        "Fig",
+        "vs",
+        "cf",
+        "e.g",
+        "i.e",
+        "approx",
+        "ca",
+    ]
 )
 _OPENING = "\"'`([{\u201c\u2018\u00ab "
 _END = re.compile(

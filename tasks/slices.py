@@ -93,9 +93,7 @@ def slices(
     return found
 
 
-def _sized(
-    sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str
-) -> tuple[list[str], tuple[str, ...]]:
+def _sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) -> tuple[list[str], tuple[str, ...]]:
     names = [next((name for limit, name in limits if size <= limit), above) for size in sizes]
     return names, (*(name for _, name in limits), above)
 

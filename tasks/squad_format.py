@@ -78,8 +78,10 @@ def read_squad(path: Path, key: str) -> list[Question]:
 def _parse(path: Path, key: str) -> Any:
     if path.is_dir():
         inside = sorted(p.name for p in path.glob("*.json"))
-        raise InputError(f"{key}={path} is a folder: name one SQuAD v1.1 JSON file"
-                         + (f" of it ({', '.join(inside[:5])})" if inside else " (it holds no .json file)"))
+        raise InputError(
+            f"{key}={path} is a folder: name one SQuAD v1.1 JSON file"
+            + (f" of it ({', '.join(inside[:5])})" if inside else " (it holds no .json file)")
+        )
     if not path.is_file():
         raise InputError(f"{key}={path} is not there: set {key} to a SQuAD v1.1 JSON file")
     size = path.stat().st_size
@@ -90,11 +92,15 @@ def _parse(path: Path, key: str) -> Any:
         return json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path} is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start} "
-                         f"(line {line}); convert the file ({key})") from None
+        raise InputError(
+            f"{path} is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start} "
+            f"(line {line}); convert the file ({key})"
+        ) from None
     except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-                         f"set {key} to a SQuAD v1.1 JSON file") from None
+        raise InputError(
+            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
+            f"set {key} to a SQuAD v1.1 JSON file"
+        ) from None
     except RecursionError:
         raise InputError(f"{path} is nested too deeply to be SQuAD v1.1 JSON ({key})") from None
 
@@ -153,8 +159,10 @@ def _is_unicode(text: str) -> bool:
 
 def _answers(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answer, ...] | None:
     if qa.get("is_impossible"):
-        problems.add(f"{at} (id {qa.get('id')}) has is_impossible: true: this is SQuAD v2; v1.1 questions, each with "
-                     "an answer, are required: leave such questions out")
+        problems.add(
+            f"{at} (id {qa.get('id')}) has is_impossible: true: this is SQuAD v2; v1.1 questions, each with "
+            "an answer, are required: leave such questions out"
+        )
         return None
     before = problems.count
     answers = []
@@ -195,8 +203,10 @@ def check_questions(questions: Sequence[Question], problems: Problems) -> None:
             if not getattr(question, key).strip():
                 problems.add(f"question {question.id!r}: {key} is empty")
         if not question.answers:
-            problems.add(f"question {question.id!r} has no answers: this is SQuAD v2; v1.1 questions, each with an "
-                         "answer, are required: leave such questions out")
+            problems.add(
+                f"question {question.id!r} has no answers: this is SQuAD v2; v1.1 questions, each with an "
+                "answer, are required: leave such questions out"
+            )
         for answer in question.answers:
             _check_answer(question, answer, problems)
 
@@ -209,8 +219,10 @@ def _check_answer(question: Question, answer: Answer, problems: Problems) -> Non
         found = question.context[start : start + len(text)] if start >= 0 else ""
         places = _places(question.context, text)
         real = f"it stands at {', '.join(map(str, places))}" if places else "it stands nowhere in the context"
-        problems.add(f"question {question.id!r}: answer {_quote(text)} is not at answer_start {start}, where "
-                     f"{_quote(found)} stands; {real}")
+        problems.add(
+            f"question {question.id!r}: answer {_quote(text)} is not at answer_start {start}, where "
+            f"{_quote(found)} stands; {real}"
+        )
 
 
 def _places(context: str, text: str) -> list[int]:

@@ -44,9 +44,7 @@ def schema_differences(path: Path, required: pa.Schema) -> list[str]:
         if index < 0:
             differences.append(f"{path.name}: column {column.name} is missing")
         elif _plain(found.field(index).type) != _plain(column.type):
-            differences.append(
-                f"{path.name}: column {column.name} is {found.field(index).type}, not {column.type}"
-            )
+            differences.append(f"{path.name}: column {column.name} is {found.field(index).type}, not {column.type}")
     return differences
 
 

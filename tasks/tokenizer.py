@@ -77,8 +77,12 @@ def _warn_of_capitals(vocabulary: Vocabulary) -> None:
     words = [entry for entry in vocabulary.entries if not entry.startswith("[")]
     capitals = sum(entry != entry.lower() for entry in words)
     if vocabulary.lowercase and capitals > CAPITALS_WARNING_SHARE * len(words):
-        log.warning("%d of %d entries have capitals and can never be used with tokenizer.lowercase: true; "
-                    "set it to false for a cased vocabulary", capitals, len(words))
+        log.warning(
+            "%d of %d entries have capitals and can never be used with tokenizer.lowercase: true; "
+            "set it to false for a cased vocabulary",
+            capitals,
+            len(words),
+        )
 
 
 def main() -> None:
@@ -88,8 +92,10 @@ def main() -> None:
     params = everything.tokenizer
     started_at = time.perf_counter()
     vocabulary = make_tokenizer(params, everything.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
-    print(f"tokenizer ({params.source}): {len(vocabulary.entries):,} entries, "
-          f"{'lower case' if vocabulary.lowercase else 'cased'}, {time.perf_counter() - started_at:.1f} s")
+    print(
+        f"tokenizer ({params.source}): {len(vocabulary.entries):,} entries, "
+        f"{'lower case' if vocabulary.lowercase else 'cased'}, {time.perf_counter() - started_at:.1f} s"
+    )
 
 
 if __name__ == "__main__":

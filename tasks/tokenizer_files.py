@@ -48,8 +48,10 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
         inside = sorted(file for file in path.glob("*.txt") if not file.name.startswith("."))
         if len(inside) != 1:
             names = ", ".join(file.name for file in inside[:5]) or "none"
-            raise InputError(f"{key}={path} holds {len(inside)} .txt files ({names}), exactly one is required: "
-                             f"set {key} to the vocabulary file itself")
+            raise InputError(
+                f"{key}={path} holds {len(inside)} .txt files ({names}), exactly one is required: "
+                f"set {key} to the vocabulary file itself"
+            )
         path = inside[0]
     if not path.is_file():
         raise InputError(f"{key}={path} is not there: set {key} to a vocab.txt with one token a line")
@@ -73,8 +75,10 @@ def check_vocabulary(entries: list[str], source: str) -> None:
     if missing:
         problems.append(f"lacks {', '.join(missing)}: add the line(s), or take the vocabulary of a BERT model")
     elif entries[0] != "[PAD]":
-        problems.append(f"has [PAD] on line {entries.index('[PAD]') + 1}, id {entries.index('[PAD]')}: rows are padded "
-                        "with id 0, so [PAD] must be the first line")
+        problems.append(
+            f"has [PAD] on line {entries.index('[PAD]') + 1}, id {entries.index('[PAD]')}: rows are padded "
+            "with id 0, so [PAD] must be the first line"
+        )
     blank = [number for number, entry in enumerate(entries, 1) if not entry.strip()]
     if blank:
         problems.append(f"has empty lines: {', '.join(map(str, blank[:10]))}; every line must be a token")
@@ -93,8 +97,9 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
     """BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1."""
     ids = {entry: number for number, entry in enumerate(vocabulary.entries)}
     tokenizer = Tokenizer(
-        WordPiece(ids, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD,
-                  continuing_subword_prefix=PREFIX)
+        WordPiece(
+            ids, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD, continuing_subword_prefix=PREFIX
+        )
     )
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
     tokenizer.normalizer = BertNormalizer(

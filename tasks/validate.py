@@ -86,9 +86,7 @@ class Judge:
         expectations = self._gx.expectations
         meta = {"check": check.name}
         if check.values is not None:
-            return expectations.ExpectColumnValuesToBeInSet(
-                column=check.name, value_set=list(check.values), meta=meta
-            )
+            return expectations.ExpectColumnValuesToBeInSet(column=check.name, value_set=list(check.values), meta=meta)
         return expectations.ExpectColumnValuesToBeBetween(
             column=check.name, min_value=check.minimum, max_value=check.maximum, meta=meta
         )
@@ -102,8 +100,10 @@ def _judgement(result: Any, records: int) -> Judgement:
         raise CheckCrashed(f"check {name} raised: {result.exception_info}")
     # Missing values would be passed over as if they were right.
     if found["element_count"] != records or found["missing_count"]:
-        raise CheckCrashed(f"check {name} saw {found['element_count']} of {records} records, "
-                           f"{found['missing_count']} of them without a value")
+        raise CheckCrashed(
+            f"check {name} saw {found['element_count']} of {records} records, "
+            f"{found['missing_count']} of them without a value"
+        )
     if result.success != (found["unexpected_count"] == 0):
         raise CheckCrashed(f"check {name}: success={result.success} with {found['unexpected_count']} failures")
     examples = [short(row[RECORD]) for row in found["partial_unexpected_index_list"]]
@@ -160,9 +160,7 @@ def data_set(name: str, params: Params) -> DataSet:
     if name == "questions":
         return QuestionData(artifacts.QUESTIONS, params.validate_)
     masked_fraction = params.pretrain_rows.masked_fraction if name in ("phase1", "phase2") else None
-    return RowData(
-        name, artifacts.rows_folder(name), artifacts.TOKENIZER, params.model.max_positions, masked_fraction
-    )
+    return RowData(name, artifacts.rows_folder(name), artifacts.TOKENIZER, params.model.max_positions, masked_fraction)
 
 
 def write_reports(values: Mapping[str, Any], report: Path) -> Path:

@@ -145,9 +145,7 @@ def _read_logits(path: Path, n_tokens: Array) -> tuple[Array, Array]:
     if not np.array_equal(ids, np.arange(len(n_tokens))):
         absent = np.setdiff1d(np.arange(len(n_tokens)), ids)
         what = f"misses feature {absent[0]}" if len(absent) else "has unknown, repeated or unsorted features"
-        raise InputError(
-            f"{path} {what}: {len(ids)} lines for {len(n_tokens)} features; run the stage predict again"
-        )
+        raise InputError(f"{path} {what}: {len(ids)} lines for {len(n_tokens)} features; run the stage predict again")
     return _flat(table["start_logits"], n_tokens, path), _flat(table["end_logits"], n_tokens, path)
 
 

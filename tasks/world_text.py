@@ -8,8 +8,32 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-ONSETS = ("B", "Br", "D", "Dr", "F", "G", "Gr", "H", "K", "Kl", "L", "M", "N", "P", "Pr", "R", "S", "Sk", "T", "Tr",
-          "V", "W", "Y", "Z")
+ONSETS = (
+    "B",
+    "Br",
+    "D",
+    "Dr",
+    "F",
+    "G",
+    "Gr",
+    "H",
+    "K",
+    "Kl",
+    "L",
+    "M",
+    "N",
+    "P",
+    "Pr",
+    "R",
+    "S",
+    "Sk",
+    "T",
+    "Tr",
+    "V",
+    "W",
+    "Y",
+    "Z",
+)
 VOWELS = ("a", "e", "i", "o", "u")
 CODAS = ("l", "n", "r", "s")
 """First syllable = onset + vowel + coda: 480 of them."""
@@ -23,9 +47,33 @@ ENDINGS = {
 """Kind of name -> last syllables. A kind is told by its ending, so a question is never answered by kind alone:
 each document holds two names of the kind that is asked for."""
 
-GOODS = ("amber", "apples", "barley", "bells", "bricks", "butter", "candles", "cheese", "copper", "glass", "honey",
-         "iron", "leather", "linen", "oil", "paper", "pears", "rope", "salt", "silk", "silver", "timber", "tin",
-         "wine", "wool")
+GOODS = (
+    "amber",
+    "apples",
+    "barley",
+    "bells",
+    "bricks",
+    "butter",
+    "candles",
+    "cheese",
+    "copper",
+    "glass",
+    "honey",
+    "iron",
+    "leather",
+    "linen",
+    "oil",
+    "paper",
+    "pears",
+    "rope",
+    "salt",
+    "silk",
+    "silver",
+    "timber",
+    "tin",
+    "wine",
+    "wool",
+)
 FIRST_YEAR, LAST_YEAR = 1500, 1699
 """Years and goods are words that all splits share; names are not."""
 
@@ -44,58 +92,120 @@ class Relation(NamedTuple):
 
 RELATIONS = (
     Relation(
-        "founder", "person",
-        ("{1} founded {0}", "{0} was founded by {1}", "the founder of {0} was {1}",
-         "it was {1} who founded {0}", "{0} had {1} as its founder"),
+        "founder",
+        "person",
+        (
+            "{1} founded {0}",
+            "{0} was founded by {1}",
+            "the founder of {0} was {1}",
+            "it was {1} who founded {0}",
+            "{0} had {1} as its founder",
+        ),
         ("who founded {0}? It was {1}", "by whom was {0} founded? People say {1}"),
         ("Who founded {0}?", "Who was the founder of {0}?", "{0} was founded by whom?", "Which person founded {0}?"),
     ),
     Relation(
-        "ruler", "person",
-        ("{1} rules {0}", "{0} is ruled by {1}", "the ruler of {0} is {1}", "{0} obeys {1} as its ruler",
-         "today {1} rules over {0}"),
+        "ruler",
+        "person",
+        (
+            "{1} rules {0}",
+            "{0} is ruled by {1}",
+            "the ruler of {0} is {1}",
+            "{0} obeys {1} as its ruler",
+            "today {1} rules over {0}",
+        ),
         ("who rules {0}? Today it is {1}", "which person rules over {0}? People name {1}"),
         ("Who rules {0}?", "Who is the ruler of {0}?", "By whom is {0} ruled?", "Which person rules over {0}?"),
     ),
     Relation(
-        "year", "year",
-        ("{0} was built in {1}", "the walls of {0} were built in {1}", "people built {0} in {1}",
-         "{0} dates from the year {1}", "in {1} people built the town of {0}"),
+        "year",
+        "year",
+        (
+            "{0} was built in {1}",
+            "the walls of {0} were built in {1}",
+            "people built {0} in {1}",
+            "{0} dates from the year {1}",
+            "in {1} people built the town of {0}",
+        ),
         ("when did people build {0}? In {1}", "in which year was {0} built? It was {1}"),
-        ("When was {0} built?", "In which year was {0} built?", "When did people build {0}?",
-         "What is the year from which {0} dates?"),
+        (
+            "When was {0} built?",
+            "In which year was {0} built?",
+            "When did people build {0}?",
+            "What is the year from which {0} dates?",
+        ),
     ),
     Relation(
-        "river", "river",
-        ("{0} lies on the river {1}", "the river {1} flows through {0}", "the {1} is the river of {0}",
-         "through {0} flows the {1}", "boats reach {0} on the river {1}"),
+        "river",
+        "river",
+        (
+            "{0} lies on the river {1}",
+            "the river {1} flows through {0}",
+            "the {1} is the river of {0}",
+            "through {0} flows the {1}",
+            "boats reach {0} on the river {1}",
+        ),
         ("which river flows through {0}? The {1}", "on which river does {0} lie? On the {1}"),
-        ("Which river flows through {0}?", "On which river does {0} lie?", "What is the river of {0}?",
-         "On which river do boats reach {0}?"),
+        (
+            "Which river flows through {0}?",
+            "On which river does {0} lie?",
+            "What is the river of {0}?",
+            "On which river do boats reach {0}?",
+        ),
     ),
     Relation(
-        "mountain", "mountain",
-        ("mount {1} rises above {0}", "{0} lies below mount {1}", "above {0} stands mount {1}",
-         "{1} is the mountain of {0}", "the mountain near {0} is {1}"),
+        "mountain",
+        "mountain",
+        (
+            "mount {1} rises above {0}",
+            "{0} lies below mount {1}",
+            "above {0} stands mount {1}",
+            "{1} is the mountain of {0}",
+            "the mountain near {0} is {1}",
+        ),
         ("which mountain rises above {0}? Mount {1}", "what is the mountain near {0}? It is {1}"),
-        ("Which mountain rises above {0}?", "Which mountain stands near {0}?", "What is the mountain of {0}?",
-         "Below which mountain does {0} lie?"),
+        (
+            "Which mountain rises above {0}?",
+            "Which mountain stands near {0}?",
+            "What is the mountain of {0}?",
+            "Below which mountain does {0} lie?",
+        ),
     ),
     Relation(
-        "province", "province",
-        ("{0} is a town in {1}", "{0} belongs to the province of {1}", "the province of {0} is {1}",
-         "the province {1} holds the town of {0}", "{0} pays its taxes to {1}"),
+        "province",
+        "province",
+        (
+            "{0} is a town in {1}",
+            "{0} belongs to the province of {1}",
+            "the province of {0} is {1}",
+            "the province {1} holds the town of {0}",
+            "{0} pays its taxes to {1}",
+        ),
         ("in which province is {0}? In {1}", "to which province does {0} belong? To {1}"),
-        ("In which province is {0}?", "To which province does {0} belong?", "What is the province of {0}?",
-         "Which province holds {0}?"),
+        (
+            "In which province is {0}?",
+            "To which province does {0} belong?",
+            "What is the province of {0}?",
+            "Which province holds {0}?",
+        ),
     ),
     Relation(
-        "good", "good",
-        ("{0} sells {1}", "the people of {0} trade in {1}", "much {1} comes from {0}", "{0} is known for its {1}",
-         "the market of {0} is full of {1}"),
+        "good",
+        "good",
+        (
+            "{0} sells {1}",
+            "the people of {0} trade in {1}",
+            "much {1} comes from {0}",
+            "{0} is known for its {1}",
+            "the market of {0} is full of {1}",
+        ),
         ("what does {0} sell? It sells {1}", "what do the people of {0} trade in? In {1}"),
-        ("What does {0} sell?", "What is {0} known for?", "What do the people of {0} trade in?",
-         "Of what is the market of {0} full?"),
+        (
+            "What does {0} sell?",
+            "What is {0} known for?",
+            "What do the people of {0} trade in?",
+            "Of what is the market of {0} full?",
+        ),
     ),
 )
 

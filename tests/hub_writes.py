@@ -160,9 +160,7 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
         added[path] = blob
     if not header["summary"] or not (added or deleted):
         raise HubError(400, "a commit needs a summary and a change")
-    done = hub.store.commit(
-        repository, revision, added, tuple(deleted), header.get("parentCommit"), header["summary"]
-    )
+    done = hub.store.commit(repository, revision, added, tuple(deleted), header.get("parentCommit"), header["summary"])
     repository.preuploaded.clear()
     url = f"{hub.endpoint}/{repository.name}/commit/{done.oid}"
     return answer({"success": True, "commitOid": done.oid, "commitUrl": url})

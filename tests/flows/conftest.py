@@ -32,7 +32,7 @@ stages:
       - metrics/gate.json: {cache: false}
 """
 
-STAGE = '''
+STAGE = """
 import json, os, pathlib, sys
 name = sys.argv[1]
 if os.environ.get("TOY_FAILS") == name:
@@ -53,15 +53,15 @@ else:
     pathlib.Path("data", name).write_text("done")
     with open(os.environ["TOY_LOG"], "a") as log:
         log.write(name + "\\n")
-'''
+"""
 
-PUBLISH = '''
+PUBLISH = """
 import json, os, pathlib, sys
 if os.environ.get("TOY_FAILS") == "publish":
     sys.exit("error: the hub is not there")
 pathlib.Path("reports").mkdir(exist_ok=True)
 pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": "published/toy", "unchanged": False}))
-'''
+"""
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def repro(stage, root, said=None, shares=None):
-    return dvc.repro(stage, root, (said if said is not None else []).append, (shares if shares is not None else []).append)
+    return dvc.repro(
+        stage, root, (said if said is not None else []).append, (shares if shares is not None else []).append
+    )
 
 
 def test_a_stage_runs_once_is_then_skipped_and_is_restored_when_its_output_is_lost(toy_project, ran):
@@ -83,7 +85,11 @@ run_main(main)
 def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project):
     (toy_project / "stage.py").write_text(SLOW_STAGE.format(root=str(ROOT)))
     flow = subprocess.Popen(
-        [sys.executable, "-c", "from flows import dvc; from pathlib import Path; dvc.repro('first', Path('.'), print, print)"],
+        [
+            sys.executable,
+            "-c",
+            "from flows import dvc; from pathlib import Path; dvc.repro('first', Path('.'), print, print)",
+        ],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     stage = int(wait_for(lambda: (toy_project / "pid").exists() and (toy_project / "pid").read_text()))

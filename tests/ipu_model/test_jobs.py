@@ -139,9 +139,7 @@ def test_sigterm_finishes_the_update_saves_and_exits_with_143(tmp_path: Path, pr
     assert [e["step"] for e in events if e["event"] == "step"] == [step + 1]
 
 
-def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(
-    tmp_path: Path, pretrain_rows: Path
-) -> None:
+def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(tmp_path: Path, pretrain_rows: Path) -> None:
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
     with only_one(Path(job.run_folder)), pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on"):
         run_here(job)

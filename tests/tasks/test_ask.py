@@ -159,9 +159,7 @@ def test_longer_windows_than_the_model_bears_are_refused(model: Path) -> None:
         ("tokenizer.json", None, "--tokenizer data/tokenizer"),
     ],
 )
-def test_an_incomplete_model_folder_is_refused(
-    tmp_path: Path, name: str, content: str | None, message: str
-) -> None:
+def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     folder = write_tiny_model(tmp_path / "model", ["a"])
     (folder / "pytorch_model.bin").write_bytes(b"pickle")
     if content is None:

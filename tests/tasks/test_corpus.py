@@ -26,8 +26,16 @@ WIKITEXT = ROOT / "../shared/data/wikitext/wikitext-2-valid.txt"
 
 def params(**values: Any) -> CorpusParams:
     defaults: dict[str, Any] = {
-        "source": "files", "path": "nowhere", "text_column": "text", "layout": "auto", "seed": 1, "demo_documents": 20,
-        "dataset": None, "dataset_config": None, "dataset_split": "train", "dataset_revision": None,
+        "source": "files",
+        "path": "nowhere",
+        "text_column": "text",
+        "layout": "auto",
+        "seed": 1,
+        "demo_documents": 20,
+        "dataset": None,
+        "dataset_config": None,
+        "dataset_split": "train",
+        "dataset_revision": None,
     }
     return CorpusParams(**{**defaults, **values})
 
@@ -93,7 +101,9 @@ def test_an_equation_is_no_heading(tmp_path: Path) -> None:
 def test_paragraphs_are_documents_and_wrapped_lines_are_joined(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "\n\nOne line\nand its rest.\n \t \nTwo.\r\n\r\n\r\nThree.")
     assert read(tmp_path, path) == [
-        ("a.txt:0", "", "One line and its rest."), ("a.txt:1", "", "Two."), ("a.txt:2", "", "Three."),
+        ("a.txt:0", "", "One line and its rest."),
+        ("a.txt:1", "", "Two."),
+        ("a.txt:2", "", "Three."),
     ]
 
 
@@ -110,7 +120,7 @@ def test_a_stated_layout_is_obeyed(tmp_path: Path) -> None:
 
 
 def test_tables_of_all_kinds_give_the_same_documents(tmp_path: Path) -> None:
-    rows = [{"title": "Ant", "body": "It digs.\n\nDeep, \"very\" deep."}, {"title": "Bee", "body": "It hums."}]
+    rows = [{"title": "Ant", "body": 'It digs.\n\nDeep, "very" deep.'}, {"title": "Bee", "body": "It hums."}]
     write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     with (tmp_path / "a.csv").open("w", newline="") as stream:
@@ -119,7 +129,8 @@ def test_tables_of_all_kinds_give_the_same_documents(tmp_path: Path) -> None:
         writer.writerows(rows)
     for kind in ("jsonl", "parquet", "csv"):
         assert read(tmp_path, tmp_path / f"a.{kind}", text_column="body") == [
-            (f"a.{kind}:0", "Ant", "It digs.\nDeep, \"very\" deep."), (f"a.{kind}:1", "Bee", "It hums."),
+            (f"a.{kind}:0", "Ant", 'It digs.\nDeep, "very" deep.'),
+            (f"a.{kind}:1", "Bee", "It hums."),
         ]
 
 
@@ -182,8 +193,15 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )
     peaks = [
-        int(subprocess.run([sys.executable, "-c", code, str(count), str(tmp_path / str(count))], cwd=ROOT,
-                           capture_output=True, text=True, check=True).stdout)
+        int(
+            subprocess.run(
+                [sys.executable, "-c", code, str(count), str(tmp_path / str(count))],
+                cwd=ROOT,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout
+        )
         for count in (8_192, 81_920)
     ]
     assert peaks[1] - peaks[0] < 24 * 1024  # KB; the text itself is 17 MB as characters, far more as objects
@@ -269,18 +287,24 @@ def test_half_a_surrogate_pair_is_refused(tmp_path: Path) -> None:
     assert "surrogate" in refusal(tmp_path, write(tmp_path / "a.jsonl", '{"text": "A \\ud800."}\n'))
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    ('{"text": "A."}\n{"text": \n', "line 2 is not JSON"),
-    ('["text"]\n', "line 1 is no JSON object but list"),
-])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"text": "A."}\n{"text": \n', "line 2 is not JSON"),
+        ('["text"]\n', "line 1 is no JSON object but list"),
+    ],
+)
 def test_broken_json_lines_are_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:
     assert said in refusal(tmp_path, write(tmp_path / "a.jsonl", content))
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    ("text,id\nA.,1\nB.\n", "line 3 has 1 fields, the header has 2"),
-    ('text\n"A" B\n', "line 2 is not CSV"),
-])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("text,id\nA.,1\nB.\n", "line 3 has 1 fields, the header has 2"),
+        ('text\n"A" B\n', "line 2 is not CSV"),
+    ],
+)
 def test_broken_csv_is_refused_with_the_line(tmp_path: Path, content: str, said: str) -> None:
     assert said in refusal(tmp_path, write(tmp_path / "a.csv", content))
 
@@ -309,8 +333,13 @@ def test_repeated_given_ids_are_refused(tmp_path: Path) -> None:
 def test_an_output_that_cannot_be_written_ends_with_one_message_and_code_1(tmp_path: Path) -> None:
     write(tmp_path / "params.yaml", (ROOT / "params.yaml").read_bytes().replace(b"20000", b"20"))
     write(tmp_path / "data", "a file where the folder should be")
-    ended = subprocess.run([sys.executable, "-m", "tasks.corpus"], cwd=tmp_path, env={"PYTHONPATH": str(ROOT)},
-                           capture_output=True, text=True)
+    ended = subprocess.run(
+        [sys.executable, "-m", "tasks.corpus"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
     assert ended.returncode == 1
     assert ended.stderr.startswith("error: ")
     assert "Traceback" not in ended.stderr
@@ -341,11 +370,14 @@ def test_a_data_set_needs_a_name() -> None:
         make_corpus(params(source="hub"), Path("never"))
 
 
-@pytest.mark.parametrize(("change", "said"), [
-    ({"dataset_split": "trian"}, "trian"),
-    ({"text_column": "txt"}, "did you mean text?"),
-    ({"dataset_config": "large"}, "large"),
-])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"dataset_split": "trian"}, "trian"),
+        ({"text_column": "txt"}, "did you mean text?"),
+        ({"dataset_config": "large"}, "large"),
+    ],
+)
 def test_a_wrong_split_column_or_configuration_is_refused(tmp_path: Path, change: dict[str, str], said: str) -> None:
     values: dict[str, Any] = {"source": "hub", "dataset": str(hub_folder(tmp_path / "animals")), **change}
     with pytest.raises(InputError, match=said):

@@ -40,7 +40,9 @@ def interpreter(tmp_path):
 
     def make(body):
         path = tmp_path / "device-python"
-        path.write_text(f"#!{sys.executable}\nimport json, os, sys\nassert sys.argv[1:3] == ['-m', 'ipu_model']\n{body}\n")
+        path.write_text(
+            f"#!{sys.executable}\nimport json, os, sys\nassert sys.argv[1:3] == ['-m', 'ipu_model']\n{body}\n"
+        )
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return str(path)
 

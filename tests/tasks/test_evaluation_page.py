@@ -45,7 +45,7 @@ def test_a_long_context_is_cut_between_words_around_both() -> None:
     assert shown.endswith(" …")
     assert len(shown) < 600
     for piece in shown.split(" … "):
-        assert piece.split(" ")[0] in ('<mark', "much", "talk")
+        assert piece.split(" ")[0] in ("<mark", "much", "talk")
 
 
 def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:

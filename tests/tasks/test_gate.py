@@ -12,9 +12,7 @@ from tasks.gate import decide, record, require_accepted
 from tasks.params import GateParams
 from tasks.squad_files import Question
 
-LIMITS = GateParams(
-    min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0, confidence=0.95
-)
+LIMITS = GateParams(min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0, confidence=0.95)
 GOOD = Evidence(
     exact_match=91.0,
     f1=93.5,

@@ -37,8 +37,19 @@ def test_a_document_that_fits_is_one_real_pair_or_its_sentences_with_random_ones
     for seed in range(200):
         pairs = pairs_of(documents, 64, seed=seed)
         seen.update(
-            zip(*(column.tolist() for column in (pairs.first_start, pairs.first_length, pairs.second_start,
-                                                 pairs.second_length, pairs.labels)), strict=True)
+            zip(
+                *(
+                    column.tolist()
+                    for column in (
+                        pairs.first_start,
+                        pairs.first_length,
+                        pairs.second_start,
+                        pairs.second_length,
+                        pairs.labels,
+                    )
+                ),
+                strict=True,
+            )
         )
     assert seen == {
         (0, 3, 3, 4, 0),  # document 0: its two sentences

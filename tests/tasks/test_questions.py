@@ -21,8 +21,15 @@ CONTEXT = "Ants dig deep. Bees hum, and bees dance."
 
 def params(**values: Any) -> QuestionsParams:
     defaults: dict[str, Any] = {
-        "source": "files", "train_path": "nowhere", "dev_path": "nowhere", "seed": 2, "demo_train": 40, "demo_dev": 20,
-        "dataset": None, "dataset_config": None, "dataset_revision": None,
+        "source": "files",
+        "train_path": "nowhere",
+        "dev_path": "nowhere",
+        "seed": 2,
+        "demo_train": 40,
+        "demo_dev": 20,
+        "dataset": None,
+        "dataset_config": None,
+        "dataset_revision": None,
     }
     return QuestionsParams(**{**defaults, **values})
 
@@ -31,8 +38,12 @@ def qa(
     name: str = "q1", question: str = "What do bees do?", answers: Any = (("hum", 20),), **extra: Any
 ) -> dict[str, Any]:
     """A question on CONTEXT; "hum" stands at characters 20 to 22."""
-    return {"id": name, "question": question,
-            "answers": [{"text": text, "answer_start": start} for text, start in answers], **extra}
+    return {
+        "id": name,
+        "question": question,
+        "answers": [{"text": text, "answer_start": start} for text, start in answers],
+        **extra,
+    }
 
 
 def squad(*qas: dict[str, Any], context: str = CONTEXT, **extra: Any) -> dict[str, Any]:
@@ -47,8 +58,10 @@ def write(path: Path, values: Any) -> Path:
 
 
 def make(tmp_path: Path, train: Any, dev: Any = None) -> dict[str, list[dict[str, Any]]]:
-    paths = {"train_path": str(write(tmp_path / "train.json", train)),
-             "dev_path": str(write(tmp_path / "dev.json", squad(qa("d1")) if dev is None else dev))}
+    paths = {
+        "train_path": str(write(tmp_path / "train.json", train)),
+        "dev_path": str(write(tmp_path / "dev.json", squad(qa("d1")) if dev is None else dev)),
+    }
     make_questions(params(**paths), tmp_path / "made/out")
     return written(tmp_path / "made/out")
 
@@ -73,10 +86,20 @@ def refusal(tmp_path: Path, train: Any, dev: Any = None) -> str:
 def test_squad_json_becomes_rows_in_its_order_with_all_reference_answers(tmp_path: Path) -> None:
     two = qa("q2", "Who digs?", (("Ants", 0), ("Ants dig", 0)))
     assert make(tmp_path, squad(qa(), two))["train"] == [
-        {"id": "q1", "title": "Animals", "context": CONTEXT, "question": "What do bees do?",
-         "answers": [{"text": "hum", "answer_start": 20}]},
-        {"id": "q2", "title": "Animals", "context": CONTEXT, "question": "Who digs?",
-         "answers": [{"text": "Ants", "answer_start": 0}, {"text": "Ants dig", "answer_start": 0}]},
+        {
+            "id": "q1",
+            "title": "Animals",
+            "context": CONTEXT,
+            "question": "What do bees do?",
+            "answers": [{"text": "hum", "answer_start": 20}],
+        },
+        {
+            "id": "q2",
+            "title": "Animals",
+            "context": CONTEXT,
+            "question": "Who digs?",
+            "answers": [{"text": "Ants", "answer_start": 0}, {"text": "Ants dig", "answer_start": 0}],
+        },
     ]
 
 
@@ -146,16 +169,21 @@ def test_json_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     assert "nested too deeply" in refusal(tmp_path, b"[" * 200_000)
 
 
-@pytest.mark.parametrize(("place", "said"), [
-    (("data",), "data is missing"),
-    (("data", 0, "paragraphs"), "data[0].paragraphs is missing"),
-    (("data", 0, "paragraphs", 0, "context"), "data[0].paragraphs[0].context is missing"),
-    (("data", 0, "paragraphs", 0, "qas"), "data[0].paragraphs[0].qas is missing"),
-    (("data", 0, "paragraphs", 0, "qas", 0, "id"), "data[0].paragraphs[0].qas[0].id is missing"),
-    (("data", 0, "paragraphs", 0, "qas", 0, "answers"), "data[0].paragraphs[0].qas[0].answers is missing"),
-    (("data", 0, "paragraphs", 0, "qas", 0, "answers", 0, "answer_start"),
-     "data[0].paragraphs[0].qas[0].answers[0].answer_start is missing"),
-])
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (("data",), "data is missing"),
+        (("data", 0, "paragraphs"), "data[0].paragraphs is missing"),
+        (("data", 0, "paragraphs", 0, "context"), "data[0].paragraphs[0].context is missing"),
+        (("data", 0, "paragraphs", 0, "qas"), "data[0].paragraphs[0].qas is missing"),
+        (("data", 0, "paragraphs", 0, "qas", 0, "id"), "data[0].paragraphs[0].qas[0].id is missing"),
+        (("data", 0, "paragraphs", 0, "qas", 0, "answers"), "data[0].paragraphs[0].qas[0].answers is missing"),
+        (
+            ("data", 0, "paragraphs", 0, "qas", 0, "answers", 0, "answer_start"),
+            "data[0].paragraphs[0].qas[0].answers[0].answer_start is missing",
+        ),
+    ],
+)
 def test_a_missing_key_is_named_by_its_path(tmp_path: Path, place: tuple[Any, ...], said: str) -> None:
     values: Any = squad(qa())
     parent = values
@@ -165,17 +193,20 @@ def test_a_missing_key_is_named_by_its_path(tmp_path: Path, place: tuple[Any, ..
     assert said in refusal(tmp_path, values)
 
 
-@pytest.mark.parametrize(("values", "said"), [
-    ([1], "the file must be an object, found list"),
-    ({"data": {}}, "data must be a list, found dict"),
-    ({"data": ["x"]}, "data[0] must be an object, found str"),
-    (squad(qa(name=5)), "qas[0].id must be text, found int"),  # type: ignore[arg-type]
-    (squad(qa(answers=(("hum", "20"),))), "answer_start must be a whole number, found '20'"),
-    (squad(qa(answers=(("hum", 20.0),))), "answer_start must be a whole number, found 20.0"),
-    (squad(qa(question="half \ud800")), "half a surrogate pair"),
-    ({"data": []}, "holds no questions"),
-    (squad(), "holds no questions"),
-])
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1], "the file must be an object, found list"),
+        ({"data": {}}, "data must be a list, found dict"),
+        ({"data": ["x"]}, "data[0] must be an object, found str"),
+        (squad(qa(name=5)), "qas[0].id must be text, found int"),  # type: ignore[arg-type]
+        (squad(qa(answers=(("hum", "20"),))), "answer_start must be a whole number, found '20'"),
+        (squad(qa(answers=(("hum", 20.0),))), "answer_start must be a whole number, found 20.0"),
+        (squad(qa(question="half \ud800")), "half a surrogate pair"),
+        ({"data": []}, "holds no questions"),
+        (squad(), "holds no questions"),
+    ],
+)
 def test_another_layout_is_refused_with_its_place(tmp_path: Path, values: Any, said: str) -> None:
     assert said in refusal(tmp_path, values)
 
@@ -229,8 +260,13 @@ def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
 
 
 def hub_row(name: str, start: int = 20) -> dict[str, Any]:
-    return {"id": name, "title": "Animals", "context": CONTEXT, "question": "What do bees do?",
-            "answers": {"text": ["hum"], "answer_start": [start]}}
+    return {
+        "id": name,
+        "title": "Animals",
+        "context": CONTEXT,
+        "question": "What do bees do?",
+        "answers": {"text": ["hum"], "answer_start": [start]},
+    }
 
 
 def hub_folder(folder: Path, train: list[dict[str, Any]], dev: list[dict[str, Any]]) -> Path:

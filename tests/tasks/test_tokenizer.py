@@ -29,7 +29,11 @@ VOCABULARY = [*SPECIAL_TOKENS, "ants", "dig", "##ging", "who", "?", ".", "A", "a
 
 def params(**values: Any) -> TokenizerParams:
     defaults: dict[str, Any] = {
-        "source": "train", "path": "nowhere", "vocabulary_size": 400, "lowercase": True, "repository": None,
+        "source": "train",
+        "path": "nowhere",
+        "vocabulary_size": 400,
+        "lowercase": True,
+        "repository": None,
         "revision": None,
     }
     return TokenizerParams(**{**defaults, **values})
@@ -100,8 +104,14 @@ def test_the_vocabulary_is_the_same_in_every_process_and_with_any_number_of_thre
     digests = {hashlib.sha256("\n".join(train_vocabulary(lambda: iter(lines), 700, True)).encode()).hexdigest()}
     for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "5")):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "RAYON_NUM_THREADS": threads}
-        ran = subprocess.run([sys.executable, "-c", TRAIN, str(path)], cwd=ROOT, env=environment,
-                             capture_output=True, text=True, check=True)
+        ran = subprocess.run(
+            [sys.executable, "-c", TRAIN, str(path)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         digests.add(ran.stdout.strip())
     assert len(digests) == 1
 
@@ -136,8 +146,13 @@ def test_auto_tokenizer_loads_it_fast_and_pairs_have_two_types(trained: Path) ->
     tokenizer = load(trained)
     assert tokenizer.is_fast
     assert tokenizer.model_max_length == 256
-    ids = [tokenizer.pad_token_id, tokenizer.unk_token_id, tokenizer.cls_token_id, tokenizer.sep_token_id,
-           tokenizer.mask_token_id]
+    ids = [
+        tokenizer.pad_token_id,
+        tokenizer.unk_token_id,
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.mask_token_id,
+    ]
     assert ids == [0, 1, 2, 3, 4]
     encoded = tokenizer("Who rules?", "It was.", return_offsets_mapping=True)
     tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
@@ -217,12 +232,15 @@ def test_repeated_and_empty_lines_are_refused_together_with_their_lines(tmp_path
     assert "1 repeated entries: 'dig' on lines 7 and 17" in message
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    (b"", "is empty"),
-    (b"\n\n", "is empty"),
-    (b"[PAD]\n\x00\x01\n", "is binary"),
-    (b"[PAD]\ncaf\xe9\n", "is not UTF-8: byte 0xe9 at offset 9 (line 2)"),
-])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"[PAD]\n\x00\x01\n", "is binary"),
+        (b"[PAD]\ncaf\xe9\n", "is not UTF-8: byte 0xe9 at offset 9 (line 2)"),
+    ],
+)
 def test_what_is_no_vocabulary_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
     (tmp_path / "vocab.txt").write_bytes(content)
     message = refusal(tmp_path, source="file", path=str(tmp_path / "vocab.txt"))
@@ -312,12 +330,15 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("place", "value", "said"), [
-    (("model", "type"), "BPE", "is of kind BPE; WordPiece is required"),
-    (("normalizer", "type"), "NFC", "cleans text with NFC"),
-    (("pre_tokenizer", "type"), "Whitespace", "cuts it with Whitespace"),
-    (("model", "vocab", "[MASK]"), 40, "without gaps"),
-])
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("model", "type"), "BPE", "is of kind BPE; WordPiece is required"),
+        (("normalizer", "type"), "NFC", "cleans text with NFC"),
+        (("pre_tokenizer", "type"), "Whitespace", "cuts it with Whitespace"),
+        (("model", "vocab", "[MASK]"), 40, "without gaps"),
+    ],
+)
 def test_a_fast_tokenizer_of_another_kind_is_refused(
     tmp_path: Path, place: tuple[str, ...], value: Any, said: str
 ) -> None:

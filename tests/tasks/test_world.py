@@ -83,8 +83,12 @@ def test_another_seed_tells_other_documents() -> None:
 def test_the_world_is_the_same_in_every_process(hash_seed: str) -> None:
     here = "".join(map(repr, world.documents(7, "corpus", 200))) + "".join(map(repr, world.questions(7, "dev", 200)))
     there = subprocess.run(
-        [sys.executable, "-c", DIGEST], env={**os.environ, "PYTHONHASHSEED": hash_seed}, cwd=ROOT,
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", DIGEST],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert there.stdout.strip() == hashlib.sha256(here.encode()).hexdigest()
 

@@ -77,7 +77,5 @@ def write_windows(folder: Path, windows: Sequence[Window], ids: Sequence[str]) -
     """Both files, in agreement."""
     return (
         write_features(folder / "features.parquet", windows, ids),
-        write_logits(
-            folder / "logits.arrow", [w.padded(w.start) for w in windows], [w.padded(w.end) for w in windows]
-        ),
+        write_logits(folder / "logits.arrow", [w.padded(w.start) for w in windows], [w.padded(w.end) for w in windows]),
     )
