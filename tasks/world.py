@@ -1,11 +1,10 @@
 """An invented world, from a seed: documents to pre-train on and questions that only reading can answer.
 
-A document tells of two towns. Two relations are drawn (founder, river, ...); each is stated for both towns,
-and one fact of the first relation, sometimes both, is then said again in other words, so that masked-language
-modelling can learn to fetch a name from elsewhere in the text. Questions ask for the second relation, whose
-values stand in the document once: the answer is one span, and the other town's value of the same kind is the
-wrong answer. What one document says of a town another may contradict, so nothing is gained by remembering
-instead of reading.
+A document tells of one town by four facts (founder, river, fire, ...). Two of the facts are of the same kind, two
+people, two years or two goods, so that a question cannot be answered by kind alone. Two facts are said again
+in other words, often as question and answer, so that masked-language modelling can learn to fetch a name
+from elsewhere in the text. Questions ask for a fact that was said once: the answer is one span. What one
+document says of a town another may contradict, so nothing is gained by remembering instead of reading.
 
 Names are made of syllables. A name belongs to exactly one split, told by a checksum of its letters and not by
 any seed: what a development question is about never occurs in the corpus or in a training question.
@@ -19,7 +18,7 @@ import functools
 import random
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Literal, NamedTuple, TypeVar
 
 from tasks.world_text import (
@@ -30,6 +29,7 @@ from tasks.world_text import (
     JOINERS,
     LAST_YEAR,
     ONSETS,
+    PAIRED_KINDS,
     RELATIONS,
     VOWELS,
     Relation,
@@ -43,10 +43,10 @@ _SHARES = {"corpus": range(0, 70), "train": range(70, 85), "dev": range(85, 100)
 
 JOIN_PROBABILITY = 0.25
 """Two neighbouring facts become one sentence."""
-ASIDE_PROBABILITY = 0.3
+ASIDE_PROBABILITY = 0.7
 """A fact said again is put as question and answer."""
-SECOND_REPEAT_PROBABILITY = 0.8
-"""Both facts of the first relation are said again, not one."""
+SAID_AGAIN = 2
+"""Facts of a document, of four, that are said a second time; the others are asked for."""
 SECOND_QUESTION_PROBABILITY = 0.3
 
 
@@ -57,7 +57,7 @@ class Fact(NamedTuple):
     relation: Relation
     value: str
     asked: bool
-    """Of the second relation: the value stands in the document once, and so does the other town's."""
+    """The value stands in the document once, so that a question may ask for it."""
 
 
 class Document(NamedTuple):
@@ -90,8 +90,8 @@ def names_of(kind: str, split: Split) -> tuple[str, ...]:
     """All names of `kind` (a key of `ENDINGS`) that `split` owns, in a fixed order."""
     share = _SHARES[split]
     first, after_last = share.start, share.stop
-    stems = [onset + vowel + coda for onset in ONSETS for vowel in VOWELS for coda in CODAS]
-    crc32 = zlib.crc32  # inlined split_of: 5,760 names per kind
+    stems = [onset + vowel + coda for onset in ONSETS[kind] for vowel in VOWELS for coda in CODAS]
+    crc32 = zlib.crc32  # inlined split_of: up to 9,600 names per kind
     names = (stem + ending for stem in stems for ending in ENDINGS[kind])
     return tuple(name for name in names if first <= crc32(name.lower().encode()) % 100 < after_last)
 
@@ -136,39 +136,42 @@ def _pick(draw: random.Random, options: tuple[T, ...]) -> T:
 
 
 def _document(draw: random.Random, split: Split) -> Document:
-    towns = _two_names(draw, names_of("town", split))
-    said_again = _pick(draw, RELATIONS)
-    said_once = _pick(draw, RELATIONS)
-    while said_once.kind == said_again.kind:  # founder and ruler: their people could be taken for one another
-        said_once = _pick(draw, RELATIONS)
+    town = _pick(draw, names_of("town", split))
     facts = []
-    for relation in (said_again, said_once):
-        for town, value in zip(towns, _two_values(draw, relation.kind, split), strict=True):
-            facts.append(Fact(town, relation, value, relation is said_once))
+    taken: set[str] = set()
+    for relation in _relations(draw):
+        while (value := _value(draw, relation.kind, split)) in taken:
+            pass  # two goods or two years of a town differ
+        taken.add(value)
+        facts.append(Fact(town, relation, value, asked=False))
+    facts = _shuffled(draw, facts)
+    facts = [*facts[:SAID_AGAIN], *(fact._replace(asked=True) for fact in facts[SAID_AGAIN:])]
     sentences = []
-    repeats = 1 + (draw.random() < SECOND_REPEAT_PROBABILITY)  # the towns come in no order: the first will do
-    for number, fact in enumerate(facts):
+    for fact in facts:
         first = int(draw.random() * len(fact.relation.statements))
-        sentences.append(fact.relation.statements[first].format(fact.town, fact.value))
-        if number < repeats:
-            sentences.append(_other_words(draw, fact.relation, first).format(fact.town, fact.value))
-    sentences.sort(key=lambda _: draw.random())  # a shuffle that no change of random.shuffle can alter
-    return Document(" and ".join(towns), _join(draw, sentences), tuple(facts))
+        sentences.append(fact.relation.statements[first].format(town, fact.value))
+        if not fact.asked:
+            sentences.append(_other_words(draw, fact.relation, first).format(town, fact.value))
+    return Document(town, _join(draw, _shuffled(draw, sentences)), tuple(facts))
 
 
-def _two_values(draw: random.Random, kind: str, split: Split) -> tuple[str, str]:
+def _relations(draw: random.Random) -> list[Relation]:
+    """Four relations, two of them of one kind and the others of other kinds."""
+    kind = _pick(draw, PAIRED_KINDS)
+    pair = _shuffled(draw, [relation for relation in RELATIONS if relation.kind == kind])
+    others = _shuffled(draw, [relation for relation in RELATIONS if relation.kind != kind])
+    return pair[:2] + others[:2]
+
+
+def _value(draw: random.Random, kind: str, split: Split) -> str:
     if kind == "year":
-        years = LAST_YEAR - FIRST_YEAR + 1
-        first = int(draw.random() * years)
-        second = (first + 1 + int(draw.random() * (years - 1))) % years
-        return str(FIRST_YEAR + first), str(FIRST_YEAR + second)
-    return _two_names(draw, GOODS if kind == "good" else names_of(kind, split))
+        return str(FIRST_YEAR + int(draw.random() * (LAST_YEAR - FIRST_YEAR + 1)))
+    return _pick(draw, GOODS if kind == "good" else names_of(kind, split))
 
 
-def _two_names(draw: random.Random, names: tuple[str, ...]) -> tuple[str, str]:
-    first = int(draw.random() * len(names))
-    second = (first + 1 + int(draw.random() * (len(names) - 1))) % len(names)
-    return names[first], names[second]
+def _shuffled(draw: random.Random, items: Iterable[T]) -> list[T]:
+    # sorted by draws, not random.shuffle: no later Python can change the order
+    return sorted(items, key=lambda _: draw.random())
 
 
 def _other_words(draw: random.Random, relation: Relation, first: int) -> str:

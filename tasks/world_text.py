@@ -8,45 +8,32 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-ONSETS = (
-    "B",
-    "Br",
-    "D",
-    "Dr",
-    "F",
-    "G",
-    "Gr",
-    "H",
-    "K",
-    "Kl",
-    "L",
-    "M",
-    "N",
-    "P",
-    "Pr",
-    "R",
-    "S",
-    "Sk",
-    "T",
-    "Tr",
-    "V",
-    "W",
-    "Y",
-    "Z",
-)
+ONSETS = {
+    "town": ("B", "Br", "D", "Dr", "H", "K", "Kr", "St"),
+    "person": ("F", "G", "L", "M", "N", "R", "S", "Y"),
+    "river": ("T", "Tr", "Z"),
+    "mountain": ("Gr", "Kl", "Sk"),
+    "province": ("P", "Pr", "V", "W"),
+}
 VOWELS = ("a", "e", "i", "o", "u")
 CODAS = ("l", "n", "r", "s")
-"""First syllable = onset + vowel + coda: 480 of them."""
+"""First syllable of a name = onset of its kind + vowel + coda, 20 for each onset."""
 ENDINGS = {
-    "town": ("bar", "dun", "fell", "gard", "holm", "mere", "nor", "peth", "rath", "sted", "tor", "wick"),
+    "town": tuple(
+        middle + end
+        for middle in ("a", "e", "i", "o", "u")
+        for end in ("bar", "dun", "fell", "gard", "holm", "mere", "nor", "peth", "rath", "sted", "tor", "wick")
+    ),
     "person": ("bek", "dan", "fra", "jon", "kin", "la", "mar", "wyn", "rus", "sen", "ta", "vin"),
     "river": ("del", "ga", "ka", "lume", "mis", "na", "pel", "ra", "sel", "va", "wen", "zil"),
     "mountain": ("bor", "dak", "gorn", "hul", "karn", "lok", "mund", "nak", "pik", "rok", "tur", "zan"),
     "province": ("dia", "gonia", "land", "lia", "mark", "nesse", "nia", "ria", "shire", "sia", "tania", "via"),
 }
-"""Kind of name -> last syllables. A kind is told by its ending, so a question is never answered by kind alone:
-each document holds two names of the kind that is asked for."""
+"""Kind of name -> its end, one or two syllables. Towns need many names: a name that is frequent in the corpus
+would become one word of the vocabulary, and the names of the questions never would."""
 
+PAIRED_KINDS = ("person", "year", "good")
+"""Kinds of several relations: each document has two of one of them."""
 GOODS = (
     "amber",
     "apples",
@@ -136,6 +123,37 @@ RELATIONS = (
         ),
     ),
     Relation(
+        "poet",
+        "person",
+        (
+            "the poet {1} was born in {0}",
+            "{0} is the birthplace of the poet {1}",
+            "a poet of {0} was {1}",
+            "{0} remembers the poet {1}",
+        ),
+        ("which poet was born in {0}? It was {1}", "whose poems does {0} remember? Those of {1}"),
+        ("Which poet was born in {0}?", "Who was the poet of {0}?", "Which poet does {0} remember?"),
+    ),
+    Relation(
+        "fire",
+        "year",
+        (
+            "{0} burned down in {1}",
+            "a fire destroyed {0} in {1}",
+            "in {1} the houses of {0} burned",
+            "the great fire of {0} was in {1}",
+        ),
+        ("when did {0} burn down? In {1}", "in which year was the fire of {0}? In {1}"),
+        ("When did {0} burn down?", "In which year was the fire of {0}?", "When was {0} destroyed by a fire?"),
+    ),
+    Relation(
+        "wares",
+        "good",
+        ("{0} buys {1}", "{0} has to buy its {1} elsewhere", "ships bring {1} to {0}", "{0} gets {1} by ship"),
+        ("what does {0} get by ship? It gets {1}", "what do ships bring to {0}? They bring {1}"),
+        ("What does {0} buy?", "What do ships bring to {0}?", "What does {0} get by ship?"),
+    ),
+    Relation(
         "river",
         "river",
         (
@@ -195,7 +213,7 @@ RELATIONS = (
         (
             "{0} sells {1}",
             "the people of {0} trade in {1}",
-            "much {1} comes from {0}",
+            "merchants fetch {1} from {0}",
             "{0} is known for its {1}",
             "the market of {0} is full of {1}",
         ),
