@@ -41,7 +41,7 @@ def main() -> int:
             set_threads(os.environ.get("PODIUM_THREADS"))
             run_job(job, emit, stop)
     except Terminated:
-        emit("message", text="stopped by SIGTERM; run the job again to continue")
+        emit("message", text="stopped on request; run the job again to continue")
         return TERMINATED
     except (ConfigError, RowsError, CheckpointError) as error:
         emit("error", type=type(error).__name__, text=str(error))

@@ -29,14 +29,15 @@ class Terminated(Exception):
 
 
 class StopRequest:
-    """Remembers that SIGTERM came, so that the update under way is finished first."""
+    """Remembers that SIGTERM (or Ctrl-C) came, so that the update under way is finished first."""
 
     def __init__(self) -> None:
         self.requested = False
 
     def listen(self) -> None:
-        """Take over SIGTERM for this process."""
-        signal.signal(signal.SIGTERM, self._on_signal)
+        """Take over SIGTERM and SIGINT for this process."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
         self.requested = True

@@ -14,6 +14,7 @@ Messages say what was found, what is required, and which knob to turn.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 
@@ -69,6 +70,9 @@ def run_main(main: Callable[[], None]) -> None:
     except PodiumError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-written was kept; run it again to continue", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         print(
