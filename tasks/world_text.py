@@ -77,32 +77,22 @@ class Relation(NamedTuple):
     questions: tuple[str, ...]
 
 
+# Relations of one kind (founder, ruler, poet; year, fire; good, wares) are told apart by a word that every
+# statement and question of the relation holds: founded, rules, poet, built, burned, trade, ships.
 RELATIONS = (
     Relation(
         "founder",
         "person",
-        (
-            "{1} founded {0}",
-            "{0} was founded by {1}",
-            "the founder of {0} was {1}",
-            "it was {1} who founded {0}",
-            "{0} had {1} as its founder",
-        ),
+        ("{1} founded {0}", "{0} was founded by {1}", "it was {1} who founded {0}", "long ago {1} founded {0}"),
         ("who founded {0}? It was {1}", "by whom was {0} founded? People say {1}"),
-        ("Who founded {0}?", "Who was the founder of {0}?", "{0} was founded by whom?", "Which person founded {0}?"),
+        ("Who founded {0}?", "By whom was {0} founded?", "Which person founded {0}?", "{0} was founded by whom?"),
     ),
     Relation(
         "ruler",
         "person",
-        (
-            "{1} rules {0}",
-            "{0} is ruled by {1}",
-            "the ruler of {0} is {1}",
-            "{0} obeys {1} as its ruler",
-            "today {1} rules over {0}",
-        ),
+        ("{1} rules {0}", "today {1} rules over {0}", "it is {1} who rules {0}", "in {0} nobody but {1} rules"),
         ("who rules {0}? Today it is {1}", "which person rules over {0}? People name {1}"),
-        ("Who rules {0}?", "Who is the ruler of {0}?", "By whom is {0} ruled?", "Which person rules over {0}?"),
+        ("Who rules {0}?", "Which person rules over {0}?", "Who is it that rules {0}?"),
     ),
     Relation(
         "year",
@@ -111,16 +101,10 @@ RELATIONS = (
             "{0} was built in {1}",
             "the walls of {0} were built in {1}",
             "people built {0} in {1}",
-            "{0} dates from the year {1}",
             "in {1} people built the town of {0}",
         ),
-        ("when did people build {0}? In {1}", "in which year was {0} built? It was {1}"),
-        (
-            "When was {0} built?",
-            "In which year was {0} built?",
-            "When did people build {0}?",
-            "What is the year from which {0} dates?",
-        ),
+        ("when was {0} built? It was in {1}", "in which year was {0} built? It was {1}"),
+        ("When was {0} built?", "In which year was {0} built?", "When was it that people built {0}?"),
     ),
     Relation(
         "poet",
@@ -131,27 +115,32 @@ RELATIONS = (
             "a poet of {0} was {1}",
             "{0} remembers the poet {1}",
         ),
-        ("which poet was born in {0}? It was {1}", "whose poems does {0} remember? Those of {1}"),
-        ("Which poet was born in {0}?", "Who was the poet of {0}?", "Which poet does {0} remember?"),
+        ("which poet was born in {0}? It was {1}", "which poet is remembered in {0}? People name {1}"),
+        ("Which poet was born in {0}?", "Who was the poet of {0}?", "Which poet is remembered in {0}?"),
     ),
     Relation(
         "fire",
         "year",
         (
             "{0} burned down in {1}",
-            "a fire destroyed {0} in {1}",
-            "in {1} the houses of {0} burned",
-            "the great fire of {0} was in {1}",
+            "the houses of {0} burned in {1}",
+            "in {1} the town of {0} burned",
+            "{0} burned to the ground in {1}",
         ),
-        ("when did {0} burn down? In {1}", "in which year was the fire of {0}? In {1}"),
-        ("When did {0} burn down?", "In which year was the fire of {0}?", "When was {0} destroyed by a fire?"),
+        ("in which year was it that {0} burned? In {1}", "when was {0} burned down? It was in {1}"),
+        ("When was {0} burned down?", "In which year was it that {0} burned?", "{0} burned in which year?"),
     ),
     Relation(
         "wares",
         "good",
-        ("{0} buys {1}", "{0} has to buy its {1} elsewhere", "ships bring {1} to {0}", "{0} gets {1} by ship"),
-        ("what does {0} get by ship? It gets {1}", "what do ships bring to {0}? They bring {1}"),
-        ("What does {0} buy?", "What do ships bring to {0}?", "What does {0} get by ship?"),
+        (
+            "ships bring {1} to {0}",
+            "{0} gets {1} from ships",
+            "the ships of {0} carry {1}",
+            "for {1} the people of {0} wait for ships",
+        ),
+        ("what do ships bring to {0}? They bring {1}", "what do the ships of {0} carry? They carry {1}"),
+        ("What do ships bring to {0}?", "What do the ships of {0} carry?", "What is it that {0} gets from ships?"),
     ),
     Relation(
         "river",
@@ -211,19 +200,13 @@ RELATIONS = (
         "good",
         "good",
         (
-            "{0} sells {1}",
             "the people of {0} trade in {1}",
-            "merchants fetch {1} from {0}",
-            "{0} is known for its {1}",
-            "the market of {0} is full of {1}",
+            "merchants of {0} trade in {1}",
+            "the trade of {0} is in {1}",
+            "in {0} all trade is in {1}",
         ),
-        ("what does {0} sell? It sells {1}", "what do the people of {0} trade in? In {1}"),
-        (
-            "What does {0} sell?",
-            "What is {0} known for?",
-            "What do the people of {0} trade in?",
-            "Of what is the market of {0} full?",
-        ),
+        ("what do the people of {0} trade in? In {1}", "in what do merchants of {0} trade? In {1}"),
+        ("What do the people of {0} trade in?", "In what do merchants of {0} trade?", "What is the trade of {0} in?"),
     ),
 )
 
