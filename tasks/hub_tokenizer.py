@@ -48,16 +48,20 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
         entries = read_vocabulary(files[VOCABULARY], source)
         lower = config.get("do_lower_case", lowercase)
         return Vocabulary(entries, lower, config.get("strip_accents"), config.get("tokenize_chinese_chars", True))
+    raise _no_fast_tokenizer(source, present)
+
+
+def _no_fast_tokenizer(source: str, present: list[str]) -> InputError:
     slow = [name for name in present if name.endswith(SLOW)]
-    raise InputError(
-        f"{source} has neither {TOKENIZER} nor {VOCABULARY}"
-        + (
-            f"; its {', '.join(slow)} make a slow tokenizer, which is refused: it gives no character offsets, which "
-            "answers are found by"
-            if slow
-            else f" (found: {', '.join(present[:8]) or 'nothing'})"
-        )
-        + ". Set tokenizer.repository to a model with a fast WordPiece tokenizer"
+    why = (
+        f"; its {', '.join(slow)} make a slow tokenizer, which is refused: it gives no character offsets, "
+        "which answers are found by"
+        if slow
+        else f" (found: {', '.join(present[:8]) or 'nothing'})"
+    )
+    return InputError(
+        f"{source} has neither {TOKENIZER} nor {VOCABULARY}{why}. "
+        "Set tokenizer.repository to a model with a fast WordPiece tokenizer"
     )
 
 

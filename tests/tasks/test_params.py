@@ -59,7 +59,7 @@ def test_an_unknown_or_missing_section_is_refused(base):
         ("device.runtime=gpu", "'auto', 'cpu', 'cuda' or 'ipu'"),
         ("gate.min_f1=101", "less than or equal to 100"),
         ("model.num_heads=3", "must be a multiple of num_heads=3"),
-        ("squad_rows.doc_stride=100", "must be smaller than the context"),
+        ("squad_rows.doc_stride=180", "must be smaller than the context"),
         ("pretrain_rows.phase2.row_length=1024", "exceeds model.max_positions=512"),
         ("publish.target=hub", "needs repository: user/name"),
     ],

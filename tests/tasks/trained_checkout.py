@@ -75,9 +75,12 @@ def write_model(root: Path, seed: int) -> None:
 
 
 def params_with(**publish: Any) -> Params:
-    """The project's params.yaml with other publish values."""
+    """The project's params.yaml with other publish values, and a phase 1 that tests can state."""
     values = read_yaml(PROJECT / "params.yaml")
     values["publish"].update(publish)
+    values["pretrain"]["phase1"] = {
+        "steps": 600, "global_batch_size": 64, "learning_rate": 2e-3, "warmup_fraction": 0.1,
+    }  # fmt: skip
     return check(values)
 
 
