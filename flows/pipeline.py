@@ -23,7 +23,7 @@ from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.states import Completed  # noqa: E402
 
-from flows import checkout, dvc, report, stages  # noqa: E402
+from flows import checkout, dvc, report, run_page, stages  # noqa: E402
 from tasks import artifacts  # noqa: E402
 from tasks.errors import FAILED, REJECTED, ParamsError, run_main  # noqa: E402
 
@@ -57,6 +57,7 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, publ
         raise
     finally:
         run.write(*{project, root})
+        artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
         create_markdown_artifact(report.markdown(run), key="podium-run", description="Podium run")
     name = REJECTED_STATE if report.outcome(run) == "rejected" else None
     return Completed(name=name, message=report.outcome(run))

@@ -78,11 +78,12 @@ def summary(report: RunReport) -> str:
         lines.append("gate: accepted" if report.gate["accepted"] else "gate: rejected, nothing was published")
         lines += [f"  - {reason}" for reason in report.gate["reasons"]]
     if report.published is not None:
-        lines.append(f"published: {_where(report.published)}")
+        lines.append(f"published: {where_published(report.published)}")
     if report.error is not None:
         lines.append(report.error)
     prefix = "" if report.folder == "." else f"{report.folder}/"
-    lines += ["", f"details: {prefix}reports/ (run.json, validation/*.html), {prefix}evaluation/report.html"]
+    pages = ("reports/run.html", "evaluation/report.html", "reports/validation/*.html")
+    lines += ["", "to look at: " + ", ".join(prefix + page for page in pages)]
     return "\n".join(lines)
 
 
@@ -100,6 +101,7 @@ def markdown(report: RunReport) -> str:
     return f"```\n{summary(report)}\n```\n"
 
 
-def _where(published: dict[str, Any]) -> str:
+def where_published(published: dict[str, Any]) -> str:
+    """The place of a publish receipt, in words."""
     place = published.get("url") or published.get("repository") or published.get("folder")
     return f"{place}{' (unchanged)' if published.get('unchanged') else ''}"

@@ -38,6 +38,7 @@ GATE = METRICS / "gate.json"
 PLOTS = Path("plots")
 PUBLISH_RECEIPT = Path("reports/publish.json")
 RUN_REPORT = Path("reports/run.json")
+RUN_PAGE = Path("reports/run.html")
 RUNS = Path("runs")
 """Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
 

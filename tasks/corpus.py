@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import time
 from collections.abc import Iterable, Iterator
@@ -25,7 +24,6 @@ from tasks.errors import InputError, run_main
 from tasks.hub_inputs import open_dataset
 from tasks.params import CorpusParams, load_params
 from tasks.readers import Document, Line, Reading, as_documents, read_files
-from tasks.unique_ids import UniqueIds
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +82,6 @@ def _hub_documents(params: CorpusParams) -> Iterator[Document]:
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
-    ids = UniqueIds()
     started_at = said_at = time.perf_counter()
     writer: Any = None
     characters_in_part = 0
@@ -95,7 +92,6 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
                     writer.close()
                 writer = pq.ParquetWriter(folder / f"part-{summary.parts:05d}.parquet", SCHEMA, compression="zstd")
                 summary.parts, characters_in_part = summary.parts + 1, 0
-            ids.add(document.document_id for document in group)
             writer.write_table(_table(group), row_group_size=len(group))
             characters = sum(len(document.text) for document in group)
             characters_in_part += characters
@@ -107,7 +103,6 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
     finally:
         if writer is not None:
             writer.close()
-    ids.check(_written_ids(folder))
 
 
 def _with_text(documents: Iterable[Document], summary: CorpusSummary) -> Iterator[Document]:
@@ -134,13 +129,6 @@ def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
 def _table(group: list[Document]) -> pa.Table:
     columns = [pa.array(values, pa.string()) for values in zip(*group, strict=True)]
     return pa.Table.from_arrays(columns, schema=SCHEMA)
-
-
-def _written_ids(folder: Path) -> Iterator[str]:
-    for part in sorted(folder.glob("part-*.parquet")):
-        with pq.ParquetFile(part) as file:
-            batches = file.iter_batches(columns=["document_id"])
-            yield from itertools.chain.from_iterable(batch.column(0).to_pylist() for batch in batches)
 
 
 def main() -> None:

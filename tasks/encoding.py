@@ -13,12 +13,12 @@ import numpy as np
 
 from tasks import artifacts
 from tasks.errors import InputError
+from tasks.wordpiece import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 TOKENIZER_FILE = "tokenizer.json"
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ENCODE_AT_ONCE = 512
 """Texts per call: an encoding takes far more memory than its ids, so few are alive at a time."""
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from flows import checkout, dvc, pipeline, report
+from flows import checkout, dvc, pipeline, report, run_page
 from flows.stages import PublishFailed
 from tasks.errors import ParamsError, run_main
 
@@ -139,6 +139,18 @@ def test_the_summary_names_stages_scores_gate_and_place():
     assert "Podium run: published" in text
     assert "exact match 91.50, F1 93.25" in text
     assert "published: published/podium-demo (unchanged)" in text
+
+
+def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
+    (tmp_path / "plots").mkdir()
+    (tmp_path / "plots" / "finetune.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,1.0,0.0\n")
+    run = report.RunReport(".", stages=[report.StageRecord("corpus", "failed", 2.0)], error="<script>alert(1)</script>")
+    text = run_page.page(run, tmp_path)
+    assert "final loss 1.000" in text
+    assert "20 updates" in text
+    assert text.count("no update was made") == 2, "the curves that are not there are said to be missing"
+    assert "<script>" not in text
+    assert "Podium run: failed" in text
 
 
 def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():

@@ -324,12 +324,6 @@ def test_a_folder_without_a_usable_file_is_refused(tmp_path: Path) -> None:
     assert "only README.md" in refusal(tmp_path, tmp_path / "in")
 
 
-def test_repeated_given_ids_are_refused(tmp_path: Path) -> None:
-    rows = [{"document_id": name, "text": "A."} for name in ("a", "b", "a", "c", "b")]
-    message = refusal(tmp_path, write(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows)))
-    assert "2 repeated, the first: a, b" in message
-
-
 def test_an_output_that_cannot_be_written_ends_with_one_message_and_code_1(tmp_path: Path) -> None:
     write(tmp_path / "params.yaml", (ROOT / "params.yaml").read_bytes().replace(b"20000", b"20"))
     write(tmp_path / "data", "a file where the folder should be")

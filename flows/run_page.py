@@ -1,0 +1,108 @@
+"""reports/run.html: a run on one page, with the loss curves; a single file without outside resources."""
+
+from __future__ import annotations
+
+import csv
+from html import escape
+from pathlib import Path
+
+from flows.report import RunReport, outcome, where_published
+from tasks import artifacts
+
+CURVES = (
+    ("pretrain-phase1", "Pre-training, phase 1"),
+    ("pretrain-phase2", "Pre-training, phase 2"),
+    ("finetune", "Fine-tuning"),
+)
+WIDTH, HEIGHT, MARGIN = 320, 170, 34
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --ink: #4a78c0; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
+table { border-collapse: collapse; width: 100%; max-width: 42rem; }
+td, th { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line); }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.bar { background: var(--ink); height: .6rem; border-radius: 2px; min-width: 1px; }
+.curves { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; } svg { max-width: 100%; height: auto; }
+text { font: 11px system-ui, sans-serif; fill: currentColor; } pre { white-space: pre-wrap; }
+"""
+
+
+def page(report: RunReport, root: Path) -> str:
+    """The run as an HTML page.
+
+    Args:
+        report: the finished (or failed) run.
+        root: its checkout, where plots/*.csv lie.
+    """
+    body = [
+        f"<h1>Podium run: {escape(outcome(report))}</h1>",
+        _results(report),
+        "<h2>Loss</h2>",
+        f'<div class="curves">{"".join(_figure(root, name, title) for name, title in CURVES)}</div>',
+        "<h2>Stages</h2>",
+        _stages(report),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Podium run</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{STYLE}</style></head>\n<body>\n{''.join(body)}\n</body></html>\n"
+    )
+
+
+def _results(report: RunReport) -> str:
+    lines = []
+    if report.metrics is not None:
+        lines.append(
+            f"Exact match {report.metrics['exact_match']:.2f}, F1 {report.metrics['f1']:.2f} on dev questions."
+        )
+    if report.gate is not None:
+        lines.append("Gate: accepted." if report.gate["accepted"] else "Gate: rejected, nothing was published.")
+        lines += report.gate["reasons"]
+    if report.published is not None:
+        lines.append(f"Published: {where_published(report.published)}.")
+    error = f"<pre>{escape(report.error)}</pre>" if report.error is not None else ""
+    return "".join(f"<p>{escape(line)}</p>" for line in lines) + error
+
+
+def _stages(report: RunReport) -> str:
+    longest = max((stage.seconds for stage in report.stages), default=1.0)
+    rows = "".join(
+        f"<tr><td>{escape(stage.name)}</td><td>{escape(stage.status)}</td>"
+        f'<td class="number">{stage.seconds:.1f}</td>'
+        f'<td style="width:40%"><div class="bar" style="width:{100 * stage.seconds / longest:.1f}%"></div></td></tr>'
+        for stage in report.stages
+    )
+    return f"<table><tr><th>stage</th><th>status</th><th>seconds</th><th></th></tr>{rows}</table>"
+
+
+def _figure(root: Path, name: str, title: str) -> str:
+    points = read_curve(root / artifacts.PLOTS / f"{name}.csv")
+    drawing = _curve(points) if len(points) > 1 else "<p>no update was made</p>"
+    return f"<figure><figcaption>{escape(title)}</figcaption>{drawing}</figure>"
+
+
+def read_curve(path: Path) -> list[tuple[float, float]]:
+    """(update, loss) of each line of a stage's history; empty when the stage has not run."""
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", newline="") as stream:
+        return [(float(line["step"]), float(line["loss"])) for line in csv.DictReader(stream)]
+
+
+def _curve(points: list[tuple[float, float]]) -> str:
+    """A line over updates; the loss axis begins at zero, so that curves of runs can be compared by eye."""
+    last, top = points[-1][0], max(loss for _, loss in points) or 1.0
+    across, down = (WIDTH - MARGIN - 8) / last, (HEIGHT - MARGIN - 8) / top
+    base = HEIGHT - MARGIN
+    line = " ".join(f"{MARGIN + step * across:.1f},{base - loss * down:.1f}" for step, loss in points)
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="loss from {points[0][1]:.2f} '
+        f'to {points[-1][1]:.2f}">'
+        f'<path d="M{MARGIN} 8V{base}H{WIDTH - 8}" fill="none" stroke="var(--line)"/>'
+        f'<polyline points="{line}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>'
+        f'<text x="{MARGIN - 4}" y="14" text-anchor="end">{top:.1f}</text>'
+        f'<text x="{MARGIN - 4}" y="{base}" text-anchor="end">0</text>'
+        f'<text x="{WIDTH - 8}" y="{base + 14}" text-anchor="end">{last:.0f} updates</text>'
+        f'<text x="{MARGIN}" y="{base + 14}">final loss {points[-1][1]:.3f}</text></svg>'
+    )
