@@ -59,11 +59,11 @@ def repro(stage: str, root: Path, say: Callable[[str], None], progress: Callable
     for line in process.stdout:
         if not line.strip():
             continue
-        tail.append(line)
         verdict = _verdict(line, stage) or verdict
         if share := PROGRESS.match(line):
             progress(float(share[1]))
         if not _is_bookkeeping(line):
+            tail.append(line)
             say(line.rstrip())
     if code := process.wait():
         raise StageFailed(stage, describe_exit(code), list(tail))
@@ -108,7 +108,10 @@ def _verdict(line: str, stage: str) -> str | None:
     return None
 
 
+BOOKKEEPING = ("Updating lock file", "Generating lock file", "Use `dvc push`", "Stage '", "To track", "\tgit add", "> ",
+               "Data and pipelines are up to date")  # fmt: skip
+
+
 def _is_bookkeeping(line: str) -> bool:
-    """Lines of DVC that say nothing to somebody who watches the flow."""
-    return line.startswith(("Updating lock file", "Generating lock file", "Use `dvc push`", "Stage '", "To track",
-                            "Data and pipelines are up to date", "\tgit add", "> "))  # fmt: skip
+    """Lines of DVC that say nothing to somebody who watches the flow; the command's own error is said already."""
+    return line.startswith(BOOKKEEPING) or ("failed to reproduce" in line and "failed to run:" in line)

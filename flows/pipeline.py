@@ -21,7 +21,7 @@ os.environ.setdefault("DO_NOT_TRACK", "1")
 from prefect import flow  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
-from prefect.states import Completed  # noqa: E402
+from prefect.states import Completed, Failed  # noqa: E402
 
 from flows import checkout, dvc, report, run_page, stages  # noqa: E402
 from tasks import artifacts  # noqa: E402
@@ -41,7 +41,9 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, publ
 
     Raises:
         ParamsError: before anything runs.
-        StageFailed: a stage failed; reports/run.json says which.
+
+    Returns:
+        Completed, Completed named "Rejected", or Failed with the reason; reports/run.json says the same.
     """
     project = Path.cwd()
     if not (project / "dvc.yaml").is_file():
@@ -52,9 +54,9 @@ def pipeline(preset: str | None = None, overrides: list[str] | None = None, publ
     run = report.RunReport(os.path.relpath(root, project), preset, overrides)
     try:
         _run_stages(run, root, publish)
-    except (dvc.StageFailed, stages.PublishFailed) as error:
+    except stages.RunFailed as error:
         run.error = str(error)
-        raise
+        return Failed(message=run.error)
     finally:
         run.write(*{project, root})
         artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))

@@ -82,7 +82,9 @@ def summary(report: RunReport) -> str:
     if report.error is not None:
         lines.append(report.error)
     prefix = "" if report.folder == "." else f"{report.folder}/"
-    pages = ("reports/run.html", "evaluation/report.html", "reports/validation/*.html")
+    pages = ["reports/run.html"]
+    if report.metrics is not None:
+        pages += ["evaluation/report.html", "reports/validation/*.html"]
     lines += ["", "to look at: " + ", ".join(prefix + page for page in pages)]
     return "\n".join(lines)
 

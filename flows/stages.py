@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
+from prefect.client.schemas.objects import State
+from prefect.states import Failed
 
 from flows import dvc
 from flows.report import RunReport, StageRecord
@@ -46,27 +48,37 @@ SECONDS_BETWEEN_UPDATES = 3.0
 """A progress artifact costs a call to the API; nobody needs it more often."""
 
 
-class PublishFailed(Exception):
-    """The gate accepted but publishing failed; nothing half-published is left."""
+class RunFailed(Exception):
+    """A stage or publish failed for a reason its message gives; the run ends here."""
 
 
 def reproduce(stage: str, root: Path, run: RunReport, nothing_to_do: bool) -> None:
-    """Run one stage as a Prefect task and enter it in the report, whatever comes of it."""
+    """Run one stage as a Prefect task and enter it in the report, whatever comes of it.
+
+    Raises:
+        RunFailed: the stage failed; its message holds the last lines it printed.
+    """
     started_at = time.perf_counter()
     status = "failed"
     try:
-        status = _stage_task.with_options(task_run_name=stage)(stage, root, nothing_to_do)
+        state = _stage_task.with_options(task_run_name=stage)(stage, root, nothing_to_do, return_state=True)
+        if state.is_failed():
+            raise RunFailed(state.message)
+        status = cast(str, state.result())
     finally:
         run.stages.append(StageRecord(stage, status, round(time.perf_counter() - started_at, 2)))
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
-def _stage_task(stage: str, root: Path, nothing_to_do: bool) -> str:
+def _stage_task(stage: str, root: Path, nothing_to_do: bool) -> str | State[str]:
     log = get_run_logger()
     if nothing_to_do:
         log.info("nothing changed")
         return "skipped"
-    return dvc.repro(stage, root, log.info, _Progress(stage))
+    try:
+        return dvc.repro(stage, root, log.info, _Progress(stage))
+    except dvc.StageFailed as error:
+        return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
 
 
 class _Progress:
@@ -88,11 +100,18 @@ class _Progress:
 
 
 def publish(root: Path, run: RunReport) -> dict[str, Any]:
-    """Publish as a Prefect task and enter it in the report; returns the receipt."""
+    """Publish as a Prefect task and enter it in the report; returns the receipt.
+
+    Raises:
+        RunFailed: publishing failed; nothing half-published is left.
+    """
     started_at = time.perf_counter()
     status = "failed"
     try:
-        receipt: dict[str, Any] = _publish_task(root)
+        state = _publish_task(root, return_state=True)
+        if state.is_failed():
+            raise RunFailed(state.message)
+        receipt = cast(dict[str, Any], state.result())
         status = "skipped" if receipt.get("unchanged") else "ran"
     finally:
         run.stages.append(StageRecord("publish", status, round(time.perf_counter() - started_at, 2)))
@@ -100,7 +119,7 @@ def publish(root: Path, run: RunReport) -> dict[str, Any]:
 
 
 @task(name="publish", cache_policy=NO_CACHE, retries=0)
-def _publish_task(root: Path) -> dict[str, Any]:
+def _publish_task(root: Path) -> dict[str, Any] | State[dict[str, Any]]:
     process = subprocess.run(
         [sys.executable, "-m", "tasks.publish"], cwd=root, env=dvc.environment(), text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent, check=False,
@@ -110,6 +129,6 @@ def _publish_task(root: Path) -> dict[str, Any]:
     if process.returncode:
         said = process.stdout.strip() or describe_exit(process.returncode)
         rejected = " (the gate's verdict changed meanwhile)" if process.returncode == REJECTED else ""
-        raise PublishFailed(f"publish failed{rejected}: {said}")
+        return Failed(message=f"publish failed{rejected}: {said}")
     receipt: dict[str, Any] = json.loads((root / artifacts.PUBLISH_RECEIPT).read_text(encoding="utf-8"))
     return receipt
