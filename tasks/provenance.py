@@ -93,9 +93,23 @@ def git_state(root: Path) -> dict[str, Any]:
     if revision is None:
         return {"revision": None, "dirty": None, "changed": []}
     present = [name for name in SOURCES if (root / name).exists()]
-    listing = _git(root, "status", "--porcelain", "--no-renames", "-z", "--", *present) if present else ""
+    status = ("status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**")
+    listing = _git(root, *_compared_with(root), *status) if present else ""
     changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
     return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
+
+
+def _compared_with(root: Path) -> list[str]:
+    """Git options that compare the files of `root` with the revision.
+
+    The checkout of a run with overrides lies in a folder that git ignores; without them its files would never
+    count as changed.
+    """
+    top = (_git(root, "rev-parse", "--show-toplevel") or "").strip()
+    folder = (_git(root, "rev-parse", "--absolute-git-dir") or "").strip()
+    if Path(top, artifacts.RUNS) not in root.resolve().parents:
+        return []
+    return ["--no-optional-locks", f"--git-dir={folder}", f"--work-tree={root.resolve()}"]
 
 
 def _git(root: Path, *arguments: str) -> str | None:

@@ -181,3 +181,19 @@ def test_dirty_means_that_the_sources_differ_from_the_revision_not_that_a_run_wr
     assert git_state(tmp_path) == {
         "revision": revision, "dirty": True, "changed": ["tasks/gate.py", "tasks/new file.py"],
     }  # fmt: skip
+
+
+def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(tmp_path: Path) -> None:
+    copy = tmp_path / "runs/checkouts/set-1"
+    for root in (tmp_path, copy):
+        (root / "tasks/__pycache__").mkdir(parents=True)
+        (root / "tasks/gate.py").write_text("x = 1\n", encoding="utf-8")
+        (root / "tasks/__pycache__/gate.pyc").write_text("", encoding="utf-8")
+    (tmp_path / ".gitignore").write_text("/runs/\n__pycache__/\n", encoding="utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    assert git_state(copy)["changed"] == []
+    (copy / "tasks/gate.py").write_text("x = 2\n", encoding="utf-8")
+    assert git_state(copy)["changed"] == ["tasks/gate.py"]
+    assert git_state(tmp_path)["changed"] == []
