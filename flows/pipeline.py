@@ -71,7 +71,7 @@ def _run_stages(run: report.RunReport, root: Path, publish: bool) -> None:
         stages.reproduce(stage, root, run, nothing_to_do)
     run.read_results(root)
     if publish and run.gate is not None and run.gate["accepted"]:
-        run.published = stages.publish(root, run)
+        run.enter_receipt(stages.publish(root, run))
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,12 @@ class RunReport:
         gate = _read(root / artifacts.GATE)
         if gate is not None:
             self.gate = {"accepted": gate["accepted"], "reasons": gate["reasons"]}
+
+    def enter_receipt(self, receipt: dict[str, Any]) -> None:
+        """Take what publish says of itself; its folder is stated from the checkout, ours from the project."""
+        self.published = dict(receipt)
+        if "folder" in receipt:
+            self.published["folder"] = os.path.normpath(os.path.join(self.folder, receipt["folder"]))
 
     def write(self, *roots: Path) -> None:
         """Write reports/run.json in each of `roots`."""

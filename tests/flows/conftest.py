@@ -56,11 +56,12 @@ else:
 """
 
 PUBLISH = """
-import json, os, pathlib, sys
+import json, os, pathlib, sys, yaml
 if os.environ.get("TOY_FAILS") == "publish":
     sys.exit("error: the hub is not there")
+folder = yaml.safe_load(pathlib.Path("params.yaml").read_text())["publish"]["folder"]
 pathlib.Path("reports").mkdir(exist_ok=True)
-pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": "published/toy", "unchanged": False}))
+pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": folder, "unchanged": False}))
 """
 
 

@@ -39,7 +39,8 @@ def test_an_accepted_model_is_published_and_the_report_has_the_promised_layout(p
     values = run_json(toy_project)
     assert [set(stage) for stage in values["stages"]] == [{"name", "status", "seconds"}] * 4
     assert statuses(toy_project) == {"first": "ran", "second": "ran", "gate": "ran", "publish": "ran"}
-    assert values["published"] == {"folder": "published/toy", "unchanged": False}
+    assert values["folder"].startswith("runs/checkouts/")
+    assert values["published"] == {"folder": "published/podium-demo", "unchanged": False}, "from the project's folder"
 
 
 def test_without_publish_the_run_stops_after_the_gate(prefect_session, toy_project):
