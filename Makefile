@@ -45,7 +45,7 @@ demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate
 
 test: $(HOST)  ## all tests of this Python
 	@echo "test: everything but the device environment (make test-device-env)"
-	@python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+	@python -m pytest -q -n 2 --dist loadfile
 
 test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
