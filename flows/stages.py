@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,15 +61,30 @@ def reproduce(stage: str, root: Path, run: RunReport, nothing_to_do: bool) -> No
     Raises:
         RunFailed: the stage failed; its message holds the last lines it printed.
     """
-    started_at = time.perf_counter()
-    status = "failed"
+    task_of_stage = _stage_task.with_options(task_run_name=stage)
+    with _entered(stage, run) as entry:
+        entry.status = cast(str, _result(task_of_stage(stage, root, nothing_to_do, return_state=True)))
+
+
+@dataclass
+class _Entry:
+    status: str = "failed"
+
+
+@contextlib.contextmanager
+def _entered(name: str, run: RunReport) -> Iterator[_Entry]:
+    """Time what happens inside and enter it in the report: failed, unless the body says otherwise."""
+    entry, started_at = _Entry(), time.perf_counter()
     try:
-        state = _stage_task.with_options(task_run_name=stage)(stage, root, nothing_to_do, return_state=True)
-        if state.is_failed():
-            raise RunFailed(state.message)
-        status = cast(str, state.result())
+        yield entry
     finally:
-        run.stages.append(StageRecord(stage, status, round(time.perf_counter() - started_at, 2)))
+        run.stages.append(StageRecord(name, entry.status, round(time.perf_counter() - started_at, 2)))
+
+
+def _result(state: State[Any]) -> Any:
+    if state.is_failed():
+        raise RunFailed(state.message)
+    return state.result()
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
@@ -105,16 +123,9 @@ def publish(root: Path, run: RunReport) -> dict[str, Any]:
     Raises:
         RunFailed: publishing failed; nothing half-published is left.
     """
-    started_at = time.perf_counter()
-    status = "failed"
-    try:
-        state = _publish_task(root, return_state=True)
-        if state.is_failed():
-            raise RunFailed(state.message)
-        receipt = cast(dict[str, Any], state.result())
-        status = "skipped" if receipt.get("unchanged") else "ran"
-    finally:
-        run.stages.append(StageRecord("publish", status, round(time.perf_counter() - started_at, 2)))
+    with _entered("publish", run) as entry:
+        receipt = cast(dict[str, Any], _result(_publish_task(root, return_state=True)))
+        entry.status = "skipped" if receipt.get("unchanged") else "ran"
     return receipt
 
 

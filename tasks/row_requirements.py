@@ -12,7 +12,6 @@ ENOUGH_SEQUENCES = 100
 """From here on the share of random next sentences says something."""
 RANDOM_NEXT_SHARE = (0.05, 0.95)
 """Half is meant; documents too short for two segments move it up, so only what cannot be learnt from is refused."""
-SMALLEST_MASKED_SHARE = 1e-6
 
 
 @dataclass(frozen=True)
