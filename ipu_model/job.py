@@ -20,7 +20,9 @@ KINDS = ("pretrain", "finetune", "predict")
 HEADS = ("pretraining", "question_answering")
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
-OPTIMIZERS = ("adamw", "lamb")
+OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
+NUMBERS = ("auto", "fp32", "fp16")
+INFERENCE = ("auto", "sharded", "pipelined")
 
 T = TypeVar("T")
 
@@ -78,6 +80,20 @@ class OptimizerConfig:
     bias_correction: bool = True
     max_grad_norm: Optional[float] = None
     """Global gradient norm above which gradients are scaled down; null switches clipping off."""
+    momentum: float = 0.9
+    """Of sgd; the others have their betas."""
+    loss_scaling: float = 1.0
+    """Factor on the loss so that fp16 gradients do not vanish; divided out again before the update. Only ipu has fp16."""
+    accumulator_precision: str = "auto"
+    """Of the accumulated gradients on ipu: fp32, fp16, or auto, the precision of the job."""
+    first_moment_precision: str = "auto"
+    """The same for the first moment; the second is always fp32, as squares of gradients leave fp16's range."""
+
+    def __post_init__(self) -> None:
+        if not self.loss_scaling > 0:
+            raise ConfigError(f"optimizer.loss_scaling={self.loss_scaling} must be above 0; 1 means no scaling")
+        _one_of("optimizer.accumulator_precision", self.accumulator_precision, NUMBERS)
+        _one_of("optimizer.first_moment_precision", self.first_moment_precision, NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -127,12 +143,18 @@ class Job:
     log_every_updates: int = 10
     ipu_config: Optional[Dict[str, Any]] = None
     """The keys of an ipu_config.json; only the ipu runtime reads it."""
+    inference_execution: str = "auto"
+    """On ipu: sharded (one IPU of a replica works at a time), pipelined (all do; needs enough
+    inference_device_iterations), or auto, pipelined where the config allows it."""
+    compile_only: bool = False
+    """On ipu: build the executable into the cache, without IPUs, and stop before anything is trained."""
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
         _one_of("head", self.head, HEADS)
         _one_of("runtime", self.runtime, RUNTIMES)
         _one_of("precision", self.precision, PRECISIONS)
+        _one_of("inference_execution", self.inference_execution, INFERENCE)
         if self.optimizer is not None:
             _one_of("optimizer.name", self.optimizer.name, OPTIMIZERS)
         if self.model is None and self.init_checkpoint is None:
