@@ -1,0 +1,185 @@
+"""PopTorch's optimizers of a job, and their state as named tensors.
+
+PopTorch runs no Python of an optimizer: it reads the object's attributes and compiles PopART's own update.
+What it reads is therefore stated in full here. Only the learning rate and the loss scaling stay variable;
+every other number is compiled in as a constant, which saves a stream each and lets PopART fold it.
+After set_learning_rate or set_loss_scaling the caller hands the optimizer to `executor.setOptimizer`:
+without that call the device goes on with the old value.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.job import OptimizerConfig
+from ipu_model.modeling import is_exempt
+
+VARIABLE = ("lr", "loss_scaling")
+"""Attributes that may change after compiling."""
+
+NO_TRUST_RATIO = 0.0
+"""max_weight_norm of a group: a weight norm cut down to 0 makes PopART take the ratio 1."""
+
+STATE, PARAMETERS = "ipu_state", "ipu_param"
+"""The two parts of PopTorch's optimizer state: moments and step counts; the scalars of the compiled update."""
+
+
+def make_ipu_optimizer(
+    poptorch: Any, config: OptimizerConfig, named_parameters: Iterable[Tuple[str, nn.Parameter]], half: bool
+) -> Any:
+    """The optimizer of a job on IPU; the same updates as ipu_model.optimizers.make_optimizer.
+
+    Biases and LayerNorm take no weight decay and, in LAMB, no trust ratio. The decay of adam and sgd is
+    torch's L2 penalty, that of adamw and lamb is decoupled. LAMB bounds the weight norm in the trust ratio
+    at 65500, PopTorch's default; no matrix of a BERT comes near it.
+
+    Args:
+        poptorch: The module.
+        config: What is wanted. Of sgd, betas and bias_correction mean nothing: it has no such moments.
+        named_parameters: Of the model that is given to poptorch.trainingModel, after it was split into blocks.
+            Names may carry a prefix. Parameters that need no gradient are left out.
+        half: Weights are fp16; what `auto` precisions become.
+
+    Raises:
+        ConfigError: a setting that PopTorch would silently ignore.
+    """
+    _refuse_what_would_be_ignored(config)
+    accumulator = _dtype(config.accumulator_precision, half)
+    first = _dtype(config.first_moment_precision, half)
+    shared: Dict[str, Any] = {
+        "lr": config.learning_rate,
+        "weight_decay": config.weight_decay,
+        "loss_scaling": config.loss_scaling,
+        "accum_type": accumulator,
+    }
+    if config.max_grad_norm is not None:
+        shared["max_grad_norm"] = config.max_grad_norm
+    groups = _groups(named_parameters, lamb=config.name == "lamb")
+    if config.name == "sgd":
+        shared.update(momentum=config.momentum, velocity_accum_type=first, use_combined_accum=False)
+        optimizer = poptorch.optim.SGD(groups, **shared)
+    else:
+        shared.update(
+            betas=(config.beta1, config.beta2),
+            eps=config.eps,
+            first_order_momentum_accum_type=first,
+            second_order_momentum_accum_type=torch.float32,  # squares of gradients leave fp16's range
+        )
+        if config.name in ("adamw", "lamb"):
+            shared["bias_correction"] = config.bias_correction
+        kinds = {"adamw": poptorch.optim.AdamW, "adam": poptorch.optim.Adam, "lamb": poptorch.optim.LAMB}
+        optimizer = kinds[config.name](groups, **shared)
+    # PopTorch takes whatever was passed to a constructor for variable.
+    for name in optimizer.defaults:
+        if name not in VARIABLE:
+            optimizer.variable_attrs.markAsConstant(name)
+    return optimizer
+
+
+def set_learning_rate(optimizer: Any, rate: float) -> None:
+    """Set the rate of every group; it reaches the device by `executor.setOptimizer(optimizer)`."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def set_loss_scaling(optimizer: Any, value: float) -> None:
+    """Set the factor on the loss; it reaches the device by `executor.setOptimizer(optimizer)`.
+
+    Raises:
+        ConfigError: the value is not above 0, or the optimizer is SGD with momentum and the value another.
+            PopTorch ties the scale of SGD's stored velocity to the loss scaling (CompilerImpl.cpp,
+            getPopartOptimizer: lossScaling is copied to velocityScaling), so a change would multiply the
+            velocity. LAMB and Adam keep their moments unscaled.
+    """
+    if not value > 0:
+        raise ConfigError(f"loss_scaling={value} must be above 0; 1 means no scaling")
+    velocity = any(group.get("momentum") for group in optimizer.param_groups)
+    if velocity and value != optimizer.loss_scaling:
+        raise ConfigError(
+            f"the loss scaling of sgd with momentum cannot change from {optimizer.loss_scaling:g} to {value:g} in a "
+            "run: PopTorch stores the velocity multiplied by it. Keep loss_scaling, set momentum 0, or use lamb or adamw"
+        )
+    optimizer.loss_scaling = value
+
+
+def optimizer_tensors(optimizer: Any) -> Dict[str, Tensor]:
+    """PopTorch's state as named tensors, 'ipu_state/<name>' and 'ipu_param/<name>'; empty before the first compile.
+
+    A trained state is read from the device, which must then be attached or have been detached by PopTorch.
+    """
+    state = optimizer.state_dict()  # an executor replaces this method by one that reads the device
+    tensors: Dict[str, Tensor] = {}
+    for part in (STATE, PARAMETERS):
+        for name, value in (state.get(part) or {}).items():
+            tensors[f"{part}/{name}"] = torch.as_tensor(value).detach().clone().contiguous()
+    return tensors
+
+
+def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Tensor]) -> None:
+    """Put back what optimizer_tensors gave, before the first compile or after it.
+
+    PopTorch uploads it when it next attaches or runs. The rate and loss scaling used on the device are not
+    taken from it but from the optimizer's attributes, as ever.
+
+    Raises:
+        CheckpointError: not the state of an IPU optimizer.
+    """
+    if not isinstance(optimizer, poptorch.optim.Optimizer):
+        raise CheckpointError(
+            f"{type(optimizer).__name__} is no optimizer of PopTorch: only those keep state on an IPU"
+        )
+    parts: Dict[str, Dict[str, Tensor]] = {STATE: {}, PARAMETERS: {}}
+    for full_name, value in tensors.items():
+        part, _, name = full_name.partition("/")
+        if part not in parts:
+            raise CheckpointError(
+                f"the optimizer state names {full_name}, which is not of an IPU (ipu_state/..., ipu_param/...): "
+                "continue with the runtime that wrote the checkpoint, or start from its weights"
+            )
+        parts[part][name] = value.detach().clone()
+    if tensors:
+        # Not load_state_dict: torch's half of it copies everything twice and adds defaults that PopTorch then warns of.
+        optimizer.set_state_dict(parts)
+
+
+def _refuse_what_would_be_ignored(config: OptimizerConfig) -> None:
+    problems: List[str] = []
+    if config.name == "lamb" and config.max_grad_norm is not None:
+        problems.append(
+            f"optimizer.max_grad_norm={config.max_grad_norm:g} with lamb: PopTorch's LAMB has no clipping. "
+            "Set max_grad_norm to null (the trust ratio bounds the update), or use adamw"
+        )
+    if config.name == "adamw" and not config.bias_correction:
+        # PopTorch accepts it, and popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) gives
+        # ADAMW_NO_BIAS the AdamMode::Adam, which corrects.
+        problems.append(
+            "optimizer.bias_correction=false with adamw: PopTorch compiles it with bias correction all the same. "
+            "Set bias_correction to true, or use lamb, which can go without"
+        )
+    if config.name == "adam" and not config.bias_correction:
+        problems.append(
+            "optimizer.bias_correction=false with adam: PopTorch's Adam always corrects. "
+            "Set bias_correction to true, or use lamb, which can go without"
+        )
+    if problems:
+        raise ConfigError("; ".join(problems))
+
+
+def _groups(named_parameters: Iterable[Tuple[str, nn.Parameter]], lamb: bool) -> List[Dict[str, Any]]:
+    trained = [(name, p) for name, p in named_parameters if p.requires_grad]
+    decayed: Dict[str, Any] = {"params": [p for name, p in trained if not is_exempt(name)]}
+    exempt: Dict[str, Any] = {"params": [p for name, p in trained if is_exempt(name)], "weight_decay": 0.0}
+    if lamb:
+        exempt["max_weight_norm"] = NO_TRUST_RATIO
+    # The dispatcher of PopTorch's op optimizer_group needs at least one tensor to choose a device.
+    return [group for group in (decayed, exempt) if group["params"]]
+
+
+def _dtype(precision: str, half: bool) -> torch.dtype:
+    if precision == "auto":
+        return torch.float16 if half else torch.float32
+    return torch.float16 if precision == "fp16" else torch.float32
