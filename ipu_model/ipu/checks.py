@@ -1,0 +1,165 @@
+"""What an IPU job is refused for before anything is compiled, each with its arithmetic and a setting that works."""
+
+from __future__ import annotations
+
+import math
+from typing import List, Optional
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.placement import Placement
+
+MAX_IPUS_PER_PROCESS = 64
+"""What one process can attach to (PopTorch); more needs several instances under poprun."""
+
+
+def accumulation_for(global_batch_size: int, micro_batch_size: int, replicas: int, packing_factor: float = 1.0) -> int:
+    """Micro-batches accumulated on each replica: global_batch_size / (micro_batch_size x replicas).
+
+    With one sequence in a row (packing_factor 1) this must be a whole number. A packed row holds
+    `packing_factor` sequences on average, so there the nearest whole number, at least 1, is taken.
+
+    Raises:
+        ConfigError: a size below 1, or a division with a remainder; the nearest global batches are named.
+    """
+    _at_least_one(global_batch_size=global_batch_size, micro_batch_size=micro_batch_size, replication_factor=replicas)
+    rows = micro_batch_size * replicas
+    if packing_factor != 1.0:
+        return max(1, math.floor(global_batch_size / packing_factor / rows + 0.5))
+    accumulation, rest = divmod(global_batch_size, rows)
+    if rest:
+        near = [rows * count for count in (accumulation, accumulation + 1) if count]
+        raise ConfigError(
+            f"global_batch_size={global_batch_size} cannot be cut into micro-batches: micro_batch_size "
+            f"{micro_batch_size} x {replicas} replicas = {rows} rows, {global_batch_size} / {rows} leaves {rest}. "
+            f"Set global_batch_size to {' or '.join(map(str, near))}, or change micro_batch_size"
+        )
+    return accumulation
+
+
+def check_accumulation(
+    accumulation: int,
+    placement: Placement,
+    micro_batch_size: Optional[int] = None,
+    replicas: int = 1,
+    packing_factor: float = 1.0,
+) -> None:
+    """The micro-batches of one update must fill the pipeline: at least 2F - 1 (1 where nothing is pipelined).
+
+    With `micro_batch_size` the message also names the smallest global batch that works.
+
+    Raises:
+        ConfigError: fewer.
+    """
+    needed = placement.training_stages
+    if accumulation >= needed:
+        return
+    path = "-".join(str(ipu) for ipu, _ in placement.stages)
+    works = f"Use at least {needed}"
+    if micro_batch_size is not None:
+        batch = math.ceil(needed * micro_batch_size * replicas * packing_factor)
+        works += f": global_batch_size {batch} ({needed} x micro_batch_size {micro_batch_size} x {replicas} replicas"
+        works += f" x {packing_factor:.2f} sequences in a row)" if packing_factor != 1.0 else ")"
+    raise ConfigError(
+        f"gradient_accumulation_steps={accumulation} cannot fill the pipeline: the blocks visit the IPUs {path}, "
+        f"{placement.forward_stages} forward stages, 2x{placement.forward_stages}-1 = {needed} in training. {works}; "
+        "or lower micro_batch_size or replication_factor, or use fewer IPUs per replica"
+    )
+
+
+def check_inference_iterations(device_iterations: int, placement: Placement) -> None:
+    """Pipelined inference needs a micro-batch per forward stage in every call.
+
+    Raises:
+        ConfigError: fewer.
+    """
+    needed = placement.forward_stages
+    if device_iterations < needed:
+        path = "-".join(str(ipu) for ipu, _ in placement.stages)
+        raise ConfigError(
+            f"inference_device_iterations={device_iterations} cannot fill the pipeline: the blocks visit the IPUs "
+            f"{path}, which are {needed} stages. Set inference_device_iterations to at least {needed}, or "
+            "inference_execution to sharded"
+        )
+
+
+def check_serialization(vocab_size: int, factor: int, what: str = "embedding_serialization_factor") -> None:
+    """A table serialized into `factor` parts has parts of equal size.
+
+    Args:
+        vocab_size: entries of the table.
+        factor: parts; 1 is no serialization.
+        what: the key, for the message.
+
+    Raises:
+        ConfigError: a factor below 1 or one that does not divide the vocabulary; the nearest that do are named.
+    """
+    if factor < 1:
+        raise ConfigError(f"{what}={factor} must be at least 1; 1 switches serialization off")
+    rest = vocab_size % factor
+    if not rest:
+        return
+    divisors = [part for part in range(1, vocab_size + 1) if vocab_size % part == 0]
+    below = max(part for part in divisors if part < factor)
+    above = min((part for part in divisors if part > factor), default=below)
+    raise ConfigError(
+        f"{what}={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / {factor} leaves {rest}. "
+        f"Use {below}{f' or {above}' if above != below else ''}"
+    )
+
+
+def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) -> None:
+    """IPUs are attached in powers of two, at most 64 by a process.
+
+    Args:
+        ipus_per_replica: IPUs of one copy of the model.
+        replicas: copies over all instances.
+        instances: processes that share them (poprun).
+
+    Raises:
+        ConfigError: what is no power of two, or too many; the nearest that work are named.
+    """
+    _at_least_one(ipus_per_replica=ipus_per_replica, replication_factor=replicas, instances=instances)
+    if replicas % instances:
+        raise ConfigError(
+            f"{replicas} replicas cannot be shared by {instances} instances: {replicas} / {instances} leaves "
+            f"{replicas % instances}. Start a number of replicas that is a multiple of the instances"
+        )
+    if not _is_power_of_two(ipus_per_replica):
+        raise ConfigError(
+            f"ipus_per_replica={ipus_per_replica} is no power of two: IPUs are attached in 1, 2, 4, 8 ... Use "
+            f"{_near(ipus_per_replica)} entries in layers_per_ipu"
+        )
+    local = replicas // instances
+    total = ipus_per_replica * local
+    share = f" of each of {instances} instances" if instances > 1 else ""
+    if not _is_power_of_two(total):
+        raise ConfigError(
+            f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs is no power of two. Set "
+            f"replication_factor to {_near(local, instances)}"
+        )
+    if total > MAX_IPUS_PER_PROCESS:
+        most = MAX_IPUS_PER_PROCESS // ipus_per_replica
+        ways = [f"start {total // MAX_IPUS_PER_PROCESS * instances} instances under poprun"]
+        if most:
+            ways.insert(0, f"set replication_factor to at most {most * instances}")
+        raise ConfigError(
+            f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs, but a process attaches at most "
+            f"{MAX_IPUS_PER_PROCESS}: {', or '.join(ways)}"
+        )
+
+
+def _at_least_one(**values: int) -> None:
+    for name, value in values.items():
+        if value < 1:
+            raise ConfigError(f"{name}={value} must be at least 1")
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _near(number: int, times: int = 1) -> str:
+    """The powers of two around a number that is none, times `times`."""
+    below = 1 << (number.bit_length() - 1)
+    powers: List[int] = [below * times, 2 * below * times]
+    return " or ".join(map(str, powers))

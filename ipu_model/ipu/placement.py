@@ -1,0 +1,234 @@
+"""Which block of a BERT runs on which IPU, and what follows for the pipeline. Pure functions, no poptorch.
+
+Blocks in order of execution: embeddings, encoder layers, pooler (where the head reads it), heads. A pipeline
+stage is a run of blocks on one IPU; coming back to an IPU is a new stage (AutoStage.AutoIncrement).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+from ipu_model.errors import ConfigError
+
+HEADS_OF = {
+    "pretraining": "MLM and NSP heads",
+    "question_answering": "question answering head",
+    "sequence_classification": "classification head",
+}
+"""What a head is called in the table."""
+STAGE_OF_HEAD = {"pretraining": "heads", "question_answering": "qa_head", "sequence_classification": "glue_head"}
+"""Name of a head's block in `pipeline_stages`."""
+STAGE_NAMES = ("emb", "hid", "enc_out", "pool", *STAGE_OF_HEAD.values())
+"""Names in `pipeline_stages`, in order of execution; several heads never stand in one model."""
+WITHOUT_POOLER = ("question_answering",)
+Block = Tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The IPU of every block of one replica."""
+
+    head: str
+    embeddings: int
+    layers: Tuple[int, ...]
+    """IPU of each encoder layer."""
+    pooler: Optional[int]
+    """None where the model has no pooler (question answering)."""
+    heads: int
+    ipus_per_replica: int
+
+    @property
+    def blocks(self) -> Tuple[Block, ...]:
+        """(name, IPU) of every block in order of execution."""
+        layers = [(f"encoder layer {index}", ipu) for index, ipu in enumerate(self.layers)]
+        pooler = [] if self.pooler is None else [("pooler", self.pooler)]
+        return (("embeddings", self.embeddings), *layers, *pooler, (HEADS_OF[self.head], self.heads))
+
+    @property
+    def order(self) -> Tuple[int, ...]:
+        """IPU of every block in order of execution."""
+        return tuple(ipu for _, ipu in self.blocks)
+
+    @property
+    def stages(self) -> Tuple[Tuple[int, Tuple[str, ...]], ...]:
+        """(IPU, names of its blocks) of every forward pipeline stage."""
+        found: List[Tuple[int, List[str]]] = []
+        for name, ipu in self.blocks:
+            if not found or found[-1][0] != ipu:
+                found.append((ipu, []))
+            found[-1][1].append(name)
+        return tuple((ipu, tuple(names)) for ipu, names in found)
+
+    @property
+    def forward_stages(self) -> int:
+        """F: 1 + the changes of IPU along the blocks. Pipelined inference needs as many device iterations."""
+        return len(self.stages)
+
+    @property
+    def training_stages(self) -> int:
+        """2F - 1: every stage runs forward and backward, the last one both together (PopTorch user guide)."""
+        return 2 * self.forward_stages - 1
+
+    @property
+    def idle(self) -> Tuple[int, ...]:
+        """IPUs of the replica without any block; they are occupied all the same."""
+        return tuple(sorted(set(range(self.ipus_per_replica)) - set(self.order)))
+
+    def table(self, replicas: int = 1) -> str:
+        """The allocation in lines for people: stages with their IPU and blocks, then the sums."""
+        lines = ["stage  IPU  blocks"]
+        for number, (ipu, names) in enumerate(self.stages, 1):
+            lines.append(f"{number:>5}  {ipu:>3}  {', '.join(_together(names))}")
+        lines += [f"{'-':>5}  {ipu:>3}  (idle)" for ipu in self.idle]
+        lines.append(
+            f"{self.ipus_per_replica} IPUs x {replicas} replicas = {self.ipus_per_replica * replicas} IPUs; "
+            f"{self.forward_stages} forward stages, 2x{self.forward_stages}-1 = {self.training_stages} in training"
+        )
+        return "\n".join(lines)
+
+    def as_dict(self) -> Dict[str, Any]:
+        """The same as plain data, for result.json."""
+        return {
+            **dataclasses.asdict(self),
+            "layers": list(self.layers),
+            "order": list(self.order),
+            "forward_stages": self.forward_stages,
+            "training_stages": self.training_stages,
+        }
+
+
+def place(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> Placement:
+    """Place a model as Optimum Graphcore does.
+
+    The embeddings are on IPU 0. In pre-training pooler and heads return there, because the decoder of the
+    MLM head is the word embedding and a weight lives on one IPU; other heads stay on the last IPU, with the
+    pooler beside the last encoder layer.
+
+    Raises:
+        ConfigError: see `expand_layers`; an unknown head.
+    """
+    _check_head(head)
+    counts = expand_layers(num_layers, layers_per_ipu, ipus_per_replica)
+    layers = tuple(ipu for ipu, count in enumerate(counts) for _ in range(count))
+    tied = head == "pretraining"
+    pooler = None if head in WITHOUT_POOLER else (0 if tied else layers[-1])
+    return Placement(head, 0, layers, pooler, 0 if tied else ipus_per_replica - 1, ipus_per_replica)
+
+
+def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> List[int]:
+    """Encoder layers on each IPU, with wildcards (-1) written out; their sum is `num_layers`.
+
+    The wildcards share evenly what the numbers leave over, the last one takes the surplus:
+    expand_layers(12, [1, -1, -1, -1], 4) == [1, 3, 3, 5]. A lone [-1] stands for one on every IPU. On a
+    single IPU there is nothing to split, and layers_per_ipu is not read.
+
+    Raises:
+        ConfigError: a count below -1, the wrong number of entries or of layers.
+    """
+    stated = list(layers_per_ipu)
+    if ipus_per_replica < 1:
+        raise ConfigError(f"ipus_per_replica={ipus_per_replica} must be at least 1")
+    if ipus_per_replica == 1:
+        return [num_layers]
+    if any(count < -1 for count in stated):
+        raise ConfigError(f"layers_per_ipu={stated}: a count is 0 or more, or -1 for a share of the remaining layers")
+    counts = [-1] * ipus_per_replica if stated == [-1] else list(stated)
+    if len(counts) != ipus_per_replica:
+        raise ConfigError(
+            f"layers_per_ipu={stated} has {len(counts)} entries for ipus_per_replica={ipus_per_replica}: state one per "
+            f"IPU, or leave ipus_per_replica out, which then is {len(counts)}"
+        )
+    wildcards = [ipu for ipu, count in enumerate(counts) if count == -1]
+    fixed = sum(count for count in counts if count > 0)
+    if fixed > num_layers or (not wildcards and fixed != num_layers):
+        works = [-1] * ipus_per_replica
+        raise ConfigError(
+            f"layers_per_ipu={stated} places {fixed} encoder layers, the model has {num_layers}: change the counts, or "
+            f"use {works}, which is {expand_layers(num_layers, works, ipus_per_replica)}"
+        )
+    if wildcards:
+        share, surplus = divmod(num_layers - fixed, len(wildcards))
+        for ipu in wildcards:
+            counts[ipu] = share
+        counts[wildcards[-1]] += surplus
+    return counts
+
+
+def place_by_stages(
+    head: str, num_layers: int, pipeline_stages: Sequence[Sequence[str]], device_mapping: Sequence[int]
+) -> Placement:
+    """Place a model as the TensorFlow 2 configurations do: blocks listed by stage, and the IPU of each stage.
+
+    Args:
+        head: of job.HEADS.
+        num_layers: how often "hid" must stand.
+        pipeline_stages: names of STAGE_NAMES. "enc_out" has no block of its own; so has "pool" where the
+            model has no pooler.
+        device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0].
+
+    Raises:
+        ConfigError: all that is wrong, in one message.
+    """
+    _check_head(head)
+    stages, mapping = [list(stage) for stage in pipeline_stages], list(device_mapping)
+    problems = []
+    if len(stages) != len(mapping):
+        problems.append(
+            f"{len(stages)} pipeline_stages but {len(mapping)} entries of device_mapping: state one IPU each"
+        )
+    if sorted(set(mapping)) != list(range(max(mapping, default=-1) + 1)) or not mapping:
+        problems.append(f"device_mapping={mapping} must use the IPUs 0, 1, 2 ... without a gap")
+    problems += _problems_of_names(head, num_layers, [name for stage in stages for name in stage])
+    if not problems:
+        placed = [(name, ipu) for stage, ipu in zip(stages, mapping) for name in stage]
+        where = {name: ipu for name, ipu in placed if name != "hid"}
+        if head == "pretraining" and where["heads"] != where["emb"]:
+            problems.append(
+                f"heads on IPU {where['heads']}, emb on IPU {where['emb']}: the MLM decoder is the word embedding, and "
+                f"a weight lives on one IPU; map the stage of heads to IPU {where['emb']}"
+            )
+    if problems:
+        raise ConfigError("pipeline_stages and device_mapping cannot be used: " + "; ".join(problems))
+    layers = tuple(ipu for name, ipu in placed if name == "hid")
+    pooler = None if head in WITHOUT_POOLER else where["pool"]
+    return Placement(head, where["emb"], layers, pooler, where[STAGE_OF_HEAD[head]], max(mapping) + 1)
+
+
+def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str]:
+    """What is wrong with the names of all stages in one list."""
+    unknown = sorted(set(names) - set(STAGE_NAMES))
+    if unknown:
+        return [f"{', '.join(unknown)} not known; valid: {', '.join(STAGE_NAMES)}"]
+    needed = ["emb", *([] if head in WITHOUT_POOLER else ["pool"]), STAGE_OF_HEAD[head]]
+    problems = [f"{name} must stand once, found {names.count(name)} times" for name in needed if names.count(name) != 1]
+    problems += [f"{name} is no part of a {head} model" for name in _other_heads(head) if name in names]
+    problems += [f"{name} stands {names.count(name)} times" for name in ("enc_out", "pool")
+                 if name not in needed and names.count(name) > 1]  # fmt: skip
+    if names.count("hid") != num_layers:
+        problems.append(f"hid stands {names.count('hid')} times, the model has {num_layers} encoder layers")
+    positions = [STAGE_NAMES.index(name) for name in names]
+    if positions != sorted(positions):
+        problems.append(f"the order must be {', '.join(STAGE_NAMES[:4])}, {STAGE_OF_HEAD[head]}")
+    return problems
+
+
+def _other_heads(head: str) -> List[str]:
+    return [name for other, name in STAGE_OF_HEAD.items() if other != head]
+
+
+def _check_head(head: str) -> None:
+    if head not in HEADS_OF:
+        raise ConfigError(f"head={head!r} is not one of {', '.join(HEADS_OF)}")
+
+
+def _together(names: Sequence[str]) -> List[str]:
+    """Names of the blocks of a stage, its encoder layers as one entry."""
+    layers = [name.rsplit(" ", 1)[1] for name in names if name.startswith("encoder layer")]
+    if len(layers) < 2:
+        return list(names)
+    joined = f"encoder layers {layers[0]}-{layers[-1]}"
+    before = [name for name in names if name == "embeddings"]
+    after = [name for name in names if name != "embeddings" and not name.startswith("encoder layer")]
+    return [*before, joined, *after]

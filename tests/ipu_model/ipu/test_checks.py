@@ -1,0 +1,124 @@
+"""What is refused before compile: the arithmetic in the message, and a setting that works and then does."""
+
+from __future__ import annotations
+
+import pytest
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.checks import (
+    accumulation_for,
+    check_accumulation,
+    check_inference_iterations,
+    check_ipu_count,
+    check_serialization,
+)
+from ipu_model.ipu.placement import place
+
+PRETRAINING = place("pretraining", 12, [0, 4, 4, 4], 4)
+ANSWERS = place("question_answering", 12, [0, 4, 4, 4], 4)
+
+
+@pytest.mark.parametrize(
+    ("global_batch", "micro_batch", "replicas", "factor", "accumulation"),
+    [
+        (65536, 32, 4, 1.0, 512),
+        (256, 1, 4, 1.0, 64),
+        (16384, 2, 16, 1.0, 512),
+        (65536, 8, 4, 1.17, 1750),  # 65536 / 1.17 / 32 = 1750.4
+        (8192, 2, 4, 2.0, 512),
+        (12, 2, 2, 2.0, 2),  # 1.5, the half is rounded up
+        (4, 8, 4, 2.0, 1),  # never 0
+    ],
+)
+def test_accumulation_is_derived_from_the_global_batch(
+    global_batch: int, micro_batch: int, replicas: int, factor: float, accumulation: int
+) -> None:
+    assert accumulation_for(global_batch, micro_batch, replicas, factor) == accumulation
+
+
+def test_a_global_batch_that_does_not_divide_is_refused_with_the_nearest_that_do() -> None:
+    with pytest.raises(
+        ConfigError, match=r"micro_batch_size 8 x 4 replicas = 32 rows, 100 / 32 leaves 4.* to 96 or 128"
+    ):
+        accumulation_for(100, 8, 4)
+    assert (accumulation_for(96, 8, 4), accumulation_for(128, 8, 4)) == (3, 4)
+
+
+def test_a_global_batch_below_one_row_per_replica_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Set global_batch_size to 32, or"):
+        accumulation_for(16, 8, 4)
+
+
+@pytest.mark.parametrize("sizes", [(0, 1, 1), (1, 0, 1), (1, 1, 0)])
+def test_a_size_below_one_is_refused(sizes: tuple[int, int, int]) -> None:
+    with pytest.raises(ConfigError, match="=0 must be at least 1"):
+        accumulation_for(*sizes)
+
+
+def test_accumulation_below_2f_minus_1_is_refused_and_2f_minus_1_is_not() -> None:
+    with pytest.raises(ConfigError, match=r"=8 .* IPUs 0-1-2-3-0, 5 forward stages, 2x5-1 = 9 .* Use at least 9;"):
+        check_accumulation(8, PRETRAINING)
+    check_accumulation(9, PRETRAINING)
+    with pytest.raises(ConfigError, match=r"IPUs 0-1-2-3, 4 forward stages, 2x4-1 = 7 .* Use at least 7;"):
+        check_accumulation(6, ANSWERS)
+    check_accumulation(7, ANSWERS)
+    check_accumulation(1, place("pretraining", 2, [2], 1))
+
+
+def test_the_refusal_names_a_global_batch_that_works() -> None:
+    with pytest.raises(ConfigError, match=r"global_batch_size 72 \(9 x micro_batch_size 2 x 4 replicas\)"):
+        check_accumulation(8, PRETRAINING, micro_batch_size=2, replicas=4)
+    check_accumulation(accumulation_for(72, 2, 4), PRETRAINING)
+    with pytest.raises(ConfigError, match=r"global_batch_size 108 \(9 x .* x 1\.50 sequences in a row\)"):
+        check_accumulation(8, PRETRAINING, micro_batch_size=2, replicas=4, packing_factor=1.5)
+    check_accumulation(accumulation_for(108, 2, 4, 1.5), PRETRAINING)
+
+
+def test_pipelined_inference_with_less_than_f_iterations_is_refused_and_f_are_not() -> None:
+    with pytest.raises(ConfigError, match=r"=3 .* IPUs 0-1-2-3, which are 4 stages.* at least 4, or .* sharded"):
+        check_inference_iterations(3, ANSWERS)
+    check_inference_iterations(4, ANSWERS)
+
+
+@pytest.mark.parametrize("factor", [1, 2, 3, 6, 5087, 30522])
+def test_a_factor_that_divides_the_vocabulary_is_accepted(factor: int) -> None:
+    check_serialization(30522, factor, "embedding_serialization_factor")
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "factor", "said"),
+    [
+        (30522, 4, r"factor=4 must divide the vocabulary of 30522 .* leaves 2\. Use 3 or 6"),
+        (30522, 5, r"Use 3 or 6"),
+        (30522, 40000, r"Use 30522$"),
+        (30522, 0, r"factor=0 must be at least 1; 1 switches"),
+    ],
+)
+def test_a_factor_that_does_not_divide_the_vocabulary_is_refused(vocab_size: int, factor: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_serialization(vocab_size, factor, "projection_serialization_factor")
+
+
+@pytest.mark.parametrize(
+    ("ipus", "replicas", "instances"), [(4, 1, 1), (4, 16, 1), (8, 8, 1), (1, 1, 1), (64, 1, 1), (4, 32, 2)]
+)
+def test_powers_of_two_up_to_64_per_process_are_accepted(ipus: int, replicas: int, instances: int) -> None:
+    check_ipu_count(ipus, replicas, instances)
+
+
+@pytest.mark.parametrize(
+    ("ipus", "replicas", "instances", "said"),
+    [
+        (3, 1, 1, r"ipus_per_replica=3 is no power of two.* Use 2 or 4 entries in layers_per_ipu"),
+        (4, 3, 1, r"4 IPUs x 3 replicas = 12 IPUs is no power of two\. Set replication_factor to 2 or 4$"),
+        (4, 6, 2, r"x 3 replicas of each of 2 instances = 12 IPUs .* replication_factor to 4 or 8$"),
+        (4, 32, 1, r"= 128 IPUs, but a process attaches at most 64: set replication_factor to at most 16, or start 2"),
+        (128, 1, 1, r"at most 64: start 2 instances under poprun"),
+        (4, 5, 2, r"5 replicas cannot be shared by 2 instances: 5 / 2 leaves 1"),
+        (0, 1, 1, r"ipus_per_replica=0 must be at least 1"),
+        (1, 0, 1, r"replication_factor=0 must be at least 1"),
+    ],
+)
+def test_ipu_counts_that_cannot_be_attached_are_refused(ipus: int, replicas: int, instances: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        check_ipu_count(ipus, replicas, instances)

@@ -1,0 +1,178 @@
+"""Placement by hand: which block is on which IPU, how many stages that makes, and the explicit TF2 layout."""
+
+from __future__ import annotations
+
+from typing import List, Optional, Tuple
+
+import pytest
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.placement import expand_layers, place, place_by_stages
+
+BASE = (1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3)
+LARGE = (0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3)
+EIGHT = (0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7, 7)
+BASE_EIGHT = (1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 7)
+
+# head, layers, layers_per_ipu -> IPU of the layers, of the pooler, of the heads, F, 2F-1
+LAYOUTS = [
+    ("pretraining", 12, [0, 4, 4, 4], BASE, 0, 0, 5, 9),
+    ("pretraining", 24, [3, 7, 7, 7], LARGE, 0, 0, 5, 9),
+    ("pretraining", 24, [2, 3, 3, 3, 3, 3, 3, 4], EIGHT, 0, 0, 9, 17),
+    ("pretraining", 12, [0, 2, 2, 2, 2, 2, 1, 1], BASE_EIGHT, 0, 0, 9, 17),
+    ("question_answering", 12, [0, 4, 4, 4], BASE, None, 3, 4, 7),
+    ("question_answering", 24, [3, 7, 7, 7], LARGE, None, 3, 4, 7),
+    ("question_answering", 24, [2, 3, 3, 3, 3, 3, 3, 4], EIGHT, None, 7, 8, 15),
+    ("question_answering", 12, [0, 2, 2, 2, 2, 2, 1, 1], BASE_EIGHT, None, 7, 8, 15),
+    ("sequence_classification", 12, [0, 4, 4, 4], BASE, 3, 3, 4, 7),
+    ("pretraining", 2, [2], (0, 0), 0, 0, 1, 1),
+    ("pretraining", 2, [1, 1], (0, 1), 0, 0, 3, 5),
+]
+
+
+@pytest.mark.parametrize(("head", "num_layers", "layout", "layers", "pooler", "heads", "forward", "training"), LAYOUTS)
+def test_the_blocks_of_a_layout_are_where_the_hand_worked_table_says(
+    head: str,
+    num_layers: int,
+    layout: List[int],
+    layers: Tuple[int, ...],
+    pooler: Optional[int],
+    heads: int,
+    forward: int,
+    training: int,
+) -> None:
+    found = place(head, num_layers, layout, len(layout))
+    assert (found.embeddings, found.layers, found.pooler, found.heads) == (0, layers, pooler, heads)
+    assert found.order == (0, *layers, *([] if pooler is None else [pooler]), heads)
+    assert (found.forward_stages, found.training_stages) == (forward, training)
+    assert found.idle == ()
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "layout", "ipus", "counts"),
+    [
+        (9, [-1, -1], 2, [4, 5]),  # the surplus goes to the last wildcard
+        (12, [-1], 4, [3, 3, 3, 3]),  # a lone wildcard is one for every IPU
+        (14, [-1], 4, [3, 3, 3, 5]),
+        (12, [1, -1, -1, -1], 4, [1, 3, 3, 5]),
+        (24, [3, -1, -1, 7], 4, [3, 7, 7, 7]),
+        (12, [-1, 4, -1, 4], 4, [2, 4, 2, 4]),
+        (4, [2, -1, 2, 0], 4, [2, 0, 2, 0]),
+        (12, [0, 4, 4, 4], 4, [0, 4, 4, 4]),
+        (12, [0, 4, 4, 4], 1, [12]),  # one IPU: layers_per_ipu is not read
+    ],
+)
+def test_wildcards_share_the_remaining_layers(num_layers: int, layout: List[int], ipus: int, counts: List[int]) -> None:
+    assert expand_layers(num_layers, layout, ipus) == counts
+
+
+@pytest.mark.parametrize(
+    ("layout", "ipus", "said"),
+    [
+        ([0, 4, 4], 4, r"has 3 entries for ipus_per_replica=4.* which then is 3"),
+        ([0, 4, 4, 5], 4, r"places 13 encoder layers, the model has 12.* use \[-1, -1, -1, -1\].*\[3, 3, 3, 3\]"),
+        ([8, -1, 8, -1], 4, r"places 16 encoder layers, the model has 12"),
+        ([0, 4, 4, 3], 4, r"places 11 encoder layers, the model has 12"),
+        ([0, -2, 4, 4], 4, r"a count is 0 or more, or -1"),
+        ([12], 0, r"ipus_per_replica=0 must be at least 1"),
+    ],
+)
+def test_a_layout_that_does_not_hold_the_model_is_refused(layout: List[int], ipus: int, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        place("pretraining", 12, layout, ipus)
+
+
+def test_an_unknown_head_is_refused() -> None:
+    with pytest.raises(ConfigError, match="head='qa' is not one of pretraining, question_answering"):
+        place("qa", 12, [12], 1)
+
+
+def test_the_table_shows_every_stage_and_the_sums() -> None:
+    assert place("pretraining", 24, [3, 7, 7, 7], 4).table(replicas=4).splitlines() == [
+        "stage  IPU  blocks",
+        "    1    0  embeddings, encoder layers 0-2",
+        "    2    1  encoder layers 3-9",
+        "    3    2  encoder layers 10-16",
+        "    4    3  encoder layers 17-23",
+        "    5    0  pooler, MLM and NSP heads",
+        "4 IPUs x 4 replicas = 16 IPUs; 5 forward stages, 2x5-1 = 9 in training",
+    ]
+
+
+def test_the_table_shows_single_layers_and_idle_ipus() -> None:
+    assert place("pretraining", 2, [0, 1, 1, 0], 4).table().splitlines() == [
+        "stage  IPU  blocks",
+        "    1    0  embeddings",
+        "    2    1  encoder layer 0",
+        "    3    2  encoder layer 1",
+        "    4    0  pooler, MLM and NSP heads",
+        "    -    3  (idle)",
+        "4 IPUs x 1 replicas = 4 IPUs; 4 forward stages, 2x4-1 = 7 in training",
+    ]
+
+
+def test_the_data_name_every_block() -> None:
+    assert place("question_answering", 2, [1, 1], 2).as_dict() == {
+        "head": "question_answering",
+        "embeddings": 0,
+        "layers": [0, 1],
+        "pooler": None,
+        "heads": 1,
+        "ipus_per_replica": 2,
+        "order": [0, 0, 1, 1],
+        "forward_stages": 2,
+        "training_stages": 3,
+    }
+
+
+HID4 = ["hid"] * 4
+TF2_PRETRAIN = [["emb"], HID4, HID4, HID4, ["enc_out", "pool", "heads"]]
+TF2_SQUAD = [["emb"], HID4, HID4, HID4, ["qa_head"]]
+
+
+def test_the_tf2_layout_of_pretraining_is_the_one_of_layers_per_ipu() -> None:
+    assert place_by_stages("pretraining", 12, TF2_PRETRAIN, [0, 1, 2, 3, 0]) == place(
+        "pretraining", 12, [0, 4, 4, 4], 4
+    )
+
+
+def test_the_tf2_layout_of_question_answering_returns_to_ipu_0_and_has_a_fifth_stage() -> None:
+    found = place_by_stages("question_answering", 12, TF2_SQUAD, [0, 1, 2, 3, 0])
+    assert (found.layers, found.pooler, found.heads, found.forward_stages) == (BASE, None, 0, 5)
+
+
+def test_stages_without_a_block_of_ours_make_no_stage() -> None:
+    stages = [["emb", "hid"], ["hid", "enc_out", "pool"], ["qa_head"]]  # the pooler of TF2's QA model is unused
+    assert place_by_stages("question_answering", 2, stages, [0, 1, 0]).order == (0, 0, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("head", "stages", "mapping", "said"),
+    [
+        ("pretraining", TF2_PRETRAIN, [0, 1, 2, 3], "5 pipeline_stages but 4 entries of device_mapping"),
+        ("pretraining", TF2_PRETRAIN, [0, 1, 2, 4, 0], "without a gap"),
+        (
+            "pretraining",
+            TF2_PRETRAIN,
+            [0, 1, 2, 3, 3],
+            "heads on IPU 3, emb on IPU 0.* map the stage of heads to IPU 0",
+        ),
+        ("pretraining", [["emb"], HID4, ["pool", "heads"]], [0, 1, 0], "hid stands 4 times, the model has 12"),
+        ("pretraining", [["emb"], HID4 * 3, ["heads"]], [0, 1, 0], "pool must stand once, found 0 times"),
+        ("pretraining", [["emb"], HID4 * 3, ["pool", "heads", "qa_head"]], [0, 1, 0], "qa_head is no part of"),
+        (
+            "pretraining",
+            [["pool", "heads"], HID4 * 3, ["emb"]],
+            [0, 1, 0],
+            "order must be emb, hid, enc_out, pool, heads",
+        ),
+        ("question_answering", [["emb"], HID4 * 3, ["pool", "pool", "qa_head"]], [0, 1, 0], "pool stands 2 times"),
+        ("question_answering", [["emb"], HID4 * 3, ["qa_heads"]], [0, 1, 0], "qa_heads not known; valid: emb, hid"),
+        ("question_answering", [], [], "must use the IPUs"),
+    ],
+)
+def test_an_explicit_layout_that_cannot_be_is_refused(
+    head: str, stages: List[List[str]], mapping: List[int], said: str
+) -> None:
+    with pytest.raises(ConfigError, match=said):
+        place_by_stages(head, 12, stages, mapping)
