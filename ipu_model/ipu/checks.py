@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import List, Optional
+from typing import TYPE_CHECKING, List, Optional
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.placement import Placement
+
+if TYPE_CHECKING:
+    from ipu_model.ipu.placement import Placement
 
 MAX_IPUS_PER_PROCESS = 64
 """What one process can attach to (PopTorch); more needs several instances under poprun."""
@@ -82,28 +84,28 @@ def check_inference_iterations(device_iterations: int, placement: Placement) -> 
         )
 
 
-def check_serialization(vocab_size: int, factor: int, what: str = "embedding_serialization_factor") -> None:
+def check_serialization(vocab_size: int, factor: int, what: str = "embedding") -> None:
     """A table serialized into `factor` parts has parts of equal size.
 
     Args:
         vocab_size: entries of the table.
         factor: parts; 1 is no serialization.
-        what: the key, for the message.
+        what: embedding or projection, whose serialization factor it is.
 
     Raises:
         ConfigError: a factor below 1 or one that does not divide the vocabulary; the nearest that do are named.
     """
+    key = f"{what}_serialization_factor"
     if factor < 1:
-        raise ConfigError(f"{what}={factor} must be at least 1; 1 switches serialization off")
+        raise ConfigError(f"{key}={factor} must be at least 1; 1 switches serialization off")
     rest = vocab_size % factor
     if not rest:
         return
     divisors = [part for part in range(1, vocab_size + 1) if vocab_size % part == 0]
-    below = max(part for part in divisors if part < factor)
-    above = min((part for part in divisors if part > factor), default=below)
+    near = [max(part for part in divisors if part < factor), *[part for part in divisors if part > factor][:1]]
     raise ConfigError(
-        f"{what}={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / {factor} leaves {rest}. "
-        f"Use {below}{f' or {above}' if above != below else ''}"
+        f"{key}={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / {factor} leaves {rest}. "
+        f"Use {' or '.join(map(str, near))}"
     )
 
 

@@ -82,13 +82,13 @@ def test_pipelined_inference_with_less_than_f_iterations_is_refused_and_f_are_no
 
 @pytest.mark.parametrize("factor", [1, 2, 3, 6, 5087, 30522])
 def test_a_factor_that_divides_the_vocabulary_is_accepted(factor: int) -> None:
-    check_serialization(30522, factor, "embedding_serialization_factor")
+    check_serialization(30522, factor, "embedding")
 
 
 @pytest.mark.parametrize(
     ("vocab_size", "factor", "said"),
     [
-        (30522, 4, r"factor=4 must divide the vocabulary of 30522 .* leaves 2\. Use 3 or 6"),
+        (30522, 4, r"projection_serialization_factor=4 must divide the vocabulary of 30522 .* leaves 2\. Use 3 or 6"),
         (30522, 5, r"Use 3 or 6"),
         (30522, 40000, r"Use 30522$"),
         (30522, 0, r"factor=0 must be at least 1; 1 switches"),
@@ -96,7 +96,7 @@ def test_a_factor_that_divides_the_vocabulary_is_accepted(factor: int) -> None:
 )
 def test_a_factor_that_does_not_divide_the_vocabulary_is_refused(vocab_size: int, factor: int, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
-        check_serialization(vocab_size, factor, "projection_serialization_factor")
+        check_serialization(vocab_size, factor, "projection")
 
 
 @pytest.mark.parametrize(
