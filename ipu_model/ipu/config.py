@@ -1,0 +1,231 @@
+"""What an ipu_config.json says: how a model is laid over IPUs, cut into micro-batches and kept in memory.
+
+Keys, types and defaults are those of Optimum Graphcore 0.7 (IPUConfig), so that its files can be read and ours can
+be read by it. Reading is strict and names every problem at once; keys of older releases are translated first
+(migration.py). Departures from Optimum, each of which only removes a surprise:
+
+- `gradient_accumulation_steps` may be left out: it is then derived from the global batch of the job.
+- `seed` 0 is a seed (Optimum ignores it); without one the seed of the job is used.
+- The serialization factors of inference follow those of training when not stated (Optimum: 1). They change memory,
+  not results, and one model has one table. Written out on saving, so that Optimum reads the same.
+- `device_mapping` and `pipeline_stages` (of Graphcore's TensorFlow 2 example) place every block explicitly.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+
+from ipu_model.errors import ConfigError
+from ipu_model.files import write_text
+from ipu_model.ipu.config_checks import conflicts, pipeline, raise_problems, value_problem
+from ipu_model.ipu.migration import ignore, migrate, unknown_key
+
+CACHE_OFF = ("", "disabled")
+"""Values of executable_cache_dir that mean: no cache."""
+MATMUL_PROPORTION = 0.2
+"""Share of tile memory lent to the temporaries of a matmul when nothing is said; Optimum's default since 0.6."""
+
+
+@dataclass(frozen=True)
+class ModeConfig:
+    """The settings of one mode, training or inference, with nothing left open but the number of layers."""
+
+    replication_factor: int
+    device_iterations: int
+    layers_per_ipu: List[int]
+    """Encoder layers on each IPU, one entry per IPU; -1 = an even share of the layers not stated."""
+    ipus_per_replica: int
+    matmul_proportion: List[float]
+    """Share of tile memory for matmul temporaries, one entry per IPU."""
+    embedding_serialization_factor: int
+    """Parts the word table's look-up is cut into; 1 = one piece."""
+    projection_serialization_factor: int
+    """Parts the vocabulary projection is cut into; 1 = one piece."""
+
+
+@dataclass(frozen=True)
+class IpuConfig:
+    """One ipu_config.json. None means: derived, as the comment says.
+
+    Raises:
+        ConfigError: a wrong type, a value out of range, or settings that contradict each other; all of them at once.
+    """
+
+    replication_factor: int = 1
+    """Data-parallel copies of the pipeline, in this process."""
+    inference_replication_factor: int = 1
+    gradient_accumulation_steps: Optional[int] = None
+    """Micro-batches per update and replica; None = from the global batch."""
+    layers_per_ipu: List[int] = field(default_factory=lambda: [-1])
+    """Encoder layers on each IPU; -1 = an even share of the rest, [-1] = spread evenly over ipus_per_replica."""
+    inference_layers_per_ipu: Optional[List[int]] = None
+    ipus_per_replica: Optional[int] = None
+    """IPUs of one replica; None = the length of layers_per_ipu."""
+    inference_ipus_per_replica: Optional[int] = None
+    optimizer_state_offchip: bool = False
+    """Keep the optimizer's moments in streaming memory: room on chip, traffic at every update."""
+    replicated_tensor_sharding: bool = False
+    """Each replica keeps only its share of the optimizer's moments."""
+    matmul_proportion: Union[float, List[float]] = MATMUL_PROPORTION
+    inference_matmul_proportion: Union[None, float, List[float]] = None
+    enable_half_partials: bool = True
+    """Partial sums of matmuls in fp16: less memory, more speed, less precision. Only where the job is in fp16."""
+    embedding_serialization_factor: Optional[int] = None
+    inference_embedding_serialization_factor: Optional[int] = None
+    serialized_embedding_splits_per_ipu: Optional[List[int]] = None
+    inference_serialized_embedding_splits_per_ipu: Optional[List[int]] = None
+    projection_serialization_factor: Optional[int] = None
+    inference_projection_serialization_factor: Optional[int] = None
+    serialized_projection_splits_per_ipu: Optional[List[int]] = None
+    inference_serialized_projection_splits_per_ipu: Optional[List[int]] = None
+    recompute_checkpoint_every_layer: bool = False
+    """Keep one activation per layer and recompute the rest, instead of keeping one per pipeline stage."""
+    device_iterations: int = 1
+    """Updates per call of the host."""
+    inference_device_iterations: int = 1
+    output_mode: str = "final"
+    """What a training call returns: all, sum, final, or default (= final). Inference returns all."""
+    seed: Optional[int] = None
+    """Of the random numbers on the device; None = the seed of the job."""
+    auto_loss_scaling: bool = False
+    executable_cache_dir: str = ""
+    """Folder of compiled programs; "" or "disabled" = none."""
+    explicit_ir_inference: bool = False
+    device_mapping: Optional[List[int]] = None
+    """IPU of every pipeline stage; with pipeline_stages the explicit form of layers_per_ipu."""
+    pipeline_stages: Optional[List[List[str]]] = None
+    """Names of the blocks in every pipeline stage: emb, hid, enc_out, pool, heads, qa_head, glue_head."""
+
+    def __post_init__(self) -> None:
+        values = self._values()
+        problems = {name: value_problem(name, value) for name, value in values.items()}
+        bad = {name for name, problem in problems.items() if problem}
+        raise_problems("ipu_config", [p for p in problems.values() if p] + conflicts(values, bad))
+        for name in ("matmul_proportion", "inference_matmul_proportion"):
+            object.__setattr__(self, name, _as_float(values[name]))
+
+    @property
+    def training(self) -> ModeConfig:
+        """The settings of training."""
+        return self._mode("")
+
+    @property
+    def inference(self) -> ModeConfig:
+        """The settings of inference: what is not stated for it follows training, as in Optimum."""
+        return self._mode("inference_")
+
+    @property
+    def cache_folder(self) -> Optional[str]:
+        """executable_cache_dir, or None where it switches the cache off."""
+        return None if self.executable_cache_dir in CACHE_OFF else self.executable_cache_dir
+
+    @property
+    def explicit_placement(self) -> bool:
+        """Whether device_mapping and pipeline_stages place the blocks, instead of layers_per_ipu."""
+        return self.device_mapping is not None
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The keys of ipu_config.json: what is derived is left out, so that overriding one key cannot clash with it."""
+        values = self._values()
+        for what in ("embedding", "projection"):
+            twin = f"inference_{what}_serialization_factor"
+            factor = getattr(self.inference, f"{what}_serialization_factor")
+            if factor != 1 and values[f"inference_serialized_{what}_splits_per_ipu"] is None:
+                values[twin] = factor  # Optimum's default is 1
+        return {name: value for name, value in values.items() if value is not None}
+
+    def _values(self) -> Dict[str, Any]:
+        return {spec.name: getattr(self, spec.name) for spec in fields(self)}
+
+    def _mode(self, prefix: str) -> ModeConfig:
+        layers, ipus = pipeline(self._values(), prefix)
+        proportion = getattr(self, f"{prefix}matmul_proportion")
+        if proportion is None:
+            # Optimum's rule: a list made for another number of IPUs is no guide, so the default is.
+            usable = not isinstance(self.matmul_proportion, list) or len(self.matmul_proportion) == ipus
+            proportion = self.matmul_proportion if usable else MATMUL_PROPORTION
+        return ModeConfig(
+            replication_factor=getattr(self, f"{prefix}replication_factor"),
+            device_iterations=getattr(self, f"{prefix}device_iterations"),
+            layers_per_ipu=list(layers),
+            ipus_per_replica=ipus,
+            matmul_proportion=list(proportion) if isinstance(proportion, list) else [proportion] * ipus,
+            embedding_serialization_factor=self._factor(prefix, "embedding"),
+            projection_serialization_factor=self._factor(prefix, "projection"),
+        )
+
+    def _factor(self, prefix: str, what: str) -> int:
+        for mode in (prefix, ""):
+            factor = getattr(self, f"{mode}{what}_serialization_factor")
+            splits = getattr(self, f"{mode}serialized_{what}_splits_per_ipu")
+            if factor is not None or splits is not None:
+                return int(sum(splits) if factor is None else factor)
+        return 1
+
+
+def read_ipu_config(
+    values: Mapping[str, Any],
+    where: str = "ipu_config",
+    say: Callable[[str], None] = ignore,
+    pod_type: Optional[str] = None,
+) -> IpuConfig:
+    """Read the keys of an ipu_config.json, of this release of Optimum Graphcore or an older one.
+
+    Args:
+        values: the parsed JSON object.
+        where: name of the source, used in messages.
+        say: gets one line for every key that was translated or dropped.
+        pod_type: which entry of values such as {"pod4": 1, "pod16": 4, "default": 1} is meant; None = the key
+            "pod_type" of `values`, else "default".
+
+    Raises:
+        ConfigError: not an object; unknown keys (with the nearest name), wrong types, values out of range and
+            contradictions, all in one message.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where} must be a JSON object, found {type(values).__name__}")
+    current, problems = migrate(values, say, pod_type)
+    known = IpuConfig()._values()
+    problems += [unknown_key(name, list(known)) for name in current if name not in known]
+    stated = {name: value for name, value in current.items() if name in known}
+    wrong = {name: value_problem(name, value) for name, value in stated.items()}
+    problems += [problem for problem in wrong.values() if problem]
+    bad = {name for name, problem in wrong.items() if problem}
+    raise_problems(where, problems + conflicts({**known, **stated}, bad))
+    return IpuConfig(**{name: _copied(value) for name, value in stated.items()})
+
+
+def load_ipu_config(path: Path, say: Callable[[str], None] = ignore, pod_type: Optional[str] = None) -> IpuConfig:
+    """Read an ipu_config.json; see read_ipu_config.
+
+    Raises:
+        ConfigError: no such file, not JSON, or not a valid config.
+    """
+    path = Path(path)
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"{path} does not exist: name an existing ipu_config.json") from None
+    except ValueError as error:
+        raise ConfigError(f"{path} is not JSON ({error}): it must hold one JSON object") from None
+    return read_ipu_config(values, str(path), say, pod_type)
+
+
+def save_ipu_config(path: Path, config: IpuConfig) -> None:
+    """Write an ipu_config.json that Optimum Graphcore 0.7 and this program read with the same meaning."""
+    text = json.dumps(config.to_dict(), indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    write_text(Path(path), text + "\n")
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, list):
+        return [float(each) for each in value]
+    return None if value is None else float(value)
+
+
+def _copied(value: Any) -> Any:
+    """Lists are copied, so that the caller's object can change without changing the config."""
+    return [_copied(each) for each in value] if isinstance(value, list) else value

@@ -1,0 +1,240 @@
+"""What each key of an ipu_config.json may hold, and which keys contradict each other. Pure functions over plain values.
+
+A problem is one sentence: what was found, what is required, which knob to turn. Problems are collected, so that a
+person reads all of them at once.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
+
+from ipu_model.errors import ConfigError
+
+OUTPUT_MODES = ("all", "sum", "final", "default")
+STAGE_NAMES = ("emb", "hid", "enc_out", "pool", "heads", "qa_head", "glue_head")
+"""Blocks that pipeline_stages may name, as in Graphcore's TensorFlow 2 example."""
+MODES = ("", "inference_")
+"""Prefixes of the keys of training and of inference."""
+
+Rule = Tuple[str, Callable[[Any], bool]]
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_proportion(value: Any) -> bool:
+    number = _is_int(value) or isinstance(value, float)
+    return number and math.isfinite(value) and 0 < value <= 1
+
+
+def _is_list(value: Any, entry: Callable[[Any], bool]) -> bool:
+    return isinstance(value, list) and bool(value) and all(entry(each) for each in value)
+
+
+def _at_least(floor: int) -> Rule:
+    return f"a whole number of at least {floor}", lambda value: _is_int(value) and value >= floor
+
+
+def _whole_numbers(floor: int, meaning: str) -> Rule:
+    required = f"a list of whole numbers of at least {floor}, {meaning}"
+    return required, lambda value: _is_list(value, lambda each: _is_int(each) and each >= floor)
+
+
+_COUNT = _at_least(1)
+_SWITCH: Rule = ("true or false", lambda value: isinstance(value, bool))
+_TEXT: Rule = ("a text", lambda value: isinstance(value, str))
+_PROPORTION: Rule = (
+    "a number above 0 and at most 1, or a list of them, one per IPU",
+    lambda value: _is_proportion(value) or _is_list(value, _is_proportion),
+)
+_LAYERS = _whole_numbers(-1, "layers on each IPU (-1 = an even share of the rest)")
+_SPLITS: Rule = (
+    "a list of whole numbers of at least 0, parts on each IPU, with at least one part",
+    lambda value: _is_list(value, lambda each: _is_int(each) and each >= 0) and sum(value) >= 1,
+)
+_SEED: Rule = ("a whole number from 0 to 2**64 - 1", lambda value: _is_int(value) and 0 <= value < 2**64)
+_OUTPUT: Rule = (f"one of {', '.join(OUTPUT_MODES)}", lambda value: isinstance(value, str) and value in OUTPUT_MODES)
+_STAGES: Rule = (
+    f"a list of stages, each a list of blocks out of {', '.join(STAGE_NAMES)}",
+    lambda value: _is_list(value, lambda stage: _is_list(stage, lambda block: block in STAGE_NAMES)),
+)
+
+_RULES: Dict[str, Rule] = {
+    "replication_factor": _COUNT,
+    "gradient_accumulation_steps": _COUNT,
+    "layers_per_ipu": _LAYERS,
+    "ipus_per_replica": _COUNT,
+    "optimizer_state_offchip": _SWITCH,
+    "replicated_tensor_sharding": _SWITCH,
+    "matmul_proportion": _PROPORTION,
+    "enable_half_partials": _SWITCH,
+    "embedding_serialization_factor": _COUNT,
+    "serialized_embedding_splits_per_ipu": _SPLITS,
+    "projection_serialization_factor": _COUNT,
+    "serialized_projection_splits_per_ipu": _SPLITS,
+    "recompute_checkpoint_every_layer": _SWITCH,
+    "device_iterations": _COUNT,
+    "output_mode": _OUTPUT,
+    "seed": _SEED,
+    "auto_loss_scaling": _SWITCH,
+    "executable_cache_dir": _TEXT,
+    "explicit_ir_inference": _SWITCH,
+    "device_mapping": _whole_numbers(0, "the IPU of each pipeline stage"),
+    "pipeline_stages": _STAGES,
+}
+_NULLABLE = {
+    "gradient_accumulation_steps",
+    "ipus_per_replica",
+    "inference_layers_per_ipu",
+    "inference_ipus_per_replica",
+    "inference_matmul_proportion",
+    "seed",
+    "device_mapping",
+    "pipeline_stages",
+    *(f"{mode}{what}_serialization_factor" for mode in MODES for what in ("embedding", "projection")),
+    *(f"{mode}serialized_{what}_splits_per_ipu" for mode in MODES for what in ("embedding", "projection")),
+}
+
+
+def shown(value: Any) -> str:
+    """A value as JSON writes it, which is how it stands in the file."""
+    return json.dumps(value, default=repr, ensure_ascii=False)
+
+
+def value_problem(name: str, value: Any) -> Optional[str]:
+    """What is wrong with the value of a known key, or None; a key of inference follows the rule of its twin."""
+    required, holds = _RULES[name[len("inference_") :] if name.startswith("inference_") else name]
+    if holds(value) or (value is None and name in _NULLABLE):
+        return None
+    return f"{name}={shown(value)} must be {required}" + (", or null" if name in _NULLABLE else "")
+
+
+def pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
+    """Layers on each IPU, and IPUs per replica, of one mode; Optimum's rules for what is not stated.
+
+    Args:
+        values: every key of the config.
+        mode: "" for training, "inference_" for inference.
+    """
+    if values["device_mapping"] is not None:
+        ipus = 1 + max(values["device_mapping"])
+        return [-1] * ipus, ipus
+    layers = values["layers_per_ipu"]
+    ipus = values["ipus_per_replica"] or len(layers)
+    if mode:
+        trained_on = ipus
+        follows = ipus == len(layers)
+        layers = values["inference_layers_per_ipu"] or layers
+        ipus = len(layers) if follows or layers != [-1] else trained_on
+        ipus = values["inference_ipus_per_replica"] or ipus
+    return (layers if layers != [-1] else [-1] * ipus), ipus
+
+
+def conflicts(values: Mapping[str, Any], bad: Collection[str]) -> List[str]:
+    """Every contradiction between keys; what involves a key in `bad`, already reported, is left out."""
+    problems = []
+    laid = {"layers_per_ipu", "ipus_per_replica", "device_mapping", "pipeline_stages"}
+    if laid.isdisjoint(bad):
+        problems += _explicit_placement_problems(values)
+    for mode in MODES:
+        if not problems and laid.union(f"{mode}{name}" for name in ("layers_per_ipu", "ipus_per_replica")).isdisjoint(
+            bad
+        ):
+            problems += _pipeline_problems(values, mode, bad)
+    return problems
+
+
+def _explicit_placement_problems(values: Mapping[str, Any]) -> List[str]:
+    mapping, stages = values["device_mapping"], values["pipeline_stages"]
+    if mapping is None and stages is None:
+        return []
+    if mapping is None or stages is None:
+        found, missing = (
+            ("device_mapping", "pipeline_stages") if stages is None else ("pipeline_stages", "device_mapping")
+        )
+        return [f"{found} is stated without {missing}: give both, or neither and layers_per_ipu instead"]
+    problems = []
+    if len(mapping) != len(stages):
+        problems.append(
+            f"device_mapping={mapping} names the IPU of {len(mapping)} stages but pipeline_stages has {len(stages)}: "
+            "give one IPU for each stage"
+        )
+    unused = sorted(set(range(max(mapping))) - set(mapping))
+    if unused:
+        problems.append(f"device_mapping={mapping} leaves IPU {unused[0]} without a stage: number the IPUs from 0")
+    ipus = 1 + max(mapping)
+    for name in ("layers_per_ipu", "inference_layers_per_ipu"):
+        if values[name] not in (None, [-1]):
+            problems.append(
+                f"{name}={values[name]} and device_mapping={mapping} both place the layers: keep one of them "
+                f"(leaving {name} out is enough)"
+            )
+    for name in ("ipus_per_replica", "inference_ipus_per_replica"):
+        if values[name] not in (None, ipus):
+            problems.append(f"{name}={values[name]} but device_mapping={mapping} uses {ipus} IPUs: leave {name} out")
+    return problems
+
+
+def _pipeline_problems(values: Mapping[str, Any], mode: str, bad: Collection[str]) -> List[str]:
+    layers, ipus = pipeline(values, mode)
+    if len(layers) != ipus:
+        return [_stale_ipus(values, mode, layers, ipus)]
+    problems = []
+    proportion = values[f"{mode}matmul_proportion"]
+    if f"{mode}matmul_proportion" not in bad and isinstance(proportion, list) and len(proportion) != ipus:
+        problems.append(
+            f"{mode}matmul_proportion={proportion} has {len(proportion)} entries but a replica has {ipus} IPUs: give "
+            f"{ipus} entries, or one number for all IPUs"
+        )
+    for what in ("embedding", "projection"):
+        names = (f"{mode}{what}_serialization_factor", f"{mode}serialized_{what}_splits_per_ipu")
+        if set(names).isdisjoint(bad):
+            problems += _split_problems(values, names, ipus)
+    return problems
+
+
+def _stale_ipus(values: Mapping[str, Any], mode: str, layers: List[int], ipus: int) -> str:
+    """Why layers_per_ipu and ipus_per_replica disagree: mostly one was overridden and the other was stored."""
+    count = f"{mode}ipus_per_replica"
+    list_name = f"{mode}layers_per_ipu" if values[f"{mode}layers_per_ipu"] is not None else "layers_per_ipu"
+    number = f"{count}={ipus}"
+    if values[count] is None:
+        number += f" (taken from ipus_per_replica={values['ipus_per_replica']})"
+    return (
+        f"{list_name}={layers} lays the layers over {len(layers)} IPUs (one entry each) but {number}. "
+        f"If {list_name} is what you want, for instance because you changed it in a stored config, "
+        f"set {count} to {len(layers)} or leave it out; if {ipus} IPUs are what you want, "
+        f"give {list_name} {ipus} entries, or [-1] for an even share"
+    )
+
+
+def _split_problems(values: Mapping[str, Any], names: Tuple[str, str], ipus: int) -> List[str]:
+    factor, splits = values[names[0]], values[names[1]]
+    if splits is None:
+        return []
+    problems = []
+    if factor is not None:
+        problems.append(
+            f"{names[0]}={factor} and {names[1]}={splits} say the same thing twice: keep {names[0]}, "
+            "which keeps all parts on IPU 0"
+        )
+    if len(splits) != ipus:
+        problems.append(f"{names[1]}={splits} has {len(splits)} entries but a replica has {ipus} IPUs: give {ipus}")
+    if any(splits[1:]):
+        problems.append(
+            f"{names[1]}={splits} puts parts on other IPUs than 0, but BERT's word table is one tensor shared with the "
+            f"decoder of masked words, and both are on IPU 0: use {names[0]}={sum(splits)}"
+        )
+    return problems
+
+
+def raise_problems(where: str, problems: Iterable[str]) -> None:
+    """Raise one ConfigError that holds all problems; nothing happens without any."""
+    found = list(problems)
+    if len(found) == 1:
+        raise ConfigError(f"{where}: {found[0]}")
+    if found:
+        raise ConfigError(f"{where} has {len(found)} problems:\n" + "\n".join(f"- {problem}" for problem in found))

@@ -1,0 +1,142 @@
+"""Older ipu_config.json files, in the words of today.
+
+Every key that Optimum Graphcore ever wrote (its releases 0.1 to 0.7) is either current, translated here, dropped
+here because it asks for nothing any more, or refused here with the reason. Each change is said in one line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+
+from ipu_model.ipu.config_checks import shown
+
+POD_TYPES = ("pod4", "pod8", "pod16", "pod32", "pod64", "pod128", "pod256")
+"""Keys of the values per machine size that files up to 0.6 hold; beside them stands "default"."""
+
+RENAMED = {
+    "random_seed": "seed",
+    "training_layers_per_ipu": "layers_per_ipu",
+    "training_ipus_per_replica": "ipus_per_replica",
+    "training_matmul_proportion": "matmul_proportion",
+    "training_replication_factor": "replication_factor",
+    "pipeline_device_mapping": "device_mapping",
+}
+BOOKKEEPING = (
+    "optimum_version",
+    "transformers_version",
+    "mode",
+    "_mode",
+    "_attribute_type_hints",
+    "_name_or_path",
+    "_commit_hash",
+)
+"""What saving added about the program that saved."""
+DROPPED = {
+    "decompose_grad_sum": "PopART's gradient sums are no longer configured",
+    "profile_dir": "profiling is switched on by POPLAR_ENGINE_OPTIONS in the environment",
+    "use_popdist": "a run under poprun is recognised by its environment",
+    "compile_only": "compile_only of the job decides",
+    "sharded_execution_for_inference": "inference is sharded unless inference_execution of the job says pipelined",
+    "enable_half_first_order_momentum": "first_moment_precision of the job's optimizer decides",
+}
+"""Old keys without effect here, and where their matter is decided now."""
+REFUSED_WHEN_SET = {
+    "execute_encoder_on_cpu_for_generation": "it is for encoder-decoder models that generate text: set it to false",
+    "synthetic_data": "a job trains on its rows only: set it to false",
+    "parallelize_kwargs": "they are for encoder-decoder models, and nothing here reads them: set it to {}",
+    "inference_parallelize_kwargs": "they are for encoder-decoder models, and nothing here reads them: set it to {}",
+}
+
+
+def ignore(line: str) -> None:
+    """Take a line and do nothing: the default of `say`."""
+
+
+def migrate(
+    values: Mapping[str, Any], say: Callable[[str], None] = ignore, pod_type: Optional[str] = None
+) -> Tuple[Dict[str, Any], List[str]]:
+    """Translate the keys of any release to those of today.
+
+    Args:
+        values: parsed ipu_config.json; not changed.
+        say: gets one line per change.
+        pod_type: which value of a dict per machine size is meant; None = the key "pod_type", else "default".
+
+    Returns:
+        The keys of today, and the problems found on the way (values that cannot be honoured).
+    """
+    problems: List[str] = []
+    current = _without_pod_types(dict(values), say, pod_type, problems)
+    for name, reason in REFUSED_WHEN_SET.items():
+        if current.pop(name, None):
+            problems.append(f"{name}={shown(values[name])} cannot be honoured: {reason}")
+        elif name in values and "parallelize" not in name:
+            say(f"{name}: dropped, off is the only choice")
+    for name, reason in DROPPED.items():
+        if name in current:
+            say(f"{name}={shown(current.pop(name))}: dropped, {reason}")
+    for name in BOOKKEEPING:
+        if name in current:
+            say(f"{name}={shown(current.pop(name))}: dropped, it describes the program that wrote the file")
+    for old, new in RENAMED.items():
+        if old in current:
+            _rename(current, old, new, say, problems)
+    _translate_values(current, say)
+    return current, problems
+
+
+def unknown_key(name: str, valid: Sequence[str]) -> str:
+    """The problem with a key that no release knows."""
+    near = difflib.get_close_matches(str(name), list(valid) + list(RENAMED) + list(DROPPED), 1)
+    hint = f"did you mean {near[0]}?" if near else f"valid keys: {', '.join(sorted(valid))}"
+    return f"{name} is not known; {hint}"
+
+
+def _without_pod_types(
+    values: Dict[str, Any], say: Callable[[str], None], pod_type: Optional[str], problems: List[str]
+) -> Dict[str, Any]:
+    stored = values.pop("pod_type", None)
+    wanted = pod_type if pod_type is not None else stored
+    if wanted is not None and wanted not in POD_TYPES:
+        problems.append(f"pod_type={shown(wanted)} must be one of {', '.join(POD_TYPES)}")
+        wanted = None
+    read = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping) and value and set(value) <= {*POD_TYPES, "default"}:
+            chosen = wanted or "default"
+            if chosen not in value:
+                problems.append(
+                    f"{name} has no value for {chosen}, only for {', '.join(sorted(value))}: "
+                    + ("add one, or choose another pod_type" if wanted else "choose one of them as pod_type")
+                )
+                continue
+            say(f"{name}: {shown(value[chosen])} taken for {chosen}, a single value now stands for all pod types")
+            value = value[chosen]
+        read[name] = value
+    return read
+
+
+def _rename(current: Dict[str, Any], old: str, new: str, say: Callable[[str], None], problems: List[str]) -> None:
+    value = current.pop(old)
+    if current.get(new, value) != value:
+        problems.append(f"{old}={shown(value)} is the old name of {new}={shown(current[new])}: keep {new}")
+        return
+    say(f"{old}: now named {new}")
+    current[new] = value
+
+
+def _translate_values(current: Dict[str, Any], say: Callable[[str], None]) -> None:
+    """Values that older releases meant otherwise, or wrote otherwise."""
+    for mode in ("", "inference_"):
+        factor = f"{mode}embedding_serialization_factor"
+        if current.get(factor) == 0 and not isinstance(current[factor], bool):
+            current[factor] = 1
+            say(f"{factor}: 0 is now written 1, one piece")
+    layers = current.get("layers_per_ipu")
+    if isinstance(layers, int) and not isinstance(layers, bool):
+        current["layers_per_ipu"] = [layers]
+        say(f"layers_per_ipu: {layers} is now written [{layers}], one entry per IPU")
+    if "executable_cache_dir" in current and current["executable_cache_dir"] is None:
+        current["executable_cache_dir"] = ""
+        say('executable_cache_dir: null is now written "", no cache')

@@ -1,0 +1,171 @@
+"""The PopTorch options of a job: what Optimum Graphcore 0.7.1 sets for the same ipu_config.json, and why.
+
+Departures from Optimum, with what they buy:
+
+- The seed is always set, 0 included, so that a run can be repeated.
+- `saveInitializersToFile` is left out: it works around a 2 GB limit of the graph's file that BERT does not reach,
+  and its name, fresh in every process, may change the key of the executable cache.
+- Stochastic rounding and fp16 partials only where the job is in fp16: an fp32 job stays comparable with a CPU's.
+- Inference can be pipelined: up to as many IPUs work at a time as there are stages, where sharding lets one work.
+
+Source of the PopART settings' meaning: popart/sessionoptions.hpp and PopTorch's user guide.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Optional
+
+import torch
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.config import IpuConfig, ModeConfig
+
+OVERLAP_MEMORY_OPTIMIZED = 3
+"""popart.AccumulateOuterFragmentSchedule.OverlapMemoryOptimized."""
+JUST_IN_TIME = 1
+"""popart.SubgraphCopyingStrategy.JustInTime."""
+MK2 = 2
+"""IPU version of GC200 and Bow, the target of a compile without IPUs."""
+TIED_WEIGHT_PATTERNS = {"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True}
+"""PopART patterns: one copy, and one gradient, of the word table that look-up and decoder share."""
+ENGINE_OPTIONS = {"opt.useAutoloader": "true", "target.syncReplicasIndependently": "true"}
+"""Poplar: load programs onto the IPUs in parallel; replicas wait for the host one by one, not for each other."""
+
+
+def training_options(
+    poptorch: Any,
+    options: Any,
+    config: IpuConfig,
+    *,
+    set_replication: bool,
+    replicas: int,
+    accumulation: int,
+    seed: int,
+    cache_folder: Optional[str],
+    compile_only: bool,
+    half: bool,
+    half_accumulators: Optional[bool] = None,
+) -> None:
+    """Fill `options` for training.
+
+    Args:
+        poptorch: the module.
+        options: poptorch.Options(), or popdist's; changed in place. Seeding also seeds torch's generator on the host.
+        config: the IPU config.
+        set_replication: False under PopDist, whose options bring the number of replicas and refuse to be told.
+        replicas: copies of the pipeline in this process.
+        accumulation: micro-batches per update and replica.
+        seed: of the device's random numbers, where the config has none.
+        cache_folder: where compiled programs are kept; None = nowhere.
+        compile_only: build for an IPU that is not there.
+        half: whether the job computes in fp16.
+        half_accumulators: whether gradients accumulate in fp16; None = as `half`.
+
+    Raises:
+        ConfigError: automatic loss scaling without fp16 gradients.
+    """
+    fp16_accumulators = half if half_accumulators is None else half_accumulators
+    if config.auto_loss_scaling and not fp16_accumulators:
+        raise ConfigError(
+            "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: set "
+            "optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to false and "
+            "optimizer.loss_scaling to a number"
+        )
+    _shared_options(poptorch, options, config, config.training, seed, cache_folder, compile_only, half)
+    if set_replication:
+        options.replicationFactor(replicas)
+    options.Training.gradientAccumulation(accumulation)
+    # The loss of an update is a mean over its micro-batches and replicas; see losses.py.
+    options.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.Mean)
+    if config.auto_loss_scaling:
+        options.Training.setAutomaticLossScaling(True)
+    options.outputMode(_output_mode(poptorch, config.output_mode))
+    _place_optimizer_state(poptorch, options, config, replicas)
+    # Every stage works on another micro-batch. AutoIncrement: the tied decoder comes back to IPU 0 as a new stage.
+    options.setExecutionStrategy(poptorch.PipelinedExecution(poptorch.AutoStage.AutoIncrement))
+    # fp16 weights have no fp32 copy: updates below half a step would round away without it.
+    options.Precision.enableStochasticRounding(half)
+
+
+def inference_options(
+    poptorch: Any,
+    options: Any,
+    config: IpuConfig,
+    *,
+    set_replication: bool,
+    replicas: int,
+    pipelined: bool,
+    seed: int,
+    cache_folder: Optional[str],
+    compile_only: bool,
+    half: bool,
+) -> None:
+    """Fill `options` for inference; arguments as in training_options.
+
+    Args:
+        pipelined: whether all IPUs of a replica work at a time; needs as many device iterations as stages.
+    """
+    _shared_options(poptorch, options, config, config.inference, seed, cache_folder, compile_only, half)
+    if set_replication:
+        options.replicationFactor(replicas)
+    options.outputMode(poptorch.OutputMode.All)
+    _place_optimizer_state(poptorch, options, config, replicas)
+    strategy = poptorch.PipelinedExecution if pipelined else poptorch.ShardedExecution
+    options.setExecutionStrategy(strategy(poptorch.AutoStage.AutoIncrement))
+    # The same question gets the same answer every time.
+    options.Precision.enableStochasticRounding(False)
+    if config.explicit_ir_inference:
+        options._Popart.set("enableExplicitIR", True)  # memory: a schedule with shorter lives of tensors
+
+
+def _shared_options(
+    poptorch: Any,
+    options: Any,
+    config: IpuConfig,
+    mode: ModeConfig,
+    seed: int,
+    cache_folder: Optional[str],
+    compile_only: bool,
+    half: bool,
+) -> None:
+    options.autoRoundNumIPUs(True)  # a pipeline of 3 IPUs occupies 4, the next power of two, instead of failing
+    options.deviceIterations(mode.device_iterations)
+    options.randomSeed(seed if config.seed is None else config.seed)
+    options.setAvailableMemoryProportion({f"IPU{ipu}": share for ipu, share in enumerate(mode.matmul_proportion)})
+    if compile_only:
+        options.useOfflineIpuTarget(MK2)
+    if cache_folder is not None:
+        options.enableExecutableCaching(cache_folder)
+    if config.enable_half_partials and half:
+        options.Precision.setPartialsType(torch.float16)  # half the memory of partial sums, twice their throughput
+    _popart_switches(options)
+
+
+def _popart_switches(options: Any) -> None:
+    switch = options._Popart.set
+    # Memory and host traffic: accumulated gradients are never asked for by the host, so they get no stream to it.
+    switch("disableGradAccumulationTensorStreams", True)
+    # Speed: the IPUs of a pipeline update their weights at the same time, in an order that spares memory.
+    switch("accumulateOuterFragmentSettings.schedule", OVERLAP_MEMORY_OPTIMIZED)
+    # Memory: IPU 0 holds the word table, the largest gradient, so its update is not overlapped with others.
+    switch("accumulateOuterFragmentSettings.excludedVirtualGraphs", ["0"])
+    # Speed: code is shared only where that saves more than copying its inputs and outputs costs (default 1.0).
+    switch("outlineThreshold", 10.0)
+    # Memory: inputs of shared code are copied when they are used, so fewer copies live at a time.
+    switch("subgraphCopyingStrategy", JUST_IN_TIME)
+    # Memory: a gradient is consumed as soon as it is there, and does not wait for the weight update.
+    switch("scheduleNonWeightUpdateGradientConsumersEarly", True)
+    options._Popart.setPatterns(dict(TIED_WEIGHT_PATTERNS))
+    switch("engineOptions", dict(ENGINE_OPTIONS))
+
+
+def _place_optimizer_state(poptorch: Any, options: Any, config: IpuConfig, replicas: int) -> None:
+    sharded = config.replicated_tensor_sharding and replicas > 1
+    location = poptorch.TensorLocationSettings()
+    location.useOnChipStorage(not config.optimizer_state_offchip).useReplicatedTensorSharding(sharded)
+    options.TensorLocations.setOptimizerLocation(location)
+
+
+def _output_mode(poptorch: Any, name: str) -> Any:
+    modes = poptorch.OutputMode
+    return {"all": modes.All, "sum": modes.Sum, "final": modes.Final, "default": modes.Default}[name]
