@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch import Tensor, nn
 
-from ipu_model.errors import CheckpointError
+from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.job import OptimizerConfig
 from ipu_model.lamb import Lamb, adam_directions
 from ipu_model.modeling import is_exempt
@@ -36,16 +36,28 @@ class UncorrectedAdamW(torch.optim.Optimizer):
 
 
 def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a job. Biases and LayerNorm take no weight decay and no trust ratio."""
+    """The optimizer of a job. Biases and LayerNorm take no weight decay and no trust ratio.
+
+    The decay of adamw and lamb is decoupled from the gradient; that of adam and sgd is an L2 penalty,
+    part of the gradient. sgd has one moment, which nothing corrects: betas, eps and bias_correction are not its.
+
+    Raises:
+        ConfigError: adam without bias correction.
+    """
+    if config.name == "adam" and not config.bias_correction:
+        raise ConfigError(
+            "optimizer.bias_correction=false with adam: Adam always corrects. "
+            "Set bias_correction to true, or use adamw or lamb, which can go without"
+        )
     decayed = [p for name, p in model.named_parameters() if not is_exempt(name)]
     exempt = [p for name, p in model.named_parameters() if is_exempt(name)]
     groups: List[Dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
-    shared: Dict[str, Any] = {
-        "lr": config.learning_rate,
-        "betas": (config.beta1, config.beta2),
-        "eps": config.eps,
-        "weight_decay": config.weight_decay,
-    }
+    shared: Dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, momentum=config.momentum, **shared)
+    shared.update(betas=(config.beta1, config.beta2), eps=config.eps)
+    if config.name == "adam":
+        return torch.optim.Adam(groups, **shared)
     if config.name == "lamb":
         groups[1]["trust_ratio"] = False
         return Lamb(groups, bias_correction=config.bias_correction, **shared)
@@ -90,7 +102,8 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> Dic
     tensors = {}
     for name, parameter in model.named_parameters():
         for key, value in optimizer.state.get(parameter, {}).items():
-            tensors[f"{name}/{key}"] = value.detach().clone().contiguous()
+            if value is not None:  # SGD without momentum notes a buffer that is not there
+                tensors[f"{name}/{key}"] = value.detach().clone().contiguous()
     return tensors
 
 

@@ -100,8 +100,8 @@ def set_loss_scaling(optimizer: Any, value: float) -> None:
     velocity = any(group.get("momentum") for group in optimizer.param_groups)
     if velocity and value != optimizer.loss_scaling:
         raise ConfigError(
-            f"the loss scaling of sgd with momentum cannot change from {optimizer.loss_scaling:g} to {value:g} in a "
-            "run: PopTorch stores the velocity multiplied by it. Keep loss_scaling, set momentum 0, or use lamb or adamw"
+            f"the loss scaling of sgd with momentum cannot change from {optimizer.loss_scaling:g} to {value:g}: "
+            "the velocity on the IPU is multiplied by it. Keep loss_scaling, set momentum to 0, or use lamb or adamw"
         )
     optimizer.loss_scaling = value
 
@@ -147,26 +147,34 @@ def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Ten
 
 
 def _refuse_what_would_be_ignored(config: OptimizerConfig) -> None:
+    # Read off popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) of PopTorch, and
+    # willow/src/transforms/clipweightgradientsbynorm.cpp and willow/src/patterns/*decompose.cpp of PopART.
     problems: List[str] = []
-    if config.name == "lamb" and config.max_grad_norm is not None:
+    if not config.bias_correction and config.name in ("adam", "adamw"):
+        # PopTorch takes bias_correction=False of AdamW and hands PopART AdamMode::Adam, which corrects.
         problems.append(
-            f"optimizer.max_grad_norm={config.max_grad_norm:g} with lamb: PopTorch's LAMB has no clipping. "
-            "Set max_grad_norm to null (the trust ratio bounds the update), or use adamw"
-        )
-    if config.name == "adamw" and not config.bias_correction:
-        # PopTorch accepts it, and popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) gives
-        # ADAMW_NO_BIAS the AdamMode::Adam, which corrects.
-        problems.append(
-            "optimizer.bias_correction=false with adamw: PopTorch compiles it with bias correction all the same. "
+            f"optimizer.bias_correction=false with {config.name}: on IPU it corrects all the same. "
             "Set bias_correction to true, or use lamb, which can go without"
         )
-    if config.name == "adam" and not config.bias_correction:
-        problems.append(
-            "optimizer.bias_correction=false with adam: PopTorch's Adam always corrects. "
-            "Set bias_correction to true, or use lamb, which can go without"
-        )
+    if config.max_grad_norm is not None:
+        problem = _clipping_problem(config)
+        if problem:
+            problems.append(f"optimizer.max_grad_norm={config.max_grad_norm:g} with {config.name}: {problem}")
     if problems:
         raise ConfigError("; ".join(problems))
+
+
+def _clipping_problem(config: OptimizerConfig) -> str:
+    """Why PopART would not clip the gradient of the update as torch does; empty where it does."""
+    if config.name == "lamb":
+        return "PopTorch's LAMB has no clipping. Set max_grad_norm to null (the trust ratio bounds the update)"
+    if config.name == "sgd":
+        # The updater of its var update is clipped: the velocity, or the sum of micro-batches times loss scaling.
+        return "PopART clips the scaled velocity, not the gradient. Set max_grad_norm to null, or use adamw"
+    if config.name == "adam" and config.weight_decay:
+        # The L2 penalty is added before the accumulator that clipping looks for.
+        return "PopART clips the gradient with the decay in it. Set weight_decay to 0, or use adamw"
+    return ""
 
 
 def _groups(named_parameters: Iterable[Tuple[str, nn.Parameter]], lamb: bool) -> List[Dict[str, Any]]:
