@@ -1,0 +1,389 @@
+"""PopTorch's optimizers against those of the torch runtimes, on the same toy and the same rows."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, List, Optional, Tuple
+
+import poptorch
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.ipu.optimizers import (
+    load_optimizer_tensors,
+    make_ipu_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+    set_loss_scaling,
+)
+from ipu_model.job import OptimizerConfig
+from ipu_model.optimizers import clip_gradients, make_optimizer
+
+MICRO_BATCHES, ROWS = 2, 4
+RATES = [0.02, 0.04, 0.03, 0.02, 0.05, 0.01, 0.02, 0.03, 0.01, 0.005]
+UPDATES = ["lamb", "lamb-uncorrected", "adamw", "adam", "sgd"]
+
+
+class Inner(nn.Module):
+    """Two matrices, a bias of each, a LayerNorm."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 4)
+        self.LayerNorm = nn.LayerNorm(4)
+        self.dropout = nn.Dropout(dropout)
+        self.second = nn.Linear(4, 3, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.dropout(torch.tanh(self.LayerNorm(self.first(x)))))
+
+
+class Toy(nn.Module):
+    """As the device model does, it holds the model under a name of its own."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.bert_model = Inner(dropout)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return ((self.bert_model(x) - y).float() ** 2).mean()
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return poptorch.identity_loss(self.loss(x, y), reduction="none")
+
+
+def config_of(update: str, **changes: Any) -> OptimizerConfig:
+    name, _, uncorrected = update.partition("-")
+    values: Dict[str, Any] = {"weight_decay": 0.05, "beta2": 0.99, "bias_correction": not uncorrected}
+    return OptimizerConfig(name=name, learning_rate=RATES[0], **{**values, **changes})
+
+
+def toy(dropout: float = 0.0, half: bool = False) -> Toy:
+    torch.manual_seed(0)
+    model = Toy(dropout)
+    return model.half() if half else model
+
+
+def rows(updates: int, size: float = 1.0, half: bool = False) -> List[Tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    drawn = [
+        (torch.randn(MICRO_BATCHES * ROWS, 5, generator=generator), torch.randn(8, 3, generator=generator) * size)
+        for _ in range(updates)
+    ]
+    return [(x.half(), y.half()) for x, y in drawn] if half else drawn
+
+
+class Device:
+    """An executor as the runtime drives it: the rate is set and handed over before every update."""
+
+    def __init__(self, model: Toy, config: OptimizerConfig, half: bool = False) -> None:
+        options = poptorch.Options()
+        options.Training.gradientAccumulation(MICRO_BATCHES)
+        options.showCompilationProgressBar(False)
+        options.randomSeed(3)
+        self.model = model
+        self.optimizer = make_ipu_optimizer(poptorch, config, model.named_parameters(), half)
+        self.executor = poptorch.trainingModel(model, options, optimizer=self.optimizer)
+
+    def update(self, rate: float, batch: Tuple[Tensor, Tensor], scaling: Optional[float] = None) -> None:
+        set_learning_rate(self.optimizer, rate)
+        if scaling is not None:
+            set_loss_scaling(self.optimizer, scaling)
+        self.executor.setOptimizer(self.optimizer)
+        self.executor(*batch)
+
+    def weights(self) -> Dict[str, Tensor]:
+        return {name: p.detach().float().clone() for name, p in self.model.named_parameters()}
+
+
+def train(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:
+    device = Device(toy(), config)
+    for rate, batch in zip(RATES, rows(updates, size)):
+        device.update(rate, batch)
+    return device.weights()
+
+
+def train_with_torch(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:
+    model = toy()
+    optimizer = make_optimizer(config, model)
+    for rate, (x, y) in zip(RATES, rows(updates, size)):
+        optimizer.zero_grad()
+        for part_x, part_y in zip(x.split(ROWS), y.split(ROWS)):
+            (model.loss(part_x, part_y) / MICRO_BATCHES).backward()
+        clip_gradients(list(model.parameters()), config.max_grad_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        optimizer.step()
+    return {name: p.detach() for name, p in model.named_parameters()}
+
+
+def assert_same(found: Dict[str, Tensor], expected: Dict[str, Tensor], tolerance: float) -> None:
+    assert sorted(found) == sorted(expected)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=tolerance, msg=name)
+
+
+def furthest(one: Dict[str, Tensor], other: Dict[str, Tensor]) -> float:
+    return max(float((one[name] - other[name]).abs().max()) for name in one)
+
+
+def compiled_optimizer() -> Dict[str, Any]:
+    record: Dict[str, Any] = poptorch.poptorch_core.getRecord()["executables"][-1]["optimizer"]
+    return record
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
+    config = config_of(update)
+    assert_same(train(config), train_with_torch(config), 1e-5)
+
+
+class Line(nn.Module):
+    """The loss is weight * x, so the gradient is x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([8.0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return poptorch.identity_loss((self.weight * x).sum(), reduction="none")
+
+
+def make_line(config: OptimizerConfig) -> Tuple[Line, Any, Any]:
+    model = Line()
+    optimizer = make_ipu_optimizer(poptorch, config, model.named_parameters(), half=False)
+    options = poptorch.Options()
+    options.showCompilationProgressBar(False)
+    return model, optimizer, poptorch.trainingModel(model, options, optimizer=optimizer)
+
+
+def test_every_update_is_made_with_the_rate_of_its_step() -> None:
+    model, optimizer, executor = make_line(OptimizerConfig("sgd", learning_rate=9.0, weight_decay=0.0, momentum=0.0))
+    found = []
+    for rate in (0.5, 0.25, 0.125, 0.0):
+        set_learning_rate(optimizer, rate)
+        executor.setOptimizer(optimizer)
+        executor(torch.tensor([2.0]))
+        found.append(float(model.weight))
+    assert found == [7.0, 6.5, 6.25, 6.25]  # 8 - 2 * 0.5, - 2 * 0.25, - 2 * 0.125, - 0
+
+
+def test_momentum_and_decay_of_sgd_are_those_worked_out_by_hand() -> None:
+    model, optimizer, executor = make_line(OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5))
+    found = []
+    for _ in range(2):
+        executor.setOptimizer(optimizer)
+        executor(torch.tensor([2.0]))
+        found.append(float(model.weight))
+    # v = 2 + 0.25 * 8 = 4, w = 8 - 0.5 * 4; then v = 0.5 * 4 + 2 + 0.25 * 6 = 5.5, w = 6 - 0.5 * 5.5
+    assert found == [6.0, 3.25]
+
+
+@pytest.mark.parametrize("update", UPDATES)
+def test_loss_scaling_does_not_change_the_weights_in_fp32(update: str) -> None:
+    assert_same(train(config_of(update, loss_scaling=16384.0)), train(config_of(update)), 1e-6)
+
+
+@pytest.mark.parametrize("update", ["lamb", "adamw"])
+def test_loss_scaling_may_change_between_updates(update: str) -> None:
+    device = Device(toy(), config_of(update, loss_scaling=1024.0))
+    for scaling, rate, batch in zip([1024.0, 64.0, 64.0, 16384.0], RATES, rows(4)):
+        device.update(rate, batch, scaling)
+    assert compiled_optimizer()["defaults"]["lossScaling"][1] is False
+    assert_same(device.weights(), train(config_of(update), updates=4), 1e-6)
+
+
+def test_loss_scaling_of_a_velocity_cannot_change() -> None:
+    parameters = list(toy().named_parameters())
+    with_velocity = make_ipu_optimizer(poptorch, config_of("sgd", loss_scaling=64.0), parameters, half=False)
+    set_loss_scaling(with_velocity, 64.0)
+    with pytest.raises(ConfigError, match="cannot change from 64 to 128.*set momentum to 0"):
+        set_loss_scaling(with_velocity, 128.0)
+    without = make_ipu_optimizer(poptorch, config_of("sgd", momentum=0.0), parameters, half=False)
+    set_loss_scaling(without, 128.0)
+    assert without.loss_scaling == 128.0
+    with pytest.raises(ConfigError, match="above 0"):
+        set_loss_scaling(without, 0.0)
+
+
+def test_groups_are_compiled_with_only_the_rate_and_the_loss_scaling_variable() -> None:
+    device = Device(toy(), config_of("lamb", loss_scaling=128.0))
+    device.executor.compile(*rows(1)[0])
+    found = compiled_optimizer()
+    assert found["type"] == "LAMB"
+    assert found["defaults"]["lossScaling"] == [128.0, False]
+    shared = {"beta1": [0.9, True], "beta2": [0.99, True], "eps": [1e-6, True], "learningRate": [0.02, False]}
+    assert found["groups"] == [
+        {**shared, "weightDecay": [0.05, True], "maxWeightNorm": [65500.0, True]},
+        {**shared, "weightDecay": [0.0, True], "maxWeightNorm": [0.0, True]},
+    ]
+    names = [sorted(group) for group in found["parameter_groups"]]
+    assert names == [
+        ["bert_model.first.weight", "bert_model.second.weight"],
+        ["bert_model.LayerNorm.bias", "bert_model.LayerNorm.weight", "bert_model.first.bias"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("update", "kind", "expected"),
+    [
+        ("lamb-uncorrected", "LAMB_NO_BIAS", {"weightDecay": [0.05, True]}),
+        ("adamw", "ADAMW", {"weightDecay": [0.05, True], "eps": [1e-6, True]}),
+        ("adam", "ADAM", {"weightDecay": [0.05, True], "beta2": [0.99, True]}),
+        ("sgd", "SGD2", {"momentum": [0.9, True], "dampening": [0.0, True], "nesterov": [0.0, True]}),
+    ],
+)
+def test_every_optimizer_is_compiled_as_what_it_is_called(update: str, kind: str, expected: Dict[str, Any]) -> None:
+    Device(toy(), config_of(update)).executor.compile(*rows(1)[0])
+    found = compiled_optimizer()
+    assert found["type"] == kind
+    decayed, exempt = found["groups"]
+    assert {name: decayed[name] for name in expected} == expected
+    assert exempt["weightDecay"] == [0.0, True]
+    assert decayed["learningRate"] == exempt["learningRate"] == [0.02, False]
+
+
+@pytest.mark.parametrize("update", ["lamb", "adamw", "adam", "sgd"])
+@pytest.mark.parametrize(
+    ("half", "accumulator", "first", "expected"),
+    [
+        (False, "auto", "auto", (torch.float32, torch.float32)),
+        (True, "auto", "auto", (torch.float16, torch.float16)),
+        (True, "fp16", "fp32", (torch.float16, torch.float32)),
+        (False, "fp16", "auto", (torch.float16, torch.float32)),
+    ],
+)
+def test_precision_of_accumulators_and_moments(
+    update: str, half: bool, accumulator: str, first: str, expected: Tuple[torch.dtype, torch.dtype]
+) -> None:
+    config = config_of(update, accumulator_precision=accumulator, first_moment_precision=first)
+    optimizer = make_ipu_optimizer(poptorch, config, toy().named_parameters(), half)
+    name = "velocity_accum_type" if update == "sgd" else "first_order_momentum_accum_type"
+    assert (optimizer.accum_type, getattr(optimizer, name)) == expected
+    if update != "sgd":
+        assert optimizer.second_order_momentum_accum_type is torch.float32
+
+
+@pytest.mark.parametrize(("update", "decay"), [("adamw", 0.05), ("adam", 0.0)])
+def test_accumulated_gradients_are_clipped_as_torch_clips_them(update: str, decay: float) -> None:
+    # Targets of size 10 make gradients far above the bound, whatever the loss scaling.
+    config = config_of(update, max_grad_norm=0.5, weight_decay=decay, loss_scaling=128.0)
+    clipped = train(config, size=10.0)
+    assert compiled_optimizer()["max_grad_norm"] == 0.5
+    assert_same(clipped, train_with_torch(config, size=10.0), 1e-5)
+    free = train(config_of(update, weight_decay=decay), size=10.0)
+    assert furthest(clipped, free) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("update", "changes", "message"),
+    [
+        ("lamb", {"max_grad_norm": 1.0}, "max_grad_norm=1 with lamb.*null"),
+        ("sgd", {"max_grad_norm": 1.0}, "max_grad_norm=1 with sgd.*velocity"),
+        ("adam", {"max_grad_norm": 1.0}, "max_grad_norm=1 with adam.*weight_decay to 0"),
+        ("adamw-uncorrected", {}, "bias_correction=false with adamw.*use lamb"),
+        ("adam-uncorrected", {"max_grad_norm": 2.0}, "bias_correction=false with adam.*max_grad_norm=2"),
+    ],
+)
+def test_what_the_ipu_would_do_otherwise_is_refused(update: str, changes: Dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make_ipu_optimizer(poptorch, config_of(update, **changes), toy().named_parameters(), half=False)
+
+
+def test_frozen_parameters_are_in_no_group_and_an_empty_group_is_left_out() -> None:
+    model = toy()
+    model.bert_model.second.weight.requires_grad_(False)
+    model.bert_model.first.weight.requires_grad_(False)
+    optimizer = make_ipu_optimizer(poptorch, config_of("lamb"), model.named_parameters(), half=False)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [3]
+    assert optimizer.param_groups[0]["weight_decay"] == 0.0
+
+
+def checkpoint(device: Device) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], List[int]]:
+    weights = {name: p.detach().clone() for name, p in device.model.state_dict().items()}
+    return weights, optimizer_tensors(device.optimizer), list(device.executor.rng_state)
+
+
+@pytest.mark.parametrize("after_compiling", [False, True])
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("update", ["lamb", "adamw"])
+def test_a_run_cut_after_five_updates_ends_as_one_that_was_not(update: str, half: bool, after_compiling: bool) -> None:
+    config = config_of(update, loss_scaling=64.0)
+    batches = rows(10, half=half)
+    whole, first = Device(toy(0.3, half), config, half), Device(toy(0.3, half), config, half)
+    for rate, batch in zip(RATES, batches):
+        whole.update(rate, batch)
+    for rate, batch in zip(RATES[:5], batches):
+        first.update(rate, batch)
+    weights, state, randomness = checkpoint(first)
+    assert state and all(key.split("/")[0] in ("ipu_state", "ipu_param") for key in state)
+
+    second = Device(toy(0.3, half), config, half)
+    if after_compiling:  # also over another state
+        second.update(0.5, batches[9])
+        second.executor.load_state_dict(copy.deepcopy(weights))
+    else:
+        second.model.load_state_dict(copy.deepcopy(weights))
+    load_optimizer_tensors(poptorch, second.optimizer, state)
+    set_learning_rate(second.optimizer, RATES[5])
+    second.executor.setOptimizer(second.optimizer)
+    if not after_compiling:
+        second.executor.compile(*batches[5])
+    second.executor.rng_state = randomness
+    for rate, batch in zip(RATES[5:], batches[5:]):
+        second.update(rate, batch)
+
+    ends, expected = second.weights(), whole.weights()
+    for name in expected:
+        assert torch.equal(ends[name], expected[name]), name
+    again, once = optimizer_tensors(second.optimizer), optimizer_tensors(whole.optimizer)
+    assert sorted(again) == sorted(once)
+    for name in once:
+        assert torch.equal(again[name], once[name]) and again[name].dtype == once[name].dtype, name
+
+
+def test_state_is_given_back_bit_for_bit_before_the_first_compile() -> None:
+    trained = Device(toy(), config_of("lamb"))
+    trained.update(0.1, rows(1)[0])
+    state = optimizer_tensors(trained.optimizer)
+    fresh = Device(toy(), config_of("lamb"))
+    assert optimizer_tensors(fresh.optimizer) == {}
+    load_optimizer_tensors(poptorch, fresh.optimizer, state)
+    found = optimizer_tensors(fresh.optimizer)
+    assert sorted(found) == sorted(state)
+    assert all(torch.equal(found[name], state[name]) for name in state)
+    assert any(name.startswith("ipu_state/") and value.abs().sum() > 0 for name, value in found.items())
+
+
+def test_loading_a_state_does_not_take_back_the_rate() -> None:
+    config = OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.0, momentum=0.0)
+    _, optimizer, executor = make_line(config)
+    executor(torch.tensor([2.0]))
+    state = optimizer_tensors(optimizer)
+    model, other, executor = make_line(config)
+    load_optimizer_tensors(poptorch, other, state)
+    set_learning_rate(other, 0.25)
+    executor.setOptimizer(other)
+    executor(torch.tensor([2.0]))
+    assert float(model.weight) == 7.5  # 8 - 2 * 0.25
+
+
+def test_a_state_of_another_runtime_is_refused() -> None:
+    optimizer = make_ipu_optimizer(poptorch, config_of("lamb"), toy().named_parameters(), half=False)
+    with pytest.raises(CheckpointError, match="exp_avg, which is not of an IPU"):
+        load_optimizer_tensors(poptorch, optimizer, {"bert.pooler.dense.weight/exp_avg": torch.zeros(1)})
+    plain = torch.optim.SGD(toy().parameters(), lr=0.1)
+    with pytest.raises(CheckpointError, match="SGD is no optimizer of PopTorch"):
+        load_optimizer_tensors(poptorch, plain, {})
+
+
+def test_poptorch_has_nothing_to_complain_of(capfd: pytest.CaptureFixture[str]) -> None:
+    device = Device(toy(), config_of("lamb"))
+    for rate, batch in zip(RATES, rows(2)):
+        device.update(rate, batch)
+    load_optimizer_tensors(poptorch, device.optimizer, optimizer_tensors(device.optimizer))
+    device.update(RATES[2], rows(3)[2])
+    printed = capfd.readouterr()
+    assert "gnoring" not in printed.err + printed.out
