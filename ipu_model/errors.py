@@ -4,9 +4,10 @@
     |-- ConfigError        the job cannot be run as stated: what was found, what is required, which knob
     |-- RowsError          the row folder is damaged, of another schema, or of another tokenizer
     |-- CheckpointError    a checkpoint or model folder cannot be used
-    `-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
+    |-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
+    `-- IpuFailure         PopTorch or the IPUs failed: what happened, which knob, where the full text is
 
-`python -m ipu_model` turns the first three into exit code 2 and the last into exit code 1.
+`python -m ipu_model` turns the first three into exit code 2 and the others into exit code 1.
 """
 
 from __future__ import annotations
@@ -55,3 +56,7 @@ class NonFiniteLoss(DeviceJobError):
             "(warmup_fraction), set max_grad_norm, or use precision fp32; then run again: it continues "
             "from the last checkpoint."
         )
+
+
+class IpuFailure(DeviceJobError):
+    """PopTorch, Poplar or the IPUs failed while compiling or running; ipu/failures.py words it."""

@@ -1,0 +1,158 @@
+"""While a program is compiled: a line of progress, and an end when it takes too long.
+
+Compiling is native code that takes minutes to tens of minutes, cannot be interrupted, and has been seen to stay
+at 84 % for 70 minutes without a word (graphcore/poptorch issue 8).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Iterator, Mapping, Optional, TextIO
+
+from ipu_model.errors import ConfigError
+from ipu_model.progress import Emit
+
+TIMEOUT_VARIABLE = "PODIUM_COMPILE_TIMEOUT"
+DEFAULT_TIMEOUT = 7200.0
+"""Seconds. BERT-large was seen to take 10 to 30 minutes."""
+GRACE = 30.0
+"""Seconds after which the C timer ends a process whose compiler never let Python run."""
+FAILED = 1
+PERCENT = re.compile(r"(\d+)%\|")
+"""How tqdm writes the share in PopTorch's bar: `Graph compilation:  45%|####  | 45/100`."""
+
+
+def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
+    """Seconds that a compilation may take, from PODIUM_COMPILE_TIMEOUT; None for no limit.
+
+    Raises:
+        ConfigError: not a number of seconds.
+    """
+    text = environ.get(TIMEOUT_VARIABLE)
+    if text is None or text == "":
+        return DEFAULT_TIMEOUT
+    if not re.fullmatch(r"\d+(\.\d+)?", text):
+        raise ConfigError(f"{TIMEOUT_VARIABLE}={text!r} must be a number of seconds, for example 3600; 0 for no limit")
+    return float(text) or None
+
+
+@contextlib.contextmanager
+def watching(
+    emit: Emit, timeout_seconds: Optional[float], every: float = 15.0, what: str = "the program",
+    log: Optional[Path] = None,
+) -> Iterator[None]:  # fmt: skip
+    """Say every `every` seconds how far compiling `what` is; end the process when it takes too long.
+
+    PopTorch has no public way to receive its progress, but it shows a tqdm bar on sys.stderr: the share is read
+    from there. SIGTERM and Ctrl-C end the process at once meanwhile, as nothing of it could be saved yet.
+
+    Args:
+        emit: Takes the events.
+        timeout_seconds: From compile_timeout; None for no limit.
+        log: File that an error of PopTorch would point to.
+    """
+    bar = _Bar(sys.stderr)
+    ended = threading.Event()
+    watch = threading.Thread(target=_watch, args=(emit, timeout_seconds, every, what, log, bar, ended), daemon=True)
+    backstop = timeout_seconds is not None and _has_descriptor(sys.stderr)
+    if backstop and timeout_seconds is not None:
+        faulthandler.dump_traceback_later(timeout_seconds + GRACE, exit=True, file=sys.stderr)
+    with _default_signals(), contextlib.redirect_stderr(bar):
+        watch.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            watch.join()
+            if backstop:
+                faulthandler.cancel_dump_traceback_later()
+
+
+class _Bar(io.TextIOBase):
+    """Stands in for sys.stderr: takes the share from PopTorch's bar and passes everything else on."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self.percent: Optional[int] = None
+
+    def write(self, text: str) -> int:
+        found = PERCENT.findall(text)
+        if found:
+            self.percent = int(found[-1])
+            return len(text)
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
+def _watch(
+    emit: Emit, timeout: Optional[float], every: float, what: str, log: Optional[Path], bar: _Bar,
+    ended: threading.Event,
+) -> None:  # fmt: skip
+    started = time.monotonic()
+    while True:
+        elapsed = time.monotonic() - started
+        if timeout is not None and elapsed >= timeout:
+            emit("error", type="CompileTimeout", text=_too_long(what, timeout, bar.percent, log))
+            # Native code cannot be interrupted, and exit handlers would wait for it.
+            sys.stdout.flush()
+            bar.flush()
+            os._exit(FAILED)
+        pause = every if timeout is None else min(every, timeout - elapsed)
+        if ended.wait(pause):
+            return
+        share = "" if bar.percent is None else f", {bar.percent} %"
+        emit("message", text=f"compiling {what}: {in_words(time.monotonic() - started)}{share}")
+
+
+def _too_long(what: str, timeout: float, percent: Optional[int], log: Optional[Path]) -> str:
+    where = "" if percent is None else f"; it stood at {percent} %"
+    seen = "" if log is None else f" What was logged: {log}."
+    return (
+        f"compiling {what} did not end within {in_words(timeout)}{where}. If it was still moving, set "
+        f"{TIMEOUT_VARIABLE} (seconds; 0 for no limit) higher; if not, place fewer layers on each IPU "
+        f"(layers_per_ipu), lower micro_batch_size, and run with POPTORCH_LOG_LEVEL=DEBUG to see where it stops.{seen}"
+    )
+
+
+def in_words(seconds: float) -> str:
+    """2 h 05 min, 2 min 15 s or 15 s."""
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes >= 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+@contextlib.contextmanager
+def _default_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end the process: Python's own handlers would run only after the compiler returns."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _has_descriptor(stream: TextIO) -> bool:
+    try:
+        stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return False
+    return True
