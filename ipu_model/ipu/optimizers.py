@@ -122,8 +122,9 @@ def optimizer_tensors(optimizer: Any) -> Dict[str, Tensor]:
 def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Tensor]) -> None:
     """Put back what optimizer_tensors gave, before the first compile or after it.
 
-    PopTorch uploads it when it next attaches or runs. The rate and loss scaling used on the device are not
-    taken from it but from the optimizer's attributes, as ever.
+    PopTorch uploads it when it next attaches or runs. The rate and loss scaling the device works with are not
+    among it: those of the optimizer's attributes are, as ever (PopART's Devicex resets its scalars from the
+    optimizer whenever it loads the engine). Set the attributes as well.
 
     Raises:
         CheckpointError: not the state of an IPU optimizer.
@@ -142,7 +143,8 @@ def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Ten
             )
         parts[part][name] = value.detach().clone()
     if tensors:
-        # Not load_state_dict: torch's half of it copies everything twice and adds defaults that PopTorch then warns of.
+        # Not load_state_dict: torch's half of it copies everything once more and, to LAMB, adds a default
+        # (differentiable) that PopTorch then warns of as ignored.
         optimizer.set_state_dict(parts)
 
 
