@@ -1,4 +1,4 @@
-"""LAMB and AdamW against plain per-tensor references, and clipping by the global norm."""
+"""LAMB, AdamW, Adam and SGD against plain per-tensor references, and clipping by the global norm."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from ipu_model.errors import ConfigError
 from ipu_model.job import OptimizerConfig
 from ipu_model.lamb import Lamb
 from ipu_model.optimizers import clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
@@ -71,6 +72,47 @@ def test_ten_updates_follow_the_plain_reference(name: str, corrected: bool) -> N
         torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_ten_updates_with_an_l2_penalty_follow_the_plain_reference(name: str) -> None:
+    torch.manual_seed(0)
+    model = Small()
+    config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.05, momentum=0.8, **SETTINGS)
+    optimizer = make_optimizer(config, model)
+    expected = {n: p.detach().double().clone() for n, p in model.named_parameters()}
+    memory: Dict[str, Dict[str, Tensor]] = {n: {} for n in expected}
+    for step, gradients in enumerate(gradients_of(model, 10), start=1):
+        for (n, parameter), gradient in zip(model.named_parameters(), gradients):
+            parameter.grad = gradient.clone()
+            exempt = n in ("second.bias", "LayerNorm.weight", "LayerNorm.bias")
+            penalised = gradient.double() + (0.0 if exempt else 0.05) * expected[n]
+            if name == "adam":
+                expected[n] = reference_update(expected[n], penalised, memory[n], step, 0.1, 0.0, True, ratio=False)
+            else:
+                memory[n]["v"] = 0.8 * memory[n].get("v", torch.zeros_like(penalised)) + penalised
+                expected[n] = expected[n] - 0.1 * memory[n]["v"]
+        optimizer.step()
+    for n, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)
+
+
+def test_two_updates_of_a_hand_worked_velocity() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 8.0)
+    optimizer = make_optimizer(OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5), model)
+    found = []
+    for _ in range(2):
+        model.weight.grad = torch.tensor([[2.0]])
+        optimizer.step()
+        found.append(float(model.weight.detach()))
+    # v = 2 + 0.25 * 8 = 4, w = 8 - 0.5 * 4; then v = 0.5 * 4 + 2 + 0.25 * 6 = 5.5, w = 6 - 0.5 * 5.5
+    assert found == [6.0, 3.25]
+
+
+def test_adam_without_bias_correction_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Adam always corrects.*adamw or lamb"):
+        make_optimizer(OptimizerConfig("adam", bias_correction=False), Small())
+
+
 def test_the_trust_ratio_of_a_hand_worked_tensor() -> None:
     # One step without correction: m = 0.1 g, v = 0.01 g^2, so the direction is sign(g) and its norm sqrt(2).
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))  # norm 5
@@ -111,11 +153,13 @@ def test_gradients_under_the_bound_and_without_a_bound_stay() -> None:
     assert parameter.grad.tolist() == [3.0, 4.0]
 
 
-@pytest.mark.parametrize("name", ["lamb", "adamw"])
-def test_an_optimizer_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "momentum"), [("lamb", 0.9), ("adamw", 0.9), ("adam", 0.9), ("sgd", 0.9), ("sgd", 0.0)]
+)
+def test_an_optimizer_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str, momentum: float) -> None:
     torch.manual_seed(0)
     model, copy = Small(), Small()
-    config = OptimizerConfig(name=name, learning_rate=0.1)
+    config = OptimizerConfig(name=name, learning_rate=0.1, momentum=momentum)
     optimizer, other = make_optimizer(config, model), make_optimizer(config, copy)
     gradients = gradients_of(model, 3)
 
