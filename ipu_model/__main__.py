@@ -6,17 +6,19 @@ Exit codes: 0 done; 1 diverged, or a file could not be written; 2 the job cannot
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import os
 import sys
 from pathlib import Path
-from typing import List, TextIO
+from typing import Any, List, TextIO
 
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
+from ipu_model.ipu.instances import current
 from ipu_model.job import Job
 from ipu_model.process import TERMINATED, StopRequest, Terminated, die_with_parent, limit_spinning, only_one
-from ipu_model.progress import Progress
+from ipu_model.progress import Emit, Progress
 
 USAGE = 2
 FAILED = 1
@@ -25,12 +27,16 @@ FAILED = 1
 def main() -> int:
     """Run the job named on the command line; returns the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
-    emit = Progress(_protocol_stream())
+    emit: Emit = Progress(_protocol_stream())
     stop = StopRequest()
     stop.listen()
     try:
         die_with_parent()
         job = read_job(sys.argv[1:])
+        instances = current(os.environ)
+        if not instances.is_writer:
+            # It trains along, in a folder of its own; what there is to say or to write is instance 0's.
+            emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
         with only_one(Path(job.run_folder)):
             limit_spinning()
             # torch is imported here, after the job was found readable and the folder free.
@@ -39,7 +45,7 @@ def main() -> int:
 
             keep_freed_memory()
             set_threads(os.environ.get("PODIUM_THREADS"))
-            run_job(job, emit, stop)
+            run_job(job, emit, stop, instances)
     except Terminated:
         emit("message", text="stopped on request; run the job again to continue")
         return TERMINATED
@@ -55,6 +61,12 @@ def main() -> int:
         emit("error", type=type(error).__name__, text=text)
         return FAILED
     return 0
+
+
+def _say_nothing(event: str, **fields: Any) -> None:
+    """Progress of an instance that does not write; errors reach its stderr."""
+    if event == "error":
+        sys.stderr.write(f"{fields['type']}: {fields['text']}\n")
 
 
 def read_job(arguments: List[str]) -> Job:

@@ -53,10 +53,11 @@ class Checkpoints:
         run_folder: Held by this process (process.only_one).
         fingerprint: Of the run that writes and reads here.
         emit: Told of checkpoints that are left out, and why.
+        writer: False for the processes that train along with another one, which writes for all.
     """
 
-    def __init__(self, run_folder: Path, fingerprint: Fingerprint, emit: Emit) -> None:
-        self._folder, self._fingerprint, self._emit = Path(run_folder), fingerprint, emit
+    def __init__(self, run_folder: Path, fingerprint: Fingerprint, emit: Emit, writer: bool = True) -> None:
+        self._folder, self._fingerprint, self._emit, self._writer = Path(run_folder), fingerprint, emit, writer
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write one, then remove all but the newest KEPT.
@@ -65,6 +66,8 @@ class Checkpoints:
             OSError: disk full or not writable; the checkpoints before it stay.
         """
         path = self._folder / f"step-{checkpoint.step:08d}"
+        if not self._writer:
+            return path
         with new_folder(path) as partial:
             save_tensors(partial / MODEL, checkpoint.model)
             save_tensors(partial / OPTIMIZER, checkpoint.optimizer)
@@ -87,7 +90,8 @@ class Checkpoints:
         Raises:
             CheckpointError: it was made for another run; the message lists what differs.
         """
-        self._clear_partial()
+        if self._writer:
+            self._clear_partial()
         for path in self._paths():
             try:
                 state = _verified_state(path)

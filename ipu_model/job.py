@@ -83,7 +83,7 @@ class OptimizerConfig:
     momentum: float = 0.9
     """Of sgd; the others have their betas."""
     loss_scaling: float = 1.0
-    """Factor on the loss so that fp16 gradients do not vanish; divided out again before the update. Only ipu has fp16."""
+    """Factor on the loss so that fp16 gradients do not vanish; divided out before the update. Only ipu has fp16."""
     accumulator_precision: str = "auto"
     """Of the accumulated gradients on ipu: fp32, fp16, or auto, the precision of the job."""
     first_moment_precision: str = "auto"

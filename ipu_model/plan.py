@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, Dict
+from dataclasses import dataclass, field
+from typing import Any, Dict, Optional, Protocol
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.job import BatchGeometry, Job, ScheduleConfig
@@ -44,9 +44,19 @@ class Plan:
     warmup_updates: int
     epochs: float
     """Passes over the rows, rounded to four digits."""
+    rows_per_call: int = 0
+    """Rows that predict hands to the device at a time."""
+    updates_per_call: int = 1
+    """Updates with one learning rate between two looks at the device; 1 everywhere but on IPU."""
+    device: Dict[str, Any] = field(default_factory=dict)
+    """What only the device has: on IPU placement, config and numbers of IPUs."""
 
     def as_dict(self) -> Dict[str, Any]:
         return dataclasses.asdict(self)
+
+
+MICRO_BATCHES_PER_CALL = 4
+"""Of predict on CPU: without a backward pass nothing is kept, so four times the rows of training fit."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,29 @@ class Division:
     rows_per_update: int
     micro_batch_size: int
     gradient_accumulation_steps: int
+
+
+class DevicePlan(Protocol):
+    """What a device that is compiled for decides of the plan."""
+
+    @property
+    def division(self) -> Division:
+        """The rows of one update."""
+
+    @property
+    def replicas(self) -> int:
+        """Data-parallel copies of the model."""
+
+    @property
+    def updates_per_call(self) -> int:
+        """Updates between two looks at the device."""
+
+    @property
+    def rows_per_call(self) -> int:
+        """Rows of one call of predict."""
+
+    def as_dict(self) -> Dict[str, Any]:
+        """The rest, as plain data."""
 
 
 def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
@@ -77,24 +110,36 @@ def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
     return Division(accumulation * micro_batch * replicas, micro_batch, accumulation)
 
 
-def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int) -> int:
-    """Updates of the whole run; epochs are rounded to whole updates, at least one.
+def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per_call: int = 1) -> int:
+    """Updates of the whole run; epochs are rounded to whole calls of `per_call` updates, at least one.
 
     Raises:
-        ConfigError: negative steps or no epochs.
+        ConfigError: negative steps, steps that no whole number of calls makes, or no epochs.
     """
     if schedule.steps is not None:
         if schedule.steps < 0:
             raise ConfigError(f"schedule.steps={schedule.steps} must be at least 0")
+        if schedule.steps % per_call:
+            below = schedule.steps - schedule.steps % per_call
+            raise ConfigError(
+                f"schedule.steps={schedule.steps} is no whole number of calls of device_iterations={per_call} updates: "
+                f"set steps to {below} or {below + per_call}, or device_iterations to 1"
+            )
         return schedule.steps
     epochs = schedule.epochs or 0.0
     if epochs <= 0:
         raise ConfigError(f"schedule.epochs={schedule.epochs} must be above 0; to save an untrained model use steps: 0")
-    return max(1, round(epochs * rows / rows_per_update))
+    return max(1, round(epochs * rows / rows_per_update / per_call)) * per_call
 
 
-def make_plan(job: Job, manifest: Manifest, runtime: Choice, precision: Choice) -> Plan:
+def make_plan(
+    job: Job, manifest: Manifest, runtime: Choice, precision: Choice,
+    device: Optional[DevicePlan] = None,
+) -> Plan:  # fmt: skip
     """Resolve a job against its rows.
+
+    Args:
+        device: What the device decides of the plan, where it does.
 
     Raises:
         RowsError: there are no rows, or fewer than one update needs.
@@ -103,10 +148,11 @@ def make_plan(job: Job, manifest: Manifest, runtime: Choice, precision: Choice) 
     if manifest.rows < 1 or manifest.sequences < 1:
         raise RowsError(f"{job.rows} holds no rows: there is nothing to {job.kind} on; check the step that made them")
     factor = manifest.packing_factor
-    division = divide(job.geometry, factor)
+    division = divide(job.geometry, factor) if device is None else device.division
+    per_call = 1 if device is None else device.updates_per_call
     updates, warmup = 0, 0
     if job.schedule is not None and job.kind != "predict":
-        updates = count_updates(job.schedule, manifest.rows, division.rows_per_update)
+        updates = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
         warmup = round(updates * job.schedule.warmup_fraction)
         if division.rows_per_update > manifest.rows and updates:
             raise RowsError(_too_few_rows(job, manifest, division))
@@ -124,10 +170,13 @@ def make_plan(job: Job, manifest: Manifest, runtime: Choice, precision: Choice) 
         rows_per_update=division.rows_per_update,
         micro_batch_size=division.micro_batch_size,
         gradient_accumulation_steps=division.gradient_accumulation_steps,
-        replication_factor=job.geometry.replication_factor,
+        replication_factor=job.geometry.replication_factor if device is None else device.replicas,
         updates=updates,
         warmup_updates=warmup,
         epochs=round(updates * division.rows_per_update / manifest.rows, 4),
+        updates_per_call=per_call,
+        rows_per_call=division.micro_batch_size * MICRO_BATCHES_PER_CALL if device is None else device.rows_per_call,
+        device={} if device is None else device.as_dict(),
     )
 
 

@@ -24,15 +24,14 @@ LOGITS_SCHEMA = pa.schema(
         pa.field("end_logits", pa.list_(pa.float32()), nullable=False),
     ]
 )
-MICRO_BATCHES_PER_CALL = 4
-"""Without a backward pass nothing is kept, so four times the rows of training fit."""
 FEATURES_PER_RECORD_BATCH = 1024
 
 
-def predict(
-    runtime: Runtime, rows: RowFolder, micro_batch_size: int, output: Path, emit: Emit, stop: StopRequest
-) -> Totals:
+def predict(runtime: Runtime, rows: RowFolder, size: int, output: Path, emit: Emit, stop: StopRequest) -> Totals:
     """Write the logits of all features to the Arrow IPC file `output`, which appears whole.
+
+    Args:
+        size: Rows of one call.
 
     Raises:
         RowsError: a feature is missing or there twice.
@@ -40,7 +39,7 @@ def predict(
     """
     totals, started = Totals(), time.perf_counter()
     found: Dict[int, AnswerLogits] = {}
-    size, told = micro_batch_size * MICRO_BATCHES_PER_CALL, started
+    told = started
     for start in range(0, len(rows), size):
         stop.check()
         batch = rows.take(np.arange(start, min(start + size, len(rows))))

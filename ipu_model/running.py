@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any, Dict, Optional
 
-import numpy
+import numpy as np
 import pyarrow
 import safetensors
 import torch
@@ -16,6 +16,7 @@ from ipu_model.checkpoint import Checkpoints, Fingerprint
 from ipu_model.data import RowFolder, UpdateRows
 from ipu_model.files import new_folder, write_text
 from ipu_model.history import History
+from ipu_model.ipu.instances import Instances
 from ipu_model.job import Job, JobResult, ModelConfig
 from ipu_model.losses import LOSS_PARTS
 from ipu_model.model_folder import Origin, read_model, write_model
@@ -24,15 +25,18 @@ from ipu_model.prediction import predict
 from ipu_model.preparation import architecture, check_job, check_tokenizer, make_fingerprint, make_model
 from ipu_model.process import StopRequest, peak_memory_mb
 from ipu_model.progress import Emit
-from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime
+from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.training import Pace, Totals, train
 
 RESULT = "result.json"
 ROW_KINDS = {"pretraining": "pretrain", "question_answering": "question_answering"}
 
 
-def run_job(job: Job, emit: Emit, stop: StopRequest) -> JobResult:
+def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instances] = None) -> JobResult:
     """Train or predict, write the output, then result.json.
+
+    Args:
+        instances: This process among those that train together; alone by default.
 
     Raises:
         ConfigError, RowsError, CheckpointError: the job cannot be run as stated.
@@ -47,36 +51,46 @@ def run_job(job: Job, emit: Emit, stop: StopRequest) -> JobResult:
     config = architecture(job, base)
     rows = RowFolder(Path(job.rows), ROW_KINDS[job.head], config)
     check_tokenizer(rows, base)
-    device = choose_runtime(job.runtime)
-    plan = make_plan(job, rows.manifest, device, choose_precision(job.precision, device.value))
+    chosen = choose_runtime(job.runtime)
+    precision = choose_precision(job.precision, chosen.value)
+    instances = instances or Instances()
+    device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
+    plan = make_plan(job, rows.manifest, chosen, precision, device)
     emit("plan", **plan.as_dict())
-    runtime = make_runtime(plan, job, make_model(job, config, base, emit))
+    runtime = make_runtime(plan, job, make_model(job, config, base, emit), config, device, emit)
     try:
-        if job.kind == "predict":
+        if job.compile_only:
+            result = _compile_only(job, plan, rows, runtime)
+        elif job.kind == "predict":
             result = _predict(job, plan, rows, runtime, emit, stop)
         else:
             fingerprint = make_fingerprint(job, plan, config, rows, base)
-            result = _train(job, plan, config, rows, runtime, fingerprint, emit, stop)
+            result = _train(job, plan, config, rows, runtime, fingerprint, instances, emit, stop)
     finally:
         runtime.close()
     write_text(Path(job.run_folder) / RESULT, result.to_json())
     return result
 
 
+def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> JobResult:
+    """The program is in the cache afterwards; nothing else is written."""
+    return _result(job, plan, Totals(), compiling=_compile(runtime, job, rows, plan))
+
+
 def _predict(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, stop: StopRequest) -> JobResult:
-    totals = predict(runtime, rows, plan.micro_batch_size, Path(job.output), emit, stop)
+    compile_seconds = _compile(runtime, job, rows, plan)
+    totals = predict(runtime, rows, plan.rows_per_call, Path(job.output), emit, stop)
     emit("saved", path=job.output)
-    return _result(job, plan, totals)
+    return _result(job, plan, totals, compiling=compile_seconds)
 
 
 def _train(
     job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, runtime: Runtime, fingerprint: Fingerprint,
-    emit: Emit, stop: StopRequest,
+    instances: Instances, emit: Emit, stop: StopRequest,
 ) -> JobResult:  # fmt: skip
     assert job.optimizer is not None  # job.py requires it
     run_folder = Path(job.run_folder)
-    compile_seconds = _compile(runtime, rows, plan, job.seed)
-    checkpoints = Checkpoints(run_folder, fingerprint, emit)
+    checkpoints = Checkpoints(instances.shared_folder(run_folder), fingerprint, emit, instances.is_writer)
     saved = checkpoints.latest()
     first_step = 0
     if saved is not None:
@@ -85,23 +99,29 @@ def _train(
         runtime.load_optimizer_state(saved.optimizer)
         runtime.load_rng_state(saved.device_rng)
         emit("message", text=f"continuing after update {first_step} of {plan.updates}")
+    compile_seconds = _compile(runtime, job, rows, plan) if first_step < plan.updates else 0.0
     history = History(run_folder, LOSS_PARTS[job.head], first_step, saved.history if saved is not None else None)
     pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
     totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, first_step, checkpoints, history,
                    emit, stop)  # fmt: skip
-    origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)
-    with new_folder(Path(job.output)) as partial:
-        write_model(partial, job.head, config, runtime.state_dict(), origin)
-    emit("saved", path=job.output)
-    checkpoints.remove_all()
+    weights = runtime.state_dict()
+    if instances.is_writer:
+        origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)
+        with new_folder(Path(job.output)) as partial:
+            write_model(partial, job.head, config, weights, origin)
+        emit("saved", path=job.output)
+        checkpoints.remove_all()
     return _result(job, plan, totals, history, first_step, compile_seconds)
 
 
-def _compile(runtime: Runtime, rows: RowFolder, plan: Plan, seed: int) -> float:
-    """Fail in the first minute: the first batch goes through compile before anything is trained."""
+def _compile(runtime: Runtime, job: Job, rows: RowFolder, plan: Plan) -> float:
+    """Fail in the first minute: the first batch goes through compile before anything is run; seconds it took."""
     started = time.perf_counter()
-    if plan.updates:
-        runtime.compile(rows.take(UpdateRows(len(rows), plan.rows_per_update, seed)(0)))
+    if job.kind == "predict":
+        runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
+    elif plan.updates:
+        order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
+        runtime.compile(rows.take(np.concatenate([order(step) for step in range(plan.updates_per_call)])))
     return time.perf_counter() - started
 
 
@@ -115,7 +135,7 @@ def _result(
         runtime=plan.runtime,
         runtime_reason=plan.runtime_reason,
         precision=plan.precision,
-        steps=plan.updates,
+        steps=0 if job.compile_only else plan.updates,
         resumed_from_step=first_step,
         final_loss=losses.pop("loss", None),
         final_losses=losses,
@@ -128,7 +148,7 @@ def _result(
         versions={
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "numpy": numpy.__version__,
+            "numpy": np.__version__,
             "pyarrow": pyarrow.__version__,
             "safetensors": safetensors.__version__,
         },

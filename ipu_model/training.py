@@ -6,6 +6,8 @@ import math
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from ipu_model.checkpoint import Checkpoint, Checkpoints
 from ipu_model.data import RowFolder, UpdateRows
 from ipu_model.errors import NonFiniteLoss
@@ -47,27 +49,34 @@ def train(
     """
     totals, order = Totals(), UpdateRows(len(rows), plan.rows_per_update, seed)
     started, window_tokens, window_started = time.perf_counter(), 0, time.perf_counter()
-    for step in range(first_step, plan.updates):
-        batch = rows.take(order(step))
+    per_call = plan.updates_per_call
+    for step in range(first_step, plan.updates, per_call):
+        batch = rows.take(np.concatenate([order(x) for x in range(step, step + per_call)]))
         rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate)
         metrics = runtime.train_step(batch, rate)
         if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
-            raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), gradient_norm=metrics.gradient_norm)
-        done, now = step + 1, time.perf_counter()
+            raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling,
+                                metrics.gradient_norm)  # fmt: skip
+        done, now = step + per_call, time.perf_counter()
         totals.sequences += metrics.sequences
         totals.real_tokens += metrics.real_tokens
         window_tokens += metrics.real_tokens
         totals.seconds = now - started
         history.add(metrics.loss, metrics.parts)
-        if done % pace.log_every == 0 or done == plan.updates:
+        if _due(done, per_call, pace.log_every) or done == plan.updates:
             means = history.close_window(done, rate)
             eta = totals.seconds / (done - first_step) * (plan.updates - done)
             emit("step", step=done, steps=plan.updates, learning_rate=rate, eta_seconds=round(eta, 1),
                  real_tokens_per_second=round(window_tokens / (now - window_started), 1), **means)  # fmt: skip
             window_tokens, window_started = 0, now
-        if stop.requested or (pace.checkpoint_every and done % pace.checkpoint_every == 0):
+        if stop.requested or _due(done, per_call, pace.checkpoint_every):
             path = checkpoints.save(Checkpoint(done, runtime.state_dict(), runtime.optimizer_state(),
                                                runtime.rng_state(), history.state()))  # fmt: skip
             emit("saved", path=str(path))
         stop.check()
     return totals
+
+
+def _due(done: int, per_call: int, every: int) -> bool:
+    """Whether the call that ended with update `done` reached a multiple of `every`; never for 0."""
+    return bool(every) and done // every > (done - per_call) // every

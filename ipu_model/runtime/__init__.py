@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
 from dataclasses import dataclass
-from typing import Dict, List, Optional, Protocol
+from typing import TYPE_CHECKING, Dict, List, Optional, Protocol
 
 import numpy as np
 from torch import Tensor, nn
 
 from ipu_model.data import Batch
 from ipu_model.errors import ConfigError
-from ipu_model.job import Job, OptimizerConfig
+from ipu_model.job import Job, ModelConfig, OptimizerConfig
 from ipu_model.plan import Choice, Plan
+from ipu_model.progress import Emit
+from ipu_model.rows import Manifest
+
+if TYPE_CHECKING:
+    from ipu_model.ipu.instances import Instances
+    from ipu_model.ipu.planning import IpuPlan
 
 
 @dataclass(frozen=True)
@@ -26,6 +34,8 @@ class StepMetrics:
     real_tokens: int
     gradient_norm: Optional[float]
     """Before clipping; None where the device does not tell."""
+    loss_scaling: Optional[float] = None
+    """Of fp16 gradients; None where there is none."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +62,10 @@ class Runtime(Protocol):
         """
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
-        """One optimizer update over all rows of the batch."""
+        """One host call over all rows of the batch: one update, or on IPU `plan.updates_per_call` of them.
+
+        The figures are those of the update, or means over the updates of the call.
+        """
 
     def predict(self, batch: Batch) -> List[AnswerLogits]:
         """Logits of every feature in the batch, dropout off."""
@@ -85,11 +98,19 @@ def choose_runtime(requested: str) -> Choice:
     Raises:
         ConfigError: a runtime that this version does not have.
     """
-    if requested in ("cuda", "ipu"):
-        raise ConfigError(f"runtime {requested} comes with a later version: set device.runtime to cpu")
+    if requested == "cuda":
+        raise ConfigError("runtime cuda comes with a later version: set device.runtime to cpu")
     if requested == "auto":
-        return Choice("cpu", "auto: cpu is the only runtime of this version")
+        return _choose()
     return Choice(requested, "as asked")
+
+
+def _choose() -> Choice:
+    from ipu_model.ipu.sdk import find_runtime
+    from ipu_model.runtime.ipu import load_poptorch
+
+    found, reason = find_runtime(os.environ, importlib.util.find_spec, load_poptorch)
+    return Choice("ipu" if found else "cpu", f"auto: {reason}")
 
 
 def choose_precision(requested: str, runtime: str) -> Choice:
@@ -98,18 +119,48 @@ def choose_precision(requested: str, runtime: str) -> Choice:
     Raises:
         ConfigError: a precision that the runtime does not compute.
     """
+    if runtime == "ipu":
+        if requested == "bf16":
+            raise ConfigError("IPUs compute in fp16 or fp32: set device.precision to fp16, fp32 or auto")
+        return Choice("fp16", "auto: what IPUs are built for") if requested == "auto" else Choice(requested, "as asked")
     from ipu_model.runtime import torch_device
 
     return torch_device.choose_precision(requested, runtime)
 
 
-def make_runtime(plan: Plan, job: Job, model: nn.Module) -> Runtime:
+def plan_device(
+    job: Job, manifest: Manifest, config: ModelConfig, runtime: str, precision: str, instances: Instances, emit: Emit
+) -> Optional[IpuPlan]:
+    """What only the device of the job has to plan; None on CPU.
+
+    Raises:
+        ConfigError: the job does not fit the device; the message has the arithmetic.
+    """
+    if runtime != "ipu":
+        if job.compile_only:
+            raise ConfigError(f"compile_only builds programs for IPUs; the {runtime} runtime compiles nothing")
+        return None
+    from ipu_model.ipu.planning import plan_ipu
+
+    half = precision == "fp16"
+    return plan_ipu(job, config, manifest.packing_factor, half, instances, lambda text: emit("message", text=text))
+
+
+def make_runtime(
+    plan: Plan, job: Job, model: nn.Module, config: ModelConfig, device: Optional[IpuPlan], emit: Emit
+) -> Runtime:
     """Put a model with its weights on the device that the plan names.
 
     Args:
         job: Head, optimizer (None for predict) and seed.
         model: From modeling.build_model, initialised or loaded.
+        config: Its architecture.
+        device: From plan_device.
     """
+    if device is not None:
+        from ipu_model.runtime.ipu import open_ipus
+
+        return open_ipus(job, device, model, config, emit)
     from ipu_model.runtime.torch_device import TorchRuntime
 
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None

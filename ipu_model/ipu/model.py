@@ -1,0 +1,245 @@
+"""BERT as an IPU executes it: fixed shapes, whole rows, one block per layer.
+
+Legend: B rows of a micro-batch, L row length, S sequences per row at most, P masked positions per row at
+most, H hidden size, A heads, D = H / A, V vocabulary size.
+
+The modules and the names of their parameters are those of `ipu_model.modeling`; only the way they are
+computed differs. PopTorch traces `forward` once, so every shape and every Python branch here is fixed by
+the placement and the config. Operations are among those of the PopTorch user guide, "IPU supported
+operations". What belongs to the device (blocks, recomputation, serialised products) comes in as `DeviceOps`,
+so that the same code runs, and is tested, without PopTorch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from dataclasses import dataclass
+from typing import Any, Callable, ContextManager, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ipu_model.ipu.placement import Placement
+from ipu_model.rows import IGNORED
+
+MASKED = -10000.0
+"""Added to scores that a token may not see. exp(-10000) is 0 in fp16 and fp32 alike, and the number is well inside
+fp16's range, unlike the smallest fp16 number: two of those added overflow to -inf, and a row of -inf is NaN."""
+
+
+def _serially(left: Tensor, right: Tensor, factor: int) -> Tensor:
+    return left @ right
+
+
+@dataclass(frozen=True)
+class DeviceOps:
+    """What PopTorch adds to torch; the defaults compute the same numbers on any device."""
+
+    block: Callable[[str, int], ContextManager[Any]] = lambda name, ipu: contextlib.nullcontext()
+    """(name, IPU): everything inside is computed on that IPU."""
+    outline: Callable[[str], ContextManager[Any]] = lambda name: contextlib.nullcontext()
+    """Operations with another name here are never compiled into shared code."""
+    checkpoint: Callable[[Tensor], Tensor] = lambda x: x
+    """Keep this activation; what lies between two of them is computed again in the backward pass."""
+    serial_matmul: Callable[[Tensor, Tensor, int], Tensor] = _serially
+    """(x, y, factor): x @ y in `factor` pieces over the columns of y, to bound temporary memory."""
+    final_loss: Callable[[Tensor], Tensor] = lambda x: x
+    """Marks the loss that gradients are taken of."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How the model is cut and computed; from the IPU config."""
+
+    placement: Placement
+    embedding_serialization_factor: int = 1
+    projection_serialization_factor: int = 1
+    recompute_checkpoint_every_layer: bool = False
+    hidden_dropout: float = 0.0
+    attention_dropout: float = 0.0
+
+
+class DeviceModel(nn.Module):
+    """Embeddings and encoder of a model of `ipu_model.modeling`, placed on IPUs; the heads are in subclasses.
+
+    Args:
+        bert_model: A model of `build_model`; held under this name, so parameters are "bert_model.<Hugging Face name>".
+        layout: Placement and serialisation.
+        ops: PopTorch's functions, or the plain ones.
+    """
+
+    def __init__(self, bert_model: nn.Module, layout: Layout, ops: DeviceOps) -> None:
+        super().__init__()
+        self.bert_model, self.layout, self.ops = bert_model, layout, ops
+
+    def encode(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, dropping: bool
+    ) -> Tensor:
+        """[B, L] each -> hidden states [B, L, H]. `dropping`: dropout is on."""
+        layout, ops, bert = self.layout, self.ops, self.bert_model.bert
+        with ops.block("embeddings", layout.placement.embeddings):
+            hidden = self._embed(bert.embeddings, input_ids, token_type_ids, position_ids, dropping)
+        mask: Optional[Tensor] = None
+        last_ipu = -1
+        for number, layer in enumerate(bert.encoder["layer"].children()):
+            ipu = layout.placement.layers[number]
+            with ops.block(f"layer{number}", ipu):
+                if ipu != last_ipu or mask is None:
+                    # Made anew on every IPU: passing [B, L] ids on is cheaper than stashing [B, 1, L, L] per stage.
+                    mask, last_ipu = block_mask(sequence_ids, hidden.dtype), ipu
+                hidden = self._layer(layer, hidden, mask, dropping)
+                if layout.recompute_checkpoint_every_layer:
+                    hidden = ops.checkpoint(hidden)
+        return hidden
+
+    def _embed(self, table: nn.Module, ids: Tensor, types: Tensor, positions: Tensor, dropping: bool) -> Tensor:
+        # No padding_idx, which PopTorch does not have: pads reach no loss, so their gradient is zero anyway.
+        words = embed_serially(ids, table.word_embeddings.weight, self.layout.embedding_serialization_factor)
+        summed = words + functional.embedding(types, table.token_type_embeddings.weight)
+        summed = summed + functional.embedding(positions, table.position_embeddings.weight)
+        # Not outlined with the LayerNorms of the encoder: it would tie the tile layout of the pipeline's stashes.
+        with self.ops.outline("embeddings"):
+            summed = table.LayerNorm(summed)
+        return functional.dropout(summed, self.layout.hidden_dropout, dropping)
+
+    def _layer(self, layer: nn.Module, hidden: Tensor, mask: Tensor, dropping: bool) -> Tensor:
+        def finish(half: nn.Module, inner: Tensor, residual: Tensor) -> Tensor:
+            dropped = functional.dropout(half.dense(inner), self.layout.hidden_dropout, dropping)
+            return half.LayerNorm(residual + dropped)
+
+        attention = layer.attention
+        context = row_attention(attention["self"], hidden, mask, self.layout.attention_dropout, dropping)
+        hidden = finish(attention["output"], context, hidden)
+        inner = functional.gelu(layer.intermediate["dense"](hidden))
+        return finish(layer.output, inner, hidden)
+
+
+class PretrainingOnIpu(DeviceModel):
+    """Masked-token and next-sentence losses of one micro-batch."""
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
+        cls_positions: Tensor, masked_positions: Tensor, masked_labels: Tensor, next_sentence_labels: Tensor,
+        label_weights: Tensor,
+    ) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """All inputs [B, width] int32, the columns of `ipu_model.rows`; label_weights [B, 2] fp32, see batches.py.
+
+        Returns:
+            loss, mlm_loss and nsp_loss, fp32 scalars.
+        """
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=True)
+        placement, model = self.layout.placement, self.bert_model
+        assert placement.pooler is not None  # of a pretraining placement
+        with self.ops.block("pooler", placement.pooler):
+            pooled = model.bert.pool(pick(hidden, cls_positions))  # [B, S, H]
+        with self.ops.block("heads", placement.heads):
+            predictions = self._predictions(pick(hidden, masked_positions))
+            mlm = weighted_loss(predictions, masked_labels, label_weights[:, :1])
+            nsp = weighted_loss(model.cls["seq_relationship"](pooled), next_sentence_labels, label_weights[:, 1:])
+            return self.ops.final_loss(mlm + nsp), mlm, nsp
+
+    def _predictions(self, hidden: Tensor) -> Tensor:
+        """[B, P, H] -> [B, P, V]; the decoder is the word table, hence on its IPU."""
+        head = self.bert_model.cls["predictions"]
+        hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
+        words = self.bert_model.bert.embeddings.word_embeddings.weight
+        return self.ops.serial_matmul(hidden, words.t(), self.layout.projection_serialization_factor) + head.bias
+
+
+class QuestionAnsweringOnIpu(DeviceModel):
+    """Losses of one micro-batch, or its logits where no labels are given."""
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
+        start_positions: Optional[Tensor] = None, end_positions: Optional[Tensor] = None,
+        label_weights: Optional[Tensor] = None,
+    ) -> Any:  # fmt: skip
+        """Inputs as those of PretrainingOnIpu.
+
+        Returns:
+            With labels: loss, start_loss and end_loss, fp32 scalars. Without: start and end logits [B, L, 2] fp32.
+        """
+        training = start_positions is not None
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
+        with self.ops.block("heads", self.layout.placement.heads):
+            logits = self.bert_model.qa_outputs(hidden)
+            if start_positions is None or end_positions is None or label_weights is None:
+                return logits.float()
+            slots = start_positions.shape[1]
+            starts, ends = (per_sequence(logits[..., part], sequence_ids, slots) for part in (0, 1))
+            start = weighted_loss(starts, start_positions, label_weights[:, :1])
+            end = weighted_loss(ends, end_positions, label_weights[:, 1:])
+            return self.ops.final_loss((start + end) / 2), start, end
+
+
+def block_mask(sequence_ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """[B, L] -> [B, 1, L, L] of `dtype`: 0 where a query may look at a key, MASKED elsewhere.
+
+    Padding attends to padding: every row of scores keeps a key, so no softmax is NaN.
+    """
+    same = sequence_ids[:, None, :, None] == sequence_ids[:, None, None, :]
+    return (same.to(dtype) - 1.0) * -MASKED
+
+
+def row_attention(attention: nn.Module, hidden: Tensor, mask: Tensor, dropout: float, dropping: bool) -> Tensor:
+    """[B, L, H] -> [B, L, H]. Query, key and value in one product: three parameters, one larger matmul."""
+    parts = (attention.query, attention.key, attention.value)
+    weight, bias = torch.cat([x.weight for x in parts]), torch.cat([x.bias for x in parts])
+    rows, length, width = hidden.shape
+    split = (rows, length, attention.heads, width // attention.heads)
+    mixed = functional.linear(hidden, weight, bias).split(width, dim=-1)
+    query, key, value = (x.view(split).transpose(1, 2) for x in mixed)  # [B, A, L, D]
+    scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(split[-1])) + mask
+    probabilities = functional.dropout(scores.softmax(-1), dropout, dropping)
+    return (probabilities @ value).transpose(1, 2).reshape(rows, length, width)
+
+
+def pick(hidden: Tensor, positions: Tensor) -> Tensor:
+    """[B, L, H], [B, N] -> [B, N, H], as a product with one-hot rows, which an IPU does faster than a gather.
+
+    A position of -1 (no such sequence) gives zeros.
+    """
+    places = torch.arange(hidden.shape[1], dtype=positions.dtype, device=positions.device)
+    return (positions[:, :, None] == places[None, None, :]).to(hidden.dtype) @ hidden
+
+
+def embed_serially(ids: Tensor, table: Tensor, factor: int) -> Tensor:
+    """Word embeddings [B, L, H], looked up in `factor` pieces of the table to bound the memory of each.
+
+    The table stays one parameter: LAMB's trust ratio, the tie to the decoder and checkpoints see it whole.
+    """
+    if factor == 1:
+        return functional.embedding(ids, table)
+    size = table.shape[0] // factor
+    total: Optional[Tensor] = None
+    for piece in range(factor):
+        inside = ids - piece * size
+        here = (inside >= 0).logical_and(inside < size)
+        found = functional.embedding(inside.clamp(0, size - 1), table[piece * size : (piece + 1) * size])
+        found = found * here[:, :, None].to(table.dtype)
+        total = found if total is None else total + found
+    assert total is not None  # factor is at least 1
+    return total
+
+
+def per_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
+    """Logits of rows [B, L] -> [B, S, L], MASKED outside each sequence: an exact softmax over its tokens alone."""
+    numbers = torch.arange(1, slots + 1, dtype=sequence_ids.dtype, device=sequence_ids.device)
+    inside = (sequence_ids[:, None, :] == numbers[None, :, None]).to(logits.dtype)
+    return logits[:, None, :] * inside + (inside - 1.0) * -MASKED
+
+
+def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
+    """Sum of cross-entropy x weight over real labels, a fp32 scalar.
+
+    Args:
+        logits: [B, N, C].
+        labels: [B, N] int32, -100 = none.
+        weights: [B, 1] fp32, of every label in the row.
+    """
+    losses = functional.cross_entropy(
+        logits.flatten(0, 1), labels.flatten().long(), ignore_index=IGNORED, reduction="none"
+    )
+    return (losses.float().view(labels.shape) * weights).sum()

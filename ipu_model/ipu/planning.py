@@ -1,0 +1,186 @@
+"""What an IPU job will do, worked out and checked before anything is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Dict
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu import checks
+from ipu_model.ipu import placement as placing
+from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
+from ipu_model.ipu.instances import Instances
+from ipu_model.ipu.model import Layout
+from ipu_model.ipu.placement import Placement
+from ipu_model.job import Job, ModelConfig
+from ipu_model.plan import Division
+
+
+@dataclass(frozen=True)
+class IpuPlan:
+    """The resolved IPU side of a job."""
+
+    head: str
+    micro_batch_size: int
+    config: IpuConfig
+    placement: Placement
+    """Of training, or of inference in a predict job."""
+    inference_placement: Placement
+    replicas: int
+    """Of the job's mode, over all instances."""
+    local_replicas: int
+    """Of this process."""
+    accumulation: int
+    """Micro-batches summed before one update; 1 in a predict job."""
+    device_iterations: int
+    pipelined_inference: bool
+    instances: Instances
+    half: bool
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches behind one update, over all replicas and instances."""
+        return self.accumulation * self.replicas
+
+    @property
+    def division(self) -> Division:
+        """The rows of one update."""
+        return Division(self.micro_batches * self.micro_batch_size, self.micro_batch_size, self.accumulation)
+
+    @property
+    def updates_per_call(self) -> int:
+        """Updates of one host call; a predict job makes none."""
+        return self.device_iterations
+
+    @property
+    def rows_per_call(self) -> int:
+        """Rows of one call of predict."""
+        mode = self.config.inference
+        return self.micro_batch_size * mode.device_iterations * mode.replication_factor
+
+    def layout(self, model: ModelConfig, inference: bool) -> Layout:
+        """How the device model is cut and computed."""
+        mode = self.config.inference if inference else self.config.training
+        return Layout(
+            self.inference_placement if inference else self.placement,
+            mode.embedding_serialization_factor if self.head != "pretraining" else 1,
+            decoder_factor(mode),
+            self.config.recompute_checkpoint_every_layer and not inference,
+            model.hidden_dropout,
+            model.attention_dropout,
+        )
+
+    def as_dict(self) -> Dict[str, Any]:
+        """For the printed plan, result.json and the fingerprint of checkpoints."""
+        return {
+            "ipus": self.placement.ipus_per_replica * self.replicas,
+            "instances": self.instances.count,
+            "placement": self.placement.as_dict(),
+            "config": self.config.to_dict(),
+        }
+
+
+def plan_ipu(
+    job: Job, model: ModelConfig, packing_factor: float, half: bool, instances: Instances, say: Callable[[str], None]
+) -> IpuPlan:
+    """Resolve the IPU config of a job against its model and its batch.
+
+    Args:
+        packing_factor: Sequences per row.
+        half: fp16 weights.
+        say: Takes the line of every migrated key and of every choice.
+
+    Raises:
+        ConfigError: something cannot be; the message has the arithmetic and a setting that works.
+    """
+    config = read_ipu_config(job.ipu_config or {}, "ipu_config", say)
+    predicting = job.kind == "predict"
+    mode = config.inference if predicting else config.training
+    inference_placement = _place(job.head, model, config, config.inference)
+    placement = inference_placement if predicting else _place(job.head, model, config, config.training)
+    replicas = _replicas(job, mode)
+    local_replicas = instances.replicas(replicas)
+    if predicting and instances.count > 1:
+        raise ConfigError(
+            "a predict job runs as one process: start it without poprun (up to 64 IPUs serve one process)"
+        )
+    checks.check_ipu_count(placement.ipus_per_replica, replicas, instances.count)
+    _check_factors(job.head, model, mode)
+    accumulation = 1
+    if not predicting:
+        accumulation = _accumulation(job, config, replicas, packing_factor)
+        checks.check_accumulation(accumulation, placement)
+    pipelined = _pipelined(job, config, inference_placement, say if predicting else _ignore)
+    return IpuPlan(
+        head=job.head, micro_batch_size=job.geometry.micro_batch_size, config=config, placement=placement,
+        inference_placement=inference_placement, replicas=replicas, local_replicas=local_replicas,
+        accumulation=accumulation, device_iterations=mode.device_iterations, pipelined_inference=pipelined,
+        instances=instances, half=half,
+    )  # fmt: skip
+
+
+def _place(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
+    if config.device_mapping is not None and config.pipeline_stages is not None:
+        return placing.place_by_stages(head, model.num_layers, config.pipeline_stages, config.device_mapping)
+    return placing.place(head, model.num_layers, mode.layers_per_ipu, mode.ipus_per_replica)
+
+
+def _replicas(job: Job, mode: ModeConfig) -> int:
+    """The IPU config states replicas; geometry may repeat them but not contradict."""
+    asked = job.geometry.replication_factor
+    if asked not in (1, mode.replication_factor):
+        raise ConfigError(
+            f"geometry.replication_factor={asked} contradicts replication_factor={mode.replication_factor} of the "
+            "IPU config: state it in the IPU config alone"
+        )
+    return mode.replication_factor
+
+
+def decoder_factor(mode: ModeConfig) -> int:
+    """Pieces of the tied decoder. embedding_serialization_factor means them too, as in Optimum's pre-training: there
+    the table is looked up whole, as its tie needs, and only the product with it is cut."""
+    if mode.projection_serialization_factor != 1:
+        return mode.projection_serialization_factor
+    return mode.embedding_serialization_factor
+
+
+def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
+    if head == "pretraining":
+        checks.check_serialization(model.vocab_size, decoder_factor(mode), "projection")
+    else:
+        checks.check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
+
+
+def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: float) -> int:
+    """Derived from the global batch; a stated one must agree."""
+    geometry = job.geometry
+    derived = checks.accumulation_for(geometry.global_batch_size, geometry.micro_batch_size, replicas, packing_factor)
+    stated = config.gradient_accumulation_steps
+    if stated is not None and stated != derived:
+        rows = geometry.micro_batch_size * replicas * stated
+        raise ConfigError(
+            f"gradient_accumulation_steps={stated} of the IPU config contradicts the global batch: "
+            f"global_batch_size {geometry.global_batch_size} / packing factor {packing_factor:.2f} / "
+            f"(micro_batch_size {geometry.micro_batch_size} x replication_factor {replicas}) = {derived}. Leave "
+            f"gradient_accumulation_steps out (it is derived), or set global_batch_size to "
+            f"{round(rows * packing_factor)}"
+        )
+    return derived
+
+
+def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[[str], None]) -> bool:
+    """Whether inference overlaps the IPUs of a replica."""
+    iterations, needed = config.inference.device_iterations, placement.forward_stages
+    if job.inference_execution == "pipelined":
+        checks.check_inference_iterations(iterations, placement)
+        return True
+    if job.inference_execution == "sharded" or needed == 1:
+        return False
+    if iterations < needed:
+        say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill "
+            f"{needed} stages; with {needed} or more all IPUs work at once")  # fmt: skip
+    return iterations >= needed
+
+
+def _ignore(text: str) -> None:
+    """Inference of a training job is no news."""

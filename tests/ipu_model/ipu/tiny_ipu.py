@@ -1,0 +1,128 @@
+"""Tiny models on a four-IPU pipeline, beside the same on CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+import numpy as np
+import torch
+from tiny_jobs import TINY, make_columns
+
+from ipu_model.data import Batch
+from ipu_model.ipu.instances import Instances
+from ipu_model.ipu.planning import plan_ipu
+from ipu_model.job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from ipu_model.losses import LOSS_PARTS
+from ipu_model.modeling import build_model, initialise
+from ipu_model.runtime.ipu import IpuRuntime, load_poptorch
+from ipu_model.runtime.torch_device import TorchRuntime
+
+FOUR_LAYERS = dataclasses.replace(TINY, num_layers=4, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2)
+ACCUMULATION = 16
+MICRO_BATCH = 1
+UPDATES = 10
+RATES = [1e-2 * (step + 1) / 10 for step in range(UPDATES)]
+
+
+def make_batches(head: str, updates: int, rows_per_update: int, packed: bool = True) -> List[Batch]:
+    """One batch per update."""
+    kind = "pretrain" if head == "pretraining" else head
+    columns = make_columns(kind, updates * rows_per_update, seed=3)
+    if not packed:
+        columns = unpacked(columns)
+    whole = Batch(np.arange(updates * rows_per_update), columns)
+    return [whole.part(i * rows_per_update, (i + 1) * rows_per_update) for i in range(updates)]
+
+
+def unpacked(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
+    """Only the first sequence of every row, in rows with one slot."""
+    first = columns["sequence_ids"] == 1
+    alone = {}
+    for name, values in columns.items():
+        if name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids"):
+            alone[name] = np.where(first, values, 0).astype(values.dtype)
+        elif name in ("masked_positions", "masked_labels"):
+            alone[name] = values[:, :1].copy()
+        else:
+            alone[name] = values[:, :1].copy()
+    return alone
+
+
+def make_model(head: str, config: ModelConfig = FOUR_LAYERS) -> torch.nn.Module:
+    """The same weights every time."""
+    model = build_model(head, config)
+    initialise(model, config, seed=5)
+    return model
+
+
+def ipu_job(head: str, optimizer: Optional[OptimizerConfig], folder: Path, replicas: int, iterations: int,
+            **changes: Any) -> Job:  # fmt: skip
+    """A job on four IPUs per replica with one layer each."""
+    config: Dict[str, Any] = {
+        "layers_per_ipu": [1, 1, 1, 1],
+        "replication_factor": replicas,
+        "inference_replication_factor": replicas,
+        "device_iterations": iterations,
+        "inference_device_iterations": iterations,
+        "output_mode": "sum",
+        **changes.pop("ipu_config", {}),
+    }
+    kind = {"pretraining": "pretrain", "question_answering": "finetune"}[head]
+    values: Dict[str, Any] = {
+        "kind": kind, "head": head, "rows": "", "output": str(folder / "model"), "run_folder": str(folder / "run"),
+        "geometry": BatchGeometry(MICRO_BATCH * ACCUMULATION * replicas, MICRO_BATCH),
+        "runtime": "ipu", "precision": "fp32", "seed": 7, "model": FOUR_LAYERS, "optimizer": optimizer,
+        "schedule": ScheduleConfig(steps=UPDATES), "ipu_config": config,
+    }  # fmt: skip
+    return Job(**{**values, **changes})
+
+
+def ipu_runtime(job: Job, said: Optional[List[str]] = None, config: ModelConfig = FOUR_LAYERS) -> IpuRuntime:
+    """The runtime of a job over unpacked rows, with the model of make_model."""
+    lines = said if said is not None else []
+    plan = plan_ipu(job, config, 1.0, job.precision == "fp16", Instances(), lines.append)
+    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
+    return IpuRuntime(load_poptorch(), job, plan, make_model(job.head, config), config,
+                      lambda event, **fields: lines.append(str(fields.get("text"))))  # fmt: skip
+
+
+def train(
+    runtime_name: str, head: str, optimizer: OptimizerConfig, replicas: int, iterations: int, packed: bool,
+    folder: Path, **changes: Any,
+) -> Tuple[List[Tuple[float, ...]], Dict[str, torch.Tensor]]:  # fmt: skip
+    """Ten updates; updates of one host call share a rate on both runtimes.
+
+    Returns:
+        Per host call the loss and its parts (means over its updates), and the weights at the end.
+    """
+    batches = make_batches(head, UPDATES, MICRO_BATCH * ACCUMULATION * replicas, packed)
+    figures = []
+    if runtime_name == "cpu":
+        torch.manual_seed(0)
+        cpu = TorchRuntime(make_model(head), head, MICRO_BATCH * ACCUMULATION * replicas, "fp32", optimizer, seed=7)
+        singles = [cpu.train_step(x, RATES[i // iterations * iterations]) for i, x in enumerate(batches)]
+        for call in range(0, UPDATES, iterations):
+            group = singles[call : call + iterations]
+            row = [sum(x.loss for x in group) / iterations]
+            row += [sum(x.parts[part] for x in group) / iterations for part in LOSS_PARTS[head]]
+            figures.append(tuple(row))
+        return figures, cpu.state_dict()
+    ipu = ipu_runtime(ipu_job(head, optimizer, folder, replicas, iterations, **changes))
+    try:
+        for call in range(0, UPDATES, iterations):
+            together = join(batches[call : call + iterations])
+            if call == 0:
+                ipu.compile(together)
+            step = ipu.train_step(together, RATES[call])
+            figures.append((step.loss, *(step.parts[part] for part in LOSS_PARTS[head])))
+        return figures, ipu.state_dict()
+    finally:
+        ipu.close()
+
+
+def join(batches: List[Batch]) -> Batch:
+    """Several batches one after the other."""
+    columns = {name: np.concatenate([x.columns[name] for x in batches]) for name in batches[0].columns}
+    return Batch(np.concatenate([x.rows for x in batches]), columns)
