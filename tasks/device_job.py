@@ -1,13 +1,15 @@
 """The door to the device: writes job.json, runs `python -m ipu_model`, reads result.json.
 
 The only module of `tasks` that names `ipu_model.job`; the others import Job and its parts from here. The
-device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours.
+device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours, and may be started
+by a launcher (PODIUM_DEVICE_LAUNCHER, for example poprun, which starts several instances of the job).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
+DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
 SECONDS_BETWEEN_LINES = 5.0
 """People read progress in lines; more often than this nobody reads them."""
 KEPT_LINES = 20
@@ -82,12 +85,20 @@ def _run(interpreter: str, job_file: Path, log: IO[str], say: Say) -> str | None
     """Run the device process to its end; None when it succeeded, else what went wrong."""
     project = Path(__file__).resolve().parent.parent
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(project)}
+    launcher = os.environ.get(DEVICE_LAUNCHER, "")
+    try:
+        # Split as a shell would, but given to no shell: it comes from the host's environment, not from params.yaml.
+        before = shlex.split(launcher)
+    except ValueError as error:
+        return f"{DEVICE_LAUNCHER}={launcher!r} cannot be split into words ({error}): quote it as for a shell"
     try:
         process = subprocess.Popen(
-            [interpreter, "-m", "ipu_model", str(job_file)],
+            [*before, interpreter, "-m", "ipu_model", str(job_file)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
         )  # fmt: skip
     except OSError as error:
+        if before:
+            return f"{before[0]} cannot be started ({error.strerror}); {DEVICE_LAUNCHER} names it"
         return f"{interpreter} cannot be started ({error.strerror}); set {DEVICE_PYTHON} to the device's Python"
     assert process.stdout is not None
     try:

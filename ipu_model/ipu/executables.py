@@ -9,31 +9,21 @@ built for. The fingerprint is ours and only foretells; PopART decides, and `outc
 
 from __future__ import annotations
 
-import contextlib
-import datetime
-import fcntl
 import hashlib
 import json
 import os
 import sys
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
-from ipu_model.files import write_json
+from ipu_model.ipu.program_folder import RECORD, ProgramFolder, Say, Sizes, link, read_record, states
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
-RECORD = "podium.json"
-HELD = "podium.held"
-"""Flocked by every process that uses the folder: nothing is removed under it."""
-PROGRAMS = "*.popef"
-LOCKS = "*.lock"
-VERSION_PREFIX = "versions."
+VERSIONS = ("poptorch", "poplar_sdk", "torch")
+"""Parts, by the last word of their name, that name a version."""
 SHOWN = 4
 """Differences that a line names."""
-
-Say = Callable[[str], None]
-Sizes = Dict[str, int]
 
 
 def cache_root(environ: Mapping[str, str], configured: Optional[str], say: Say) -> Optional[Path]:
@@ -83,7 +73,13 @@ class ExecutableCache:
     def __init__(self, root: Path, say: Say) -> None:
         self._root, self._say = _writable(Path(root), say), say
         self._source = Path(root) if self._root != Path(root) else None
-        self._opened: Dict[str, _Opened] = {}
+        self._opened: Dict[str, ProgramFolder] = {}
+
+    @staticmethod
+    def of(configured: Optional[str], say: Say) -> Optional[ExecutableCache]:
+        """The cache of this host, or None where none is wanted (cache_root)."""
+        root = cache_root(os.environ, configured, say)
+        return None if root is None else ExecutableCache(root, say)
 
     def folder(self, parts: Dict[str, Any]) -> Path:
         """The folder for enableExecutableCaching: there, clean, and held against prune until close().
@@ -98,30 +94,29 @@ class ExecutableCache:
         opened = self._open(parts)
         opened.expected = bool(opened.before)
         if opened.before:
-            return True, f"executable {opened.path.name}: hit, {_amount(opened.sizes)}"
+            return True, f"hit, {_amount(opened.sizes)} in {opened.path}"
         if opened.damage:
-            return False, f"executable {opened.path.name}: miss, {opened.damage}; it was discarded and is built anew"
-        return False, f"executable {opened.path.name}: miss, {self._nearest(flat(parts))}"
+            return False, f"miss, {opened.damage}: discarded, built anew"
+        return False, f"miss, {self._nearest(flat(parts))}"
 
     def outcome(self, parts: Dict[str, Any]) -> str:
         """After compiling: whether PopART found its executable; records what the folder now holds."""
         opened = self._open(parts)
-        new = {name: state for name, state in _states(opened.path).items() if opened.before.get(name) != state}
-        name = opened.path.name
+        new = {name: state for name, state in states(opened.path).items() if opened.before.get(name) != state}
         if new:
             opened.record(flat(parts))
-            text = f"executable {name}: built, {_amount({file: state[0] for file, state in new.items()})}"
+            text = f"built, {_amount({name: state[0] for name, state in new.items()})}"
             if opened.expected:
                 text += (
                     ". A miss although a hit was expected: something outside the fingerprint decides too; compare "
                     f"{opened.path / RECORD} with this run, and report it"
                 )
-            opened.before = _states(opened.path)
+            opened.before = states(opened.path)
             return text
         if opened.before:
             opened.touch()
-            return f"executable {name}: loaded, nothing was compiled"
-        return f"executable {name}: PopART kept none (the IPU Model has no cache), so the next run compiles again"
+            return "loaded from the cache, nothing was compiled"
+        return "built, but PopART kept nothing (the IPU Model has no cache): the next run compiles again"
 
     def close(self) -> None:
         """Let go of the folders."""
@@ -129,15 +124,15 @@ class ExecutableCache:
             opened.release()
         self._opened.clear()
 
-    def _open(self, parts: Dict[str, Any]) -> _Opened:
+    def _open(self, parts: Dict[str, Any]) -> ProgramFolder:
         key = fingerprint(parts)
         if key not in self._opened:
             try:
                 path = self._root / key
                 path.mkdir(parents=True, exist_ok=True)
                 if self._source is not None:
-                    _link(self._source / key, path)
-                self._opened[key] = _Opened(path, self._say)
+                    link(self._source / key, path)
+                self._opened[key] = ProgramFolder(path, self._say)
             except OSError as error:
                 raise ConfigError(
                     f"the executable cache {self._root} cannot be used ({error.strerror}): set {CACHE_VARIABLE} to a "
@@ -158,88 +153,9 @@ class ExecutableCache:
             return "no executable yet"
         words = [f"{name} {_shown(nearest.get(name))} -> {_shown(parts.get(name))}" for name in best[:SHOWN]]
         more = f" and {len(best) - SHOWN} more" if len(best) > SHOWN else ""
-        sdk = "; executables do not load under another SDK" if all(n.startswith(VERSION_PREFIX) for n in best) else ""
+        other_sdk = all(name.rpartition(".")[2] in VERSIONS for name in best)
+        sdk = "; executables do not load under another SDK" if other_sdk else ""
         return f"no executable yet; the nearest stored one differs in {', '.join(words)}{more}{sdk}"
-
-
-class _Opened:
-    """One folder in use by this process."""
-
-    def __init__(self, path: Path, say: Say) -> None:
-        self.path, self.expected, self.damage = path, False, ""
-        self._stream: IO[str] = (path / HELD).open("a", encoding="utf-8")
-        self._first = _flocked(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if self._first:  # nobody else is here: what is damaged or left behind can go
-            remove_stale_locks(path, say)
-            self.damage = _discard_damaged(path)
-        fcntl.flock(self._stream, fcntl.LOCK_SH)
-        self.before = _states(path)
-
-    @property
-    def sizes(self) -> Sizes:
-        return {name: state[0] for name, state in self.before.items()}
-
-    def record(self, parts: Dict[str, Any]) -> None:
-        """Write what the executables were built for. Under several instances the first to come writes."""
-        if self._first:
-            created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            sizes = {name: state[0] for name, state in _states(self.path).items()}
-            write_json(self.path / RECORD, {"parts": parts, "created": created, "executables": sizes})
-
-    def touch(self) -> None:
-        """Remember the use: prune goes by the time of the record."""
-        if (self.path / RECORD).exists():
-            os.utime(str(self.path / RECORD))
-
-    def release(self) -> None:
-        self._stream.close()
-
-
-def remove_stale_locks(folder: Path, say: Say) -> List[str]:
-    """Remove `*.lock` that no process holds; returns their names.
-
-    PopTorch's processes count in such a file who came first. A crash leaves the count behind, and then nobody
-    of the next run counts as first. The kernel knows who is alive: it drops the flock of a process that ended.
-    """
-    removed = []
-    for path in sorted(folder.glob(LOCKS)):
-        with path.open("a", encoding="utf-8") as stream:
-            if _flocked(stream, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                path.unlink()
-                removed.append(path.name)
-    if removed:
-        say(f"removed {len(removed)} stale lock(s) of a run that crashed from {folder}: {', '.join(removed)}")
-    return removed
-
-
-def read_record(folder: Path) -> Dict[str, Any]:
-    """podium.json of a folder; {} when it is missing or damaged."""
-    try:
-        values = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return values if isinstance(values, dict) else {}
-
-
-def _discard_damaged(folder: Path) -> str:
-    """Remove executables that a killed run left half, or whose size changed; returns what was found."""
-    recorded = read_record(folder).get("executables", {})
-    found = []
-    for path in sorted(folder.glob(PROGRAMS)):
-        size = path.stat().st_size
-        if size and recorded.get(path.name) == size:
-            continue
-        wrong = "empty" if not size else "of another size than recorded" if path.name in recorded else "not recorded"
-        found.append(f"{path.name} is {wrong}")
-        path.unlink()
-    found += [f"{name} is gone" for name in sorted(recorded) if not (folder / name).exists() and name not in str(found)]
-    return "damaged: " + ", ".join(found) if found else ""
-
-
-def _states(folder: Path) -> Dict[str, Tuple[int, int]]:
-    """Size and time of change of every executable that is not empty."""
-    stats = {path.name: path.stat() for path in folder.glob(PROGRAMS)}
-    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
 
 
 def _writable(root: Path, say: Say) -> Path:
@@ -251,26 +167,6 @@ def _writable(root: Path, say: Say) -> Path:
     own = home / "podium" / "executables"
     say(f"executables: {root} is read-only; what it holds is linked into {own}, what is new stays there")
     return own
-
-
-def _link(source: Path, target: Path) -> None:
-    """Links to the executables of a read-only folder, and its record."""
-    if not source.is_dir():
-        return
-    record = read_record(source)
-    for path in source.glob(PROGRAMS):
-        with contextlib.suppress(FileExistsError):
-            (target / path.name).symlink_to(path.resolve())
-    if record and not (target / RECORD).exists():
-        write_json(target / RECORD, record)
-
-
-def _flocked(stream: IO[str], operation: int) -> bool:
-    try:
-        fcntl.flock(stream, operation)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _shown(value: Any) -> str:

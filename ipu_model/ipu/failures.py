@@ -27,7 +27,7 @@ import re
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterator, Match, Optional, Tuple
+from typing import Any, Callable, Iterator, Match, Optional, Tuple
 
 from ipu_model.errors import DeviceJobError, IpuFailure
 from ipu_model.files import write_text
@@ -194,8 +194,12 @@ def classify(error: BaseException, log_folder: Path) -> DeviceJobError:
 
 
 @contextlib.contextmanager
-def explained(log_folder: Path) -> Iterator[None]:
+def explained(poptorch: Any, log_folder: Path) -> Iterator[None]:
     """Turn what PopTorch raises inside the block into an IpuFailure; other errors pass.
+
+    Args:
+        poptorch: The module.
+        log_folder: As in classify.
 
     Raises:
         IpuFailure: PopTorch failed.
@@ -205,17 +209,20 @@ def explained(log_folder: Path) -> Iterator[None]:
     except DeviceJobError:
         raise
     except Exception as error:
-        if not comes_from_poptorch(error):
+        if not comes_from(poptorch, error):
             raise
         raise classify(error, log_folder) from error
 
 
-def comes_from_poptorch(error: BaseException) -> bool:
-    """Whether PopTorch raised it: by its attributes, or by the file it was raised in."""
-    if isinstance(getattr(error, "type", None), str) and isinstance(getattr(error, "message", None), str):
+def comes_from(poptorch: Any, error: BaseException) -> bool:
+    """Whether PopTorch raised it: one of its classes, or any error raised in one of its files.
+
+    An error of our own code passes through PopTorch while it traces the model; its last frame is ours.
+    """
+    if isinstance(error, poptorch.Error):
         return True
     frames = traceback.extract_tb(error.__traceback__)
-    return bool(frames) and "poptorch" in Path(frames[-1].filename).parts
+    return bool(frames) and Path(poptorch.__file__).parent in Path(frames[-1].filename).parents
 
 
 def _explain(error: BaseException, text: str) -> Tuple[str, str]:

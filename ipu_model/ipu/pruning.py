@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ipu_model.files import PARTIAL
-from ipu_model.ipu.executables import CACHE_VARIABLE, HELD, PROGRAMS, RECORD, read_record
+from ipu_model.ipu.executables import CACHE_VARIABLE
+from ipu_model.ipu.program_folder import HELD, PROGRAMS, RECORD, read_record
 
 DAY = 86400.0
 GB = 1e9

@@ -94,6 +94,38 @@ def test_an_interpreter_that_is_not_there_names_the_variable(job, monkeypatch):
         run_device_job(job)
 
 
+def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, interpreter, tmp_path, monkeypatch):
+    python = interpreter(
+        "job = json.load(open(sys.argv[3]))\n"
+        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
+    )
+    launcher = tmp_path / "launch it"
+    launcher.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        f"json.dump(sys.argv[1:], open({str(tmp_path / 'seen.json')!r}, 'w'))\nos.execv(sys.argv[3], sys.argv[3:])\n"
+    )
+    launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", f"'{launcher}' --num-replicas '4; $HOME *'")
+    assert run_device_job(job, python=python, say=lambda text: None) == RESULT
+    job_file = str(tmp_path / "run" / "job.json")
+    assert json.loads((tmp_path / "seen.json").read_text()) == [
+        "--num-replicas", "4; $HOME *", python, "-m", "ipu_model", job_file,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("launcher", "message"),
+    [
+        ("/nowhere/poprun -x", r"/nowhere/poprun cannot be started.*PODIUM_DEVICE_LAUNCHER"),
+        ("poprun 'open", r"PODIUM_DEVICE_LAUNCHER=.* cannot be split into words \(No closing quotation\)"),
+    ],
+)
+def test_a_launcher_that_cannot_run_names_its_variable(job, monkeypatch, launcher, message):
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", launcher)
+    with pytest.raises(DeviceJobFailed, match=message):
+        run_device_job(job)
+
+
 def test_durations_and_shares_are_for_people():
     event = {"event": "step", "step": 30, "steps": 400, "loss": 7.0, "learning_rate": 2e-3,
              "real_tokens_per_second": 45678.9, "eta_seconds": 125.0}  # fmt: skip

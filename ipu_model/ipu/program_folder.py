@@ -1,0 +1,128 @@
+"""One folder of compiled programs: held while in use, cleaned when nobody else is there, recorded when built."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO, Any, Callable, Dict, List, Tuple
+
+from ipu_model.files import write_json
+
+RECORD = "podium.json"
+HELD = "podium.held"
+"""Flocked by every process that uses the folder: nothing is removed under it."""
+PROGRAMS = "*.popef"
+LOCKS = "*.lock"
+
+Say = Callable[[str], None]
+Sizes = Dict[str, int]
+"""Bytes by file name."""
+
+
+class ProgramFolder:
+    """A folder in use by this process.
+
+    Args:
+        path: Exists and can be written.
+        say: Takes lines for people.
+    """
+
+    def __init__(self, path: Path, say: Say) -> None:
+        self.path, self.expected, self.damage = path, False, ""
+        self._stream: IO[str] = (path / HELD).open("a", encoding="utf-8")
+        self._first = _flocked(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if self._first:  # nobody else is here: what is damaged or left behind can go
+            remove_stale_locks(path, say)
+            self.damage = _discard_damaged(path)
+        fcntl.flock(self._stream, fcntl.LOCK_SH)
+        self.before = states(path)
+
+    @property
+    def sizes(self) -> Sizes:
+        return {name: state[0] for name, state in self.before.items()}
+
+    def record(self, parts: Dict[str, Any]) -> None:
+        """Write what the executables were built for. Under several instances the first to come writes."""
+        if self._first:
+            created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            sizes = {name: state[0] for name, state in states(self.path).items()}
+            write_json(self.path / RECORD, {"parts": parts, "created": created, "executables": sizes})
+
+    def touch(self) -> None:
+        """Remember the use: prune goes by the time of the record."""
+        if (self.path / RECORD).exists():
+            os.utime(str(self.path / RECORD))
+
+    def release(self) -> None:
+        self._stream.close()
+
+
+def remove_stale_locks(folder: Path, say: Say) -> List[str]:
+    """Remove `*.lock` that no process holds; returns their names.
+
+    PopTorch's processes count in such a file who came first. A crash leaves the count behind, and then nobody
+    of the next run counts as first. The kernel knows who is alive: it drops the flock of a process that ended.
+    """
+    removed = []
+    for path in sorted(folder.glob(LOCKS)):
+        with path.open("a", encoding="utf-8") as stream:
+            if _flocked(stream, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                path.unlink()
+                removed.append(path.name)
+    if removed:
+        say(f"removed {len(removed)} stale lock(s) of a run that crashed from {folder}: {', '.join(removed)}")
+    return removed
+
+
+def read_record(folder: Path) -> Dict[str, Any]:
+    """podium.json of a folder; {} when it is missing or damaged."""
+    try:
+        values = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return values if isinstance(values, dict) else {}
+
+
+def _discard_damaged(folder: Path) -> str:
+    """Remove executables that a killed run left half, or whose size changed; returns what was found."""
+    recorded = read_record(folder).get("executables", {})
+    found = []
+    for path in sorted(folder.glob(PROGRAMS)):
+        size = path.stat().st_size
+        if size and recorded.get(path.name) == size:
+            continue
+        wrong = "empty" if not size else "of another size than recorded" if path.name in recorded else "not recorded"
+        found.append(f"{path.name} is {wrong}")
+        path.unlink()
+    found += [f"{name} is gone" for name in sorted(recorded) if not (folder / name).exists() and name not in str(found)]
+    return "damaged: " + ", ".join(found) if found else ""
+
+
+def states(folder: Path) -> Dict[str, Tuple[int, int]]:
+    """Size and time of change of every executable that is not empty."""
+    stats = {path.name: path.stat() for path in folder.glob(PROGRAMS)}
+    return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
+
+
+def link(source: Path, target: Path) -> None:
+    """Links to the executables of a read-only folder, and its record."""
+    if not source.is_dir():
+        return
+    record = read_record(source)
+    for path in source.glob(PROGRAMS):
+        with contextlib.suppress(FileExistsError):
+            (target / path.name).symlink_to(path.resolve())
+    if record and not (target / RECORD).exists():
+        write_json(target / RECORD, record)
+
+
+def _flocked(stream: IO[str], operation: int) -> bool:
+    try:
+        fcntl.flock(stream, operation)
+    except BlockingIOError:
+        return False
+    return True
