@@ -45,39 +45,43 @@ def make_ipu_optimizer(
         half: Weights are fp16; what `auto` precisions become.
 
     Raises:
-        ConfigError: a setting that PopTorch would silently ignore.
+        ConfigError: a setting that the IPU would ignore or take otherwise than torch.
     """
     _refuse_what_would_be_ignored(config)
-    accumulator = _dtype(config.accumulator_precision, half)
-    first = _dtype(config.first_moment_precision, half)
-    shared: Dict[str, Any] = {
-        "lr": config.learning_rate,
-        "weight_decay": config.weight_decay,
-        "loss_scaling": config.loss_scaling,
-        "accum_type": accumulator,
-    }
-    if config.max_grad_norm is not None:
-        shared["max_grad_norm"] = config.max_grad_norm
     groups = _groups(named_parameters, lamb=config.name == "lamb")
-    if config.name == "sgd":
-        shared.update(momentum=config.momentum, velocity_accum_type=first, use_combined_accum=False)
-        optimizer = poptorch.optim.SGD(groups, **shared)
-    else:
-        shared.update(
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            first_order_momentum_accum_type=first,
-            second_order_momentum_accum_type=torch.float32,  # squares of gradients leave fp16's range
-        )
-        if config.name in ("adamw", "lamb"):
-            shared["bias_correction"] = config.bias_correction
-        kinds = {"adamw": poptorch.optim.AdamW, "adam": poptorch.optim.Adam, "lamb": poptorch.optim.LAMB}
-        optimizer = kinds[config.name](groups, **shared)
+    optim = poptorch.optim
+    kinds = {"adamw": optim.AdamW, "adam": optim.Adam, "lamb": optim.LAMB, "sgd": optim.SGD}
+    optimizer = kinds[config.name](groups, **_arguments(config, half))
     # PopTorch takes whatever was passed to a constructor for variable.
     for name in optimizer.defaults:
         if name not in VARIABLE:
             optimizer.variable_attrs.markAsConstant(name)
     return optimizer
+
+
+def _arguments(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
+    """Of the constructor, without the parameters."""
+    arguments: Dict[str, Any] = {
+        "lr": config.learning_rate,
+        "weight_decay": config.weight_decay,
+        "loss_scaling": config.loss_scaling,
+        "accum_type": _dtype(config.accumulator_precision, half),
+    }
+    first = _dtype(config.first_moment_precision, half)
+    if config.max_grad_norm is not None:
+        arguments["max_grad_norm"] = config.max_grad_norm
+    if config.name == "sgd":
+        arguments.update(momentum=config.momentum, velocity_accum_type=first, use_combined_accum=False)
+        return arguments
+    arguments.update(
+        betas=(config.beta1, config.beta2),
+        eps=config.eps,
+        first_order_momentum_accum_type=first,
+        second_order_momentum_accum_type=torch.float32,  # squares of gradients leave fp16's range
+    )
+    if config.name in ("adamw", "lamb"):
+        arguments["bias_correction"] = config.bias_correction
+    return arguments
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
@@ -141,7 +145,7 @@ def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Ten
                 f"the optimizer state names {full_name}, which is not of an IPU (ipu_state/..., ipu_param/...): "
                 "continue with the runtime that wrote the checkpoint, or start from its weights"
             )
-        parts[part][name] = value.detach().clone()
+        parts[part][name] = value.detach().contiguous().clone()  # PopTorch copies from the data pointer
     if tensors:
         # Not load_state_dict: torch's half of it copies everything once more and, to LAMB, adds a default
         # (differentiable) that PopTorch then warns of as ignored.
