@@ -135,7 +135,7 @@ class IpuConfig:
             factor = getattr(self.inference, f"{what}_serialization_factor")
             if factor != 1 and values[f"inference_serialized_{what}_splits_per_ipu"] is None:
                 values[twin] = factor  # Optimum's default is 1
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: _copied(value) for name, value in values.items() if value is not None}
 
     def _values(self) -> Dict[str, Any]:
         return {spec.name: getattr(self, spec.name) for spec in fields(self)}

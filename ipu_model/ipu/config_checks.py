@@ -7,7 +7,6 @@ person reads all of them at once.
 from __future__ import annotations
 
 import json
-import math
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
@@ -26,8 +25,7 @@ def _is_int(value: Any) -> bool:
 
 
 def _is_proportion(value: Any) -> bool:
-    number = _is_int(value) or isinstance(value, float)
-    return number and math.isfinite(value) and 0 < value <= 1
+    return (_is_int(value) or isinstance(value, float)) and 0 < value <= 1  # NaN compares false
 
 
 def _is_list(value: Any, entry: Callable[[Any], bool]) -> bool:
@@ -135,14 +133,14 @@ def pipeline(values: Mapping[str, Any], mode: str) -> Tuple[List[int], int]:
 
 def conflicts(values: Mapping[str, Any], bad: Collection[str]) -> List[str]:
     """Every contradiction between keys; what involves a key in `bad`, already reported, is left out."""
-    problems = []
     laid = {"layers_per_ipu", "ipus_per_replica", "device_mapping", "pipeline_stages"}
-    if laid.isdisjoint(bad):
-        problems += _explicit_placement_problems(values)
+    if not laid.isdisjoint(bad):
+        return []
+    problems = _explicit_placement_problems(values)
+    if problems:
+        return problems
     for mode in MODES:
-        if not problems and laid.union(f"{mode}{name}" for name in ("layers_per_ipu", "ipus_per_replica")).isdisjoint(
-            bad
-        ):
+        if {f"{mode}layers_per_ipu", f"{mode}ipus_per_replica"}.isdisjoint(bad):
             problems += _pipeline_problems(values, mode, bad)
     return problems
 
@@ -180,14 +178,15 @@ def _explicit_placement_problems(values: Mapping[str, Any]) -> List[str]:
 
 def _pipeline_problems(values: Mapping[str, Any], mode: str, bad: Collection[str]) -> List[str]:
     layers, ipus = pipeline(values, mode)
-    if len(layers) != ipus:
-        return [_stale_ipus(values, mode, layers, ipus)]
     problems = []
-    proportion = values[f"{mode}matmul_proportion"]
-    if f"{mode}matmul_proportion" not in bad and isinstance(proportion, list) and len(proportion) != ipus:
+    name = f"{mode}matmul_proportion"
+    shares = values[name] if name not in bad and isinstance(values[name], list) else [None] * ipus
+    if len(layers) != ipus:
+        problems.append(_stale_ipus(values, mode, layers, ipus))
+    elif len(shares) != ipus:
         problems.append(
-            f"{mode}matmul_proportion={proportion} has {len(proportion)} entries but a replica has {ipus} IPUs: give "
-            f"{ipus} entries, or one number for all IPUs"
+            f"{name}={shares} has {len(shares)} entries but a replica has {ipus} IPUs: give {ipus} entries, "
+            "or one number for all IPUs"
         )
     for what in ("embedding", "projection"):
         names = (f"{mode}{what}_serialization_factor", f"{mode}serialized_{what}_splits_per_ipu")
@@ -199,15 +198,18 @@ def _pipeline_problems(values: Mapping[str, Any], mode: str, bad: Collection[str
 def _stale_ipus(values: Mapping[str, Any], mode: str, layers: List[int], ipus: int) -> str:
     """Why layers_per_ipu and ipus_per_replica disagree: mostly one was overridden and the other was stored."""
     count = f"{mode}ipus_per_replica"
-    list_name = f"{mode}layers_per_ipu" if values[f"{mode}layers_per_ipu"] is not None else "layers_per_ipu"
+    listed = f"{mode}layers_per_ipu" if values[f"{mode}layers_per_ipu"] is not None else "layers_per_ipu"
     number = f"{count}={ipus}"
     if values[count] is None:
         number += f" (taken from ipus_per_replica={values['ipus_per_replica']})"
+    shares = values[f"{mode}matmul_proportion"]
+    misfit = isinstance(shares, list) and len(shares) != len(layers)
+    also = f" (and give {mode}matmul_proportion {len(layers)} entries)" if misfit else ""
     return (
-        f"{list_name}={layers} lays the layers over {len(layers)} IPUs (one entry each) but {number}. "
-        f"If {list_name} is what you want, for instance because you changed it in a stored config, "
-        f"set {count} to {len(layers)} or leave it out; if {ipus} IPUs are what you want, "
-        f"give {list_name} {ipus} entries, or [-1] for an even share"
+        f"{listed}={layers} lays the layers over {len(layers)} IPUs (one entry each) but {number}. "
+        f"If {listed} is what you want, for instance because you changed it in a stored config, "
+        f"set {count} to {len(layers)} or leave it out{also}; if {ipus} IPUs are what you want, "
+        f"give {listed} {ipus} entries, or [-1] for an even share"
     )
 
 
@@ -225,8 +227,8 @@ def _split_problems(values: Mapping[str, Any], names: Tuple[str, str], ipus: int
         problems.append(f"{names[1]}={splits} has {len(splits)} entries but a replica has {ipus} IPUs: give {ipus}")
     if any(splits[1:]):
         problems.append(
-            f"{names[1]}={splits} puts parts on other IPUs than 0, but BERT's word table is one tensor shared with the "
-            f"decoder of masked words, and both are on IPU 0: use {names[0]}={sum(splits)}"
+            f"{names[1]}={splits} puts parts on other IPUs than 0, but BERT's word table is one tensor shared with "
+            f"the decoder of masked words, and both are on IPU 0: use {names[0]}={sum(splits)}"
         )
     return problems
 

@@ -41,6 +41,8 @@ DROPPED = {
     "enable_half_first_order_momentum": "first_moment_precision of the job's optimizer decides",
 }
 """Old keys without effect here, and where their matter is decided now."""
+FLIPPED_DEFAULTS = {"optimizer_state_offchip": True, "matmul_proportion": 0.6, "enable_half_partials": False}
+"""What an old file meant by leaving a key out, where that is another value today."""
 REFUSED_WHEN_SET = {
     "execute_encoder_on_cpu_for_generation": "it is for encoder-decoder models that generate text: set it to false",
     "synthetic_data": "a job trains on its rows only: set it to false",
@@ -67,76 +69,89 @@ def migrate(
         The keys of today, and the problems found on the way (values that cannot be honoured).
     """
     problems: List[str] = []
-    current = _without_pod_types(dict(values), say, pod_type, problems)
-    for name, reason in REFUSED_WHEN_SET.items():
-        if current.pop(name, None):
-            problems.append(f"{name}={shown(values[name])} cannot be honoured: {reason}")
-        elif name in values and "parallelize" not in name:
-            say(f"{name}: dropped, off is the only choice")
+    lines: List[str] = []
+    current = _without_pod_types(dict(values), lines, pod_type, problems)
     for name, reason in DROPPED.items():
         if name in current:
-            say(f"{name}={shown(current.pop(name))}: dropped, {reason}")
-    for name in BOOKKEEPING:
-        if name in current:
-            say(f"{name}={shown(current.pop(name))}: dropped, it describes the program that wrote the file")
+            lines.append(f"{name}={shown(current.pop(name))}: dropped, {reason}")
     for old, new in RENAMED.items():
         if old in current:
-            _rename(current, old, new, say, problems)
-    _translate_values(current, say)
+            _rename(current, old, new, lines, problems)
+    _translate_values(current, lines)
+    if lines:  # what is translated comes from an old release
+        lines += [
+            f"{name} is not stated: the default of today holds, older releases took {shown(old)}"
+            for name, old in FLIPPED_DEFAULTS.items()
+            if name not in current
+        ]
+    _refuse(current, lines, problems)
+    for name in BOOKKEEPING:
+        if name in current:
+            lines.append(f"{name}={shown(current.pop(name))}: dropped, it describes the program that wrote the file")
+    for line in lines:
+        say(line)
     return current, problems
 
 
 def unknown_key(name: str, valid: Sequence[str]) -> str:
     """The problem with a key that no release knows."""
-    near = difflib.get_close_matches(str(name), list(valid) + list(RENAMED) + list(DROPPED), 1)
+    near = difflib.get_close_matches(str(name), list(valid), 1)
     hint = f"did you mean {near[0]}?" if near else f"valid keys: {', '.join(sorted(valid))}"
     return f"{name} is not known; {hint}"
 
 
 def _without_pod_types(
-    values: Dict[str, Any], say: Callable[[str], None], pod_type: Optional[str], problems: List[str]
+    values: Dict[str, Any], lines: List[str], pod_type: Optional[str], problems: List[str]
 ) -> Dict[str, Any]:
-    stored = values.pop("pod_type", None)
-    wanted = pod_type if pod_type is not None else stored
+    wanted = values.pop("pod_type", None) if pod_type is None else pod_type
+    values.pop("pod_type", None)
     if wanted is not None and wanted not in POD_TYPES:
         problems.append(f"pod_type={shown(wanted)} must be one of {', '.join(POD_TYPES)}")
         wanted = None
+    chosen = wanted or "default"
     read = {}
     for name, value in values.items():
-        if isinstance(value, Mapping) and value and set(value) <= {*POD_TYPES, "default"}:
-            chosen = wanted or "default"
-            if chosen not in value:
-                problems.append(
-                    f"{name} has no value for {chosen}, only for {', '.join(sorted(value))}: "
-                    + ("add one, or choose another pod_type" if wanted else "choose one of them as pod_type")
-                )
-                continue
-            say(f"{name}: {shown(value[chosen])} taken for {chosen}, a single value now stands for all pod types")
-            value = value[chosen]
-        read[name] = value
+        if not isinstance(value, Mapping) or not value or not set(value) <= {*POD_TYPES, "default"}:
+            read[name] = value
+        elif chosen in value:
+            read[name] = value[chosen]
+            lines.append(f"{name}: {shown(value[chosen])}, the value for {chosen}, now stands alone")
+        else:
+            knob = "add one, or choose another pod_type" if wanted else "choose one of them as pod_type"
+            problems.append(f"{name} has no value for {chosen}, only for {', '.join(sorted(value))}: {knob}")
     return read
 
 
-def _rename(current: Dict[str, Any], old: str, new: str, say: Callable[[str], None], problems: List[str]) -> None:
+def _rename(current: Dict[str, Any], old: str, new: str, lines: List[str], problems: List[str]) -> None:
     value = current.pop(old)
     if current.get(new, value) != value:
         problems.append(f"{old}={shown(value)} is the old name of {new}={shown(current[new])}: keep {new}")
         return
-    say(f"{old}: now named {new}")
+    lines.append(f"{old}: now named {new}")
     current[new] = value
 
 
-def _translate_values(current: Dict[str, Any], say: Callable[[str], None]) -> None:
-    """Values that older releases meant otherwise, or wrote otherwise."""
-    for mode in ("", "inference_"):
-        factor = f"{mode}embedding_serialization_factor"
-        if current.get(factor) == 0 and not isinstance(current[factor], bool):
+def _refuse(current: Dict[str, Any], lines: List[str], problems: List[str]) -> None:
+    for name, reason in REFUSED_WHEN_SET.items():
+        if name not in current:
+            continue
+        value = current.pop(name)
+        if value is False or value is None or value == {}:
+            lines.append(f"{name}={shown(value)}: dropped, it asks for nothing")
+        else:
+            problems.append(f"{name}={shown(value)} cannot be honoured: {reason}")
+
+
+def _translate_values(current: Dict[str, Any], lines: List[str]) -> None:
+    """Values that older releases wrote otherwise."""
+    for factor in ("embedding_serialization_factor", "inference_embedding_serialization_factor"):
+        if current.get(factor) == 0 and not isinstance(current[factor], (bool, float)):
             current[factor] = 1
-            say(f"{factor}: 0 is now written 1, one piece")
+            lines.append(f"{factor}: 0 is now written 1, one piece")
     layers = current.get("layers_per_ipu")
     if isinstance(layers, int) and not isinstance(layers, bool):
         current["layers_per_ipu"] = [layers]
-        say(f"layers_per_ipu: {layers} is now written [{layers}], one entry per IPU")
+        lines.append(f"layers_per_ipu: {layers} is now written [{layers}], one entry per IPU")
     if "executable_cache_dir" in current and current["executable_cache_dir"] is None:
         current["executable_cache_dir"] = ""
-        say('executable_cache_dir: null is now written "", no cache')
+        lines.append('executable_cache_dir: null is now written "", no cache')
