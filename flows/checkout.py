@@ -28,6 +28,7 @@ PATHS = (
     ("tokenizer", "path"),
     ("questions", "train_path"),
     ("questions", "dev_path"),
+    ("ipu", "config"),
     ("gate", "released"),
     ("publish", "folder"),
 )
@@ -42,7 +43,7 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
     """
     values = resolve(read_yaml(root / artifacts.PARAMS), preset, overrides, root / artifacts.PRESETS)
     check(values, "the parameters")
-    for section, key in PATHS[:4]:
+    for section, key in PATHS[:5]:
         path = Path(values[section][key])
         if not (root / path).exists():
             raise ParamsError(f"{section}.{key}={str(path)!r} is not there; state a path that exists, from {root}")

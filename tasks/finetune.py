@@ -1,6 +1,6 @@
 """Stage finetune: the pre-trained model and packed questions in, a question-answering model out.
 
-python -m tasks.finetune
+python -m tasks.finetune [--compile-only]
 """
 
 from __future__ import annotations
@@ -10,44 +10,82 @@ import sys
 from pathlib import Path
 
 from tasks import artifacts
-from tasks.device_job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from tasks.device_job import Job, ModelConfig, ScheduleConfig
 from tasks.errors import run_main
-from tasks.params import PHASES, DeviceParams, FinetuneParams, load_params
-from tasks.training import require_verdict, summary, train
+from tasks.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, load_params
+from tasks.rows import read_manifest
+from tasks.training import (
+    compile_executable,
+    compiled,
+    geometry,
+    ipu_config,
+    model_config,
+    optimizer_config,
+    require_verdict,
+    summary,
+    train,
+)
 
 ROWS = "squad-train"
 
 
-def finetune_job(params: FinetuneParams, device: DeviceParams, root: Path = Path()) -> Job:
-    """The device job of fine-tuning, its run folder still to be chosen."""
+def finetune_job(
+    params: FinetuneParams,
+    model: ModelParams,
+    device: DeviceParams,
+    ipu: IpuParams,
+    root: Path = Path(),
+    *,
+    untrained: bool = False,
+) -> Job:
+    """The device job of fine-tuning, its run folder still to be chosen.
+
+    Args:
+        params: section `finetune`.
+        model: section `model`, which the pre-trained model was made from.
+        device: section `device`.
+        ipu: section `ipu`.
+        root: the checkout.
+        untrained: start from fresh weights, so that the job can be compiled before pre-training has run.
+    """
+    rows = root / artifacts.rows_folder(ROWS)
     return Job(
         kind="finetune",
         head="question_answering",
-        rows=str(root / artifacts.rows_folder(ROWS)),
+        rows=str(rows),
         output=str(root / artifacts.SQUAD_MODEL),
         run_folder="",
-        geometry=BatchGeometry(params.global_batch_size, device.micro_batch_size),
+        geometry=geometry(params, device),
         runtime=device.runtime,
         precision=device.precision,
         seed=params.seed,
-        init_checkpoint=str(root / artifacts.MODELS / PHASES[-1]),
-        optimizer=OptimizerConfig(
-            name=params.optimizer,
-            learning_rate=params.learning_rate,
-            weight_decay=params.weight_decay,
-            max_grad_norm=params.max_grad_norm,
-        ),
+        model=_own_model(params, model, rows, untrained),
+        init_checkpoint=None if untrained else str(root / artifacts.MODELS / PHASES[-1]),
+        optimizer=optimizer_config(params, params),
         schedule=ScheduleConfig(epochs=params.epochs, warmup_fraction=params.warmup_fraction),
         checkpoint_every_updates=params.checkpoint_every_updates,
+        ipu_config=ipu_config(ipu, "finetune", device, root),
     )
 
 
+def _own_model(params: FinetuneParams, model: ModelParams, rows: Path, untrained: bool) -> ModelConfig | None:
+    """The architecture where fine-tuning states other dropout than pre-training had; else that of its weights."""
+    stated = {"hidden_dropout": params.hidden_dropout, "attention_dropout": params.attention_dropout}
+    changed = {name: value for name, value in stated.items() if value is not None}
+    if not changed and not untrained:
+        return None
+    return model_config(model.model_copy(update=changed), read_manifest(rows))
+
+
 def main() -> None:
-    argparse.ArgumentParser(description="Fine-tune on the packed questions.").parse_args()
+    parser = argparse.ArgumentParser(description="Fine-tune on the packed questions.")
+    parser.add_argument("--compile-only", action="store_true", help="build the IPU executable and stop")
+    compile_only = parser.parse_args().compile_only
     params = load_params()
     require_verdict(ROWS)
-    result = train(finetune_job(params.finetune, params.device), "finetune")
-    sys.stdout.write(summary("finetune", result) + "\n")
+    job = finetune_job(params.finetune, params.model, params.device, params.ipu, untrained=compile_only)
+    run, say = (compile_executable, compiled) if compile_only else (train, summary)
+    sys.stdout.write(say("finetune", run(job, "finetune")) + "\n")
 
 
 if __name__ == "__main__":

@@ -131,33 +131,55 @@ class DeviceParams(Section):
     micro_batch_size: Positive
 
 
-class PhaseParams(Section):
-    steps: Positive
+class IpuParams(Section):
+    """Placement and memory on IPUs; the keys of the mappings are checked by ipu_model.ipu.config."""
+
+    config: Name
+    phase1: dict[str, Any] | None
+    phase2: dict[str, Any] | None
+    finetune: dict[str, Any] | None
+    predict: dict[str, Any] | None
+    inference_execution: Literal["auto", "sharded", "pipelined"]
+
+
+class BatchParams(Section):
+    """The batch behind one update and how it is learned from; `None` is device.micro_batch_size."""
+
     global_batch_size: Positive
+    micro_batch_size: Positive | None
+    loss_scaling: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0)]
     warmup_fraction: Fraction
 
 
-class PretrainParams(Section):
+class PhaseParams(BatchParams):
+    steps: Positive
+
+
+class OptimizerParams(Section):
+    optimizer: Literal["adamw", "adam", "lamb", "sgd"]
+    weight_decay: Annotated[float, Field(ge=0)]
+    beta1: Annotated[float, Field(ge=0, lt=1)]
+    beta2: Annotated[float, Field(ge=0, lt=1)]
+    eps: Annotated[float, Field(gt=0)]
+    bias_correction: bool
+    first_moment_precision: Literal["auto", "fp32", "fp16"]
+    max_grad_norm: Annotated[float, Field(gt=0)] | None
+
+
+class PretrainParams(OptimizerParams):
     enabled: bool
     seed: Seed
-    optimizer: Literal["adamw", "lamb"]
-    weight_decay: Annotated[float, Field(ge=0)]
-    max_grad_norm: Annotated[float, Field(gt=0)] | None
     checkpoint_every_updates: Annotated[int, Field(ge=0)]
     phase1: PhaseParams
     phase2: PhaseParams
 
 
-class FinetuneParams(Section):
+class FinetuneParams(OptimizerParams, BatchParams):
     seed: Seed
     epochs: Annotated[float, Field(gt=0)]
-    global_batch_size: Positive
-    learning_rate: Annotated[float, Field(gt=0)]
-    warmup_fraction: Fraction
-    optimizer: Literal["adamw", "lamb"]
-    weight_decay: Annotated[float, Field(ge=0)]
-    max_grad_norm: Annotated[float, Field(gt=0)] | None
+    hidden_dropout: Annotated[float, Field(ge=0, lt=1)] | None
+    attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None
     checkpoint_every_updates: Annotated[int, Field(ge=0)]
 
 
@@ -200,6 +222,7 @@ class Params(Section):
     squad_rows: SquadRowsParams
     model: ModelParams
     device: DeviceParams
+    ipu: IpuParams
     pretrain: PretrainParams
     finetune: FinetuneParams
     evaluate: EvaluateParams

@@ -1,6 +1,6 @@
 """Stage pretrain@phase1, pretrain@phase2: rows in, a BERT with its pre-training heads out.
 
-    python -m tasks.pretrain phase1|phase2
+    python -m tasks.pretrain phase1|phase2 [--compile-only]
 
 Phase 2 starts from phase 1's weights with a new optimizer and schedule. With `pretrain.enabled: false`
 both phases make no update: the model passes through as it was initialised.
@@ -13,53 +13,79 @@ import sys
 from pathlib import Path
 
 from tasks import artifacts
-from tasks.device_job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from tasks.device_job import Job, ScheduleConfig
 from tasks.errors import run_main
-from tasks.params import PHASES, DeviceParams, ModelParams, PretrainParams, load_params
+from tasks.params import PHASES, DeviceParams, IpuParams, ModelParams, PretrainParams, load_params
 from tasks.rows import read_manifest
-from tasks.training import model_config, require_verdict, summary, train
+from tasks.training import (
+    compile_executable,
+    compiled,
+    geometry,
+    ipu_config,
+    model_config,
+    optimizer_config,
+    require_verdict,
+    summary,
+    train,
+)
 
 
 def pretrain_job(
-    phase: str, params: PretrainParams, model: ModelParams, device: DeviceParams, root: Path = Path()
+    phase: str,
+    params: PretrainParams,
+    model: ModelParams,
+    device: DeviceParams,
+    ipu: IpuParams,
+    root: Path = Path(),
+    *,
+    untrained: bool = False,
 ) -> Job:
-    """The device job of one phase, its run folder still to be chosen."""
+    """The device job of one phase, its run folder still to be chosen.
+
+    Args:
+        phase: phase1 or phase2.
+        params: section `pretrain`.
+        model: section `model`.
+        device: section `device`.
+        ipu: section `ipu`.
+        root: the checkout.
+        untrained: phase 2 starts from fresh weights, too, so that it can be compiled before phase 1 has run.
+    """
     settings = params.phase1 if phase == "phase1" else params.phase2
     rows = root / artifacts.rows_folder(phase)
-    first = phase == PHASES[0]
+    fresh = phase == PHASES[0] or untrained
     return Job(
         kind="pretrain",
         head="pretraining",
         rows=str(rows),
         output=str(root / artifacts.MODELS / phase),
         run_folder="",
-        geometry=BatchGeometry(settings.global_batch_size, device.micro_batch_size),
+        geometry=geometry(settings, device),
         runtime=device.runtime,
         precision=device.precision,
         seed=params.seed,
-        model=model_config(model, read_manifest(rows)) if first else None,
-        init_checkpoint=None if first else str(root / artifacts.MODELS / PHASES[0]),
-        optimizer=OptimizerConfig(
-            name=params.optimizer,
-            learning_rate=settings.learning_rate,
-            weight_decay=params.weight_decay,
-            max_grad_norm=params.max_grad_norm,
-        ),
+        model=model_config(model, read_manifest(rows)) if fresh else None,
+        init_checkpoint=None if fresh else str(root / artifacts.MODELS / PHASES[0]),
+        optimizer=optimizer_config(params, settings),
         schedule=ScheduleConfig(
             steps=settings.steps if params.enabled else 0, warmup_fraction=settings.warmup_fraction
         ),
         checkpoint_every_updates=params.checkpoint_every_updates,
+        ipu_config=ipu_config(ipu, phase, device, root),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train one phase (MLM and next-sentence prediction).")
     parser.add_argument("phase", choices=PHASES)
-    phase = parser.parse_args().phase
+    parser.add_argument("--compile-only", action="store_true", help="build the IPU executable and stop")
+    arguments = parser.parse_args()
+    phase, compile_only = arguments.phase, arguments.compile_only
     params = load_params()
     require_verdict(phase)
-    result = train(pretrain_job(phase, params.pretrain, params.model, params.device), f"pretrain-{phase}")
-    sys.stdout.write(summary(f"pretrain {phase}", result) + "\n")
+    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, untrained=compile_only)
+    run, say = (compile_executable, compiled) if compile_only else (train, summary)
+    sys.stdout.write(say(f"pretrain {phase}", run(job, f"pretrain-{phase}")) + "\n")
 
 
 if __name__ == "__main__":

@@ -10,18 +10,87 @@ from pathlib import Path
 from typing import Any
 
 from tasks import artifacts
-from tasks.device_job import Job, JobResult, ModelConfig, run_device_job
-from tasks.errors import InputError
-from tasks.params import ModelParams
+from tasks.device_job import BatchGeometry, Job, JobResult, ModelConfig, OptimizerConfig, run_device_job
+from tasks.errors import InputError, ParamsError
+from tasks.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
 from tasks.rows import Manifest, read_manifest
 
-EXECUTION_ONLY = ("output", "run_folder", "checkpoint_every_updates", "log_every_updates")
+EXECUTION_ONLY = ("output", "run_folder", "checkpoint_every_updates", "log_every_updates", "compile_only")
 """Fields of a job that say where and how often, not what."""
+IPU_CONFIG = "ipu_config.json"
+"""Name of the file in the folder `ipu.config`."""
 
 
 def model_config(params: ModelParams, manifest: Manifest) -> ModelConfig:
     """The architecture of params.yaml with the vocabulary size of the rows."""
     return ModelConfig(vocab_size=manifest.vocab_size, **params.model_dump())
+
+
+def geometry(batch: BatchParams, device: DeviceParams) -> BatchGeometry:
+    """The batch of a training job; replicas are a matter of the IPU config."""
+    return BatchGeometry(batch.global_batch_size, batch.micro_batch_size or device.micro_batch_size)
+
+
+def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerConfig:
+    """The optimizer of a training job."""
+    return OptimizerConfig(
+        name=params.optimizer,
+        learning_rate=batch.learning_rate,
+        weight_decay=params.weight_decay,
+        beta1=params.beta1,
+        beta2=params.beta2,
+        eps=params.eps,
+        bias_correction=params.bias_correction,
+        max_grad_norm=params.max_grad_norm,
+        loss_scaling=batch.loss_scaling,
+        first_moment_precision=params.first_moment_precision,
+    )
+
+
+def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path()) -> dict[str, Any] | None:
+    """The IPU config of a job: the keys of `ipu.<job>` laid over the file `ipu.config`.
+
+    Args:
+        ipu: section `ipu`.
+        job: phase1, phase2, finetune or predict.
+        device: section `device`.
+        root: what a relative `ipu.config` counts from.
+
+    Returns:
+        None on runtimes that do not read it.
+
+    Raises:
+        InputError: `ipu.config` is not there, or holds no JSON object.
+    """
+    if device.runtime not in ("auto", "ipu"):
+        return None
+    path = root / ipu.config
+    if not path.exists():
+        raise InputError(f"ipu.config={ipu.config} is not there: name an ipu_config.json, or a folder")
+    if path.is_dir():
+        path = path / IPU_CONFIG
+    values: Any = {}
+    if path.exists():
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"{path} is not JSON: {error}") from None
+        if not isinstance(values, dict):
+            raise InputError(f"{path} must hold one JSON object, found {type(values).__name__}")
+    return {**values, **(getattr(ipu, job) or {})}
+
+
+def compile_executable(job: Job, name: str, root: Path = Path()) -> JobResult:
+    """Build the executable of an IPU job into the cache and stop; no model, metrics or plots are written.
+
+    Raises:
+        ParamsError: the job runs on another device.
+        DeviceJobFailed: see `run_device_job`.
+    """
+    if job.runtime not in ("auto", "ipu"):
+        raise ParamsError(f"--compile-only builds executables for IPUs, device.runtime is {job.runtime}: set it to ipu")
+    folder = root / artifacts.RUNS / f"compile-{name}"
+    return run_device_job(dataclasses.replace(job, run_folder=str(folder), compile_only=True))
 
 
 def train(job: Job, name: str, root: Path = Path()) -> JobResult:
@@ -84,6 +153,11 @@ def require_verdict(name: str, root: Path = Path()) -> None:
         raise InputError(f"{path} is missing: run `dvc repro validate@{name}` first")
     if not json.loads(path.read_text(encoding="utf-8"))["valid"]:
         raise InputError(f"{path} says the data are not valid; see {path.with_suffix('.html')}")
+
+
+def compiled(name: str, result: JobResult) -> str:
+    """One line at the end of a stage that only compiled."""
+    return f"{name}: executable ready after {result.compile_seconds:.1f} s ({result.runtime}, {result.precision})"
 
 
 def summary(name: str, result: JobResult) -> str:
