@@ -26,10 +26,19 @@ JUST_IN_TIME = 1
 """popart.SubgraphCopyingStrategy.JustInTime."""
 MK2 = 2
 """IPU version of GC200 and Bow, the target of a compile without IPUs."""
-TIED_WEIGHT_PATTERNS = {"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True}
-"""PopART patterns: one copy, and one gradient, of the word table that look-up and decoder share."""
-ENGINE_OPTIONS = {"opt.useAutoloader": "true", "target.syncReplicasIndependently": "true"}
-"""Poplar: load programs onto the IPUs in parallel; replicas wait for the host one by one, not for each other."""
+PATTERNS = {
+    # Memory: one copy, and one accumulated gradient, of the word table that look-up and decoder share.
+    "TiedGather": True,
+    "TiedGatherAccumulate": True,
+    # Memory and speed: among operations that could write in place, those that save most on an IPU do.
+    "UpdateInplacePrioritiesForIpu": True,
+}
+ENGINE_OPTIONS = {
+    # Speed: a program is loaded onto the IPUs faster.
+    "opt.useAutoloader": "true",
+    # Speed: a replica waits for the host by itself, and not for the other replicas too.
+    "target.syncReplicasIndependently": "true",
+}
 
 
 def training_options(
@@ -64,13 +73,7 @@ def training_options(
     Raises:
         ConfigError: automatic loss scaling without fp16 gradients.
     """
-    fp16_accumulators = half if half_accumulators is None else half_accumulators
-    if config.auto_loss_scaling and not fp16_accumulators:
-        raise ConfigError(
-            "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: set "
-            "optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to false and "
-            "optimizer.loss_scaling to a number"
-        )
+    _check_loss_scaling(config, half if half_accumulators is None else half_accumulators)
     _shared_options(poptorch, options, config, config.training, seed, cache_folder, compile_only, half)
     if set_replication:
         options.replicationFactor(replicas)
@@ -137,7 +140,7 @@ def _shared_options(
     if cache_folder is not None:
         options.enableExecutableCaching(cache_folder)
     if config.enable_half_partials and half:
-        options.Precision.setPartialsType(torch.float16)  # half the memory of partial sums, twice their throughput
+        options.Precision.setPartialsType(torch.float16)  # half the memory of partial sums, less precision
     _popart_switches(options)
 
 
@@ -155,8 +158,18 @@ def _popart_switches(options: Any) -> None:
     switch("subgraphCopyingStrategy", JUST_IN_TIME)
     # Memory: a gradient is consumed as soon as it is there, and does not wait for the weight update.
     switch("scheduleNonWeightUpdateGradientConsumersEarly", True)
-    options._Popart.setPatterns(dict(TIED_WEIGHT_PATTERNS))
+    options._Popart.setPatterns(dict(PATTERNS))
     switch("engineOptions", dict(ENGINE_OPTIONS))
+
+
+def _check_loss_scaling(config: IpuConfig, fp16_accumulators: bool) -> None:
+    """PopART finds the scale from a histogram of the accumulated fp16 gradients, so there must be some."""
+    if config.auto_loss_scaling and not fp16_accumulators:
+        raise ConfigError(
+            "auto_loss_scaling=true watches gradients that accumulate in fp16, but here they accumulate in fp32: set "
+            "optimizer.accumulator_precision to fp16 (precision fp16 implies it), or auto_loss_scaling to false and "
+            "optimizer.loss_scaling to a number"
+        )
 
 
 def _place_optimizer_state(poptorch: Any, options: Any, config: IpuConfig, replicas: int) -> None:
