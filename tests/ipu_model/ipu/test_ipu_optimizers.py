@@ -302,7 +302,7 @@ def test_frozen_parameters_are_in_no_group_and_an_empty_group_is_left_out() -> N
 
 
 def checkpoint(device: Device) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], List[int]]:
-    weights = {name: p.detach().clone() for name, p in device.model.state_dict().items()}
+    weights = {name: p.detach().clone() for name, p in device.model.named_parameters()}
     return weights, optimizer_tensors(device.optimizer), list(device.executor.rng_state)
 
 
