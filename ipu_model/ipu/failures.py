@@ -22,7 +22,6 @@ then patterns over the text. Where the patterns come from:
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import traceback
 from dataclasses import dataclass
@@ -31,12 +30,12 @@ from typing import Any, Callable, Iterator, Match, Optional, Tuple
 
 from ipu_model.errors import DeviceJobError, IpuFailure
 from ipu_model.files import write_text
-from ipu_model.ipu.instances import launched_index
 
+LOG = "ipu_error.log"
 POPTORCH_LOG = "poptorch_error.log"
 """In the working directory; PopTorch writes messages of more than 80 lines there and refers to it."""
 TILES_PER_IPU = 1472
-"""Mk2 and Bow. Poplar counts the tiles of a replica through all its IPUs."""
+"""Mk2 and Bow. Poplar counts tiles through all IPUs of a graph, taken here to be one replica (not confirmed)."""
 SHOWN = 300
 """Characters of PopTorch's own text that the message repeats; the log has all of it."""
 
@@ -94,6 +93,11 @@ def _exchange_out_of_memory(found: Match[str]) -> str:
     return f"out of memory on IPU {ipu} of a replica (tile {found[1]}: one exchange is too large)"
 
 
+def _stream_length(text: str) -> str:
+    found = re.search(r"Single stream of length (\d+)", text)
+    return f" ({int(found[1]):,} bytes in one)" if found is not None else ""
+
+
 KINDS: Tuple[_Kind, ...] = (
     _Kind(
         r"package hash \((\S+)\) differs from poplar hash \((\S+)\)",
@@ -111,9 +115,8 @@ KINDS: Tuple[_Kind, ...] = (
         lambda found: _memory_knobs(int(found[1]) // TILES_PER_IPU),
     ),
     _Kind(
-        r"Single stream of length (\d+)|stream_memory_allocation_error",
-        lambda found: "out of memory for the stream between host and IPU"
-        + (f" ({int(found[1]):,} bytes in one)" if found[1] else ""),
+        r"stream_memory_allocation_error|Single stream of length",
+        lambda found: f"out of memory for the streams between host and IPU{_stream_length(found.string)}",
         _says("lower device_iterations or micro_batch_size, and let output_mode be final"),
     ),
     _Kind(
@@ -258,8 +261,7 @@ def _full_text(error: BaseException) -> str:
 
 def _write_log(error: BaseException, text: str, folder: Path) -> str:
     """Write everything beside the run; a disk that is full must not hide the failure."""
-    index = launched_index(os.environ)
-    path = Path(folder) / (f"ipu_error.{index}.log" if index else "ipu_error.log")
+    path = Path(folder) / LOG
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     also = f"; {POPTORCH_LOG}: {Path(POPTORCH_LOG).resolve()}" if POPTORCH_LOG in text else ""
     try:

@@ -18,8 +18,6 @@ from ipu_model.errors import ConfigError
 
 POPRUN_VARIABLES = "POPDIST_"
 """PopRun forwards POPDIST_NUM_TOTAL_REPLICAS, POPDIST_NUM_LOCAL_REPLICAS and so on to every process."""
-RANK_VARIABLE = "OMPI_COMM_WORLD_RANK"
-"""Of Open MPI, whose mpirun is what PopRun calls; equals popdist.getInstanceIndex()."""
 
 Importer = Callable[[str], Any]
 
@@ -147,13 +145,6 @@ def current(environ: Mapping[str, str], importer: Importer = importlib.import_mo
         popdist=popdist,
         collectives=collectives,
     )
-
-
-def launched_index(environ: Mapping[str, str]) -> int:
-    """Index of this process before popdist is imported; 0 where nobody launched several."""
-    started_by_poprun = any(name.startswith(POPRUN_VARIABLES) for name in environ)
-    rank = environ.get(RANK_VARIABLE, "0")
-    return int(rank) if started_by_poprun and rank.isdigit() else 0
 
 
 def _import(importer: Importer, name: str, required: bool) -> Any:

@@ -1,0 +1,263 @@
+"""Compiled programs on disk: hits foretold, misses explained, locks of crashed runs gone, old ones pruned."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu import executables, pruning
+from ipu_model.ipu.executables import ExecutableCache, cache_root, fingerprint, flat
+
+PARTS: Dict[str, Any] = {
+    "mode": "training",
+    "poptorch": "3.4.0",
+    "geometry": {"micro_batch_size": 4, "accumulation": 16},
+    "inputs": [[64, 128]],
+}
+
+
+@pytest.fixture
+def said() -> List[str]:
+    return []
+
+
+@pytest.fixture
+def open_cache(tmp_path: Path, said: List[str]) -> Callable[[], ExecutableCache]:
+    return lambda: ExecutableCache(tmp_path / "cache", said.append)
+
+
+def build(cache: ExecutableCache, parts: Dict[str, Any] = PARTS, content: bytes = b"program") -> Path:
+    """What a job does: foretell, compile (PopART writes its file), conclude, end."""
+    folder = cache.folder(parts)
+    cache.expectation(parts)
+    (folder / "1234.popef").write_bytes(content)
+    cache.outcome(parts)
+    cache.close()
+    return folder
+
+
+def changed(**geometry: int) -> Dict[str, Any]:
+    return {**PARTS, "geometry": {**PARTS["geometry"], **geometry}}
+
+
+def test_the_first_run_misses_and_the_second_hits(open_cache: Any) -> None:
+    first = open_cache()
+    folder = first.folder(PARTS)
+    assert folder.is_dir()
+    assert first.expectation(PARTS) == (False, "miss, no executable yet")
+    (folder / "1234.popef").write_bytes(b"x" * 2_000_000)
+    assert first.outcome(PARTS) == "built, 1 file, 2.0 MB"
+    first.close()
+    second = open_cache()
+    assert second.expectation(PARTS) == (True, f"hit, 1 file, 2.0 MB in {folder}")
+    assert second.outcome(PARTS) == "loaded from the cache, nothing was compiled"
+
+
+def test_a_miss_names_what_differs_from_the_nearest_stored_one(open_cache: Any) -> None:
+    build(open_cache())
+    build(open_cache(), changed(micro_batch_size=8, accumulation=8))
+    assert open_cache().expectation(changed(micro_batch_size=2)) == (
+        False,
+        "miss, no executable yet; the nearest stored one differs in geometry.micro_batch_size 4 -> 2",
+    )
+
+
+def test_a_miss_through_another_sdk_says_so(open_cache: Any) -> None:
+    build(open_cache())
+    hit, why = open_cache().expectation({**PARTS, "poptorch": "3.3.0"})
+    assert not hit
+    assert why.endswith("poptorch 3.4.0 -> 3.3.0; executables do not load under another SDK")
+
+
+def test_many_differences_are_counted(open_cache: Any) -> None:
+    build(open_cache())
+    why = open_cache().expectation({f"key{i}": i for i in range(4)})[1]
+    assert why.endswith("and 5 more")  # 5 stored parts are missing, 4 are new, 4 are named
+
+
+def test_a_miss_although_a_hit_was_expected_is_said(open_cache: Any) -> None:
+    folder = build(open_cache())
+    cache = open_cache()
+    assert cache.expectation(PARTS)[0]
+    (folder / "5678.popef").write_bytes(b"another hash")
+    assert "miss although a hit was expected" in cache.outcome(PARTS)
+
+
+def test_a_compiler_that_keeps_nothing_is_said(open_cache: Any) -> None:
+    cache = open_cache()
+    cache.expectation(PARTS)
+    assert "PopART kept nothing" in cache.outcome(PARTS)
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "1234.popef").write_bytes(b""), "1234.popef is empty"),
+        (lambda folder: (folder / "1234.popef").write_bytes(b"half"), "1234.popef is of another size than recorded"),
+        (lambda folder: (folder / "1234.popef").unlink(), "1234.popef is gone"),
+        (lambda folder: (folder / "podium.json").unlink(), "1234.popef is not recorded"),
+        (lambda folder: (folder / "podium.json").write_text("{", encoding="utf-8"), "1234.popef is not recorded"),
+    ],
+)
+def test_what_a_killed_run_left_half_is_discarded_and_said(open_cache: Any, damage: Any, told: str) -> None:
+    folder = build(open_cache())
+    damage(folder)
+    hit, why = open_cache().expectation(PARTS)
+    assert (hit, why) == (False, f"miss, damaged: {told}: discarded, built anew")
+    assert list(folder.glob("*.popef")) == []
+
+
+def test_nothing_is_discarded_while_another_process_uses_the_folder(open_cache: Any) -> None:
+    first = open_cache()
+    folder = first.folder(PARTS)
+    (folder / "1234.popef").write_bytes(b"being written by the first")
+    (folder / "abc.lock").write_text("0", encoding="utf-8")
+    second = open_cache()
+    second.expectation(PARTS)
+    assert (folder / "1234.popef").exists()
+    assert (folder / "abc.lock").exists()
+
+
+def test_the_record_says_what_the_programs_were_built_for(open_cache: Any) -> None:
+    record = json.loads((build(open_cache()) / "podium.json").read_text(encoding="utf-8"))
+    assert record["parts"] == {
+        "mode": "training", "poptorch": "3.4.0", "geometry.micro_batch_size": 4, "geometry.accumulation": 16,
+        "inputs": [[64, 128]],
+    }  # fmt: skip
+    assert record["executables"] == {"1234.popef": 7}
+
+
+def test_the_fingerprint_depends_on_values_and_not_on_order() -> None:
+    assert fingerprint({"a": 1, "b": {"c": 2}}) == fingerprint({"b": {"c": 2}, "a": 1})
+    assert fingerprint(PARTS) != fingerprint(changed(micro_batch_size=2))
+    assert flat({"a": {"b": {"c": 1}}, "d": []}) == {"a.b.c": 1, "d": []}
+
+
+def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_cache: Any, said: List[str]) -> None:
+    folder = build(open_cache())
+    (folder / "dead.lock").write_text("0", encoding="utf-8")
+    with (folder / "alive.lock").open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        open_cache().folder(PARTS)
+        assert [path.name for path in folder.glob("*.lock")] == ["alive.lock"]
+    assert any("removed 1 stale lock(s)" in text and "dead.lock" in text for text in said)
+
+
+@pytest.mark.parametrize(
+    ("environ", "configured", "root", "told"),
+    [
+        ({"PODIUM_EXECUTABLE_CACHE": "/host"}, "/config", "/host", "CACHE, not executable_cache_dir /config"),
+        ({"PODIUM_EXECUTABLE_CACHE": ""}, "/config", "/config", "executable_cache_dir of the ipu_config"),
+        ({}, "", None, "every run compiles"),
+        ({}, "disabled", None, "every run compiles"),
+        ({}, None, None, "every run compiles"),
+    ],
+)  # fmt: skip
+def test_the_hosts_cache_wins_over_the_configs_and_one_line_says_so(
+    said: List[str], environ: Dict[str, str], configured: Any, root: Any, told: str
+) -> None:
+    assert cache_root(environ, configured, said.append) == (None if root is None else Path(root))
+    assert len(said) == 1
+    assert told in said[0]
+
+
+def test_a_read_only_cache_is_used_through_links(
+    tmp_path: Path, open_cache: Any, said: List[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = build(open_cache())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    really = os.access
+    monkeypatch.setattr(
+        executables.os, "access", lambda path, mode: not path.startswith(str(tmp_path / "cache")) and really(path, mode)
+    )
+    cache = open_cache()
+    folder = cache.folder(PARTS)
+    assert folder == tmp_path / "home" / "podium" / "executables" / stored.name
+    assert cache.expectation(PARTS)[0]
+    assert (folder / "1234.popef").resolve() == stored / "1234.popef"
+    assert "is read-only" in said[-1]
+    assert "4 -> 2" in cache.expectation(changed(micro_batch_size=2))[1]
+
+
+def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path: Path, said: List[str]) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    with pytest.raises(ConfigError, match="cannot be used.*PODIUM_EXECUTABLE_CACHE"):
+        ExecutableCache(tmp_path / "file", said.append).folder(PARTS)
+
+
+def prune(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "ipu_model.ipu.executables", *arguments, "--root", str(root)],
+        cwd=str(Path(__file__).resolve().parents[3]), capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_list_shows_what_the_folders_were_built_for(tmp_path: Path, open_cache: Any) -> None:
+    first, second = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
+    out = prune(tmp_path / "cache", "list").stdout
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert lines[first.name].endswith("geometry.micro_batch_size 4")
+    assert lines[second.name].endswith("geometry.micro_batch_size 2")
+    assert out.endswith("2 folders, 0.0 MB\n")
+
+
+def test_prune_removes_what_was_not_used_and_only_when_told(tmp_path: Path, open_cache: Any) -> None:
+    old, new = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
+    ago = time.time() - 40 * 86400
+    os.utime(str(old / "podium.json"), (ago, ago))
+    dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
+    assert old.name in dry.stdout
+    assert new.name not in dry.stdout
+    assert "nothing was removed" in dry.stdout
+    assert old.exists()
+    assert prune(tmp_path / "cache", "prune", "--older-than-days", "30", "--yes").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [new.name]
+
+
+def test_use_keeps_an_executable_young(open_cache: Any) -> None:
+    folder = build(open_cache())
+    ago = time.time() - 40 * 86400
+    os.utime(str(folder / "podium.json"), (ago, ago))
+    cache = open_cache()
+    cache.expectation(PARTS)
+    cache.outcome(PARTS)
+    found = pruning.entries(folder.parent)
+    assert pruning.older_than(found, 30, time.time()) == []
+
+
+def test_a_cache_that_is_too_large_loses_the_least_used_first(tmp_path: Path, open_cache: Any) -> None:
+    for age, size in ((3, 4), (2, 4), (1, 4)):
+        folder = build(open_cache(), changed(micro_batch_size=age), b"x" * size)
+        os.utime(str(folder / "podium.json"), (time.time() - age * 86400,) * 2)
+    going = pruning.beyond(pruning.entries(tmp_path / "cache"), 9e-9)  # 12 bytes are there, 9 may stay
+    assert [entry.parts["geometry.micro_batch_size"] for entry in going] == [3]
+
+
+def test_a_folder_in_use_is_not_pruned(open_cache: Any) -> None:
+    folder = build(open_cache())
+    cache = open_cache()
+    cache.folder(PARTS)
+    entry = pruning.entries(folder.parent)[0]
+    assert not pruning.remove(entry)
+    cache.close()
+    assert pruning.remove(entry)
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("rule", [[], ["--older-than-days", "-1"], ["--larger-than-gb", "x"]])
+def test_a_rule_is_required_and_checked(tmp_path: Path, rule: List[str]) -> None:
+    assert prune(tmp_path, "prune", *rule).returncode == 2
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    assert pruning.entries(tmp_path) == []

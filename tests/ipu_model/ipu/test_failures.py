@@ -1,0 +1,189 @@
+"""What PopTorch raises, as it was seen in its sources, its manual and its issues, becomes words and a knob."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+from ipu_model.errors import ConfigError, DeviceJobError, IpuFailure
+from ipu_model.ipu.failures import classify, explained
+
+
+class Error(Exception):
+    """poptorch.Error as PopTorch 3.4 makes it: `In file:line: 'type': message`, and the parts as attributes."""
+
+    def __init__(self, type_: str, message: str, **attributes: str) -> None:
+        super().__init__(f"In unknown:0: '{type_}': {message}\nError raised in:\n  [0] Compiler::initSession")
+        self.type, self.message, self.location = type_, message, "[0] Compiler::initSession"
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638976 bytes of memory"
+
+
+@pytest.mark.parametrize(
+    ("error", "happened", "knob"),
+    [
+        (
+            Error("poplar_graph_memory_allocation_error", "Memory allocation error : " + ON_TILE),
+            "IPU 2 of a replica (tile 2950: 876,476 bytes needed, 638,976 there, 237,500 or 37% too many)",
+            "lower matmul_proportion of IPU 2",
+        ),
+        (
+            Error("popart_exception", "Out of memory: Cannot fit all variable data onto one or more tiles."),
+            "out of memory on an IPU; the text does not say which",
+            "lower matmul_proportion (by a quarter",
+        ),
+        (
+            Error("poplar_poplar_error", "Tile 0 receives more data than it has total memory in exchange 'cs19_98/x'"),
+            "out of memory on IPU 0 of a replica (tile 0: one exchange is too large)",
+            "embedding_serialization_factor",
+        ),
+        (
+            Error("poplar_link_error", "tile 1472 _poplar_start must be 0 not 638976 bytes from the start of memory."),
+            "too much code for IPU 1 of a replica",
+            "layers_per_ipu",
+        ),
+        (
+            Error(
+                "poplar_stream_memory_allocation_error",
+                "irlowering.cpp:3516 Out of memory. Single stream of length 149766584 in bufferIndex 1",
+            ),
+            "out of memory for the streams between host and IPU (149,766,584 bytes in one)",
+            "device_iterations or micro_batch_size",
+        ),
+        (Error("poplar_link_error", "ld failed. Output: -lfoo not found"), "could not link", "enable the SDK again"),
+        (
+            Error("poptorch_cpp_error", "Failed to acquire 4 IPU(s)"),
+            "could not attach to the IPUs: failed to acquire 4 IPU(s)",
+            "POPTORCH_WAIT_FOR_IPU=1",
+        ),
+        (
+            Error("poptorch_cpp_error", "Too many IPUs requested (128). Experiments that need more than 64 IPUs"),
+            "128 IPUs in one process",
+            "PODIUM_DEVICE_LAUNCHER",
+        ),
+        (
+            Error(
+                "poplar_unrecoverable_runtime_error",
+                "fabric_atomic_increment_hsp_register: Could not complete operation. Fabric error: connection not "
+                "established: CONNECTION_KILL, device 3. IPUoF Server unreachable at 2023-02-03T15:32:48Z",
+            ),
+            "lost the connection to the IPU-Machines",
+            "IPUOF_VIPU_API_HOST",
+        ),
+        (
+            Error("poplar_unrecoverable_runtime_error", "parity error"),
+            "unrecoverable error",
+            "out of service",
+        ),
+        (
+            Error("popart_exception", "Error reading executable - package hash (b67b) differs from poplar hash (9d9e)"),
+            "of another Poplar SDK (package b67b, this SDK is 9d9e)",
+            "ipu_model.ipu.executables prune",
+        ),
+        (
+            Error("std::out_of_range", "basic_string::replace: __pos (which is 5) > this->size() (which is 0)"),
+            "failed without saying why",
+            "POPTORCH_LOG_LEVEL=DEBUG",
+        ),
+        (Error("poptorch_cpp_error", ""), "failed without saying why", "POPTORCH_LOG_LEVEL=DEBUG"),
+        (Error("poptorch_py_error", "Parameter x is reassigned"), "Python layer refused a call", "report it"),
+        (AssertionError("All tensors must have a batch dimension"), "refused a call (AssertionError)", "report it"),
+    ],
+)  # fmt: skip
+def test_every_known_failure_names_its_knob_and_its_log(
+    tmp_path: Path, error: Exception, happened: str, knob: str
+) -> None:
+    failure = classify(error, tmp_path)
+    assert isinstance(failure, IpuFailure)
+    assert happened in str(failure)
+    assert knob in str(failure)
+    assert str(tmp_path / "ipu_error.log") in str(failure)
+    assert str(error) in (tmp_path / "ipu_error.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [("IPU_RESET", "Run the job again"), ("LINK_RESET", "IPU-Links"), ("PARTITION_RESET", "V-IPU partition"),
+     ("FULL_RESET", "power-cycled"), ("NEW_RESET", "asks for NEW_RESET")],
+)  # fmt: skip
+def test_a_recoverable_error_says_how_to_recover(tmp_path: Path, action: str, told: str) -> None:
+    failure = classify(Error("poplar_recoverable_runtime_error", "test", recovery_action=action), tmp_path)
+    assert f"recoverable error ({action})" in str(failure)
+    assert told in str(failure)
+
+
+def test_the_knobs_of_an_ipu_that_is_full_come_from_cheap_to_costly(tmp_path: Path) -> None:
+    text = str(classify(Error("popart_exception", ON_TILE.replace("2950", "3")), tmp_path))
+    knobs = [
+        "matmul_proportion of IPU 0",
+        "layers_per_ipu",
+        "embedding_serialization_factor",
+        "optimizer_state_offchip",
+        "recompute_checkpoint_every_layer",
+        "replicated_tensor_sharding",
+        "micro_batch_size",
+    ]
+    places = [text.index(knob) for knob in knobs]
+    assert places == sorted(places)
+
+
+def test_an_ipu_without_embeddings_is_not_told_to_serialize_them(tmp_path: Path) -> None:
+    assert "embedding_serialization" not in str(classify(Error("popart_exception", ON_TILE), tmp_path))
+
+
+def test_a_long_message_is_read_from_poptorchs_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("poptorch_error.log").write_text("a line\n" * 90 + ON_TILE, encoding="utf-8")
+    text = str(classify(Error("popart_exception", "See poptorch_error.log for details"), tmp_path / "run"))
+    assert "out of memory on IPU 2" in text
+    assert str(tmp_path / "poptorch_error.log") in text
+    assert ON_TILE in (tmp_path / "run" / "ipu_error.log").read_text(encoding="utf-8")
+
+
+def test_the_message_stays_short_and_the_log_has_all(tmp_path: Path) -> None:
+    long = "x" * 5000
+    assert len(str(classify(Error("popart_exception", long), tmp_path))) < 1500
+    assert long in (tmp_path / "ipu_error.log").read_text(encoding="utf-8")
+
+
+def test_a_log_that_cannot_be_written_does_not_hide_the_failure(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    text = str(classify(Error("popart_exception", ON_TILE), tmp_path / "file"))
+    assert "out of memory on IPU 2" in text
+    assert "could not be written" in text
+
+
+def test_our_own_errors_stay_what_they_are(tmp_path: Path) -> None:
+    own = ConfigError("layers_per_ipu")
+    assert classify(own, tmp_path) is own
+    with pytest.raises(ConfigError), explained(importlib.import_module("poptorch"), tmp_path):
+        raise own
+
+
+def test_what_poptorch_raises_is_explained_with_its_cause(tmp_path: Path) -> None:
+    poptorch = importlib.import_module("poptorch")
+    error = poptorch.Error("Failed to acquire 2 IPU(s)")
+    error.type, error.message, error.location = "poptorch_cpp_error", "Failed to acquire 2 IPU(s)", ""
+    with pytest.raises(IpuFailure, match="could not attach") as failure, explained(poptorch, tmp_path):
+        raise error
+    assert failure.value.__cause__ is error
+
+
+def test_misuse_that_poptorch_refuses_is_explained(tmp_path: Path) -> None:
+    poptorch = importlib.import_module("poptorch")
+    options = poptorch.Options()
+    with pytest.raises(DeviceJobError, match="refused a call"), explained(poptorch, tmp_path):
+        options.deviceIterations("many")
+
+
+def test_a_fault_of_our_own_keeps_its_traceback(tmp_path: Path) -> None:
+    found: Dict[str, List[Any]] = {}
+    with pytest.raises(KeyError), explained(importlib.import_module("poptorch"), tmp_path):
+        found["missing"].append(1)
+    assert not (tmp_path / "ipu_error.log").exists()

@@ -1,0 +1,140 @@
+"""Compiling is watched: progress in lines, and an end to what does not end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.watch import compile_timeout, in_words, watching
+
+ROOT = Path(__file__).resolve().parents[3]
+HEAD = """
+import sys, time
+from ipu_model.ipu.watch import watching
+from ipu_model.progress import Progress
+"""
+
+
+def child(body: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", HEAD + body], cwd=str(ROOT), env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+    )  # fmt: skip
+
+
+class Events:
+    """Takes events and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.seen: List[Dict[str, Any]] = []
+        self.came = threading.Event()
+
+    def __call__(self, event: str, **fields: Any) -> None:
+        self.seen.append({"event": event, **fields})
+        self.came.set()
+
+
+def test_a_line_says_what_is_compiled_for_how_long_and_how_far() -> None:
+    events = Events()
+    with watching(events, None, every=0.01, what="the training program"):
+        # As tqdm writes PopTorch's bar, which has no public way to hand over its share.
+        sys.stderr.write("\rGraph compilation:  45%|####5     | 45/100 [01:02<01:16]")
+        events.came.clear()
+        assert events.came.wait(5)
+    assert events.seen[-1] == {"event": "message", "text": "compiling the training program: 0 s, 45 %"}
+
+
+def test_without_a_bar_only_the_time_is_said() -> None:
+    events = Events()
+    with watching(events, None, every=0.01, what="the training program"):
+        assert events.came.wait(5)
+    assert events.seen[0]["text"] == "compiling the training program: 0 s"
+
+
+def test_other_lines_on_stderr_pass_and_the_bar_does_not(capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(Events(), None):
+        sys.stderr.write("a warning, 5% of something\n")
+        sys.stderr.write("\rGraph compilation:  45%|####5     | 45/100")
+    assert capsys.readouterr().err == "a warning, 5% of something\n"
+
+
+def test_a_short_compilation_says_nothing_and_leaves_no_thread() -> None:
+    events = Events()
+    before = threading.active_count()
+    with watching(events, 60.0, what="it"):
+        pass
+    assert events.seen == []
+    assert threading.active_count() == before
+
+
+def test_an_error_inside_passes_and_ends_the_watch() -> None:
+    before = threading.active_count()
+    with pytest.raises(KeyError), watching(Events(), 60.0):
+        raise KeyError("of the compiler")
+    assert threading.active_count() == before
+
+
+def test_what_takes_too_long_is_ended_with_an_error_event_and_exit_code_1() -> None:
+    process = child(
+        "with watching(Progress(sys.stdout), 0.2, what='the training program', log='run/ipu_error.log'):\n"
+        "    sys.stderr.write('\\rGraph compilation:  84%|########  | 84/100')\n"
+        "    time.sleep(60)\n"
+    )
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 1
+    event = json.loads(out.splitlines()[-1])
+    assert (event["event"], event["type"]) == ("error", "CompileTimeout")
+    for told in ("the training program did not end within 0 s", "84 %", "PODIUM_COMPILE_TIMEOUT", "layers_per_ipu",
+                 "POPTORCH_LOG_LEVEL", "run/ipu_error.log"):  # fmt: skip
+        assert told in event["text"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
+    process = child(
+        "from ipu_model.process import StopRequest\n"
+        "StopRequest().listen()\n"
+        "with watching(Progress(sys.stdout), 60.0):\n"
+        "    print('compiling', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "compiling\n"
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == -number
+
+
+def test_the_jobs_own_signal_handlers_come_back() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with watching(Events(), None):
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+@pytest.mark.parametrize(
+    ("environ", "seconds"),
+    [({}, 7200.0), ({"PODIUM_COMPILE_TIMEOUT": "90"}, 90.0), ({"PODIUM_COMPILE_TIMEOUT": "0"}, None),
+     ({"PODIUM_COMPILE_TIMEOUT": "1.5"}, 1.5)],
+)  # fmt: skip
+def test_the_limit_is_two_hours_unless_the_host_says_otherwise(environ: Dict[str, str], seconds: Any) -> None:
+    assert compile_timeout(environ) == seconds
+
+
+@pytest.mark.parametrize("text", ["never", "-1", "1h", "nan", "inf", " 5"])
+def test_a_limit_that_is_no_number_of_seconds_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="PODIUM_COMPILE_TIMEOUT=.* number of seconds"):
+        compile_timeout({"PODIUM_COMPILE_TIMEOUT": text})
+
+
+def test_times_are_for_people() -> None:
+    assert [in_words(seconds) for seconds in (15.9, 135, 7500)] == ["15 s", "2 min 15 s", "2 h 05 min"]
