@@ -56,6 +56,9 @@ def make_ipu_optimizer(
     for name in optimizer.defaults:
         if name not in VARIABLE:
             optimizer.variable_attrs.markAsConstant(name)
+    # torch's load_state_dict adds this to the defaults of LAMB, and PopTorch warns of every attribute that it
+    # did not see when it compiled.
+    optimizer.defaults.setdefault("differentiable", False)
     return optimizer
 
 
@@ -147,9 +150,8 @@ def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Ten
             )
         parts[part][name] = value.detach().contiguous().clone()  # PopTorch copies from the data pointer
     if tensors:
-        # Not load_state_dict: torch's half of it copies everything once more and, to LAMB, adds a default
-        # (differentiable) that PopTorch then warns of as ignored.
-        optimizer.set_state_dict(parts)
+        # Its own groups go in again: the rate, decay and so on are those of this run's config.
+        optimizer.load_state_dict({**torch.optim.Optimizer.state_dict(optimizer), **parts})
 
 
 def _refuse_what_would_be_ignored(config: OptimizerConfig) -> None:

@@ -166,7 +166,7 @@ def test_every_update_is_made_with_the_rate_of_its_step() -> None:
         set_learning_rate(optimizer, rate)
         executor.setOptimizer(optimizer)
         executor(torch.tensor([2.0]))
-        found.append(float(model.weight))
+        found.append(float(model.weight.detach()))
     assert found == [7.0, 6.5, 6.25, 6.25]  # 8 - 2 * 0.5, - 2 * 0.25, - 2 * 0.125, - 0
 
 
@@ -176,7 +176,7 @@ def test_momentum_and_decay_of_sgd_are_those_worked_out_by_hand() -> None:
     for _ in range(2):
         executor.setOptimizer(optimizer)
         executor(torch.tensor([2.0]))
-        found.append(float(model.weight))
+        found.append(float(model.weight.detach()))
     # v = 2 + 0.25 * 8 = 4, w = 8 - 0.5 * 4; then v = 0.5 * 4 + 2 + 0.25 * 6 = 5.5, w = 6 - 0.5 * 5.5
     assert found == [6.0, 3.25]
 
@@ -368,7 +368,7 @@ def test_loading_a_state_does_not_take_back_the_rate() -> None:
     set_learning_rate(other, 0.25)
     executor.setOptimizer(other)
     executor(torch.tensor([2.0]))
-    assert float(model.weight) == 7.5  # 8 - 2 * 0.25
+    assert float(model.weight.detach()) == 7.5  # 8 - 2 * 0.25
 
 
 def test_a_state_of_another_runtime_is_refused() -> None:
