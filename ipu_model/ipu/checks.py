@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, List, Optional
+from typing import List, Optional
 
 from ipu_model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from ipu_model.ipu.placement import Placement
+from ipu_model.ipu.placement import Placement
 
 MAX_IPUS_PER_PROCESS = 64
 """What one process can attach to (PopTorch); more needs several instances under poprun."""

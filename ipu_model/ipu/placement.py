@@ -11,25 +11,6 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.checks import (
-    accumulation_for,
-    check_accumulation,
-    check_inference_iterations,
-    check_ipu_count,
-    check_serialization,
-)
-
-__all__ = [
-    "Placement",
-    "accumulation_for",
-    "check_accumulation",
-    "check_inference_iterations",
-    "check_ipu_count",
-    "check_serialization",
-    "expand_layers",
-    "place",
-    "place_by_stages",
-]
 
 HEADS_OF = {
     "pretraining": "MLM and NSP heads",

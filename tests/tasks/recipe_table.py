@@ -1,0 +1,189 @@
+"""What every IPU preset says, written down by hand from its source (presets/README.md), not read from the presets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Row:
+    """One job: the numbers a recipe is known by."""
+
+    row_length: int
+    masks: int
+    """Masked positions in a row; 0 in fine-tuning."""
+    global_batch: int
+    micro_batch: int
+    replicas: int
+    accumulation: int
+    length: int
+    """Updates of a phase, epochs of fine-tuning."""
+    learning_rate: float
+    warmup: float
+    loss_scaling: float
+    layers: tuple[int, ...]
+    """Encoder layers on each IPU."""
+    forward_stages: int
+
+
+@dataclass(frozen=True)
+class Recipe:
+    phase1: Row
+    phase2: Row
+    finetune: Row
+    predict: tuple[int, int, int, tuple[int, ...]]
+    """Rows in one micro-batch, replicas, device iterations, layers on each IPU."""
+    packed: bool = False
+
+
+BASE, LARGE, EIGHT = (0, 4, 4, 4), (3, 7, 7, 7), (2, 3, 3, 3, 3, 3, 3, 4)
+
+# graphcore/examples, PyTorch
+EX_BASE_SQUAD = Row(384, 0, 32, 1, 4, 8, 3, 6e-5, 0.25, 64, BASE, 4)
+EX_LARGE_SQUAD = Row(384, 0, 512, 2, 4, 64, 3, 5e-5, 0.1, 64, LARGE, 4)
+EX_LARGE_1 = Row(128, 20, 65536, 8, 4, 2048, 7038, 0.006, 0.28, 4096, LARGE, 5)
+EX_LARGE_2 = Row(512, 76, 16384, 2, 4, 2048, 2137, 0.002828, 0.128, 8192, LARGE, 5)
+EX_POD64_2 = Row(512, 76, 16384, 2, 16, 512, 2137, 0.002828, 0.128, 16384, LARGE, 5)
+EX_POD4_SQUAD = Row(384, 0, 512, 2, 1, 256, 3, 5e-5, 0.1, 64, LARGE, 4)
+EX_PREDICT = (20, 8, 4, (12, 12))
+EX_POD4_PREDICT = (20, 2, 4, (12, 12))
+
+# graphcore/examples, TensorFlow 2
+TF_BASE_1 = Row(128, 20, 65280, 32, 4, 510, 7059, 0.006, 0.28, 4096, BASE, 5)
+TF_BASE_POD4_1 = Row(128, 20, 65280, 32, 1, 2040, 7059, 0.006, 0.28, 4096, BASE, 5)
+TF_BASE_SQUAD = Row(384, 0, 320, 4, 4, 20, 3, 0.001, 0.3, 1, BASE, 5)
+TF_BASE_POD4_SQUAD = Row(384, 0, 320, 4, 1, 80, 3, 0.001, 0.3, 1, BASE, 5)
+TF_LARGE_1 = Row(128, 20, 65280, 8, 4, 2040, 7059, 0.006, 0.28, 32768, LARGE, 5)
+TF_LARGE_POD4_1 = Row(128, 20, 65280, 8, 1, 8160, 7059, 0.006, 0.28, 32768, LARGE, 5)
+TF_LARGE_SQUAD = Row(384, 0, 320, 2, 4, 40, 3, 0.001, 0.3, 1, LARGE, 5)
+TF_LARGE_POD4_SQUAD = Row(384, 0, 320, 2, 1, 160, 3, 0.001, 0.3, 1, LARGE, 5)
+
+RECIPES = {
+    "ipu-base-pod16-optimum": Recipe(
+        Row(128, 32, 65536, 32, 4, 512, 10500, 0.006, 0.28, 16384, BASE, 5),
+        Row(512, 96, 16384, 8, 4, 512, 2038, 0.002828, 0.128, 128, BASE, 5),
+        Row(384, 0, 128, 2, 4, 16, 3, 7e-5, 0.1, 64, BASE, 4),
+        (16, 4, 5, BASE),
+    ),
+    "ipu-large-pod16-optimum": Recipe(
+        Row(128, 32, 65536, 8, 4, 2048, 10500, 0.006, 0.28, 32768, LARGE, 5),
+        Row(512, 96, 16384, 2, 4, 2048, 2038, 0.002828, 0.128, 16384, LARGE, 5),
+        Row(384, 0, 256, 1, 4, 64, 2, 2e-4, 0.0, 1, LARGE, 4),
+        (2, 4, 4, LARGE),
+    ),
+    "ipu-base-pod16-examples": Recipe(
+        Row(128, 20, 65536, 32, 4, 512, 7038, 0.006, 0.28, 16384, BASE, 5),
+        Row(512, 76, 16384, 8, 4, 512, 2137, 0.002828, 0.128, 128, BASE, 5),
+        EX_BASE_SQUAD,
+        (20, 8, 4, (6, 6)),
+    ),
+    "ipu-base-pod4-examples": Recipe(
+        Row(128, 20, 65536, 32, 1, 2048, 7038, 0.006, 0.28, 16384, BASE, 5),
+        Row(512, 76, 16384, 8, 1, 2048, 2137, 0.002828, 0.128, 128, BASE, 5),
+        Row(384, 0, 32, 1, 1, 32, 3, 6e-5, 0.25, 64, BASE, 4),
+        (20, 2, 4, (6, 6)),
+    ),
+    "ipu-large-pod16-examples": Recipe(EX_LARGE_1, EX_LARGE_2, EX_LARGE_SQUAD, EX_PREDICT),
+    "ipu-large-pod16-examples-8ipu": Recipe(
+        EX_LARGE_1, EX_LARGE_2, Row(384, 0, 256, 4, 2, 32, 3, 5e-5, 0.1, 64, EIGHT, 8), EX_PREDICT
+    ),
+    "ipu-large-pod16-examples-als": Recipe(
+        Row(128, 20, 65536, 8, 4, 2048, 7038, 0.006, 0.28, 1, LARGE, 5), EX_LARGE_2, EX_LARGE_SQUAD, EX_PREDICT
+    ),
+    # packed: 65536 / 1.17 sequences in a row / 32 rows = 1750.4; 16384 / 2.0 / 8 = 1024
+    "ipu-large-pod16-examples-packed": Recipe(
+        Row(128, 22, 65536, 8, 4, 1750, 7038, 0.006, 0.28, 4096, LARGE, 5),
+        Row(512, 78, 16384, 2, 4, 1024, 2137, 0.002828, 0.128, 8192, LARGE, 5),
+        EX_LARGE_SQUAD,
+        EX_PREDICT,
+        packed=True,
+    ),
+    "ipu-large-pod4-examples": Recipe(
+        Row(128, 20, 65536, 8, 1, 8192, 7038, 0.006, 0.28, 4096, LARGE, 5),
+        Row(512, 76, 16384, 2, 1, 8192, 2137, 0.002828, 0.128, 8192, LARGE, 5),
+        EX_POD4_SQUAD,
+        EX_POD4_PREDICT,
+    ),
+    # 65536 / 1.17 / 8 = 7001.7; 16384 / 2.0 / 2 = 4096
+    "ipu-large-pod4-examples-packed": Recipe(
+        Row(128, 22, 65536, 8, 1, 7002, 7038, 0.006, 0.28, 4096, LARGE, 5),
+        Row(512, 78, 16384, 2, 1, 4096, 2137, 0.002828, 0.128, 8192, LARGE, 5),
+        EX_POD4_SQUAD,
+        EX_POD4_PREDICT,
+        packed=True,
+    ),
+    "ipu-large-pod64-examples": Recipe(
+        Row(128, 20, 65536, 8, 16, 512, 7038, 0.006, 0.28, 32768, LARGE, 5), EX_POD64_2, EX_LARGE_SQUAD, EX_PREDICT
+    ),
+    "ipu-large-pod64-examples-als": Recipe(
+        Row(128, 20, 65536, 8, 16, 512, 7038, 0.006, 0.28, 1, LARGE, 5), EX_POD64_2, EX_LARGE_SQUAD, EX_PREDICT
+    ),
+    # 65536 / 1.17 / 128 = 437.6; 16384 / 2.0 / 32 = 256
+    "ipu-large-pod64-examples-packed": Recipe(
+        Row(128, 22, 65536, 8, 16, 438, 7038, 0.006, 0.28, 32768, LARGE, 5),
+        Row(512, 78, 16384, 2, 16, 256, 2137, 0.002828, 0.128, 16384, LARGE, 5),
+        EX_LARGE_SQUAD,
+        EX_PREDICT,
+        packed=True,
+    ),
+    "ipu-base-pod16-tf2-384": Recipe(
+        TF_BASE_1,
+        Row(384, 56, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5),
+        TF_BASE_SQUAD,
+        (4, 4, 5, BASE),
+    ),
+    "ipu-base-pod16-tf2-512": Recipe(
+        TF_BASE_1,
+        Row(512, 76, 16320, 8, 4, 510, 2098, 0.002828, 0.129, 4096, BASE, 5),
+        TF_BASE_SQUAD,
+        (4, 4, 5, BASE),
+    ),
+    "ipu-base-pod4-tf2-384": Recipe(
+        TF_BASE_POD4_1,
+        Row(384, 56, 16320, 8, 1, 2040, 2098, 0.002828, 0.129, 4096, BASE, 5),
+        TF_BASE_POD4_SQUAD,
+        (4, 1, 5, BASE),
+    ),
+    "ipu-base-pod4-tf2-512": Recipe(
+        TF_BASE_POD4_1,
+        Row(512, 76, 16320, 8, 1, 2040, 2098, 0.002828, 0.129, 4096, BASE, 5),
+        TF_BASE_POD4_SQUAD,
+        (4, 1, 5, BASE),
+    ),
+    "ipu-large-pod16-tf2-384": Recipe(
+        TF_LARGE_1,
+        Row(384, 56, 16320, 2, 4, 2040, 2098, 0.002828, 0.129, 32768, LARGE, 5),
+        TF_LARGE_SQUAD,
+        (2, 4, 5, LARGE),
+    ),
+    "ipu-large-pod16-tf2-512": Recipe(
+        TF_LARGE_1,
+        Row(512, 76, 16320, 2, 4, 2040, 2098, 0.002828, 0.129, 32768, (2, 7, 7, 8), 5),
+        TF_LARGE_SQUAD,
+        (2, 4, 5, LARGE),
+    ),
+    "ipu-large-pod4-tf2-384": Recipe(
+        TF_LARGE_POD4_1,
+        Row(384, 56, 16320, 2, 1, 8160, 2098, 0.002828, 0.129, 32768, LARGE, 5),
+        TF_LARGE_POD4_SQUAD,
+        (2, 1, 5, LARGE),
+    ),
+    "ipu-large-pod4-tf2-512": Recipe(
+        TF_LARGE_POD4_1,
+        Row(512, 76, 16320, 2, 1, 8160, 2098, 0.002828, 0.129, 32768, (2, 7, 7, 8), 5),
+        TF_LARGE_POD4_SQUAD,
+        (2, 1, 5, LARGE),
+    ),
+    "ipu-large-pod64-tf2-384": Recipe(
+        Row(128, 20, 130560, 8, 16, 1020, 3529, 0.006, 0.28, 32768, LARGE, 5),
+        Row(384, 56, 16320, 2, 16, 510, 2098, 0.002828, 0.129, 32768, LARGE, 5),
+        TF_LARGE_SQUAD,
+        (2, 4, 5, LARGE),
+    ),
+    "ipu-base-pod16-paddle": Recipe(
+        Row(128, 20, 65536, 32, 4, 512, 7038, 0.006, 0.28417, 512, BASE, 5),
+        Row(384, 56, 16384, 8, 4, 512, 2137, 0.002828427, 0.12822, 128, BASE, 5),
+        Row(384, 0, 128, 2, 4, 16, 4, 5.6e-5, 0.07514, 256, (6, 6), 2),
+        (2, 4, 4, (6, 6)),
+    ),
+}

@@ -1,0 +1,157 @@
+"""The IPU presets: each number against the table written by hand, each job against the checks of the IPU runtime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipu_model.ipu.instances import Instances
+from ipu_model.ipu.planning import IpuPlan, plan_ipu
+from ipu_model.job import Job, ModelConfig
+from ipu_model.rows import Manifest
+from tasks import artifacts
+from tasks.finetune import finetune_job
+from tasks.overlays import resolve
+from tasks.params import Params, check
+from tasks.predict import predict_job
+from tasks.pretrain import pretrain_job
+from tasks.strict_yaml import read_yaml
+from tasks.training import model_config
+from tests.tasks.recipe_table import RECIPES, Row
+
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = ROOT / "presets"
+VOCABULARY = 30522
+PACKING_FACTOR = {128: 1.17, 384: 1.7, 512: 2.0}
+"""Sequences in a row on Wikipedia, at most 3: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
+BASE_MODEL = (768, 12, 12, 3072)
+LARGE_MODEL = (1024, 24, 16, 4096)
+
+
+def resolved(name: str) -> Params:
+    return check(resolve(read_yaml(ROOT / "params.yaml"), name, [], PRESETS))
+
+
+def manifest(name: str, row_length: int, factor: float) -> Manifest:
+    rows = 1_000_000
+    kind = "question_answering" if name.startswith("squad") else "pretrain"
+    return Manifest(
+        kind=kind, row_length=row_length, max_sequences=3, max_predictions=20, vocab_size=VOCABULARY,
+        tokenizer_sha256="0", seed=0, rows=rows, sequences=round(rows * factor), real_tokens=rows, files={},
+    )  # fmt: skip
+
+
+def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
+    """The plan of the IPU runtime, which refuses what cannot run; `say` fails on a key it had to translate."""
+
+    def say(text: str) -> None:
+        assert "ipu_config" not in text, text
+
+    return plan_ipu(job, model, factor, True, Instances(), say)
+
+
+def layers_of(plan: IpuPlan) -> tuple[int, ...]:
+    counts = Counter(plan.placement.layers)
+    return tuple(counts[ipu] for ipu in range(plan.placement.ipus_per_replica))
+
+
+def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, Job]:
+    lengths = {
+        "phase1": params.pretrain_rows.phase1.row_length,
+        "phase2": params.pretrain_rows.phase2.row_length,
+        "squad-train": params.squad_rows.row_length,
+        "squad-dev": params.squad_rows.row_length,
+    }
+    for name, length in lengths.items():
+        folder = root / artifacts.rows_folder(name)
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
+    (root / params.ipu.config).mkdir(parents=True)
+    common = (params.device, params.ipu)
+    return {
+        "phase1": pretrain_job("phase1", params.pretrain, params.model, *common, root),
+        "phase2": pretrain_job("phase2", params.pretrain, params.model, *common, root),
+        "finetune": finetune_job(params.finetune, params.model, *common, root),
+        "predict": predict_job(root / "m", root / artifacts.rows_folder("squad-dev"), root / "l", *common, root, root),
+    }
+
+
+def test_every_ipu_preset_stands_in_the_table_and_the_table_in_the_readme():
+    assert sorted(path.stem for path in PRESETS.glob("ipu-*.yaml")) == sorted(RECIPES)
+    readme = (PRESETS / "README.md").read_text(encoding="utf-8")
+    assert [name for name in RECIPES if f"`{name}`" not in readme] == []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
+    recipe, params = RECIPES[name], resolved(name)
+    rows = params.pretrain_rows
+    assert rows.max_sequences_per_row == (3 if recipe.packed else 1)
+    factors = {phase: PACKING_FACTOR[getattr(rows, phase).row_length] for phase in ("phase1", "phase2")}
+    jobs = jobs_of(params, tmp_path, factors if recipe.packed else {})
+    model = model_config(params.model, manifest("phase1", 128, 1.0))
+    for phase in ("phase1", "phase2"):
+        shape, batch = getattr(rows, phase), getattr(params.pretrain, phase)
+        plan = planned(jobs[phase], model, factors[phase] if recipe.packed else 1.0)
+        found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
+        assert found == getattr(recipe, phase), phase
+    plan = planned(jobs["finetune"], model, 1.0)
+    assert row(jobs["finetune"], plan, params.squad_rows.row_length, 0, params.finetune.epochs) == recipe.finetune
+    plan = planned(jobs["predict"], model, 1.0)
+    assert (plan.micro_batch_size, plan.replicas, plan.device_iterations, layers_of(plan)) == recipe.predict
+    assert plan.pipelined_inference
+
+
+def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:
+    """What the job and its plan say, in the form of the table."""
+    assert job.optimizer is not None
+    assert job.schedule is not None
+    return Row(
+        row_length, masks, job.geometry.global_batch_size, plan.micro_batch_size, plan.replicas, plan.accumulation,
+        length, job.optimizer.learning_rate, job.schedule.warmup_fraction, job.optimizer.loss_scaling,
+        layers_of(plan), plan.placement.forward_stages,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_all_presets_share(name: str):
+    params = resolved(name)
+    model = params.model
+    sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
+    assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
+    assert (params.device.runtime, params.device.precision) == ("ipu", "fp16")
+    assert params.pretrain.optimizer == "lamb"
+    assert (params.pretrain.max_grad_norm, params.finetune.max_grad_norm) == (None, None), "PopTorch's LAMB clips not"
+    assert (params.squad_rows.row_length, params.squad_rows.doc_stride) == (384, 128)
+    assert params.squad_rows.max_sequences_per_row == 1
+    assert params.publish.folder == f"published/{name}"
+    for job in (params.ipu.phase1, params.ipu.phase2, params.ipu.finetune):
+        assert job is not None
+        assert "gradient_accumulation_steps" not in job, "derived from the global batch"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_preset_names_its_source_and_no_preset_another_one(name: str):
+    path = PRESETS / f"{name}.yaml"
+    description = read_yaml(path)["description"]
+    sources = ("huggingface/optimum-graphcore:", "graphcore/examples:", "PaddlePaddle/PaddleNLP:")
+    assert any(source in description for source in sources)
+    text = path.read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if "<<" in line or " &" in line or " *" in line], "no inheritance"
+
+
+def test_a_preset_of_a_pod_has_as_many_ipus_at_most(tmp_path: Path):
+    for name in RECIPES:
+        params = resolved(name)
+        pod = int(name.split("-pod")[1].split("-")[0])
+        model = model_config(params.model, manifest("phase1", 128, 1.0))
+        jobs = jobs_of(params, tmp_path / name, {})
+        for kind, job in jobs.items():
+            plan = planned(job, model, 1.0)
+            ipus = plan.placement.ipus_per_replica * plan.replicas
+            assert ipus <= pod, f"{name} {kind}"
+            if kind in ("phase1", "phase2"):
+                assert ipus == pod, f"{name} {kind}"
