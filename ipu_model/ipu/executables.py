@@ -75,12 +75,6 @@ class ExecutableCache:
         self._source = Path(root) if self._root != Path(root) else None
         self._opened: Dict[str, ProgramFolder] = {}
 
-    @staticmethod
-    def of(configured: Optional[str], say: Say) -> Optional[ExecutableCache]:
-        """The cache of this host, or None where none is wanted (cache_root)."""
-        root = cache_root(os.environ, configured, say)
-        return None if root is None else ExecutableCache(root, say)
-
     def folder(self, parts: Dict[str, Any]) -> Path:
         """The folder for enableExecutableCaching: there, clean, and held against prune until close().
 

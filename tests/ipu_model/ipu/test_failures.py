@@ -91,6 +91,16 @@ ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638
             "failed without saying why",
             "POPTORCH_LOG_LEVEL=DEBUG",
         ),
+        (
+            Error("poptorch_cpp_error", "Unsupported ops found in compiled model: [aten::nan_to_num]. Not all"),
+            "operators that PopTorch lacks: aten::nan_to_num",
+            "report it",
+        ),
+        (
+            Error("poptorch_cpp_error", "poptorch.Options().deviceIterations must be greater than or equal to"),
+            "PopTorch refused the program",
+            "POPTORCH_LOG_LEVEL=DEBUG",
+        ),
         (Error("poptorch_cpp_error", ""), "failed without saying why", "POPTORCH_LOG_LEVEL=DEBUG"),
         (Error("poptorch_py_error", "Parameter x is reassigned"), "Python layer refused a call", "report it"),
         (AssertionError("All tensors must have a batch dimension"), "refused a call (AssertionError)", "report it"),
@@ -135,6 +145,22 @@ def test_the_knobs_of_an_ipu_that_is_full_come_from_cheap_to_costly(tmp_path: Pa
 
 def test_an_ipu_without_embeddings_is_not_told_to_serialize_them(tmp_path: Path) -> None:
     assert "embedding_serialization" not in str(classify(Error("popart_exception", ON_TILE), tmp_path))
+
+
+def test_what_the_config_has_already_is_not_proposed(tmp_path: Path) -> None:
+    settings = {
+        "matmul_proportion": [0.15, 0.18, 0.2, 0.25],
+        "layers_per_ipu": [3, 7, 7, 7],
+        "optimizer_state_offchip": True,
+        "recompute_checkpoint_every_layer": True,
+        "replication_factor": 1,
+    }
+    text = str(classify(Error("popart_exception", ON_TILE), tmp_path, settings))
+    assert "lower matmul_proportion of IPU 2 (now 0.2, for example 0.15;" in text
+    assert "(layers_per_ipu, now [3, 7, 7, 7])" in text
+    assert "lower micro_batch_size" in text
+    for name in ("optimizer_state_offchip", "recompute_checkpoint", "replicated_tensor_sharding", "serialization"):
+        assert name not in text
 
 
 def test_a_long_message_is_read_from_poptorchs_own_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
