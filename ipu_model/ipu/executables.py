@@ -98,8 +98,11 @@ class ExecutableCache:
         opened = self._open(parts)
         new = {name: state for name, state in states(opened.path).items() if opened.before.get(name) != state}
         if new:
-            opened.record(flat(parts))
             text = f"built, {_amount({name: state[0] for name, state in new.items()})}"
+            try:
+                opened.record(flat(parts))
+            except OSError as error:  # a full disk: the program runs all the same
+                text += f", but it could not be recorded ({error.strerror}), so the next run compiles again"
             if opened.expected:
                 text += (
                     ". A miss although a hit was expected: something outside the fingerprint decides too; compare "

@@ -98,6 +98,15 @@ def test_a_compiler_that_keeps_nothing_is_said(open_cache: Any) -> None:
     assert "PopART kept nothing" in cache.outcome(PARTS)
 
 
+def test_a_record_that_cannot_be_written_does_not_stop_the_run(open_cache: Any) -> None:
+    cache = open_cache()
+    folder = cache.folder(PARTS)
+    cache.expectation(PARTS)
+    (folder / "podium.json").mkdir()
+    (folder / "1234.popef").write_bytes(b"program")
+    assert "could not be recorded (Is a directory)" in cache.outcome(PARTS)
+
+
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
