@@ -78,9 +78,7 @@ def params_with(**publish: Any) -> Params:
     """The project's params.yaml with other publish values, and a phase 1 that tests can state."""
     values = read_yaml(PROJECT / "params.yaml")
     values["publish"].update(publish)
-    values["pretrain"]["phase1"] = {
-        "steps": 600, "global_batch_size": 64, "learning_rate": 2e-3, "warmup_fraction": 0.1,
-    }  # fmt: skip
+    values["pretrain"]["phase1"].update(steps=600, global_batch_size=64, learning_rate=2e-3, warmup_fraction=0.1)
     return check(values)
 
 
