@@ -2,100 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Tuple
 
 import poptorch
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from toy_training import MICRO_BATCHES, RATES, ROWS, UPDATES, Device, config_of, make_line, rows, toy
 
-from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.ipu.optimizers import (
-    load_optimizer_tensors,
-    make_ipu_optimizer,
-    optimizer_tensors,
-    set_learning_rate,
-    set_loss_scaling,
-)
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate, set_loss_scaling
 from ipu_model.job import OptimizerConfig
 from ipu_model.optimizers import clip_gradients, make_optimizer
-
-MICRO_BATCHES, ROWS = 2, 4
-RATES = [0.02, 0.04, 0.03, 0.02, 0.05, 0.01, 0.02, 0.03, 0.01, 0.005]
-UPDATES = ["lamb", "lamb-uncorrected", "adamw", "adam", "sgd"]
-
-
-class Inner(nn.Module):
-    """Two matrices, a bias of each, a LayerNorm."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.first = nn.Linear(5, 4)
-        self.LayerNorm = nn.LayerNorm(4)
-        self.dropout = nn.Dropout(dropout)
-        self.second = nn.Linear(4, 3, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.second(self.dropout(torch.tanh(self.LayerNorm(self.first(x)))))
-
-
-class Toy(nn.Module):
-    """As the device model does, it holds the model under a name of its own."""
-
-    def __init__(self, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.bert_model = Inner(dropout)
-
-    def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return ((self.bert_model(x) - y).float() ** 2).mean()
-
-    def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return poptorch.identity_loss(self.loss(x, y), reduction="none")
-
-
-def config_of(update: str, **changes: Any) -> OptimizerConfig:
-    name, _, uncorrected = update.partition("-")
-    values: Dict[str, Any] = {"weight_decay": 0.05, "beta2": 0.99, "bias_correction": not uncorrected}
-    return OptimizerConfig(name=name, learning_rate=RATES[0], **{**values, **changes})
-
-
-def toy(dropout: float = 0.0, half: bool = False) -> Toy:
-    torch.manual_seed(0)
-    model = Toy(dropout)
-    return model.half() if half else model
-
-
-def rows(updates: int, size: float = 1.0, half: bool = False) -> List[Tuple[Tensor, Tensor]]:
-    generator = torch.Generator().manual_seed(1)
-    drawn = [
-        (torch.randn(MICRO_BATCHES * ROWS, 5, generator=generator), torch.randn(8, 3, generator=generator) * size)
-        for _ in range(updates)
-    ]
-    return [(x.half(), y.half()) for x, y in drawn] if half else drawn
-
-
-class Device:
-    """An executor as the runtime drives it: the rate is set and handed over before every update."""
-
-    def __init__(self, model: Toy, config: OptimizerConfig, half: bool = False) -> None:
-        options = poptorch.Options()
-        options.Training.gradientAccumulation(MICRO_BATCHES)
-        options.showCompilationProgressBar(False)
-        options.randomSeed(3)
-        self.model = model
-        self.optimizer = make_ipu_optimizer(poptorch, config, model.named_parameters(), half)
-        self.executor = poptorch.trainingModel(model, options, optimizer=self.optimizer)
-
-    def update(self, rate: float, batch: Tuple[Tensor, Tensor], scaling: Optional[float] = None) -> None:
-        set_learning_rate(self.optimizer, rate)
-        if scaling is not None:
-            set_loss_scaling(self.optimizer, scaling)
-        self.executor.setOptimizer(self.optimizer)
-        self.executor(*batch)
-
-    def weights(self) -> Dict[str, Tensor]:
-        return {name: p.detach().float().clone() for name, p in self.model.named_parameters()}
 
 
 def train(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:
@@ -138,25 +56,6 @@ def compiled_optimizer() -> Dict[str, Any]:
 def test_ten_updates_equal_those_of_the_torch_runtime(update: str) -> None:
     config = config_of(update)
     assert_same(train(config), train_with_torch(config), 1e-5)
-
-
-class Line(nn.Module):
-    """The loss is weight * x, so the gradient is x."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor([8.0]))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return poptorch.identity_loss((self.weight * x).sum(), reduction="none")
-
-
-def make_line(config: OptimizerConfig) -> Tuple[Line, Any, Any]:
-    model = Line()
-    optimizer = make_ipu_optimizer(poptorch, config, model.named_parameters(), half=False)
-    options = poptorch.Options()
-    options.showCompilationProgressBar(False)
-    return model, optimizer, poptorch.trainingModel(model, options, optimizer=optimizer)
 
 
 def test_every_update_is_made_with_the_rate_of_its_step() -> None:
@@ -299,98 +198,3 @@ def test_frozen_parameters_are_in_no_group_and_an_empty_group_is_left_out() -> N
     optimizer = make_ipu_optimizer(poptorch, config_of("lamb"), model.named_parameters(), half=False)
     assert [len(group["params"]) for group in optimizer.param_groups] == [3]
     assert optimizer.param_groups[0]["weight_decay"] == 0.0
-
-
-def checkpoint(device: Device) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], List[int]]:
-    weights = {name: p.detach().clone() for name, p in device.model.named_parameters()}
-    return weights, optimizer_tensors(device.optimizer), list(device.executor.rng_state)
-
-
-@pytest.mark.parametrize("after_compiling", [False, True])
-@pytest.mark.parametrize("half", [False, True])
-@pytest.mark.parametrize("update", ["lamb", "adamw"])
-def test_a_run_cut_after_five_updates_ends_as_one_that_was_not(update: str, half: bool, after_compiling: bool) -> None:
-    config = config_of(update, loss_scaling=64.0)
-    batches = rows(10, half=half)
-    whole, first = Device(toy(0.3, half), config, half), Device(toy(0.3, half), config, half)
-    for rate, batch in zip(RATES, batches):
-        whole.update(rate, batch)
-    for rate, batch in zip(RATES[:5], batches):
-        first.update(rate, batch)
-    weights, state, randomness = checkpoint(first)
-    assert {key.split("/")[0] for key in state} == {"ipu_state", "ipu_param"}
-
-    second = Device(toy(0.3, half), config, half)
-    if after_compiling:  # also over another state
-        second.update(0.5, batches[9])
-        second.executor.load_state_dict(copy.deepcopy(weights))
-    else:
-        second.model.load_state_dict(copy.deepcopy(weights))
-    load_optimizer_tensors(poptorch, second.optimizer, state)
-    set_learning_rate(second.optimizer, RATES[5])
-    second.executor.setOptimizer(second.optimizer)
-    if not after_compiling:
-        second.executor.compile(*batches[5])
-    second.executor.rng_state = randomness
-    for rate, batch in zip(RATES[5:], batches[5:]):
-        second.update(rate, batch)
-
-    ends, expected = second.weights(), whole.weights()
-    for name in expected:
-        assert torch.equal(ends[name], expected[name]), name
-    again, once = optimizer_tensors(second.optimizer), optimizer_tensors(whole.optimizer)
-    assert sorted(again) == sorted(once)
-    for name in once:
-        assert again[name].dtype == once[name].dtype, name
-        assert torch.equal(again[name], once[name]), name
-
-
-def test_state_is_given_back_bit_for_bit_before_the_first_compile() -> None:
-    trained = Device(toy(), config_of("lamb"))
-    trained.update(0.1, rows(1)[0])
-    state = optimizer_tensors(trained.optimizer)
-    fresh = Device(toy(), config_of("lamb"))
-    assert optimizer_tensors(fresh.optimizer) == {}
-    load_optimizer_tensors(poptorch, fresh.optimizer, state)
-    found = optimizer_tensors(fresh.optimizer)
-    assert sorted(found) == sorted(state)
-    assert all(torch.equal(found[name], state[name]) for name in state)
-    assert any(name.startswith("ipu_state/") and value.abs().sum() > 0 for name, value in found.items())
-
-
-def test_loading_a_state_does_not_take_back_the_rate() -> None:
-    config = OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.0, momentum=0.0)
-    _, optimizer, executor = make_line(config)
-    executor(torch.tensor([2.0]))
-    state = optimizer_tensors(optimizer)
-    model, other, executor = make_line(config)
-    load_optimizer_tensors(poptorch, other, state)
-    set_learning_rate(other, 0.25)
-    executor.setOptimizer(other)
-    executor(torch.tensor([2.0]))
-    assert float(model.weight.detach()) == 7.5  # 8 - 2 * 0.25
-
-
-def test_a_state_of_another_runtime_is_refused() -> None:
-    optimizer = make_ipu_optimizer(poptorch, config_of("lamb"), toy().named_parameters(), half=False)
-    with pytest.raises(CheckpointError, match="exp_avg, which is not of an IPU"):
-        load_optimizer_tensors(poptorch, optimizer, {"bert.pooler.dense.weight/exp_avg": torch.zeros(1)})
-    plain = torch.optim.SGD(toy().parameters(), lr=0.1)
-    with pytest.raises(CheckpointError, match="SGD is no optimizer of PopTorch"):
-        load_optimizer_tensors(poptorch, plain, {})
-
-
-def attributes(optimizer: Any) -> Tuple[List[str], List[str], List[List[str]]]:
-    return sorted(vars(optimizer)), sorted(optimizer.defaults), [sorted(group) for group in optimizer.param_groups]
-
-
-@pytest.mark.parametrize("update", UPDATES)
-def test_no_attribute_appears_after_the_first_update(update: str) -> None:
-    # PopTorch notes the attributes it saw when it compiled and warns of every later one as ignored.
-    device = Device(toy(), config_of(update))
-    device.update(RATES[0], rows(1)[0])
-    noted = attributes(device.optimizer)
-    load_optimizer_tensors(poptorch, device.optimizer, optimizer_tensors(device.optimizer))
-    set_loss_scaling(device.optimizer, 1.0)
-    device.update(RATES[1], rows(1)[0])
-    assert attributes(device.optimizer) == noted
