@@ -23,7 +23,7 @@ ALLOWED = {
     "datasets": ("tasks/hub_inputs.py", "tests/"),
     "transformers": ("tests/",),
     "torch": ("ipu_model/", "tests/"),
-    "poptorch": ("ipu_model/runtime/ipu.py",),
+    "poptorch": ("ipu_model/runtime/ipu.py", "tests/ipu_model/"),
     "flows": ("flows/", "tests/"),
     "tasks": ("flows/", "tasks/", "tests/"),
     "ipu_model": ("ipu_model/", "tasks/device_job.py", "tasks/rows.py", "tests/"),

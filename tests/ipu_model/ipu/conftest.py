@@ -1,0 +1,109 @@
+"""Where these tests get `poptorch`: the installed one, or else our double (tests/ipu_model/poptorch_double).
+
+The double is on the path only while this folder is collected and while its tests run: other tests of the same
+process see a machine without PopTorch. PODIUM_TEST_POPTORCH=real refuses the double.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Callable, Dict, Iterator, List
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+DOUBLE = HERE.parent / "poptorch_double"
+_MODULES: Dict[str, ModuleType] = {}
+"""The double's modules between two tests, so that every test sees the same ones."""
+
+
+def _find_installed() -> bool:
+    """PopTorch is installed. A child of a test of this folder finds the double on its path: not installed."""
+    spec = importlib.util.find_spec("poptorch")
+    return spec is not None and DOUBLE not in Path(spec.origin or "").resolve().parents
+
+
+INSTALLED = _find_installed()
+if os.environ.get("PODIUM_TEST_POPTORCH") == "real" and not INSTALLED:
+    raise pytest.UsageError(
+        f"PODIUM_TEST_POPTORCH=real, but {sys.executable} has no poptorch: enable the Poplar SDK and set "
+        "PODIUM_DEVICE_PYTHON to its Python, or unset the variable to test with the double"
+    )
+
+
+def _put_double() -> None:
+    sys.path.insert(0, str(DOUBLE))
+    sys.modules.update(_MODULES)
+
+
+def _take_double_away() -> None:
+    found = [name for name in sys.modules if name.split(".")[0] == "poptorch"]
+    _MODULES.update({name: sys.modules.pop(name) for name in found})
+    sys.path.remove(str(DOUBLE))
+
+
+if not INSTALLED:
+    _put_double()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    if not INSTALLED and str(DOUBLE) in sys.path:
+        _take_double_away()
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """`import poptorch` works in the test and in the processes that it starts."""
+    if INSTALLED:
+        yield
+        return
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    _put_double()
+    yield
+    _take_double_away()
+
+
+@pytest.fixture
+def poptorch(request: pytest.FixtureRequest, _importable: None) -> Any:
+    """The module: PopTorch, or the double."""
+    return importlib.import_module("poptorch")
+
+
+def _on_hardware(module: Any) -> bool:
+    """Only the double, and PopTorch over a core that emulates the device, keep a recording."""
+    return not hasattr(module.poptorch_core, "getRecord")
+
+
+@pytest.fixture(autouse=True)
+def _mark(request: pytest.FixtureRequest, _importable: None) -> None:
+    """`ipu`: also on hardware; `ipu(only=True)`: only there. What has no mark and needs poptorch stays off hardware."""
+    mark = request.node.get_closest_marker("ipu")
+    only = mark is not None and mark.kwargs.get("only", False)
+    uses_it = "poptorch" in request.fixturenames or hasattr(request.module, "poptorch")
+    if not only and not uses_it:
+        return
+    hardware = _on_hardware(importlib.import_module("poptorch"))
+    if only and not hardware:
+        pytest.skip("needs IPUs: the double and emulations of the device cannot tell")
+    if hardware and mark is None:
+        pytest.skip("looks at what hardware does not show; the tests marked ipu run here")
+
+
+@pytest.fixture
+def is_double() -> bool:
+    """Not PopTorch, our double."""
+    return not INSTALLED
+
+
+@pytest.fixture
+def record(poptorch: Any) -> Callable[[], List[Dict[str, Any]]]:
+    """record(): the recordings of all executables compiled since the test began."""
+    if _on_hardware(poptorch):
+        pytest.skip("hardware keeps no recording")
+    before = len(poptorch.poptorch_core.getRecord()["executables"])
+    return lambda: poptorch.poptorch_core.getRecord()["executables"][before:]

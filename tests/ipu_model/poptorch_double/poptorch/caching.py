@@ -1,0 +1,50 @@
+"""Executables in a folder, by what decides them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any, Dict
+
+from poptorch.record import RECORD
+
+NOT_COMPILED_IN = frozenset(
+    """cachePath enableEngineCaching log_dir max_repeat_logs compilation_progress_bar_fn random_seed connection_type
+    ipu_id ipu_version use_model model_name distributed_process_id anchored_tensors""".split()
+)
+
+
+def fingerprint(executable: Any) -> str:
+    """32 hexadecimal digits over operations, shapes, options and the optimizer's constants; weights do not count."""
+    attributes = executable.attributes
+    constants: Any = None
+    if attributes is not None:
+        kept = attributes.describe()
+        for values in [kept["defaults"], *kept["groups"]]:
+            values.update({name: "variable" for name, (_, constant) in list(values.items()) if not constant})
+        constants = sorted(kept.items())
+    weights = [(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in sorted(executable.weights.items())]
+    options = sorted((k, str(v)) for k, v in executable.options.items() if k not in NOT_COMPILED_IN)
+    parts = (executable.program.signature, weights, options, constants, executable.training)
+    return hashlib.sha256(repr((*parts, sorted(executable.groups.items()))).encode()).hexdigest()[:32]
+
+
+def look_up(executable: Any) -> Dict[str, Any]:
+    """Find the executable in the cache folder or put it there, as <hash>.popef."""
+    folder, enabled = executable.options.get("cachePath"), bool(executable.options.get("enableEngineCaching"))
+    found = {"enabled": enabled, "path": folder, "hash": executable.hash, "file": None, "hit": False}
+    if not (enabled and folder):
+        return found
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    file = Path(folder) / f"{executable.hash}.popef"
+    found["file"] = str(file)
+    content = f"executable of the double: {executable.hash}\n"
+    if file.exists() and file.read_bytes() == content.encode():
+        found["hit"] = True
+        RECORD["cache_hits"] += 1
+    else:
+        partial = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+        partial.write_text(content, encoding="utf-8")
+        os.replace(partial, file)
+    return found

@@ -1,0 +1,53 @@
+"""The IPUs of this double: how many there are, and who holds them."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import Any
+
+from poptorch.errors import refusal
+
+COUNT = "PODIUM_DOUBLE_IPUS"
+"""Environment variable: IPUs of the double; 64 when not set."""
+PER_PROCESS = 64
+_HOLDERS: Any = weakref.WeakSet()
+
+
+def count() -> int:
+    """IPUs there are, held or not."""
+    return int(os.environ.get(COUNT, "64"))
+
+
+def reserved(needed: int) -> int:
+    """The power of two that holds `needed` IPUs: only such groups can be attached."""
+    return 1 << (needed - 1).bit_length()
+
+
+def acquire(executable: Any) -> None:
+    """Take the IPUs of an executable.
+
+    Raises:
+        Error: others hold them, or there are not as many.
+    """
+    held = sum(reserved(holder.num_ipus) for holder in _HOLDERS)
+    wanted = reserved(executable.num_ipus)
+    if held + wanted > count():
+        raise refusal(f"Failed to acquire {wanted} IPU(s): {held} of {count()} are attached to other executors")
+    _HOLDERS.add(executable)
+
+
+def release(executable: Any) -> None:
+    """Give them back."""
+    _HOLDERS.discard(executable)
+
+
+def ipuHardwareIsAvailable(num_ipus: int = 1) -> bool:
+    """There are so many; whether they are free is not said."""
+    return count() >= num_ipus
+
+
+def ipuHardwareVersion() -> int:
+    """2, as for Mk2 and Bow."""
+    assert count() > 0, "there is no IPU"
+    return 2

@@ -1,0 +1,72 @@
+"""PopTorch's enumerations, as far as a BERT trainer needs them."""
+
+from __future__ import annotations
+
+import enum
+
+
+class OutputMode(enum.IntEnum):
+    """Which micro-batches' outputs come back to the host."""
+
+    Final = 0
+    EveryN = 1
+    All = 2
+    Sum = 3
+    Default = 4
+
+
+class ReductionType(enum.IntEnum):
+    """Of gradients, over accumulation steps and replicas."""
+
+    Sum = 0
+    Mean = 1
+    NoReduction = 2
+
+
+class MeanReductionStrategy(enum.IntEnum):
+    """When the division of a mean happens."""
+
+    Running = 0
+    Post = 1
+    PostAndLoss = 2
+
+
+class ConnectionType(enum.IntEnum):
+    """When the executor takes its device."""
+
+    Always = 0
+    OnDemand = 1
+    Never = 2
+
+
+class SyncPattern(enum.IntEnum):
+    """How IPUs wait for each other."""
+
+    Full = 0
+    SinglePipeline = 1
+    ReplicaAndLadder = 2
+
+
+class CommGroupType(enum.IntEnum):
+    """How replicas form groups."""
+
+    All = 0
+    Consecutive = 1
+    Orthogonal = 2
+    NoGrouping = 3
+
+
+class AutoStage(enum.IntEnum):
+    """How blocks become pipeline stages."""
+
+    SameAsIpu = 0
+    AutoIncrement = 1
+
+
+class MatMulSerializationMode(enum.Enum):
+    """Which dimension of a product is cut up."""
+
+    InputChannels = "input_channels"
+    ReducingDim = "reducing_dim"
+    OutputChannels = "output_channels"
+    Disabled = "none"

@@ -1,0 +1,178 @@
+"""Optimizers that run on the device: their constructors say which attributes can change after compilation."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+import torch
+
+FLOATS = (torch.float16, torch.float32)
+Betas = Tuple[float, float]
+
+
+class VariableAttributes:
+    """Which attributes can change once the model is compiled; the others are constants of the executable."""
+
+    def __init__(self, variable_attributes: List[str], allowed_attributes: List[str]) -> None:
+        self._variable = list(variable_attributes)
+        self._allowed = list(allowed_attributes)
+
+    def isConstant(self, attr: str) -> bool:
+        return attr not in self._variable
+
+    def markAsConstant(self, attr: str) -> None:
+        self._check(attr)
+        self._variable = [name for name in self._variable if name != attr]
+
+    def markAsVariable(self, attr: str) -> None:
+        self._check(attr)
+        self._variable.append(attr)
+
+    def _check(self, attr: str) -> None:
+        assert attr in self._allowed, f"no attribute {attr}: {self._allowed}"
+
+
+class Optimizer:
+    """What the device's optimizers add to torch's: state that lives on the device."""
+
+    _own: Dict[str, Any] = {}
+
+    def _start(self, parent: Callable[..., None], arguments: Dict[str, Any]) -> None:
+        given = {name: value for name, value in arguments.items() if name not in ("self", "__class__")}
+        stated = [name for name, value in given.items() if value is not None]
+        self._device_state: Dict[str, Any] = {"ipu_state": None, "ipu_param": None}
+        self._executor: Any = None
+        self._host_is_old = self._device_is_old = False
+        parent(self, **{name: given[name] for name in stated if name not in self._own})
+        for name, default in self._own.items():
+            value = default if given[name] is None else given[name]
+            if name.endswith("accum_type"):
+                assert value in FLOATS, f"{name} is torch.float16 or torch.float32, found {value}"
+            setattr(self, name, value)
+        self.variable_attrs = VariableAttributes(stated, [*self.defaults, "loss_scaling"])  # type: ignore[attr-defined]
+
+    def _belong_to(self, executor: Any) -> None:
+        self._executor = None if executor is None else weakref.ref(executor)
+
+    def _has_state(self) -> bool:
+        return all(self._device_state.get(key) is not None for key in ("ipu_state", "ipu_param"))
+
+    def state_dict(self) -> Dict[str, Any]:
+        """torch's, with `ipu_state` and `ipu_param`, which are read from the device when they changed there."""
+        executor = self._executor() if self._executor is not None else None
+        if self._host_is_old and executor is not None:
+            self._device_state = executor._read_optimizer()
+            self._host_is_old = False
+        return {**self._device_state, **torch.optim.Optimizer.state_dict(self)}  # type: ignore[arg-type]
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Goes to the device before the next execution.
+
+        Raises:
+            RuntimeError: the state of an optimizer that did not run on a device.
+        """
+        torch.optim.Optimizer.load_state_dict(self, state)  # type: ignore[arg-type]
+        if not ("ipu_state" in state and "ipu_param" in state):
+            raise RuntimeError("this state is not of an IPU optimizer: it has no ipu_state and ipu_param")
+        self._device_state = {key: state[key] for key in ("ipu_state", "ipu_param")}
+        self._device_is_old, self._host_is_old = True, False
+
+
+_TYPES = {
+    "accum_type": torch.float32,
+    "first_order_momentum_accum_type": torch.float32,
+    "second_order_momentum_accum_type": torch.float32,
+}
+INF = float("inf")
+
+
+class SGD(Optimizer, torch.optim.SGD):
+    """Gradient descent with momentum."""
+
+    _own = {
+        "loss_scaling": 1.0, "velocity_scaling": 1.0, "use_combined_accum": False, "accum_type": torch.float32,
+        "velocity_accum_type": torch.float32, "max_grad_norm": INF,
+    }  # fmt: skip
+
+    def __init__(
+        self, params: Iterable, lr: float, momentum: Optional[float] = None, dampening: Optional[float] = None,
+        weight_decay: Optional[float] = None, nesterov: Optional[bool] = None, maximize: Optional[bool] = None,
+        foreach: Optional[bool] = None, differentiable: Optional[bool] = None, loss_scaling: Optional[float] = None,
+        velocity_scaling: Optional[float] = None, use_combined_accum: Optional[bool] = None,
+        accum_type: Optional[torch.dtype] = None, velocity_accum_type: Optional[torch.dtype] = None,
+        max_grad_norm: Optional[float] = None,
+    ) -> None:  # fmt: skip
+        self._start(torch.optim.SGD.__init__, dict(locals()))
+
+
+class Adam(Optimizer, torch.optim.Adam):
+    """Adam with L2 decay."""
+
+    _own = {"loss_scaling": 1.0, **_TYPES, "max_grad_norm": INF}
+
+    def __init__(
+        self, params: Iterable, lr: Optional[float] = None, betas: Optional[Betas] = None, eps: Optional[float] = None,
+        weight_decay: Optional[float] = None, amsgrad: Optional[bool] = None, foreach: Optional[bool] = None,
+        maximize: Optional[bool] = None, capturable: Optional[bool] = None, differentiable: Optional[bool] = None,
+        fused: Optional[bool] = None, loss_scaling: Optional[float] = None, accum_type: Optional[torch.dtype] = None,
+        first_order_momentum_accum_type: Optional[torch.dtype] = None,
+        second_order_momentum_accum_type: Optional[torch.dtype] = None, max_grad_norm: Optional[float] = None,
+    ) -> None:  # fmt: skip
+        self._start(torch.optim.Adam.__init__, dict(locals()))
+
+
+class AdamW(Optimizer, torch.optim.AdamW):
+    """Adam with decoupled decay."""
+
+    _own = {"loss_scaling": 1.0, "bias_correction": True, **_TYPES, "max_grad_norm": INF}
+
+    def __init__(
+        self, params: Iterable, lr: Optional[float] = None, betas: Optional[Betas] = None, eps: Optional[float] = None,
+        weight_decay: Optional[float] = None, amsgrad: Optional[bool] = None, maximize: Optional[bool] = None,
+        foreach: Optional[bool] = None, capturable: Optional[bool] = None, differentiable: Optional[bool] = None,
+        fused: Optional[bool] = None, loss_scaling: Optional[float] = None, bias_correction: Optional[bool] = None,
+        accum_type: Optional[torch.dtype] = None, first_order_momentum_accum_type: Optional[torch.dtype] = None,
+        second_order_momentum_accum_type: Optional[torch.dtype] = None, max_grad_norm: Optional[float] = None,
+    ) -> None:  # fmt: skip
+        self._start(torch.optim.AdamW.__init__, dict(locals()))
+
+
+def _start_lamb(optimizer: torch.optim.Optimizer, params: Iterable, **given: Any) -> None:
+    defaults = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2, "max_weight_norm": 65500.0}
+    torch.optim.Optimizer.__init__(optimizer, params, {**defaults, **given})
+
+
+class LAMB(Optimizer, torch.optim.Optimizer):
+    """Adam's direction scaled by the trust ratio of each tensor (arXiv 1904.00962)."""
+
+    _own = {"loss_scaling": 1.0, "bias_correction": True, **_TYPES}
+
+    def __init__(
+        self, params: Iterable, lr: Optional[float] = None, betas: Betas = None,  # type: ignore[assignment]  # noqa: RUF013
+        eps: Optional[float] = None, weight_decay: Optional[float] = None, bias_correction: Optional[bool] = None,
+        loss_scaling: Optional[float] = None, max_weight_norm: Optional[float] = None,
+        accum_type: Optional[torch.dtype] = None, first_order_momentum_accum_type: Optional[torch.dtype] = None,
+        second_order_momentum_accum_type: Optional[torch.dtype] = None,
+    ) -> None:  # fmt: skip
+        self._start(_start_lamb, dict(locals()))
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable] = None) -> Optional[float]:
+        """One update on the host, from `.grad`; executors never call it."""
+        from poptorch.arithmetic import adam_direction, trust_ratio
+
+        loss = closure() if closure is not None else None
+        for group in self.param_groups:
+            for weight in (p for p in group["params"] if p.grad is not None):
+                state = self.state[weight]
+                if not state:
+                    state.update(step=0, exp_avg=torch.zeros_like(weight), exp_avg_sq=torch.zeros_like(weight))
+                state["step"] += 1
+                moments = (state["exp_avg"], state["exp_avg_sq"])
+                steps = state["step"] if self.bias_correction else None  # type: ignore[attr-defined]
+                direction = adam_direction(weight.grad, moments, group["betas"], group["eps"], steps)
+                direction = direction + group["weight_decay"] * weight
+                ratio = trust_ratio(weight, direction, group["max_weight_norm"])
+                weight.sub_(direction * (group["lr"] * ratio))
+        return loss

@@ -1,0 +1,188 @@
+"""The groups of poptorch.Options: Training, Precision, TensorLocations, Distributed, _Popart."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Set, Union
+
+import torch
+
+from poptorch.enums import MeanReductionStrategy, ReductionType
+from poptorch.settings import Settings
+
+
+class PopartOptions(Settings):
+    """Options of PopART by name; names and types are looked at when a model is compiled."""
+
+    def __init__(self) -> None:
+        self.options: Dict[str, Any] = {}
+        super().__init__()
+        self.set("instrumentWithHardwareCycleCounter", False)
+        self.set("rearrangeAnchorsOnHost", False)
+
+    def set(self, key: str, value: Union[int, float, str, List[str], Set[str]]) -> PopartOptions:
+        self._check_not_frozen()
+        self.options[key] = value
+        return self
+
+    def setEngineOptions(self, engine_options: Dict[str, str]) -> PopartOptions:
+        return self.set("engineOptions", engine_options)  # type: ignore[arg-type]
+
+    def setPatterns(self, patterns: Dict[str, bool], level: int = 2) -> PopartOptions:
+        assert isinstance(level, int), f"a level is an int, found {level!r}"
+        assert isinstance(patterns, dict), f"patterns come as a dict, found {patterns!r}"
+        return self.set("patterns_level", level).set("patterns", patterns)  # type: ignore[arg-type]
+
+
+class PrecisionOptions(Settings):
+    """How numbers are computed."""
+
+    def __init__(self, popart: PopartOptions) -> None:
+        self._popart = popart
+        super().__init__()
+
+    def enableStochasticRounding(self, enabled: bool) -> PrecisionOptions:
+        self._popart.set("enableStochasticRounding", enabled)
+        return self
+
+    def enableFloatingPointExceptions(self, enabled: bool) -> PrecisionOptions:
+        assert isinstance(enabled, bool), f"on or off, found {enabled!r}"
+        self._popart.set("enableFloatingPointChecks", enabled)
+        return self
+
+    def setPartialsType(self, dtype: torch.dtype) -> PrecisionOptions:
+        names = {torch.float32: "float", torch.float16: "half"}
+        if dtype not in names:
+            raise ValueError(f"partials are torch.float or torch.half, found {dtype}")
+        self._popart.set("partialsTypeMatMuls", names[dtype])
+        self._popart.set("convolutionOptions", {"partialsType": names[dtype]})  # type: ignore[arg-type]
+        return self
+
+
+class TrainingOptions(Settings):
+    """What only training has."""
+
+    def __init__(self, popart: PopartOptions) -> None:
+        self._popart = popart
+        super().__init__(
+            gradient_accumulation=1,
+            accumulation_and_replication_reduction_type=ReductionType.Mean,
+            meanAccumulationAndReplicationReductionStrategy=MeanReductionStrategy.Post,
+        )
+
+    def gradientAccumulation(self, gradient_accumulation: int) -> TrainingOptions:
+        self._set("gradient_accumulation", gradient_accumulation)
+        return self
+
+    def accumulationAndReplicationReductionType(self, reduction_type: ReductionType) -> TrainingOptions:
+        if reduction_type not in (ReductionType.Mean, ReductionType.Sum) or not isinstance(
+            reduction_type, ReductionType
+        ):
+            raise ValueError(f"gradients are reduced by ReductionType.Mean or .Sum, found {reduction_type!r}")
+        self._set("accumulation_and_replication_reduction_type", reduction_type)
+        return self
+
+    def setMeanAccumulationAndReplicationReductionStrategy(
+        self, mean_reduction_strategy: MeanReductionStrategy
+    ) -> TrainingOptions:
+        self._set("meanAccumulationAndReplicationReductionStrategy", mean_reduction_strategy)
+        return self
+
+    def setAutomaticLossScaling(self, enabled: bool) -> TrainingOptions:
+        self._popart.set("automaticLossScalingSettings.enabled", enabled)
+        return self
+
+
+class DistributedOptions(Settings):
+    """Which of several processes this is."""
+
+    def __init__(self) -> None:
+        super().__init__(num_distributed_processes=1, distributed_process_id=0, ipuof_configs={})
+        self.setEnvVarNames("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK")
+
+    def disable(self) -> DistributedOptions:
+        return self.configureProcessId(0, 1)
+
+    def setEnvVarNames(self, var_num_processes: str, var_process_id: str) -> DistributedOptions:
+        return self.configureProcessId(
+            int(os.environ.get(var_process_id, "0")), int(os.environ.get(var_num_processes, "1"))
+        )
+
+    def configureProcessId(self, process_id: int, num_processes: int) -> DistributedOptions:
+        self._set("distributed_process_id", process_id)
+        self._set("num_distributed_processes", num_processes)
+        return self
+
+    @property
+    def processId(self) -> int:
+        return int(self._values["distributed_process_id"])
+
+    @property
+    def numProcesses(self) -> int:
+        return int(self._values["num_distributed_processes"])
+
+
+class TensorLocationSettings(Settings):
+    """Where one kind of tensor lives."""
+
+    def __init__(self, **default_values: Any) -> None:
+        super().__init__(**default_values)
+
+    def _flag(self, name: str, use: bool) -> TensorLocationSettings:
+        assert isinstance(use, bool), f"{name} is on or off, found {use!r}"
+        self._set(name, int(use), new=True)
+        return self
+
+    def _number(self, name: str, count: int) -> TensorLocationSettings:
+        assert isinstance(count, int), f"{name} is an int, found {count!r}"
+        self._set(name, count, new=True)
+        return self
+
+    def useOnChipStorage(self, use: Optional[bool] = True) -> TensorLocationSettings:
+        if use is None:
+            self._values.pop("onChip", None)
+            return self
+        return self._flag("onChip", use)
+
+    def useReplicatedTensorSharding(self, use: bool = True) -> TensorLocationSettings:
+        return self._flag("useReplicatedTensorSharding", use)
+
+    def useIOTilesToLoad(self, use: bool = True) -> TensorLocationSettings:
+        return self._flag("useIOTilesToLoad", use)
+
+    def useIOTilesToStore(self, use: bool = True) -> TensorLocationSettings:
+        return self._flag("useIOTilesToStore", use)
+
+    def minElementsForOffChip(self, min_elements: int) -> TensorLocationSettings:
+        return self._number("minElementsForOffChip", min_elements)
+
+    def minElementsForReplicatedTensorSharding(self, min_elements: int) -> TensorLocationSettings:
+        return self._number("minElementsForReplicatedTensorSharding", min_elements)
+
+
+class TensorLocationOptions(Settings):
+    """Where each kind of tensor lives."""
+
+    def _locate(self, kind: str, location: TensorLocationSettings) -> TensorLocationOptions:
+        assert isinstance(location, TensorLocationSettings), f"{kind} takes TensorLocationSettings, found {location!r}"
+        self._set(f"location_{kind}", location.toDict(), new=True)
+        return self
+
+    def setActivationLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
+        return self._locate("activation", location)
+
+    def setWeightLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
+        return self._locate("weight", location)
+
+    def setOptimizerLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
+        return self._locate("optimizer", location)
+
+    def setAccumulatorLocation(self, location: TensorLocationSettings) -> TensorLocationOptions:
+        return self._locate("accumulator", location)
+
+    def numIOTiles(self, num_tiles: int) -> TensorLocationOptions:
+        assert isinstance(num_tiles, int), f"numIOTiles is an int, found {num_tiles!r}"
+        assert 32 <= num_tiles <= 192, f"numIOTiles is between 32 and 192, found {num_tiles}"
+        assert num_tiles % 2 == 0, f"numIOTiles is even, found {num_tiles}"
+        self._set("numIOTiles", num_tiles, new=True)
+        return self
