@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, Dict, Optional, Protocol
+from typing import Any, Dict, Optional, Protocol, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.job import BatchGeometry, Job, ScheduleConfig
@@ -87,6 +87,9 @@ class DevicePlan(Protocol):
     def rows_per_call(self) -> int:
         """Rows of one call of predict."""
 
+    def smaller_batch(self, rows: int, packing_factor: float) -> str:
+        """What to do where an update needs more rows than there are."""
+
     def as_dict(self) -> Dict[str, Any]:
         """The rest, as plain data."""
 
@@ -133,9 +136,8 @@ def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per
 
 
 def make_plan(
-    job: Job, manifest: Manifest, runtime: Choice, precision: Choice,
-    device: Optional[DevicePlan] = None,
-) -> Plan:  # fmt: skip
+    job: Job, manifest: Manifest, runtime: Choice, precision: Choice, device: Optional[DevicePlan] = None
+) -> Plan:
     """Resolve a job against its rows.
 
     Args:
@@ -149,13 +151,7 @@ def make_plan(
         raise RowsError(f"{job.rows} holds no rows: there is nothing to {job.kind} on; check the step that made them")
     factor = manifest.packing_factor
     division = divide(job.geometry, factor) if device is None else device.division
-    per_call = 1 if device is None else device.updates_per_call
-    updates, warmup = 0, 0
-    if job.schedule is not None and job.kind != "predict":
-        updates = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
-        warmup = round(updates * job.schedule.warmup_fraction)
-        if division.rows_per_update > manifest.rows and updates:
-            raise RowsError(_too_few_rows(job, manifest, division))
+    updates, warmup = _updates(job, manifest, division, device)
     return Plan(
         kind=job.kind,
         runtime=runtime.value,
@@ -174,21 +170,35 @@ def make_plan(
         updates=updates,
         warmup_updates=warmup,
         epochs=round(updates * division.rows_per_update / manifest.rows, 4),
-        updates_per_call=per_call,
+        updates_per_call=1 if device is None else device.updates_per_call,
         rows_per_call=division.micro_batch_size * MICRO_BATCHES_PER_CALL if device is None else device.rows_per_call,
         device={} if device is None else device.as_dict(),
     )
 
 
-def _too_few_rows(job: Job, manifest: Manifest, division: Division) -> str:
-    works, factor = int(manifest.rows * manifest.packing_factor), manifest.packing_factor
-    while works > 1:
-        smaller = dataclasses.replace(job.geometry, global_batch_size=works)
-        if divide(smaller, factor).rows_per_update <= manifest.rows:
-            break
-        works -= 1
+def _updates(job: Job, manifest: Manifest, division: Division, device: Optional[DevicePlan]) -> Tuple[int, int]:
+    """Updates of the run, and those of its warm-up."""
+    if job.schedule is None or job.kind == "predict":
+        return 0, 0
+    per_call = 1 if device is None else device.updates_per_call
+    updates = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
+    if division.rows_per_update > manifest.rows and updates:
+        raise RowsError(_too_few_rows(job, manifest, division, device))
+    return updates, round(updates * job.schedule.warmup_fraction)
+
+
+def _too_few_rows(job: Job, manifest: Manifest, division: Division, device: Optional[DevicePlan]) -> str:
+    rows, factor = manifest.rows, manifest.packing_factor
+    remedy = _smaller_batch(job.geometry, rows, factor) if device is None else device.smaller_batch(rows, factor)
     return (
         f"{job.rows} holds {manifest.rows} rows of {manifest.packing_factor:.2f} sequences, but one update needs "
         f"global_batch_size {job.geometry.global_batch_size} / {manifest.packing_factor:.2f} = "
-        f"{division.rows_per_update} rows: use more data, or set global_batch_size to at most {works}"
+        f"{division.rows_per_update} rows: use more data, or {remedy}"
     )
+
+
+def _smaller_batch(geometry: BatchGeometry, rows: int, factor: float) -> str:
+    works = int(rows * factor)
+    while works > 1 and divide(dataclasses.replace(geometry, global_batch_size=works), factor).rows_per_update > rows:
+        works -= 1
+    return f"set global_batch_size to at most {works}"

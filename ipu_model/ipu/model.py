@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ipu_model.ipu.placement import Placement
+from ipu_model.modeling import Embeddings, Residual, SelfAttention
 from ipu_model.rows import IGNORED
 
 MASKED = -10000.0
@@ -72,7 +73,8 @@ class DeviceModel(nn.Module):
 
     def __init__(self, bert_model: nn.Module, layout: Layout, ops: DeviceOps) -> None:
         super().__init__()
-        self.bert_model, self.layout, self.ops = bert_model, layout, ops
+        self.bert_model: Any = bert_model
+        self.layout, self.ops = layout, ops
 
     def encode(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, dropping: bool
@@ -94,7 +96,7 @@ class DeviceModel(nn.Module):
                     hidden = ops.checkpoint(hidden)
         return hidden
 
-    def _embed(self, table: nn.Module, ids: Tensor, types: Tensor, positions: Tensor, dropping: bool) -> Tensor:
+    def _embed(self, table: Embeddings, ids: Tensor, types: Tensor, positions: Tensor, dropping: bool) -> Tensor:
         # No padding_idx, which PopTorch does not have: pads reach no loss, so their gradient is zero anyway.
         words = embed_serially(ids, table.word_embeddings.weight, self.layout.embedding_serialization_factor)
         summed = words + functional.embedding(types, table.token_type_embeddings.weight)
@@ -104,8 +106,8 @@ class DeviceModel(nn.Module):
             summed = table.LayerNorm(summed)
         return functional.dropout(summed, self.layout.hidden_dropout, dropping)
 
-    def _layer(self, layer: nn.Module, hidden: Tensor, mask: Tensor, dropping: bool) -> Tensor:
-        def finish(half: nn.Module, inner: Tensor, residual: Tensor) -> Tensor:
+    def _layer(self, layer: Any, hidden: Tensor, mask: Tensor, dropping: bool) -> Tensor:
+        def finish(half: Residual, inner: Tensor, residual: Tensor) -> Tensor:
             dropped = functional.dropout(half.dense(inner), self.layout.hidden_dropout, dropping)
             return half.LayerNorm(residual + dropped)
 
@@ -183,7 +185,7 @@ def block_mask(sequence_ids: Tensor, dtype: torch.dtype) -> Tensor:
     return (same.to(dtype) - 1.0) * -MASKED
 
 
-def row_attention(attention: nn.Module, hidden: Tensor, mask: Tensor, dropout: float, dropping: bool) -> Tensor:
+def row_attention(attention: SelfAttention, hidden: Tensor, mask: Tensor, dropout: float, dropping: bool) -> Tensor:
     """[B, L, H] -> [B, L, H]. Query, key and value in one product: three parameters, one larger matmul."""
     parts = (attention.query, attention.key, attention.value)
     weight, bias = torch.cat([x.weight for x in parts]), torch.cat([x.bias for x in parts])

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
-from typing import Any, Callable, Dict
+from typing import Any, Callable, Dict, Tuple
+
+import torch
+from torch import Tensor
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu import checks
@@ -12,6 +16,7 @@ from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
 from ipu_model.ipu.instances import Instances
 from ipu_model.ipu.model import Layout
 from ipu_model.ipu.placement import Placement
+from ipu_model.ipu.sdk import sdk_name
 from ipu_model.job import Job, ModelConfig
 from ipu_model.plan import Division
 
@@ -36,6 +41,7 @@ class IpuPlan:
     pipelined_inference: bool
     instances: Instances
     half: bool
+    half_accumulators: bool
 
     @property
     def micro_batches(self) -> int:
@@ -57,6 +63,17 @@ class IpuPlan:
         """Rows of one call of predict."""
         mode = self.config.inference
         return self.micro_batch_size * mode.device_iterations * mode.replication_factor
+
+    def smaller_batch(self, rows: int, packing_factor: float) -> str:
+        """A global batch that `rows` rows can fill, or what the pipeline needs at least."""
+        step, stages = self.micro_batch_size * self.replicas, self.placement.training_stages
+        if rows // step >= stages:
+            return f"set global_batch_size to at most {round(rows // step * step * packing_factor)}"
+        return (
+            f"lower micro_batch_size or replication_factor: to fill {stages} pipeline stages an update takes at least "
+            f"{stages} x micro_batch_size {self.micro_batch_size} x replication_factor {self.replicas} = "
+            f"{stages * step} rows"
+        )
 
     def layout(self, model: ModelConfig, inference: bool) -> Layout:
         """How the device model is cut and computed."""
@@ -109,13 +126,13 @@ def plan_ipu(
     accumulation = 1
     if not predicting:
         accumulation = _accumulation(job, config, replicas, packing_factor)
-        checks.check_accumulation(accumulation, placement)
+        checks.check_accumulation(accumulation, placement, job.geometry.micro_batch_size, replicas, packing_factor)
     pipelined = _pipelined(job, config, inference_placement, say if predicting else _ignore)
     return IpuPlan(
         head=job.head, micro_batch_size=job.geometry.micro_batch_size, config=config, placement=placement,
         inference_placement=inference_placement, replicas=replicas, local_replicas=local_replicas,
         accumulation=accumulation, device_iterations=mode.device_iterations, pipelined_inference=pipelined,
-        instances=instances, half=half,
+        instances=instances, half=half, half_accumulators=_half_accumulators(job, half),
     )  # fmt: skip
 
 
@@ -182,5 +199,38 @@ def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[
     return iterations >= needed
 
 
+def _half_accumulators(job: Job, half: bool) -> bool:
+    asked = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
+    return half if asked == "auto" else asked == "fp16"
+
+
 def _ignore(text: str) -> None:
     """Inference of a training job is no news."""
+
+
+def executable_parts(
+    poptorch_version: str, mode: str, job: Job, plan: IpuPlan, model: ModelConfig, inputs: Tuple[Tensor, ...]
+) -> Dict[str, Any]:
+    """Everything that decides a compiled program, by dotted name; rates and weights do not."""
+    optimizer = job.optimizer if mode == "training" else None
+    stated = {} if optimizer is None else {
+        k: v for k, v in vars(optimizer).items() if k not in ("learning_rate", "loss_scaling")
+    }  # fmt: skip
+    return {
+        "mode": mode,
+        "head": job.head,
+        "poptorch": poptorch_version,
+        "torch": torch.__version__,
+        "poplar_sdk": sdk_name(os.environ),
+        "micro_batch_size": job.geometry.micro_batch_size,
+        "half": plan.half,
+        "accumulation": plan.accumulation,
+        "replicas": plan.replicas,
+        "instances": plan.instances.count,
+        "pipelined_inference": plan.pipelined_inference,
+        "seed": job.seed,
+        "inputs": [list(x.shape) for x in inputs],
+        "model": dict(vars(model)),
+        "optimizer": stated,
+        "config": {k: v for k, v in plan.config.to_dict().items() if k != "executable_cache_dir"},
+    }

@@ -7,13 +7,12 @@ executors of training and inference share their weights, and whichever runs next
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, ContextManager, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu import options as ipu_options
 from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors
 from ipu_model.ipu.executables import ExecutableCache, cache_root
-from ipu_model.ipu.failures import classify
+from ipu_model.ipu.failures import explained
 from ipu_model.ipu.model import DeviceModel, DeviceOps, PretrainingOnIpu, QuestionAnsweringOnIpu
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
@@ -32,7 +31,7 @@ from ipu_model.ipu.optimizers import (
     optimizer_tensors,
     set_learning_rate,
 )
-from ipu_model.ipu.planning import IpuPlan
+from ipu_model.ipu.planning import IpuPlan, executable_parts
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
 from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.job import Job, ModelConfig
@@ -129,7 +128,7 @@ class IpuRuntime:
 
     def _compile_training(self, example: Batch) -> None:
         tensors = self._training_tensors(example)
-        parts = executable_parts(self._poptorch, "training", self._job, self._plan, self._config, tensors)
+        parts = executable_parts(self._poptorch.__version__, "training", self._job, self._plan, self._config, tensors)
         options = self._options("training", parts)
         self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
         self._compile(self._training, tensors, parts, "training")
@@ -138,7 +137,7 @@ class IpuRuntime:
 
     def _compile_inference(self, example: Batch) -> None:
         tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._plan.rows_per_call)
-        parts = executable_parts(self._poptorch, "inference", self._job, self._plan, self._config, tensors)
+        parts = executable_parts(self._poptorch.__version__, "inference", self._job, self._plan, self._config, tensors)
         options = self._options("inference", parts)
         training_layout = self._model.layout
         self._model.layout = self._plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
@@ -160,7 +159,7 @@ class IpuRuntime:
         if mode == "training":
             ipu_options.training_options(
                 self._poptorch, options, plan.config, accumulation=plan.accumulation,
-                replicas=plan.local_replicas, **shared,
+                replicas=plan.local_replicas, half_accumulators=plan.half_accumulators, **shared,
             )  # fmt: skip
         else:
             ipu_options.inference_options(
@@ -175,7 +174,9 @@ class IpuRuntime:
             self._say(f"{what}: {self._cache.expectation(parts)[1]}")
         started = time.perf_counter()
         timeout = compile_timeout(os.environ)
-        with watching(self._emit, timeout, what=f"the {what} program", log=self._log_folder), self._explained():
+        with watching(
+            self._emit, timeout, what=f"the {what} program", log=Path(self._job.run_folder)
+        ), self._explained():
             executor.compile(*tensors)
         seconds = time.perf_counter() - started
         outcome = self._cache.outcome(parts) if self._cache is not None else "no executable cache is set"
@@ -281,43 +282,9 @@ class IpuRuntime:
         if self._cache is not None:
             self._cache.close()
 
-    @property
-    def _log_folder(self) -> Path:
-        return Path(self._job.run_folder)
-
     def _say(self, text: str) -> None:
         self._emit("message", text=text)
 
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self) -> ContextManager[None]:
         """PopTorch's errors with what happened, what to do and where the whole of it is logged."""
-        try:
-            yield
-        except self._poptorch.Error as error:
-            raise classify(error, self._log_folder) from error
-
-
-def executable_parts(
-    poptorch: Any, mode: str, job: Job, plan: IpuPlan, model: ModelConfig, inputs: Tuple[Tensor, ...]
-) -> Dict[str, Any]:
-    """Everything that decides a compiled program, by dotted name; rates and weights do not."""
-    optimizer = job.optimizer if mode == "training" else None
-    stated = {} if optimizer is None else {
-        k: v for k, v in vars(optimizer).items() if k not in ("learning_rate", "loss_scaling")
-    }  # fmt: skip
-    return {
-        "mode": mode,
-        "head": job.head,
-        "poptorch": poptorch.__version__,
-        "micro_batch_size": job.geometry.micro_batch_size,
-        "half": plan.half,
-        "accumulation": plan.accumulation,
-        "replicas": plan.replicas,
-        "instances": plan.instances.count,
-        "pipelined_inference": plan.pipelined_inference,
-        "seed": job.seed,
-        "inputs": [list(x.shape) for x in inputs],
-        "model": dict(vars(model)),
-        "optimizer": stated,
-        "config": {k: v for k, v in plan.config.to_dict().items() if k != "executable_cache_dir"},
-    }
+        return explained(self._poptorch, Path(self._job.run_folder), self._plan.config.to_dict())

@@ -243,7 +243,6 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
 @pytest.mark.parametrize(
     ("changes", "type_", "message"),
     [
-        ({"runtime": "ipu"}, "ConfigError", "comes with a later version"),
         ({"runtime": "cuda"}, "ConfigError", "comes with a later version"),
         ({"precision": "fp16"}, "ConfigError", "fp32, bf16 or auto"),
         ({"head": "question_answering"}, "ConfigError", "a pretrain job has the head pretraining"),

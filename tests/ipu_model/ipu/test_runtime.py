@@ -1,0 +1,233 @@
+"""The IPU runtime on its own: precision, scaling, what happens between updates, and who holds the IPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+import torch
+from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, join, make_batches, make_model, train
+
+from ipu_model.errors import ConfigError
+from ipu_model.job import OptimizerConfig
+from ipu_model.runtime.ipu import IpuRuntime
+from ipu_model.runtime.torch_device import TorchRuntime
+
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3)
+LAMB = OptimizerConfig(name="lamb", learning_rate=1e-3)
+
+
+def updates(runtime: IpuRuntime, batches: List[Any], first: int, last: int) -> List[float]:
+    """Losses of updates first .. last - 1."""
+    losses = []
+    for step in range(first, last):
+        losses.append(runtime.train_step(batches[step], RATES[step]).loss)
+    return losses
+
+
+def same(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> bool:
+    return sorted(ours) == sorted(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_fp16_losses_stay_within_a_hundredth_of_fp32_on_the_cpu(head: str, tmp_path: Path) -> None:
+    scaled = dataclasses.replace(ADAMW, loss_scaling=128.0)
+    settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path}
+    half, weights = train("ipu", head, scaled, precision="fp16", **settings)
+    full, _ = train("cpu", head, ADAMW, **settings)
+    np.testing.assert_allclose([row[0] for row in half], [row[0] for row in full], rtol=1e-2)
+    assert half != full  # it did compute in fp16
+    assert all(x.dtype == torch.float32 and bool((x == x.half()).all()) for x in weights.values())
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("optimizer", [LAMB, ADAMW], ids=["lamb", "adamw"])
+def test_loss_scaling_changes_no_fp32_weight(optimizer: OptimizerConfig, tmp_path: Path) -> None:
+    """Powers of two: scaling and its inverse only move exponents."""
+    settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path}
+    plain, weights = train("ipu", "pretraining", optimizer, **settings)
+    scaled, scaled_weights = train(
+        "ipu", "pretraining", dataclasses.replace(optimizer, loss_scaling=16384.0), **settings
+    )
+    assert plain == scaled
+    assert same(weights, scaled_weights)
+
+
+@pytest.mark.ipu
+def test_gradient_clipping_is_applied_as_on_the_cpu(tmp_path: Path) -> None:
+    clipped = dataclasses.replace(ADAMW, max_grad_norm=0.05)
+    settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path}
+    ours, weights = train("ipu", "question_answering", clipped, **settings)
+    theirs, cpu_weights = train("cpu", "question_answering", clipped, **settings)
+    _, unclipped = train("cpu", "question_answering", ADAMW, **settings)
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-5)
+    assert max(float((weights[n] - cpu_weights[n]).abs().max()) for n in weights) < 1e-5
+    assert max(float((weights[n] - unclipped[n]).abs().max()) for n in weights) > 1e-5
+
+
+def test_clipping_with_lamb_is_refused_and_not_ignored(tmp_path: Path) -> None:
+    job = ipu_job("pretraining", dataclasses.replace(LAMB, max_grad_norm=1.0), tmp_path, 2, 1)
+    with pytest.raises(ConfigError, match="max_grad_norm"):
+        ipu_runtime(job)
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_a_resumed_run_equals_one_that_was_not_stopped(precision: str, tmp_path: Path) -> None:
+    """Bit for bit, with dropout and fp16 moments; everything is restored before the first compile."""
+    dropping = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
+    optimizer = dataclasses.replace(LAMB, loss_scaling=64.0)
+    job = ipu_job("pretraining", optimizer, tmp_path, 2, 1, precision=precision, model=dropping)
+    batches = make_batches("pretraining", 10, 32)
+    straight = ipu_runtime(job, config=dropping)
+    straight.compile(batches[0])
+    whole = updates(straight, batches, 0, 10)
+    first = ipu_runtime(job, config=dropping)
+    first.compile(batches[0])
+    begun = updates(first, batches, 0, 5)
+    saved = (first.state_dict(), first.optimizer_state(), first.rng_state())
+    first.close()
+    second = ipu_runtime(job, config=dropping)
+    second.load_state_dict(saved[0])
+    second.load_optimizer_state(saved[1])
+    second.load_rng_state(saved[2])
+    second.compile(batches[5])
+    assert begun + updates(second, batches, 5, 10) == whole
+    assert same(second.state_dict(), straight.state_dict())
+    second.close()
+    straight.close()
+
+
+@pytest.mark.ipu
+def test_saving_in_the_middle_changes_nothing(tmp_path: Path) -> None:
+    """Optimum's issue 43: saving there swapped modules of the live model, and SQuAD ended at F1 50 instead of 88."""
+    batches = make_batches("question_answering", 6, 32)
+    job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1)
+    runs = []
+    for saving in (False, True):
+        runtime = ipu_runtime(job)
+        runtime.compile(batches[0])
+        losses = []
+        for step in range(6):
+            losses += updates(runtime, batches, step, step + 1)
+            if saving:
+                runtime.state_dict()
+                runtime.optimizer_state()
+                runtime.rng_state()
+        runs.append((losses, runtime.state_dict()))
+        runtime.close()
+    assert runs[0][0] == runs[1][0]
+    assert same(runs[0][1], runs[1][1])
+
+
+@pytest.mark.ipu
+def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path) -> None:
+    """Nobody detaches by hand: predict in the middle sees the newest weights, and training goes on as if alone."""
+    batches = make_batches("question_answering", 6, 32)
+    job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1)
+    alone, turns = ipu_runtime(job), ipu_runtime(job)
+    alone.compile(batches[0])
+    turns.compile(batches[0])
+    losses = updates(turns, batches, 0, 2)
+    before = turns.predict(batches[5])
+    losses += updates(turns, batches, 2, 4)
+    after = turns.predict(batches[5])
+    losses += updates(turns, batches, 4, 6)
+    assert losses == updates(alone, batches, 0, 6)
+    assert same(turns.state_dict(), alone.state_dict())
+    assert not np.array_equal(before[0].start, after[0].start)
+    fourth = TorchRuntime(make_model("question_answering"), "question_answering", 32, "fp32", ADAMW, seed=7)
+    for step in range(4):
+        fourth.train_step(batches[step], RATES[step])
+    expected = {x.feature_id: x for x in fourth.predict(batches[5])}
+    assert sorted(expected) == sorted(x.feature_id for x in after)
+    for answer in after:
+        np.testing.assert_allclose(answer.start, expected[answer.feature_id].start, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(answer.end, expected[answer.feature_id].end, rtol=0, atol=1e-5)
+    alone.close()
+    turns.close()
+
+
+@pytest.mark.ipu
+def test_the_model_of_the_job_is_never_touched(tmp_path: Path) -> None:
+    """Neither its class nor its weights; what is saved has Hugging Face's names only."""
+    model = make_model("pretraining")
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    runtime = ipu_runtime(ipu_job("pretraining", LAMB, tmp_path, 2, 1), model=model)
+    batches = make_batches("pretraining", 2, 32)
+    runtime.compile(batches[0])
+    updates(runtime, batches, 0, 2)
+    state = runtime.state_dict()
+    runtime.close()
+    assert type(model).__name__ == "BertForPreTraining"
+    assert same(dict(model.state_dict()), before)
+    assert sorted(state) == sorted(before)
+    assert all(type(x) is torch.Tensor for x in state.values())
+
+
+@pytest.mark.ipu
+def test_embeddings_and_decoder_computed_in_pieces_give_the_same_numbers(tmp_path: Path) -> None:
+    """Factor 3 of the tiny vocabulary of 60: the decoder when pre-training, the table when fine-tuning."""
+    for head in ("pretraining", "question_answering"):
+        settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path}
+        in_pieces = {"embedding_serialization_factor": 3, "recompute_checkpoint_every_layer": True}
+        whole, weights = train("ipu", head, LAMB, **settings)
+        pieces, cut_weights = train("ipu", head, LAMB, ipu_config=in_pieces, **settings)
+        np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-6)
+        assert max(float((weights[n] - cut_weights[n]).abs().max()) for n in weights) < 1e-5
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("mode", ["sum", "all", "final"])
+def test_every_output_mode_reports_what_it_says(mode: str, tmp_path: Path) -> None:
+    """sum and all: the loss of the update; final: that of the last micro-batch of each replica."""
+    batch = make_batches("pretraining", 1, 32)[0]
+    job = ipu_job("pretraining", LAMB, tmp_path, 2, 1, ipu_config={"output_mode": mode})
+    runtime = ipu_runtime(job)
+    runtime.compile(batch)
+    loss = runtime.train_step(batch, 0.0).loss
+    runtime.close()
+    cpu = TorchRuntime(make_model("pretraining"), "pretraining", 32, "fp32", LAMB, seed=7)
+    expected = cpu.train_step(batch, 0.0).loss
+    if mode == "final":
+        assert loss != pytest.approx(expected, abs=1e-3)
+    else:
+        assert loss == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.ipu
+def test_rows_without_padding_or_without_anything_give_no_nan(tmp_path: Path) -> None:
+    """A fully padded row in fp16: nothing to look at but padding, and no label."""
+    batch = make_batches("question_answering", 1, 32)[0]
+    columns = {name: x.copy() for name, x in batch.columns.items()}
+    for name, empty in (("input_ids", 0), ("token_type_ids", 0), ("position_ids", 0), ("sequence_ids", 0),
+                        ("cls_positions", -1), ("start_positions", -100), ("end_positions", -100),
+                        ("feature_ids", -1)):  # fmt: skip
+        columns[name][3] = empty
+    padded = dataclasses.replace(batch, columns=columns)
+    job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1, precision="fp16")
+    runtime = ipu_runtime(job)
+    runtime.compile(padded)
+    assert np.isfinite(runtime.train_step(padded, 1e-3).loss)
+    assert all(bool(torch.isfinite(x).all()) for x in runtime.state_dict().values())
+    runtime.close()
+
+
+@pytest.mark.ipu
+def test_two_updates_in_one_call_are_two_updates(tmp_path: Path) -> None:
+    """Device iterations 2 at one rate equal two calls at that rate."""
+    batches = make_batches("pretraining", 2, 32)
+    one = ipu_runtime(ipu_job("pretraining", LAMB, tmp_path, 2, 1))
+    one.compile(batches[0])
+    for batch in batches:
+        one.train_step(batch, 1e-3)
+    two = ipu_runtime(ipu_job("pretraining", LAMB, tmp_path, 2, 2))
+    two.compile(join(batches))
+    two.train_step(join(batches), 1e-3)
+    assert same(one.state_dict(), two.state_dict())
+    one.close()
+    two.close()
