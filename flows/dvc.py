@@ -9,6 +9,7 @@ import configparser
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import deque
@@ -94,9 +95,16 @@ def has_remote(root: Path) -> bool:
 
 
 def environment() -> dict[str, str]:
-    """The environment of a stage: this interpreter first on PATH, lines unbuffered, no telemetry."""
+    """The environment of a stage: this interpreter first on PATH, lines unbuffered, no telemetry.
+
+    DVC starts a stage through $SHELL, or /bin/sh. bash becomes the command; dash and others stay its parent, and
+    would outlive DVC with the stage still running beneath (tasks/process.py watches the parent only).
+    """
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
-    return {**os.environ, "PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
+    own = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
+    if bash := shutil.which("bash"):
+        own["SHELL"] = bash
+    return {**os.environ, **own}
 
 
 def _verdict(line: str, stage: str) -> str | None:
