@@ -83,8 +83,7 @@ def run_device_job(job: Job, *, python: str | None = None, say: Say | None = Non
 
 def _run(interpreter: str, job_file: Path, log: IO[str], say: Say) -> str | None:
     """Run the device process to its end; None when it succeeded, else what went wrong."""
-    project = Path(__file__).resolve().parent.parent
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": str(project)}
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": _python_path(os.environ.get("PYTHONPATH"))}
     launcher = os.environ.get(DEVICE_LAUNCHER, "")
     try:
         # Split as a shell would, but given to no shell: it comes from the host's environment, not from params.yaml.
@@ -110,6 +109,12 @@ def _run(interpreter: str, job_file: Path, log: IO[str], say: Say) -> str | None
     if code == 0:
         return None
     return failure or f"{describe_exit(code)} of {interpreter}\n" + "".join(tail).rstrip()
+
+
+def _python_path(own: str | None) -> str:
+    """This project first, then what the host's PYTHONPATH names: a Poplar SDK puts its packages there."""
+    project = str(Path(__file__).resolve().parent.parent)
+    return f"{project}{os.pathsep}{own}" if own else project
 
 
 def _follow(lines: Iterable[str], log: IO[str], say: Say) -> tuple[str | None, deque[str]]:
@@ -162,10 +167,19 @@ def in_words(event: Event) -> str | None:
         return f"[{event['rows'] / max(1, event['of']):4.0%}] rows {event['rows']}/{event['of']}"
     if kind == "plan":
         plan = event.get("plan", {k: v for k, v in event.items() if k != "event"})
-        return "plan: " + ", ".join(f"{name} {value}" for name, value in plan.items())
+        return "plan: " + ", ".join(f"{name} {value}" for name, value in _spoken(plan))
     if kind == "message":
         return str(event["text"])
     return None
+
+
+def _spoken(plan: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """What one line holds: single values, those of the device too; the rest (placement, config) is in result.json."""
+    for name, value in plan.items():
+        if not isinstance(value, dict):
+            yield name, value
+        elif name == "device":
+            yield from ((inner, item) for inner, item in value.items() if not isinstance(item, dict))
 
 
 def _duration(seconds: float) -> str:

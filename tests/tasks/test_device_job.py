@@ -1,8 +1,10 @@
 """The door to the device, with stand-ins for the device's interpreter; real jobs run in test_stages.py."""
 
 import json
+import os
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -18,6 +20,7 @@ from tasks.device_job import (
 )
 from tasks.errors import DeviceJobFailed
 
+PROJECT = Path(__file__).resolve().parents[2]
 RESULT = JobResult(
     kind="pretrain", runtime="cpu", runtime_reason="asked for", precision="fp32", steps=3, resumed_from_step=0,
     final_loss=2.5, final_losses={"mlm_loss": 2.0, "nsp_loss": 0.5}, sequences=12, real_tokens=600,
@@ -124,6 +127,26 @@ def test_a_launcher_that_cannot_run_names_its_variable(job, monkeypatch, launche
     monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", launcher)
     with pytest.raises(DeviceJobFailed, match=message):
         run_device_job(job)
+
+
+@pytest.mark.parametrize("own", [None, "", "/sdk/python:/sdk/more"])
+def test_the_hosts_pythonpath_stays_behind_the_project(job, interpreter, tmp_path, monkeypatch, own):
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if own is not None:
+        monkeypatch.setenv("PYTHONPATH", own)
+    python = interpreter(
+        "job = json.load(open(sys.argv[3]))\n"
+        f"open({str(tmp_path / 'seen')!r}, 'w').write(os.environ['PYTHONPATH'])\n"
+        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
+    )
+    run_device_job(job, python=python, say=lambda text: None)
+    assert (tmp_path / "seen").read_text() == os.pathsep.join([str(PROJECT), *([own] if own else [])])
+
+
+def test_the_plan_is_one_line_of_single_values():
+    plan = {"kind": "pretrain", "updates": 4, "device": {"ipus": 8, "instances": 1, "placement": {"layers": [0, 1]}}}
+    assert in_words({"event": "plan", "plan": plan}) == "plan: kind pretrain, updates 4, ipus 8, instances 1"
+    assert in_words({"event": "plan", "kind": "predict", "device": {}}) == "plan: kind predict"
 
 
 def test_durations_and_shares_are_for_people():
