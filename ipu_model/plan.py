@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Dict, Optional, Protocol, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
@@ -92,6 +93,9 @@ class DevicePlan(Protocol):
 
     def as_dict(self) -> Dict[str, Any]:
         """The rest, as plain data."""
+
+    def save(self, folder: Path) -> None:
+        """Write into a model folder what the device adds to it."""
 
 
 def divide(geometry: BatchGeometry, packing_factor: float) -> Division:

@@ -20,7 +20,7 @@ from ipu_model.ipu.instances import Instances
 from ipu_model.job import Job, JobResult, ModelConfig
 from ipu_model.losses import LOSS_PARTS
 from ipu_model.model_folder import Origin, read_model, write_model
-from ipu_model.plan import Plan, make_plan
+from ipu_model.plan import DevicePlan, Plan, make_plan
 from ipu_model.prediction import predict
 from ipu_model.preparation import architecture, check_job, check_tokenizer, make_fingerprint, make_model
 from ipu_model.process import StopRequest, peak_memory_mb
@@ -65,7 +65,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
             result = _predict(job, plan, rows, runtime, emit, stop)
         else:
             fingerprint = make_fingerprint(job, plan, config, rows, base)
-            result = _train(job, plan, config, rows, runtime, fingerprint, instances, emit, stop)
+            result = _train(job, plan, device, config, rows, runtime, fingerprint, instances, emit, stop)
     finally:
         runtime.close()
     write_text(Path(job.run_folder) / RESULT, result.to_json())
@@ -85,8 +85,8 @@ def _predict(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit
 
 
 def _train(
-    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, runtime: Runtime, fingerprint: Fingerprint,
-    instances: Instances, emit: Emit, stop: StopRequest,
+    job: Job, plan: Plan, device: Optional[DevicePlan], config: ModelConfig, rows: RowFolder, runtime: Runtime,
+    fingerprint: Fingerprint, instances: Instances, emit: Emit, stop: StopRequest,
 ) -> JobResult:  # fmt: skip
     assert job.optimizer is not None  # job.py requires it
     run_folder = Path(job.run_folder)
@@ -109,6 +109,8 @@ def _train(
         origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)
         with new_folder(Path(job.output)) as partial:
             write_model(partial, job.head, config, weights, origin)
+            if device is not None:
+                device.save(partial)
         emit("saved", path=job.output)
         checkpoints.remove_all()
     return _result(job, plan, totals, history, first_step, compile_seconds)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Callable, Dict, Tuple
 
 import torch
@@ -12,13 +14,16 @@ from torch import Tensor
 from ipu_model.errors import ConfigError
 from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
-from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config
+from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
 from ipu_model.ipu.instances import Instances
 from ipu_model.ipu.model import Layout
 from ipu_model.ipu.placement import Placement
 from ipu_model.ipu.sdk import sdk_name
 from ipu_model.job import Job, ModelConfig
 from ipu_model.plan import Division
+
+CONFIG = "ipu_config.json"
+"""Name of the file in a model folder."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,16 @@ class IpuPlan:
             model.hidden_dropout,
             model.attention_dropout,
         )
+
+    def save(self, folder: Path) -> None:
+        """Write ipu_config.json into a model folder: how it was trained, for this program and for Optimum Graphcore.
+
+        The accumulation that was derived is stated, as Optimum would take 1; the host's cache folder is left out.
+        """
+        config = dataclasses.replace(
+            self.config, gradient_accumulation_steps=self.accumulation, executable_cache_dir=""
+        )
+        save_ipu_config(folder / CONFIG, config)
 
     def as_dict(self) -> Dict[str, Any]:
         """For the printed plan, result.json and the fingerprint of checkpoints."""
