@@ -60,3 +60,15 @@ class NonFiniteLoss(DeviceJobError):
 
 class IpuFailure(DeviceJobError):
     """PopTorch, Poplar or the IPUs failed while compiling or running; ipu/failures.py words it."""
+
+
+class NonFiniteWeights(DeviceJobError):
+    """Weights are NaN or infinite although the loss was not: the update that made them so came after it."""
+
+    def __init__(self, step: int, names: List[str]) -> None:
+        shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        super().__init__(
+            f"after update {step} there are NaN or infinite values in {shown}. They were not saved. Lower the "
+            "learning rate or loss_scaling, lengthen the warm-up (warmup_fraction), set max_grad_norm, or use "
+            "precision fp32; then run again: it continues from the last checkpoint."
+        )

@@ -26,6 +26,7 @@ from ipu_model.preparation import architecture, check_job, check_tokenizer, make
 from ipu_model.process import StopRequest, peak_memory_mb
 from ipu_model.progress import Emit
 from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.tensors import require_finite
 from ipu_model.training import Pace, Totals, train
 
 RESULT = "result.json"
@@ -40,7 +41,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
 
     Raises:
         ConfigError, RowsError, CheckpointError: the job cannot be run as stated.
-        NonFiniteLoss: training diverged.
+        NonFiniteLoss, NonFiniteWeights: training diverged.
         OSError: something cannot be written.
         Terminated: SIGTERM came.
     """
@@ -74,14 +75,15 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
 
 def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> JobResult:
     """The program is in the cache afterwards; nothing else is written."""
-    return _result(job, plan, Totals(), compiling=_compile(runtime, job, rows, plan))
+    compile_seconds = _compile(runtime, job, rows, plan)
+    return _result(job, plan, runtime, Totals(), compiling=compile_seconds)
 
 
 def _predict(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, stop: StopRequest) -> JobResult:
     compile_seconds = _compile(runtime, job, rows, plan)
     totals = predict(runtime, rows, plan.rows_per_call, Path(job.output), emit, stop)
     emit("saved", path=job.output)
-    return _result(job, plan, totals, compiling=compile_seconds)
+    return _result(job, plan, runtime, totals, compiling=compile_seconds)
 
 
 def _train(
@@ -104,7 +106,7 @@ def _train(
     pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
     totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, first_step, checkpoints, history,
                    emit, stop)  # fmt: skip
-    weights = runtime.state_dict()
+    weights = require_finite(runtime.state_dict(), plan.updates)
     if instances.is_writer:
         origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)
         with new_folder(Path(job.output)) as partial:
@@ -113,7 +115,7 @@ def _train(
                 device.save(partial)
         emit("saved", path=job.output)
         checkpoints.remove_all()
-    return _result(job, plan, totals, history, first_step, compile_seconds)
+    return _result(job, plan, runtime, totals, history, first_step, compile_seconds)
 
 
 def _compile(runtime: Runtime, job: Job, rows: RowFolder, plan: Plan) -> float:
@@ -128,8 +130,9 @@ def _compile(runtime: Runtime, job: Job, rows: RowFolder, plan: Plan) -> float:
 
 
 def _result(
-    job: Job, plan: Plan, totals: Totals, history: Optional[History] = None, first_step: int = 0, compiling: float = 0.0
-) -> JobResult:
+    job: Job, plan: Plan, runtime: Runtime, totals: Totals,
+    history: Optional[History] = None, first_step: int = 0, compiling: float = 0.0,
+) -> JobResult:  # fmt: skip
     losses: Dict[str, float] = dict(history.last) if history is not None else {}
     planned: Dict[str, Any] = plan.as_dict()
     return JobResult(
@@ -153,5 +156,6 @@ def _result(
             "numpy": np.__version__,
             "pyarrow": pyarrow.__version__,
             "safetensors": safetensors.__version__,
+            **runtime.versions(),
         },
     )

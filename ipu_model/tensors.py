@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Dict
 
 import safetensors
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ipu_model.errors import CheckpointError
+from ipu_model.errors import CheckpointError, NonFiniteWeights
 
 
 def save_tensors(path: Path, tensors: Dict[str, Tensor]) -> None:
@@ -34,3 +35,16 @@ def load_tensors(path: Path) -> Dict[str, Tensor]:
         return load_file(str(path))
     except (safetensors.SafetensorError, FileNotFoundError) as error:
         raise CheckpointError(f"{path} is missing or damaged ({error})") from None
+
+
+def require_finite(weights: Dict[str, Tensor], step: int) -> Dict[str, Tensor]:
+    """The weights as they came, if every value is finite. Where a device tells no gradient norm, only they show
+    that the last update went wrong.
+
+    Raises:
+        NonFiniteWeights: naming some that are not.
+    """
+    wrong = [name for name, x in weights.items() if not bool(torch.isfinite(x).all())]
+    if wrong:
+        raise NonFiniteWeights(step, wrong)
+    return weights

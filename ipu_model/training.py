@@ -17,6 +17,7 @@ from ipu_model.process import StopRequest
 from ipu_model.progress import Emit
 from ipu_model.runtime import Runtime
 from ipu_model.schedule import learning_rate
+from ipu_model.tensors import require_finite
 
 
 @dataclass
@@ -44,7 +45,7 @@ def train(
     """Run updates first_step .. plan.updates - 1.
 
     Raises:
-        NonFiniteLoss: before anything of that update is saved.
+        NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
         Terminated: SIGTERM came; a checkpoint holds everything up to here.
     """
     totals, order = Totals(), UpdateRows(len(rows), plan.rows_per_update, seed)
@@ -70,8 +71,10 @@ def train(
                  real_tokens_per_second=round(window_tokens / (now - window_started), 1), **means)  # fmt: skip
             window_tokens, window_started = 0, now
         if stop.requested or _due(done, per_call, pace.checkpoint_every):
-            path = checkpoints.save(Checkpoint(done, runtime.state_dict(), runtime.optimizer_state(),
-                                               runtime.rng_state(), history.state()))  # fmt: skip
+            weights = require_finite(runtime.state_dict(), done)
+            path = checkpoints.save(
+                Checkpoint(done, weights, runtime.optimizer_state(), runtime.rng_state(), history.state())
+            )
             emit("saved", path=str(path))
         stop.check()
     return totals

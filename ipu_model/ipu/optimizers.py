@@ -47,7 +47,7 @@ def make_ipu_optimizer(
     Raises:
         ConfigError: a setting that the IPU would ignore or take otherwise than torch.
     """
-    _refuse_what_would_be_ignored(config)
+    check_optimizer(config)
     groups = _groups(named_parameters, lamb=config.name == "lamb")
     optim = poptorch.optim
     kinds = {"adamw": optim.AdamW, "adam": optim.Adam, "lamb": optim.LAMB, "sgd": optim.SGD}
@@ -154,7 +154,12 @@ def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Ten
         optimizer.load_state_dict({**torch.optim.Optimizer.state_dict(optimizer), **parts})
 
 
-def _refuse_what_would_be_ignored(config: OptimizerConfig) -> None:
+def check_optimizer(config: OptimizerConfig) -> None:
+    """Refuse what an IPU would ignore or do otherwise than torch; needs no PopTorch.
+
+    Raises:
+        ConfigError: with all of it.
+    """
     # Read off popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) of PopTorch, and
     # willow/src/transforms/clipweightgradientsbynorm.cpp and willow/src/patterns/*decompose.cpp of PopART.
     problems: List[str] = []

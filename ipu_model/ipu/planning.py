@@ -17,6 +17,7 @@ from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
 from ipu_model.ipu.instances import Instances
 from ipu_model.ipu.model import Layout
+from ipu_model.ipu.optimizers import check_optimizer
 from ipu_model.ipu.placement import Placement
 from ipu_model.ipu.sdk import sdk_name
 from ipu_model.job import Job, ModelConfig
@@ -138,6 +139,8 @@ def plan_ipu(
         )
     checks.check_ipu_count(placement.ipus_per_replica, replicas, instances.count)
     _check_factors(job.head, model, mode)
+    if not predicting and job.optimizer is not None:
+        check_optimizer(job.optimizer)
     accumulation = 1
     if not predicting:
         accumulation = _accumulation(job, config, replicas, packing_factor)

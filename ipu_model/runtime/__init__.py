@@ -88,6 +88,9 @@ class Runtime(Protocol):
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
         """Set what rng_state gave."""
 
+    def versions(self) -> Dict[str, str]:
+        """Of what the device adds to torch; for result.json."""
+
     def close(self) -> None:
         """Let go of the device."""
 

@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, ContextManager, Dict, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
@@ -75,13 +75,16 @@ def open_ipus(job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, em
         ConfigError: no SDK, a version that does not fit, or not enough IPUs.
     """
     poptorch = load_poptorch()
-    versions = check_versions(
-        poptorch, torch.__version__, platform.python_version(), say=lambda text: emit("message", text=text)
-    )
+    versions = found_versions(poptorch, lambda text: emit("message", text=text))
     ipus = plan.placement.ipus_per_replica * plan.local_replicas
     emit("message", text=f"PopTorch {versions['poptorch']}: {check_hardware(poptorch, ipus, job.compile_only)}")
     emit("message", text=plan.placement.table(plan.replicas))
     return IpuRuntime(poptorch, job, plan, model, config, emit)
+
+
+def found_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
+    """PopTorch, torch, Python and SDK, once they are known to fit together (sdk.check_versions)."""
+    return check_versions(poptorch, torch.__version__, platform.python_version(), say=say)
 
 
 class IpuRuntime:
@@ -270,6 +273,10 @@ class IpuRuntime:
         self._rng = [int(x) for x in state["ipu"].numpy().view(np.int64)]
         if self._training is not None:
             self._training.rng_state = self._rng
+
+    def versions(self) -> Dict[str, str]:
+        """PopTorch and SDK."""
+        return found_versions(self._poptorch, lambda text: None)
 
     def close(self) -> None:
         """Let go of the IPUs and of the programs."""

@@ -128,6 +128,10 @@ class TorchRuntime:
         """Set what rng_state gave."""
         torch.set_rng_state(state["torch"])
 
+    def versions(self) -> Dict[str, str]:
+        """None but torch's."""
+        return {}
+
     def close(self) -> None:
         """Nothing to let go of on a CPU."""
 
