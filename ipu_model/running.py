@@ -48,11 +48,11 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     check_job(job)
     if (Path(job.run_folder) / RESULT).exists():
         (Path(job.run_folder) / RESULT).unlink()  # of an earlier run: what stands there is always this run's
+    chosen = choose_runtime(job.runtime)
     base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
     config = architecture(job, base)
     rows = RowFolder(Path(job.rows), ROW_KINDS[job.head], config)
     check_tokenizer(rows, base)
-    chosen = choose_runtime(job.runtime)
     precision = choose_precision(job.precision, chosen.value)
     instances = instances or Instances()
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)

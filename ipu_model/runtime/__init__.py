@@ -99,12 +99,16 @@ def choose_runtime(requested: str) -> Choice:
     """The runtime of a job and why.
 
     Raises:
-        ConfigError: a runtime that this version does not have.
+        ConfigError: a runtime that this version, or this host, does not have.
     """
     if requested == "cuda":
         raise ConfigError("runtime cuda comes with a later version: set device.runtime to cpu")
     if requested == "auto":
         return _choose()
+    if requested == "ipu":
+        from ipu_model.runtime.ipu import load_poptorch
+
+        load_poptorch()  # what is missing is said before rows and weights are read
     return Choice(requested, "as asked")
 
 
@@ -144,9 +148,12 @@ def plan_device(
             raise ConfigError(f"compile_only builds programs for IPUs; the {runtime} runtime compiles nothing")
         return None
     from ipu_model.ipu.planning import plan_ipu
+    from ipu_model.runtime.ipu import check_host
 
     half = precision == "fp16"
-    return plan_ipu(job, config, manifest.packing_factor, half, instances, lambda text: emit("message", text=text))
+    plan = plan_ipu(job, config, manifest.packing_factor, half, instances, lambda text: emit("message", text=text))
+    check_host(plan, job.compile_only, emit)
+    return plan
 
 
 def make_runtime(
@@ -161,9 +168,9 @@ def make_runtime(
         device: From plan_device.
     """
     if device is not None:
-        from ipu_model.runtime.ipu import open_ipus
+        from ipu_model.runtime.ipu import IpuRuntime, load_poptorch
 
-        return open_ipus(job, device, model, config, emit)
+        return IpuRuntime(load_poptorch(), job, device, model, config, emit)
     from ipu_model.runtime.torch_device import TorchRuntime
 
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None

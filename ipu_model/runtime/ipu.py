@@ -68,8 +68,8 @@ def device_ops(poptorch: Any) -> DeviceOps:
     )
 
 
-def open_ipus(job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit) -> IpuRuntime:
-    """The runtime of a job, after versions and hardware were found fit for it.
+def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
+    """Say what the job will run on and how the model is placed, once versions and hardware were found fit for it.
 
     Raises:
         ConfigError: no SDK, a version that does not fit, or not enough IPUs.
@@ -77,9 +77,8 @@ def open_ipus(job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, em
     poptorch = load_poptorch()
     versions = found_versions(poptorch, lambda text: emit("message", text=text))
     ipus = plan.placement.ipus_per_replica * plan.local_replicas
-    emit("message", text=f"PopTorch {versions['poptorch']}: {check_hardware(poptorch, ipus, job.compile_only)}")
+    emit("message", text=f"PopTorch {versions['poptorch']}: {check_hardware(poptorch, ipus, compile_only)}")
     emit("message", text=plan.placement.table(plan.replicas))
-    return IpuRuntime(poptorch, job, plan, model, config, emit)
 
 
 def found_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import pytest
-import torch
 from tiny_jobs import make_job, run_here
 
 from ipu_model.errors import NonFiniteWeights
@@ -24,7 +23,7 @@ def test_weights_that_are_not_finite_stop_the_run_before_they_are_saved(
         metrics: StepMetrics = real(self, batch, learning_rate)
         calls.append(learning_rate)
         if len(calls) == 4:
-            weights: Dict[str, torch.Tensor] = {name: x for name, x in self.state_dict().items()}
+            weights = self.state_dict()
             weights["bert.pooler.dense.bias"][3] = float("inf")
             self.load_state_dict(weights)
         return metrics
