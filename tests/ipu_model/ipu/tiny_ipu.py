@@ -96,9 +96,9 @@ def ipu_runtime(
 
 def train(
     runtime_name: str, head: str, optimizer: OptimizerConfig, replicas: int, iterations: int, packed: bool,
-    folder: Path, **changes: Any,
+    folder: Path, updates: int = UPDATES, **changes: Any,
 ) -> Tuple[List[Tuple[float, ...]], Dict[str, torch.Tensor]]:  # fmt: skip
-    """Ten updates; updates of one host call share a rate on both runtimes.
+    """Train; updates of one host call share a rate on both runtimes.
 
     Returns:
         Per host call the loss and its parts (means over its updates), and the weights at the end.
@@ -108,8 +108,8 @@ def train(
     if runtime_name == "cpu":
         torch.manual_seed(0)
         cpu = TorchRuntime(make_model(head), head, MICRO_BATCH * ACCUMULATION * replicas, "fp32", optimizer, seed=7)
-        singles = [cpu.train_step(x, RATES[i // iterations * iterations]) for i, x in enumerate(batches)]
-        for call in range(0, UPDATES, iterations):
+        singles = [cpu.train_step(x, RATES[i // iterations * iterations]) for i, x in enumerate(batches[:updates])]
+        for call in range(0, updates, iterations):
             group = singles[call : call + iterations]
             row = [sum(x.loss for x in group) / iterations]
             row += [sum(x.parts[part] for x in group) / iterations for part in LOSS_PARTS[head]]
@@ -117,7 +117,7 @@ def train(
         return figures, cpu.state_dict()
     ipu = ipu_runtime(ipu_job(head, optimizer, folder, replicas, iterations, **changes))
     try:
-        for call in range(0, UPDATES, iterations):
+        for call in range(0, updates, iterations):
             together = join(batches[call : call + iterations])
             if call == 0:
                 ipu.compile(together)

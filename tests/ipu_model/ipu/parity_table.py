@@ -1,0 +1,56 @@
+"""The table of test_parity.py with its figures: largest differences between the IPU and the CPU runtime.
+
+PYTHONPATH=<where poptorch is>:. python tests/ipu_model/ipu/parity_table.py
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any, Dict, List
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parents[2])]
+
+import torch  # noqa: E402
+from test_parity import CASES, largest_difference, optimizer_of  # noqa: E402
+from tiny_ipu import train  # noqa: E402
+
+
+def row(name: str, head: str, replicas: int, iterations: int, packed: bool, precision: str) -> List[Any]:
+    """One line of the table."""
+    settings: Dict[str, Any] = {"replicas": replicas, "iterations": iterations, "packed": packed}
+    optimizer = optimizer_of(name)
+    with tempfile.TemporaryDirectory() as folder:
+        cpu, cpu_weights = train("cpu", head, optimizer, folder=Path(folder), **settings)
+        scaled = dataclasses.replace(optimizer, loss_scaling=128.0) if precision == "fp16" else optimizer
+        ipu, ipu_weights = train("ipu", head, scaled, folder=Path(folder), precision=precision, **settings)
+    losses = [abs(a - b) for ours, theirs in zip(ipu, cpu) for a, b in zip(ours, theirs)]
+    relative = [abs(ours[0] - theirs[0]) / theirs[0] for ours, theirs in zip(ipu, cpu)]
+    moved = largest_difference(cpu_weights, train("cpu", head, optimizer, folder=Path("."), updates=0, **settings)[1])
+    return [name, head, replicas, iterations, "packed" if packed else "unpacked", f"ipu {precision} / cpu fp32",
+            f"{max(losses):.1e}", f"{max(relative):.1e}", f"{largest_difference(ipu_weights, cpu_weights):.1e}",
+            f"{moved:.1e}"]  # fmt: skip
+
+
+def main() -> None:
+    """Print the table in Markdown; fp16 only where the argument --fp16 asks for it, as emulating it is slow."""
+    torch.set_num_threads(1)
+    import poptorch
+
+    print(f"poptorch {poptorch.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}\n")
+    print("| optimizer | head | replicas | device iterations | rows | runtimes | loss, max difference | of the loss | "
+          "weights, max difference | weights moved by |")  # fmt: skip
+    print("|---|---|---|---|---|---|---|---|---|---|")
+    cases = [(*case, "fp32") for case in CASES]
+    if "--fp16" in sys.argv:
+        cases = [(name, head, 2, 1, True, "fp16") for name in ("lamb", "adamw")
+                 for head in ("pretraining", "question_answering")]  # fmt: skip
+    for case in cases:
+        print("| " + " | ".join(map(str, row(*case))) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
