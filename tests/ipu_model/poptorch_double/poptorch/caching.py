@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Dict
 
 from poptorch.record import RECORD
+from poptorch.words import words
 
-NOT_COMPILED_IN = frozenset(
+NOT_COMPILED_IN = words(
     """cachePath enableEngineCaching log_dir max_repeat_logs compilation_progress_bar_fn random_seed connection_type
-    ipu_id ipu_version use_model model_name distributed_process_id anchored_tensors""".split()
+    ipu_id ipu_version use_model model_name distributed_process_id anchored_tensors"""
 )
 
 

@@ -12,13 +12,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from poptorch import arithmetic, caching, devices, session
 from poptorch.attributes import Attributes
-from poptorch.enums import OutputMode
 from poptorch.errors import misuse, refusal
-from poptorch.half import HalfOnCpu
-from poptorch.outputs import returned
 from poptorch.program import LossWatch, Program, final_loss
 from poptorch.record import RECORD
 from poptorch.report import describe
+from poptorch.running import Runner
 from poptorch.slots import Slots
 from poptorch.state import STATE
 
@@ -55,48 +53,58 @@ class Executable:
         self.rng = torch.Generator().manual_seed(self.seed).get_state()
         self.weights = self.slots.device_copies()
         flat, self._structure = tree_flatten(inputs)
-        self._output_leaves: List[Any] = []
-        self._output_structure: Any = None
-        self._loss: Tuple[int, bool] = (0, False)
-        self.program = self._watch(self._micro_batch(flat, 0))
-        self._check()
-        self.num_ipus = self._count_ipus()
-        self._check_pipeline()
-        self.hash = caching.fingerprint(self)
-        self.record = describe(self, [x for x in self._micro_batch(flat, 0) if isinstance(x, Tensor)])
-        self.record["cache"] = caching.look_up(self)
-        self._show_progress()
+        self.output_leaves: List[Any] = []
+        self.output_structure: Any = None
+        self.loss: Tuple[int, bool] = (0, False)
+        """Which of the marked losses is the final one, and whether it is one that nobody marked."""
+        leaves = self.micro_batch(flat, 0)
+        self.program = Program(settings._execution_strategy, [*_tensors(leaves), *self.weights.values()])
+        try:
+            self._compile(leaves)
+        except Exception as error:
+            RECORD["failed_compilations"].append(
+                {"error": repr(error), "blocks": self.program.blocks, "num_ops": len(self.program.signature)}
+            )
+            raise
         self.record["compile_seconds"] = round(time.perf_counter() - started, 3)
         RECORD["executables"].append(self.record)
+        self.runner = Runner(self)
 
     # Compilation
 
-    def _watch(self, leaves: List[Any]) -> Program:
+    def _compile(self, leaves: List[Any]) -> None:
+        self._watch(leaves)
+        self.program.check_blocks()
+        if self.changed and self.replicas > 1:
+            raise refusal(f"{self.changed} change in forward: buffers are broadcast over replicas and must not")
+        self.num_ipus = self._count_ipus()
+        self._check_pipeline()
+        self.hash = caching.fingerprint(self)
+        self.record = describe(self, _tensors(leaves))
+        self.record["cache"] = caching.look_up(self)
+        show: Optional[Callable[[int, int], None]] = self.options.get("compilation_progress_bar_fn")
+        if show is not None:
+            for progress in (0, 50, 100):
+                show(progress, 100)
+
+    def _watch(self, leaves: List[Any]) -> None:
         """One micro-batch under watch, without effect on weights, buffers and random numbers."""
-        inputs = [x for x in leaves if isinstance(x, Tensor)]
-        program = Program(self.settings._execution_strategy, [*inputs, *self.weights.values()])
+        program = self.program
         copies = {name: weight.detach().clone() for name, weight in self.weights.items()}
         versions = {name: weight._version for name, weight in self.weights.items()}
-        self.outputs: List[Tensor] = []
         with torch.random.fork_rng(devices=[]), self._on_device(program), LossWatch(), program:
             torch.set_rng_state(self.rng)
-            self._forward(leaves, keep_structure=True)
+            self.forward(leaves, keep_structure=True)
             self.losses = list(STATE.losses)
             if self.training:
                 chosen = final_loss()
                 implicit = self.losses[chosen][1] != "identity_loss"
                 before = sum(name == "identity_loss" for _, name, _ in self.losses[:chosen])
-                self._loss = (chosen if implicit else before, implicit)
+                self.loss = (chosen if implicit else before, implicit)
         self.changed = [name for name, weight in self.weights.items() if weight._version != versions[name]]
         with torch.no_grad():
             for name in self.changed:
                 self.weights[name].copy_(copies[name])
-        return program
-
-    def _check(self) -> None:
-        self.program.check_blocks()
-        if self.changed and self.replicas > 1:
-            raise refusal(f"{self.changed} change in forward: buffers are broadcast over replicas and must not")
 
     def _count_ipus(self) -> int:
         used = self.program.used or {0}
@@ -123,12 +131,6 @@ class Executable:
             )
         if not self.training and self.iterations < self.stages:
             raise refusal(f"deviceIterations({self.iterations}) cannot fill {self.stages} pipeline stages")
-
-    def _show_progress(self) -> None:
-        show: Optional[Callable[[int, int], None]] = self.options.get("compilation_progress_bar_fn")
-        if show is not None:
-            for progress in (0, 50, 100):
-                show(progress, 100)
 
     # The device
 
@@ -170,7 +172,7 @@ class Executable:
             "weightDecay": [group["weightDecay"][0] for group in attributes.groups],
         })  # fmt: skip
 
-    def _ensure_state(self) -> None:
+    def ensure_state(self) -> None:
         assert self.attributes is not None  # of a training executable
         for name in self.groups:
             if not all(key in self.state for key in arithmetic.state_names(self.attributes.type, name).values()):
@@ -179,14 +181,14 @@ class Executable:
     def read_optimizer(self) -> Dict[str, Dict[str, Tensor]]:
         """State and scalars of the optimizer on the device."""
         assert self.attributes is not None  # of a training executable
-        self._ensure_state()
+        self.ensure_state()
         self.record["optimizer_state_reads"] += 1
         scalars = {**arithmetic.host_values(self.attributes, self.groups), **self.loaded_values}
         return {"ipu_state": {name: x.clone() for name, x in self.state.items()}, "ipu_param": scalars}
 
     def write_optimizer(self, saved: Dict[str, Dict[str, Tensor]]) -> None:
         """Set the state; the scalars only change with setOptimizer."""
-        self._ensure_state()
+        self.ensure_state()
         for name, tensor in self.state.items():
             if name in saved["ipu_state"]:
                 tensor.copy_(saved["ipu_state"][name])
@@ -198,48 +200,36 @@ class Executable:
     # Running
 
     def run(self, inputs: Any) -> Any:
-        """All device iterations, accumulation steps and replicas of one call.
+        """One call.
 
         Raises:
             Error: not attached.
         """
         if not self.attached:
             raise refusal("not attached to a device")
-        leaves = tree_flatten(inputs)[0]
-        results: List[List[Tensor]] = []
         host_rng = torch.get_rng_state()
         torch.set_rng_state(self.rng)
         try:
-            with self._on_device(None), self._modes():
-                for iteration in range(self.iterations):
-                    self._iteration(iteration, leaves, results)
+            with self._on_device(None):
+                result = self.runner.run(inputs)
             self.rng = torch.get_rng_state()
         finally:
             torch.set_rng_state(host_rng)
         self.record["executions"] += 1
-        mode, period = OutputMode(self.options["output_mode"]), self.options["output_return_period"]
-        reduced = iter([returned(list(parts), self.replicas, mode, period) for parts in zip(*results)])
-        leaves = [next(reduced) if isinstance(x, Tensor) else x for x in self._output_leaves]
-        return tree_unflatten(leaves, self._output_structure)
+        return result
 
-    def _iteration(self, iteration: int, leaves: List[Any], results: List[List[Tensor]]) -> None:
-        sums: Dict[str, Tensor] = {}
-        for step in range(self.accumulation):
-            for replica in range(self.replicas):
-                part = (iteration * self.accumulation + step) * self.input_groups + self._group_of(replica)
-                STATE.losses = []
-                results.append([_on_host(x) for x in self._forward(self._micro_batch(leaves, part))])
-                if self.training:
-                    self._accumulate(sums, step * self.replicas + replica)
-        if self.training:
-            self._update(sums)
+    def forward(self, leaves: List[Any], keep_structure: bool = False) -> List[Tensor]:
+        """One micro-batch, flat, through the model; the tensors it gives."""
+        args, kwargs = tree_unflatten(leaves, self._structure)
+        with torch.set_grad_enabled(self.training):
+            result = self.model(*args, **kwargs)
+        flat, structure = tree_flatten(result)
+        if keep_structure:
+            self.output_leaves, self.output_structure = flat, structure
+        return _tensors(flat)
 
-    def _group_of(self, replica: int) -> int:
-        if self.options["input_cgt"] == 2:  # CommGroupType.Orthogonal
-            return replica % self.input_groups
-        return replica // self.options["input_group_size"]
-
-    def _micro_batch(self, leaves: List[Any], index: int) -> List[Any]:
+    def micro_batch(self, leaves: List[Any], index: int) -> List[Any]:
+        """The inputs of one micro-batch of one call."""
         parts = self.iterations * self.accumulation * self.input_groups
 
         def cut(x: Any) -> Any:
@@ -251,78 +241,18 @@ class Executable:
 
         return [cut(x) for x in leaves]
 
-    def _forward(self, leaves: List[Any], keep_structure: bool = False) -> List[Tensor]:
-        args, kwargs = tree_unflatten(leaves, self._structure)
-        with torch.set_grad_enabled(self.training):
-            result = self.model(*args, **kwargs)
-        flat, structure = tree_flatten(result)
-        if keep_structure:
-            self._output_leaves, self._output_structure = flat, structure
-        return [x for x in flat if isinstance(x, Tensor)]
-
-    def _accumulate(self, sums: Dict[str, Tensor], count: int) -> None:
-        assert self.attributes is not None  # of a training executable
-        number, implicit = self._loss
-        marked = [x for x, name, _ in STATE.losses if implicit or name == "identity_loss"]
-        loss = marked[number]
-        if not loss.requires_grad:
-            raise refusal("the final loss depends on no parameter")
-        wanted = [self.weights[name] for name in self.groups]
-        seed = torch.full_like(loss, self.attributes.loss_scaling)
-        for name, gradient in zip(self.groups, torch.autograd.grad(loss, wanted, seed, allow_unused=True)):
-            if gradient is not None:
-                sums[name] = self._sum(sums.get(name), gradient.float(), count)
-
-    @property
-    def _mean(self) -> bool:
-        return bool(self.options["accumulation_and_replication_reduction_type"] == 1)
-
-    def _sum(self, before: Optional[Tensor], gradient: Tensor, count: int) -> Tensor:
-        assert self.attributes is not None  # of a training executable
-        if not self.attributes.accum_type_half:
-            return gradient.clone() if before is None else before.add_(gradient)
-        old = torch.zeros_like(gradient) if before is None else before.float()
-        # A sum of many would leave the range of fp16, so a mean is kept as it grows.
-        return (old + (gradient - old) / (count + 1) if self._mean else old + gradient).half()
-
-    @torch.no_grad()
-    def _update(self, sums: Dict[str, Tensor]) -> None:
-        assert self.attributes is not None  # of a training executable
-        self._ensure_state()
-        parts = self.accumulation * self.replicas if self._mean and not self.attributes.accum_type_half else 1
-        gradients = {name: x.float() / (self.attributes.loss_scaling * parts) for name, x in sums.items()}
-        for name, gradient in arithmetic.clip(gradients, self.attributes.max_grad_norm).items():
-            arithmetic.update(self.attributes, self.groups[name], name, self.weights[name], gradient, self.state)
-        self.record["weight_updates"] += 1
-
     @contextlib.contextmanager
     def _on_device(self, program: Optional[Program]) -> Iterator[None]:
         with self.slots.filled_with(self.weights):
             STATE.running, STATE.program = True, program
             try:
                 yield
-            except Exception as error:
-                if program is not None:
-                    RECORD["failed_compilations"].append(
-                        {"error": repr(error), "blocks": program.blocks, "num_ops": len(program.signature)}
-                    )
-                raise
             finally:
                 STATE.clear()
         moved = self.slots.moved
         if moved:
             raise misuse(f"{moved} were assigned anew in forward: use copy_() on a buffer instead")
 
-    @contextlib.contextmanager
-    def _modes(self) -> Iterator[None]:
-        with contextlib.ExitStack() as stack:
-            if any(x.dtype == torch.float16 for x in self.weights.values()):
-                stack.enter_context(HalfOnCpu())
-            if self.training and self._loss[1]:
-                stack.enter_context(LossWatch())
-            yield
 
-
-def _on_host(x: Tensor) -> Tensor:
-    types = {torch.int64: torch.int32, torch.float64: torch.float32}
-    return x.detach().to(types.get(x.dtype, x.dtype)).clone()
+def _tensors(leaves: List[Any]) -> List[Tensor]:
+    return [x for x in leaves if isinstance(x, Tensor)]

@@ -15,17 +15,18 @@ from poptorch.half import call
 from poptorch.record import RECORD
 from poptorch.state import STATE
 from poptorch.strategies import PipelinedExecution
+from poptorch.words import words
 
-READS_A_VALUE = frozenset(f"aten::{name}" for name in ("_local_scalar_dense", "item", "is_nonzero", "equal"))
-SHAPE_FROM_VALUES = frozenset(
-    f"aten::{name}"
-    for name in "nonzero nonzero_numpy masked_select _unique _unique2 unique_dim unique_consecutive".split()
+READS_A_VALUE = words("aten::_local_scalar_dense aten::item aten::is_nonzero aten::equal")
+SHAPE_FROM_VALUES = words(
+    """aten::nonzero aten::nonzero_numpy aten::masked_select aten::_unique aten::_unique2 aten::unique_dim
+    aten::unique_consecutive"""
 )
 MOVES_ONLY = ("aten._to_copy", "aten.detach", "aten.alias", "aten.clone", "aten.lift_fresh")
 """May stand outside blocks."""
-LOSS_FUNCTIONS = frozenset(
+LOSS_FUNCTIONS = words(
     """cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss binary_cross_entropy kl_div
-    binary_cross_entropy_with_logits poisson_nll_loss hinge_embedding_loss soft_margin_loss ctc_loss""".split()
+    binary_cross_entropy_with_logits poisson_nll_loss hinge_embedding_loss soft_margin_loss ctc_loss"""
 )
 
 

@@ -42,7 +42,7 @@ def describe(executable: Any, inputs: List[Tensor]) -> Dict[str, Any]:
         "attributes": program.attributes,
         "losses": [[name, reduction] for _, name, reduction in executable.losses],
         "inputs": [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in inputs],
-        "num_outputs": sum(isinstance(x, Tensor) for x in executable._output_leaves),
+        "num_outputs": sum(isinstance(x, Tensor) for x in executable.output_leaves),
         "parameters": {name: [list(x.shape), str(x.dtype), x.requires_grad] for name, x in weights.items()},
         "trainable_parameters_not_in_optimizer": sorted(
             name for name, x in weights.items() if executable.training and x.requires_grad

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from poptorch.errors import refusal
+from poptorch.words import words
 
 _KNOWN = {
     bool: """
@@ -32,20 +33,20 @@ _KNOWN = {
         """,
 }
 """Type -> names. The type of the Python value decides where a name is looked up, so 10 is no outlineThreshold."""
-KNOWN = {kind: frozenset(names.split()) for kind, names in _KNOWN.items()}
+KNOWN = {kind: words(names) for kind, names in _KNOWN.items()}
 LIMITS = {"accumulateOuterFragmentSettings.schedule": 3}
 LOCATIONS = frozenset(f"location_{kind}" for kind in ("activation", "weight", "optimizer", "accumulator"))
-LOCATION_KEYS = frozenset(
+LOCATION_KEYS = words(
     """onChip useReplicatedTensorSharding useIOTilesToLoad useIOTilesToStore minElementsForOffChip
-    minElementsForReplicatedTensorSharding""".split()
+    minElementsForReplicatedTensorSharding"""
 )
 SEPARATE = ("patterns_level", "anchored_tensors", "compilation_progress_bar_fn")
-OURS = frozenset(
+OURS = words(
     """auto_round_num_ipus broadcast_buffers use_model execution_mode replication_factor input_group_size input_cgt
     device_iterations max_repeat_logs output_mode output_return_period connection_type sync_pattern random_seed
     gradient_accumulation ipu_version ipu_id accumulation_and_replication_reduction_type num_distributed_processes
     distributed_process_id log_dir model_name available_memory_proportion compilation_progress_bar_fn
-    anchored_tensors""".split()
+    anchored_tensors"""
 )
 """PopTorch's own; the others are PopART's."""
 
