@@ -78,7 +78,7 @@ def _stages(report: RunReport) -> str:
 
 def _figure(root: Path, name: str, title: str) -> str:
     points = read_curve(root / artifacts.PLOTS / f"{name}.csv")
-    drawing = _curve(points) if len(points) > 1 else "<p>no update was made</p>"
+    drawing = _curve(points) if points else "<p>no update was made</p>"
     return f"<figure><figcaption>{escape(title)}</figcaption>{drawing}</figure>"
 
 
@@ -91,16 +91,19 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
 
 
 def _curve(points: list[tuple[float, float]]) -> str:
-    """A line over updates; the loss axis begins at zero, so that curves of runs can be compared by eye."""
+    """A line over updates that ends in a dot, all there is of a short run; the loss axis begins at zero, so that
+    curves of runs can be compared by eye."""
     last, top = points[-1][0], max(loss for _, loss in points) or 1.0
     across, down = (WIDTH - MARGIN - 8) / last, (HEIGHT - MARGIN - 8) / top
     base = HEIGHT - MARGIN
-    line = " ".join(f"{MARGIN + step * across:.1f},{base - loss * down:.1f}" for step, loss in points)
+    drawn = [(MARGIN + step * across, base - loss * down) for step, loss in points]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="loss from {points[0][1]:.2f} '
         f'to {points[-1][1]:.2f}">'
         f'<path d="M{MARGIN} 8V{base}H{WIDTH - 8}" fill="none" stroke="var(--line)"/>'
         f'<polyline points="{line}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>'
+        f'<circle cx="{drawn[-1][0]:.1f}" cy="{drawn[-1][1]:.1f}" r="2" fill="var(--ink)"/>'
         f'<text x="{MARGIN - 4}" y="14" text-anchor="end">{top:.1f}</text>'
         f'<text x="{MARGIN - 4}" y="{base}" text-anchor="end">0</text>'
         f'<text x="{WIDTH - 8}" y="{base + 14}" text-anchor="end">{last:.0f} updates</text>'

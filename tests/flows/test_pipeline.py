@@ -144,11 +144,14 @@ def test_the_summary_names_stages_scores_gate_and_place():
 def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "finetune.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,1.0,0.0\n")
+    (tmp_path / "plots" / "pretrain-phase2.csv").write_text("step,loss,learning_rate\n6,5.5,0.1\n")
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "failed", 2.0)], error="<script>alert(1)</script>")
     text = run_page.page(run, tmp_path)
     assert "final loss 1.000" in text
     assert "20 updates" in text
-    assert text.count("no update was made") == 2, "the curves that are not there are said to be missing"
+    assert "final loss 5.500" in text, "a run too short for a line was a run"
+    assert "6 updates" in text
+    assert text.count("no update was made") == 1, "the curve that is not there is said to be missing"
     assert "<script>" not in text
     assert "Podium run: failed" in text
 
