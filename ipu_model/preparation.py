@@ -22,9 +22,16 @@ from ipu_model.progress import Emit
 HEAD_OF_KIND = {"pretrain": "pretraining", "finetune": "question_answering", "predict": "question_answering"}
 NOT_IN_FINGERPRINT = (
     "run_folder", "output", "log_every_updates", "checkpoint_every_updates",  # change no weights
-    "rows", "init_checkpoint", "model", "runtime", "precision",  # what they stand for enters instead
+    "compile_only", "inference_execution",  # train nothing
+    "rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config",  # what they stand for enters instead
 )  # fmt: skip
 REASONS = ("runtime_reason", "precision_reason")
+NOT_OF_THE_PLAN = (
+    "plan.rows_per_call", "plan.device.config.inference_",  # of predict jobs
+    "plan.device.config.executable_cache_dir",  # of the host
+    "plan.device.config.gradient_accumulation_steps",  # stated or derived: the plan itself has it
+)  # fmt: skip
+"""Beginnings of names."""
 
 
 def check_job(job: Job) -> None:
@@ -122,7 +129,7 @@ def make_fingerprint(
         "rows": {"manifest_sha256": rows.sha256, "content_sha256": content_digest(rows)},
         "init_checkpoint": {"weights_sha256": base.sha256 if base is not None else None},
     }
-    return _flat(values)
+    return {name: value for name, value in _flat(values).items() if not name.startswith(NOT_OF_THE_PLAN)}
 
 
 def content_digest(rows: RowFolder, blocks: int = 64, block_bytes: int = 1 << 16) -> str:
