@@ -181,7 +181,8 @@ def decoder_factor(mode: ModeConfig) -> int:
 
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
     if head == "pretraining":
-        checks.check_serialization(model.vocab_size, decoder_factor(mode), "projection")
+        stated = "projection" if mode.projection_serialization_factor != 1 else "embedding"
+        checks.check_serialization(model.vocab_size, decoder_factor(mode), stated)
     else:
         checks.check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
 
