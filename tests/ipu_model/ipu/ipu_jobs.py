@@ -81,9 +81,14 @@ def on_cpu(job: Job, folder: Path, **changes: Any) -> Job:
     """The same updates on the CPU."""
     rows = manifest_of(job.rows)
     accumulation = round(job.geometry.global_batch_size / rows.packing_factor)
-    values: Dict[str, Any] = {**vars(job), "runtime": "cpu", "ipu_config": None,
-                              "geometry": BatchGeometry(job.geometry.global_batch_size, accumulation),
-                              "output": str(folder / Path(job.output).name), "run_folder": str(folder / "run")}  # fmt: skip
+    values: Dict[str, Any] = {
+        **vars(job),
+        "runtime": "cpu",
+        "ipu_config": None,
+        "geometry": BatchGeometry(job.geometry.global_batch_size, accumulation),
+        "output": str(folder / Path(job.output).name),
+        "run_folder": str(folder / "run"),
+    }
     return Job(**{**values, **changes})
 
 
@@ -105,9 +110,7 @@ def write_job(job: Job) -> str:
 
 def run_code(code: str, arguments: List[str], **environment: str) -> Finished:
     """Python code in a process of its own, with one thread; every line on its stdout must be an event."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        env={**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **environment}, universal_newlines=True,
-        timeout=120,
-    )  # fmt: skip
+    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    done = subprocess.run(command, cwd=str(ROOT), env=environment, capture_output=True, text=True, timeout=120)
     return Finished(done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr)

@@ -1,0 +1,214 @@
+"""IPU jobs that cannot be run: each refused before anything is compiled, with the arithmetic and a setting that works."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Callable, Dict, List, NamedTuple, Optional
+
+import pytest
+from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code, write_job
+from tiny_jobs import ROOT, finish, run_here, start_job
+
+from ipu_model.errors import DeviceJobError
+from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+
+EXIT_CODES = """
+import json, os, sys
+from ipu_model import __main__ as program
+protocol, codes = os.dup(1), []
+for path in sys.argv[1:]:
+    os.dup2(protocol, 1)  # the program turns its stdout over to what libraries print
+    sys.argv = ["ipu_model", path]
+    codes.append(program.main())
+import poptorch
+done = {"event": "codes", "codes": codes, "executables": len(poptorch.poptorch_core.getRecord()["executables"])}
+os.write(protocol, (json.dumps(done) + "\\n").encode())
+"""
+"""The program once for every job file, in one process; at the end its exit codes and the executables compiled."""
+LAMB = OptimizerConfig(name="lamb", learning_rate=1e-3)
+PREDICTING = {"kind": "predict", "inference_execution": "pipelined"}
+
+
+class Case(NamedTuple):
+    """A job that is refused, and what the message says must be changed."""
+
+    name: str
+    type_: str
+    message: str
+    changes: Dict[str, Any]
+    works: Optional[Dict[str, Any]]
+    """The changes with what the message proposes; None where it proposes no value."""
+
+
+def batch(rows: int, micro_batch_size: int = 1, **rest: Any) -> Dict[str, Any]:
+    """Rows hold one sequence each here, so the global batch counts rows."""
+    return {"geometry": BatchGeometry(rows, micro_batch_size), **rest}
+
+
+def config(**keys: Any) -> Dict[str, Any]:
+    return {"ipu_config": keys}
+
+
+CASES = [
+    Case(
+        "too few micro-batches for the pipeline", "ConfigError",
+        r"gradient_accumulation_steps=8 cannot fill .* 0-1-2-3-0, 5 forward stages, 2x5-1 = 9 .*global_batch_size 9 ",
+        batch(8), batch(9),
+    ),
+    Case(
+        "a micro-batch that does not divide the global batch", "ConfigError",
+        r"micro_batch_size 2 x 1 replicas = 2 rows, 19 / 2 leaves 1\. Set global_batch_size to 18 or 20",
+        batch(19, 2), batch(18, 2),
+    ),
+    Case(
+        "a factor that does not divide the vocabulary", "ConfigError",
+        r"embedding_serialization_factor=7 must divide the vocabulary of 60 entries: 60 / 7 leaves 4\. Use 6 or 10$",
+        config(embedding_serialization_factor=7), config(embedding_serialization_factor=6),
+    ),
+    Case(
+        "IPUs that are no power of two", "ConfigError",
+        r"ipus_per_replica=3 is no power of two.*2 or 4 entries in layers_per_ipu",
+        config(layers_per_ipu=[2, 1, 1]), config(layers_per_ipu=[1, 1, 1, 1]),
+    ),
+    Case(
+        "replicas that are no power of two", "ConfigError",
+        r"4 IPUs x 3 replicas = 12 IPUs is no power of two\. Set replication_factor to 2 or 4",
+        batch(27, **config(replication_factor=3)), batch(18, **config(replication_factor=2)),
+    ),
+    Case(
+        "fewer rows than an update", "RowsError",
+        r"holds 40 rows .* = 48 rows: use more data, or set global_batch_size to at most 40",
+        batch(48), batch(40),
+    ),
+    Case(
+        "fewer rows than the pipeline needs", "RowsError",
+        r"holds 40 rows .* = 45 rows: .* 9 x micro_batch_size 5 x replication_factor 1 = 45 rows",
+        batch(45, 5), batch(36, 4),
+    ),
+    Case(
+        "too few iterations for pipelined inference", "ConfigError",
+        r"inference_device_iterations=3 .* 0-1-2-3, which are 4 stages\. Set inference_device_iterations to at least 4",
+        {**PREDICTING, **config(inference_device_iterations=3)},
+        {**PREDICTING, **config(inference_device_iterations=4)},
+    ),
+    Case(
+        "steps that no whole number of calls makes", "ConfigError",
+        r"steps=5 is no whole number of calls of device_iterations=2 updates: set steps to 4 or 6",
+        {"schedule": ScheduleConfig(steps=5), **config(device_iterations=2)},
+        {"schedule": ScheduleConfig(steps=4), **config(device_iterations=2)},
+    ),
+    Case(
+        "a key that is not known", "ConfigError", r"layer_per_ipu .*did you mean layers_per_ipu\?",
+        config(layer_per_ipu=[2, 2]), None,
+    ),
+    Case(
+        "layers that do not add up", "ConfigError",
+        r"layers_per_ipu=\[1, 1, 1, 2\] places 5 encoder layers, the model has 4: .*\[-1, -1, -1, -1\], which is "
+        r"\[1, 1, 1, 1\]",
+        config(layers_per_ipu=[1, 1, 1, 2]), config(layers_per_ipu=[-1, -1, -1, -1]),
+    ),
+    Case(
+        "an accumulation that contradicts the global batch", "ConfigError",
+        r"gradient_accumulation_steps=16 .*global_batch_size 9 / .* = 9\. Leave .* or set global_batch_size to 16",
+        config(gradient_accumulation_steps=16), batch(16, **config(gradient_accumulation_steps=16)),
+    ),
+    Case(
+        "replicas stated twice and differently", "ConfigError",
+        r"geometry.replication_factor=2 contradicts replication_factor=1",
+        {"geometry": BatchGeometry(18, 1, 2)}, batch(18, **config(replication_factor=2)),
+    ),
+    Case(
+        "lamb with clipping", "ConfigError", r"max_grad_norm=1 with lamb: .*Set max_grad_norm to null",
+        {"optimizer": dataclasses.replace(LAMB, max_grad_norm=1.0)}, {"optimizer": LAMB},
+    ),
+    Case(
+        "adamw without bias correction", "ConfigError",
+        r"bias_correction=false with adamw: on IPU it corrects all the same\. Set bias_correction to true",
+        {"optimizer": OptimizerConfig(bias_correction=False)}, {"optimizer": OptimizerConfig()},
+    ),
+    Case(
+        "bf16", "ConfigError", r"IPUs compute in fp16 or fp32", {"precision": "bf16"}, {"precision": "fp32"}
+    ),
+]  # fmt: skip
+
+
+@pytest.fixture
+def job_of(tmp_path: Path) -> Callable[..., Job]:
+    """job_of(folder, **changes): pre-training on 40 rows of one sequence, 9 to an update; or predicting."""
+    rows = rows_of(tmp_path / "rows" / "pretrain", "pretrain", 40, packed=False)
+    questions = rows_of(tmp_path / "rows" / "squad", "question_answering", 9, packed=False)
+    made: List[str] = []
+
+    def make(folder: str, kind: str = "pretrain", **changes: Any) -> Job:
+        if kind == "predict":
+            if not made:
+                made.append(model_folder(tmp_path / "model", questions))
+            changes["init_checkpoint"] = made[0]
+        return ipu_job(tmp_path / folder, kind, questions if kind == "predict" else rows, **changes)
+
+    return make
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_it_is_refused_with_a_setting_that_works(
+    case: Case, job_of: Callable[..., Job], record: Callable[[], List[Any]]
+) -> None:
+    job = job_of("refused", **case.changes)
+    with pytest.raises(DeviceJobError, match=case.message) as caught:
+        run_here(job)
+    assert type(caught.value).__name__ == case.type_
+    assert record() == []
+    assert not Path(job.output).exists()
+    if case.works is not None:
+        run_here(job_of("works", **case.works, compile_only=True))
+        assert len(record()) == 1
+
+
+def test_every_refusal_exits_with_2_and_one_error(job_of: Callable[..., Job]) -> None:
+    paths = [write_job(job_of(f"job-{number}", **case.changes)) for number, case in enumerate(CASES)]
+    done = run_code(EXIT_CODES, paths)
+    [codes] = done.of("codes")
+    assert codes["codes"] == [2] * len(CASES), done.stderr
+    assert codes["executables"] == 0
+    assert [x["type"] for x in done.of("error")] == [case.type_ for case in CASES]
+
+
+def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
+    job_of: Callable[..., Job], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
+) -> None:
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(cache))
+    training = job_of("training")
+    refused = finish(start_job(training, dict.fromkeys(NUM_IPUS, "0")))
+    assert refused.code == 2, refused.stderr
+    assert "no IPUs found" in refused.of("error")[0]["text"]
+    assert "compile_only: true" in refused.of("error")[0]["text"]
+    assert not list(cache.glob("*/*.popef"))
+
+    compiling = job_of("compiling", compile_only=True)
+    compiled = finish(start_job(compiling, dict.fromkeys(NUM_IPUS, "0")))
+    assert compiled.code == 0, compiled.stderr
+    assert len(list(cache.glob("*/*.popef"))) == 1
+    assert not Path(compiling.output).exists()
+    assert not list(Path(compiling.run_folder).glob("step-*"))
+    result = JobResult.from_json((Path(compiling.run_folder) / "result.json").read_text(encoding="utf-8"))
+    assert (result.steps, result.sequences, result.final_loss) == (0, 0, None)
+
+    said = [x["text"] for x in run_here(training).of("message")]
+    assert any("hit, 1 file" in text for text in said)
+    assert any("loaded from the cache, nothing was compiled" in text for text in said)
+    assert Path(training.output).is_dir()
+
+
+def test_without_poptorch_the_sdk_is_named(job_of: Callable[..., Job]) -> None:
+    found = run_code("import importlib.util, sys; sys.exit(importlib.util.find_spec('poptorch') is None)", [],
+                     PYTHONPATH="")  # fmt: skip
+    if found.code == 0:
+        pytest.skip("PopTorch is installed into this Python: it cannot be taken away by PYTHONPATH")
+    done = finish(start_job(job_of("job"), {"PYTHONPATH": str(ROOT)}))
+    assert done.code == 2, done.stderr
+    [error] = done.of("error")
+    assert error["type"] == "ConfigError"
+    for word in ("PopTorch", "Poplar SDK", "PODIUM_DEVICE_PYTHON", "set device.runtime to cpu"):
+        assert word in error["text"]
