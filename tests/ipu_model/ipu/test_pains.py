@@ -1,0 +1,88 @@
+"""What users of other BERT-on-IPU programs suffered from, where no other test of this folder says it of a whole job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+from ipu_jobs import ipu_job, manifest_of, model_folder, rows_of
+from tiny_jobs import ROOT, run_here
+
+from ipu_model.errors import NonFiniteLoss
+from ipu_model.job import OptimizerConfig, ScheduleConfig
+
+IMPORT_ALL = """
+import importlib, json, pathlib, pkgutil, socket, sys
+def refuse(*args): raise AssertionError("somebody was called at import")
+socket.socket.connect = refuse
+import ipu_model
+for module in pkgutil.walk_packages(ipu_model.__path__, "ipu_model."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+foreign = ("poptorch", "popart", "popdist", "horovod", "transformers")
+print(json.dumps([name for name in foreign if name in sys.modules]))
+"""
+
+
+@pytest.mark.ipu
+def test_a_loss_that_is_not_finite_stops_an_ipu_run_and_says_update_scaling_and_rate(tmp_path: Path) -> None:
+    rows = rows_of(tmp_path / "rows", "pretrain", 40)
+    broken = OptimizerConfig(name="adamw", learning_rate=1e25, loss_scaling=128.0)
+    schedule = ScheduleConfig(steps=4, warmup_fraction=0.0)
+    job = ipu_job(tmp_path, "pretrain", rows, optimizer=broken, schedule=schedule, checkpoint_every_updates=1)
+    with pytest.raises(NonFiniteLoss) as caught:
+        run_here(job)
+    for word in ("update 2", "128", "e+2", "rows "):
+        assert word in str(caught.value)
+    assert not Path(job.output).exists()
+
+
+def test_a_folder_of_rows_that_fills_no_whole_number_of_calls_is_predicted_by_one_program(
+    tmp_path: Path, record: Callable[[], List[Dict[str, Any]]]
+) -> None:
+    """The last call is filled up with padding rows: another shape would be another compilation."""
+    rows = rows_of(tmp_path / "rows", "question_answering", 9)
+    model = model_folder(tmp_path / "model", rows)
+    config = {"inference_device_iterations": 4}
+    job = ipu_job(tmp_path, "predict", rows, init_checkpoint=model, ipu_config=config)
+    done = run_here(job)
+    assert [x["rows"] for x in done.of("predicted")][-1:] == [9]  # two calls of 4 rows and one of 1
+    assert len(record()) == 1
+    result = json.loads((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+    assert result["sequences"] == manifest_of(job.rows).sequences
+    assert result["plan"]["rows_per_call"] == 4
+
+
+def test_a_job_says_and_keeps_its_whole_plan(tmp_path: Path, poptorch: Any) -> None:
+    """IPUs, stages, accumulation, batch, updates and sequences: nothing is left to prose or to be guessed later."""
+    rows = rows_of(tmp_path / "rows", "pretrain", 40)
+    job = ipu_job(tmp_path, "pretrain", rows, replicas=2, compile_only=True)
+    [said] = run_here(job).of("plan")
+    kept = json.loads((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))["plan"]
+    assert {name: said[name] for name in kept} == kept
+    numbers = [kept[name] for name in ("rows_per_update", "micro_batch_size", "gradient_accumulation_steps")]
+    assert numbers == [18, 1, 9]
+    assert (kept["replication_factor"], kept["updates"], kept["updates_per_call"]) == (2, 4, 1)
+    assert kept["sequences_per_update"] == round(18 * manifest_of(job.rows).packing_factor, 1)
+    assert (kept["device"]["ipus"], kept["device"]["instances"]) == (8, 1)
+    placement = kept["device"]["placement"]
+    assert (placement["order"], placement["forward_stages"], placement["training_stages"]) == (
+        [0, 0, 1, 2, 3, 0, 0], 5, 9,
+    )  # fmt: skip
+    assert kept["device"]["config"]["layers_per_ipu"] == [1, 1, 1, 1]
+
+
+def test_importing_does_nothing(tmp_path: Path) -> None:
+    """No SDK, no connection, no file: a module can be read wherever Python runs."""
+    found = subprocess.run(
+        [sys.executable, "-B", "-c", IMPORT_ALL], cwd=str(tmp_path), env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout) == []
+    assert list(tmp_path.iterdir()) == []
