@@ -2,7 +2,8 @@
 
 The only module of `tasks` that names `ipu_model.job`; the others import Job and its parts from here. The
 device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours, and may be started
-by a launcher (PODIUM_DEVICE_LAUNCHER, for example poprun, which starts several instances of the job).
+by a launcher (PODIUM_DEVICE_LAUNCHER, for example poprun, which starts several instances of the job). Prediction is
+one process and has no launcher.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def run_device_job(job: Job, *, python: str | None = None, say: Say | None = Non
     result_path.unlink(missing_ok=True)
     artifacts.write_text(folder / "job.json", job.to_json())
     interpreter = python or os.environ.get(DEVICE_PYTHON) or sys.executable
+    launcher = "" if job.kind == "predict" else os.environ.get(DEVICE_LAUNCHER, "")
     with (folder / "job.log").open("a", encoding="utf-8") as log:
-        error = _run(interpreter, folder / "job.json", log, say or _print_line)
+        error = _run(launcher, interpreter, folder / "job.json", log, say or _print_line)
     if error is not None:
         raise DeviceJobFailed(f"{job.kind} job: {error} (log: {folder / 'job.log'})")
     if not result_path.is_file():
@@ -81,10 +83,9 @@ def run_device_job(job: Job, *, python: str | None = None, say: Say | None = Non
     return JobResult.from_json(result_path.read_text(encoding="utf-8"))
 
 
-def _run(interpreter: str, job_file: Path, log: IO[str], say: Say) -> str | None:
+def _run(launcher: str, interpreter: str, job_file: Path, log: IO[str], say: Say) -> str | None:
     """Run the device process to its end; None when it succeeded, else what went wrong."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": _python_path(os.environ.get("PYTHONPATH"))}
-    launcher = os.environ.get(DEVICE_LAUNCHER, "")
     try:
         # Split as a shell would, but given to no shell: it comes from the host's environment, not from params.yaml.
         before = shlex.split(launcher)

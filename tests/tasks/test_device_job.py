@@ -4,6 +4,7 @@ import json
 import os
 import stat
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -114,6 +115,17 @@ def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, inte
     assert json.loads((tmp_path / "seen.json").read_text()) == [
         "--num-replicas", "4; $HOME *", python, "-m", "ipu_model", job_file,
     ]  # fmt: skip
+
+
+def test_prediction_is_one_process_and_has_no_launcher(job, interpreter, monkeypatch):
+    python = interpreter(
+        "job = json.load(open(sys.argv[3]))\n"
+        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
+    )
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "/nowhere/poprun")
+    assert run_device_job(replace(job, kind="predict"), python=python, say=lambda text: None) == RESULT
+    with pytest.raises(DeviceJobFailed, match="/nowhere/poprun cannot be started"):
+        run_device_job(job, python=python)
 
 
 @pytest.mark.parametrize(
