@@ -11,7 +11,13 @@ _base: Any = importlib.import_module("poptorch")
 
 
 class _Fixed:
-    """Stands for Options.Distributed, which PopDist has filled."""
+    """Stands for Options.Distributed, which PopDist has filled: PopTorch reads there which process this is."""
+
+    processId: int
+    numProcesses: int
+
+    def __init__(self) -> None:
+        self.processId, self.numProcesses = popdist.getInstanceIndex(), popdist.getNumInstances()
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"Distributed.{name} cannot be called: PopDist has set it")
