@@ -1,4 +1,4 @@
-"""IPU jobs that cannot be run: each refused before anything is compiled, with the arithmetic and a setting that works."""
+"""IPU jobs that cannot be run: refused before anything is compiled, with the arithmetic and a setting that works."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_it_is_refused_with_a_setting_that_works(
         assert len(record()) == 1
 
 
-def test_every_refusal_exits_with_2_and_one_error(job_of: Callable[..., Job]) -> None:
+def test_every_refusal_exits_with_2_and_one_error(job_of: Callable[..., Job], poptorch: Any) -> None:
     paths = [write_job(job_of(f"job-{number}", **case.changes)) for number, case in enumerate(CASES)]
     done = run_code(EXIT_CODES, paths)
     [codes] = done.of("codes")

@@ -1,0 +1,103 @@
+"""IPU jobs that go wrong while they run: what they say, what they leave behind, and that the next run works."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ipu_jobs import ipu_job, rows_of, run_code, write_job
+from safetensors.torch import load_file
+from tiny_ipu import FOUR_LAYERS
+from tiny_jobs import run_here
+
+from ipu_model.data import UpdateRows
+from ipu_model.errors import NonFiniteLoss, NonFiniteWeights
+from ipu_model.job import Job, OptimizerConfig
+
+FAILING = """
+import sys, time
+import poptorch
+from ipu_model import __main__ as program
+
+def out_of_memory(self, *inputs):
+    error = poptorch.Error("in poptorch/python/_poplar_executor.py: 'poplar_graph_memory_allocation_error'")
+    error.type = "poplar_graph_memory_allocation_error"
+    error.message = "Out of memory on tile 1480: 700000 bytes used but tiles only have 638976 bytes of memory"
+    raise error
+
+poptorch.PoplarExecutor.compile = out_of_memory if sys.argv.pop() == "fails" else lambda self, *inputs: time.sleep(60)
+sys.exit(program.main())
+"""
+"""The program on a PopTorch that does not compile: it raises an error, or comes to no end."""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Fine-tuning of two layers on two IPUs, three micro-batches to an update."""
+    rows = rows_of(tmp_path / "rows", "question_answering", 12, packed=False)
+    return ipu_job(
+        tmp_path, "finetune", rows, accumulation=3, ipu_config={"layers_per_ipu": [1, 1]},
+        model=dataclasses.replace(FOUR_LAYERS, num_layers=2), checkpoint_every_updates=1,
+    )  # fmt: skip
+
+
+@pytest.mark.ipu
+def test_a_loss_that_is_not_finite_stops_before_anything_of_it_is_saved(job: Job) -> None:
+    """Update 1 makes weights of 1e25, which are finite; update 2 cannot compute with them."""
+    job = dataclasses.replace(job, optimizer=OptimizerConfig(learning_rate=2e25, loss_scaling=8.0))
+    with pytest.raises(NonFiniteLoss) as caught:
+        run_here(job)
+    rows = UpdateRows(12, 3, job.seed)(1).tolist()
+    assert (caught.value.step, caught.value.rows) == (2, rows)
+    text = str(caught.value)
+    for found in ("update 2 is nan", "learning rate 2e+25", "loss scaling 8", f"rows {', '.join(map(str, rows))})"):
+        assert found in text
+    assert [path.name for path in Path(job.run_folder).glob("step-*")] == ["step-00000001"]
+    saved = load_file(str(Path(job.run_folder) / "step-00000001" / "model.safetensors"))
+    assert all(bool(x.isfinite().all()) for x in saved.values())
+    assert not Path(job.output).exists()
+    assert not (Path(job.run_folder) / "result.json").exists()
+
+
+@pytest.mark.ipu
+def test_gradients_that_overflow_fp16_leave_nothing_behind(job: Job) -> None:
+    """The loss of update 1 is fine and its weights are not: they are not saved. Without checkpoints update 2 tells."""
+    overflow = OptimizerConfig(learning_rate=1e-4, loss_scaling=2.0**30)
+    job = dataclasses.replace(job, precision="fp16", optimizer=overflow)
+    with pytest.raises(NonFiniteWeights, match=r"after update 1 .*Lower the learning rate or loss_scaling"):
+        run_here(job)
+    unsaved = dataclasses.replace(job, checkpoint_every_updates=0)
+    with pytest.raises(NonFiniteLoss, match=r"update 2 is nan .*loss scaling 1\.07374e\+09"):
+        run_here(unsaved)
+    assert not list(Path(job.run_folder).glob("step-*"))
+    assert not Path(job.output).exists()
+    run_here(dataclasses.replace(job, optimizer=dataclasses.replace(overflow, loss_scaling=128.0)))
+    assert Path(job.output).is_dir()
+
+
+def test_a_compiler_out_of_memory_is_explained_and_the_run_folder_stays_usable(job: Job, poptorch: Any) -> None:
+    """Tile 1480 is on the second IPU: each has 1472."""
+    done = run_code(FAILING, [write_job(job), "fails"])
+    assert done.code == 1, done.stderr
+    [error] = done.of("error")
+    assert error["type"] == "IpuFailure"
+    for word in ("out of memory on IPU 1 of a replica", "layers_per_ipu", "matmul_proportion", "ipu_error.log"):
+        assert word in error["text"]
+    log = (Path(job.run_folder) / "ipu_error.log").read_text(encoding="utf-8")
+    assert "poplar_graph_memory_allocation_error" in log
+    assert "Traceback" in log
+    assert not Path(job.output).exists()
+    run_here(job)
+    assert Path(job.output).is_dir()
+
+
+def test_a_compiler_that_comes_to_no_end_is_ended(job: Job, poptorch: Any) -> None:
+    done = run_code(FAILING, [write_job(job), "hangs"], PODIUM_COMPILE_TIMEOUT="1")
+    assert done.code == 1, done.stderr
+    [error] = done.of("error")
+    assert error["type"] == "CompileTimeout"
+    assert "the training program did not end within 1 s" in error["text"]
+    run_here(job)
+    assert Path(job.output).is_dir()
