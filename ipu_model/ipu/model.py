@@ -104,11 +104,11 @@ class DeviceModel(nn.Module):
         # Not outlined with the LayerNorms of the encoder: it would tie the tile layout of the pipeline's stashes.
         with self.ops.outline("embeddings"):
             summed = table.LayerNorm(summed)
-        return functional.dropout(summed, self.layout.hidden_dropout, dropping)
+        return drop(summed, self.layout.hidden_dropout, dropping)
 
     def _layer(self, layer: Any, hidden: Tensor, mask: Tensor, dropping: bool) -> Tensor:
         def finish(half: Residual, inner: Tensor, residual: Tensor) -> Tensor:
-            dropped = functional.dropout(half.dense(inner), self.layout.hidden_dropout, dropping)
+            dropped = drop(half.dense(inner), self.layout.hidden_dropout, dropping)
             return half.LayerNorm(residual + dropped)
 
         attention = layer.attention
@@ -194,8 +194,13 @@ def row_attention(attention: SelfAttention, hidden: Tensor, mask: Tensor, dropou
     mixed = functional.linear(hidden, weight, bias).split(width, dim=-1)
     query, key, value = (x.view(split).transpose(1, 2) for x in mixed)  # [B, A, L, D]
     scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(split[-1])) + mask
-    probabilities = functional.dropout(scores.softmax(-1), dropout, dropping)
+    probabilities = drop(scores.softmax(-1), dropout, dropping)
     return (probabilities @ value).transpose(1, 2).reshape(rows, length, width)
+
+
+def drop(x: Tensor, rate: float, dropping: bool) -> Tensor:
+    """Dropout; with rate 0 nothing enters the program, not even random numbers."""
+    return functional.dropout(x, rate, True) if dropping and rate else x
 
 
 def pick(hidden: Tensor, positions: Tensor) -> Tensor:
