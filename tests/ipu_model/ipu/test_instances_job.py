@@ -16,7 +16,7 @@ import torch
 from ipu_jobs import ipu_job, model_folder, rows_of
 from test_instances import DOUBLE, poprun
 from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import Finished, finish, run_here, start_job
+from tiny_jobs import finish, run_here, start_job
 
 from ipu_model.data import Batch, RowFolder, UpdateRows
 from ipu_model.errors import ConfigError
@@ -146,8 +146,7 @@ def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Callable[[in
         run_instance(job, start_one(poprun, 0))
 
 
-def second_instance(job: Job) -> Finished:
-    """Instance 1 of 2 as a process of PopRun."""
+def test_the_second_instance_of_the_program_says_nothing_and_writes_to_its_own_folder(job: Job, poptorch: Any) -> None:
     place = {
         "NUM_TOTAL_REPLICAS": REPLICAS,
         "NUM_LOCAL_REPLICAS": 2,
@@ -156,19 +155,9 @@ def second_instance(job: Job) -> Finished:
     }
     environment = {f"POPDIST_{name}": str(value) for name, value in place.items()}
     environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")])
-    return finish(start_job(job, environment))
-
-
-def test_the_second_instance_of_the_program_says_nothing_and_writes_to_its_own_folder(job: Job, poptorch: Any) -> None:
-    done = second_instance(job)
+    done = finish(start_job(job, environment))
     assert (done.code, done.events) == (0, []), done.stderr
     assert not Path(job.output).exists()
     assert not list(Path(job.run_folder).glob("step-*"))
     own = json.loads((Path(job.run_folder) / "instance-1" / "result.json").read_text(encoding="utf-8"))
     assert (own["steps"], own["plan"]["device"]["instances"], own["plan"]["replication_factor"]) == (2, 2, REPLICAS)
-
-
-def test_why_the_second_instance_ends_reaches_its_stderr(job: Job, poptorch: Any) -> None:
-    done = second_instance(dataclasses.replace(job, precision="bf16"))
-    assert (done.code, done.events) == (2, [])
-    assert "ConfigError: IPUs compute in fp16 or fp32" in done.stderr
