@@ -29,6 +29,7 @@ ALLOWED = {
     "ipu_model": ("ipu_model/", "tasks/device_job.py", "tasks/rows.py", "tests/"),
     "pickle": (),
 }
+DOCUMENTS = ("README.md", "docs/ipu.md", "presets/README.md")
 MADE_BY_RUNS = ("data", "models", "metrics", "plots", "reports", "runs", "published", "evaluation", "predictions")
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
@@ -168,9 +169,32 @@ def test_public_functions_are_documented(path):
             assert ast.get_docstring(node), f"{path.name}: {node.name} has no docstring"
 
 
-def test_paths_the_readme_names_exist():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    made_by_runs = tuple(f"{name}/" for name in MADE_BY_RUNS)
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_what_the_documents_name_exists(name):
+    """Paths, links with their headings, modules, presets, make targets, and variables of the environment."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    made_by_runs = tuple(f"{folder}/" for folder in MADE_BY_RUNS)
     for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text):
         if not path.startswith(made_by_runs):
-            assert (ROOT / path).exists(), f"README.md names {path}"
+            assert (ROOT / path).exists(), f"{name} names {path}"
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", text):
+        linked = (ROOT / name).parent / target if target else ROOT / name
+        assert linked.exists(), f"{name} links {target}"
+        assert not heading or heading in headings(linked), f"{name} links {target}#{heading}"
+    code = "".join(path.read_text(encoding="utf-8") for path in sources(*PACKAGES, "tests"))
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for module in re.findall(r"python -m ((?:flows|tasks)(?:\.[a-z_]+)+|ipu_model(?:\.[a-z_]+)*)", text):
+        stem = ROOT / module.replace(".", "/")
+        assert stem.with_suffix(".py").exists() or (stem / "__main__.py").exists(), f"{name} runs {module}"
+    for preset in re.findall(r"--preset ([a-z][\w-]+)", text):
+        assert (ROOT / "presets" / f"{preset}.yaml").exists(), f"{name} names the preset {preset}"
+    for target in re.findall(r"^make ([a-z][\w-]+)", text, re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{name} names make {target}"
+    for variable in set(re.findall(r"\bPODIUM_[A-Z_]+", text)):
+        assert variable in code, f"{name} names {variable}"
+
+
+def headings(path):
+    """Anchors of a Markdown file, as GitHub makes them."""
+    lines = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
