@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, List
 
 import pytest
 from ipu_jobs import ipu_job, manifest_of, model_folder, rows_of
 from tiny_jobs import ROOT, run_here
 
-from ipu_model.errors import NonFiniteLoss
-from ipu_model.job import OptimizerConfig, ScheduleConfig
+import ipu_model.training
+from ipu_model.job import JobResult
 
 IMPORT_ALL = """
 import importlib, json, pathlib, pkgutil, socket, sys
@@ -29,17 +31,22 @@ print(json.dumps([name for name in foreign if name in sys.modules]))
 """
 
 
-@pytest.mark.ipu
-def test_a_loss_that_is_not_finite_stops_an_ipu_run_and_says_update_scaling_and_rate(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path / "rows", "pretrain", 40)
-    broken = OptimizerConfig(name="adamw", learning_rate=1e25, loss_scaling=128.0)
-    schedule = ScheduleConfig(steps=4, warmup_fraction=0.0)
-    job = ipu_job(tmp_path, "pretrain", rows, optimizer=broken, schedule=schedule, checkpoint_every_updates=1)
-    with pytest.raises(NonFiniteLoss) as caught:
-        run_here(job)
-    for word in ("update 2", "128", "e+2", "rows "):
-        assert word in str(caught.value)
-    assert not Path(job.output).exists()
+def test_speed_is_real_tokens_by_the_time_that_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
+) -> None:
+    """A clock that is looked at once a second: the run's start, the window's start, then after each of 4 updates."""
+    ticks = itertools.count(100.0)
+    monkeypatch.setattr(ipu_model.training, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    rows = rows_of(tmp_path / "rows", "pretrain", 36)
+    job = ipu_job(tmp_path, "pretrain", rows)
+    said = [x["real_tokens_per_second"] for x in run_here(job).of("step")]
+    manifest = manifest_of(job.rows)
+    assert len(said) == 4
+    assert sum(said) == manifest.real_tokens  # 4 updates of 9 rows are all 36; one second each, pads do not count
+    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+    assert (result.sequences, result.real_tokens) == (manifest.sequences, manifest.real_tokens)
+    assert result.train_seconds == 5.0  # from 100 to 105
+    assert result.real_tokens_per_second == manifest.real_tokens / 5
 
 
 def test_a_folder_of_rows_that_fills_no_whole_number_of_calls_is_predicted_by_one_program(
