@@ -52,3 +52,16 @@ def test_a_model_trained_on_a_cpu_has_no_ipu_config(job: Job, tmp_path: Path) ->
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
         "config.json", "model.safetensors", "podium.json",
     ]  # fmt: skip
+
+
+@pytest.mark.ipu
+def test_the_config_of_the_model_holds_architecture_only(job: Job, tmp_path: Path) -> None:
+    """No batch, rate, device or path: what a model is does not depend on how it was trained."""
+    run_here(job)
+    found = set(json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8")))
+    assert found == {
+        "architectures", "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "intermediate_size", "max_position_embeddings", "type_vocab_size", "hidden_act", "hidden_dropout_prob",
+        "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range", "pad_token_id",
+        "position_embedding_type", "tie_word_embeddings",
+    }  # fmt: skip
