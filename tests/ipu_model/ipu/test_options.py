@@ -8,49 +8,25 @@ from typing import Any, Dict, Iterator
 import poptorch
 import pytest
 import torch
+from expected_options import (
+    ALL,
+    ALWAYS,
+    BERT_SWITCHES,
+    FINAL,
+    FRONT_END,
+    GENERAL,
+    HALF_PARTIALS,
+    MEAN,
+    NEVER,
+    PIPELINED,
+    SHARDED,
+    SUM,
+)
 from published_configs import BERT_BASE_IPU, BERT_LARGE_IPU
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import IpuConfig, read_ipu_config
 from ipu_model.ipu.options import inference_options, training_options
-
-FRONT_END = {
-    "instrumentWithHardwareCycleCounter",
-    "rearrangeAnchorsOnHost",
-    "ipuof_configs",
-    "meanAccumulationAndReplicationReductionStrategy",
-}
-"""PopART options that PopTorch sets by itself."""
-BERT_SWITCHES = {
-    "disableGradAccumulationTensorStreams": True,
-    "accumulateOuterFragmentSettings.schedule": 3,  # OverlapMemoryOptimized
-    "accumulateOuterFragmentSettings.excludedVirtualGraphs": ["0"],
-    "outlineThreshold": 10.0,
-    "subgraphCopyingStrategy": 1,  # JustInTime
-    "scheduleNonWeightUpdateGradientConsumersEarly": True,
-    "patterns": {"TiedGather": True, "TiedGatherAccumulate": True, "UpdateInplacePrioritiesForIpu": True},
-    "patterns_level": 2,
-    "engineOptions": {"opt.useAutoloader": "true", "target.syncReplicasIndependently": "true"},
-}
-HALF_PARTIALS = {"partialsTypeMatMuls": "half", "convolutionOptions": {"partialsType": "half"}}
-GENERAL = (
-    "accumulation_and_replication_reduction_type",
-    "auto_round_num_ipus",
-    "connection_type",
-    "device_iterations",
-    "execution_mode",
-    "gradient_accumulation",
-    "ipu_id",
-    "ipu_version",
-    "output_mode",
-    "random_seed",
-    "replication_factor",
-    "sync_pattern",
-)
-PIPELINED, SHARDED = 0, 1
-FINAL, ALL, SUM = 0, 2, 3
-ALWAYS, NEVER = 0, 2
-MEAN = 1
 
 
 class TwoStages(torch.nn.Module):

@@ -1,0 +1,83 @@
+"""The presets' jobs compiled with all their layers and tiny weights, and what PopTorch recorded of each."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import numpy as np
+from preset_layouts import Layout
+from tiny_ipu import FOUR_LAYERS, ipu_runtime
+from tiny_jobs import make_columns
+
+from ipu_model.data import Batch
+from ipu_model.ipu.model import PretrainingOnIpu, QuestionAnsweringOnIpu
+from ipu_model.job import BatchGeometry, Job, ModelConfig, ScheduleConfig
+
+SEED = 7
+_RECORDED: Dict[Layout, Dict[str, Any]] = {}
+"""Compiled once, looked at by several tests."""
+
+
+def forward_stages(layout: Layout) -> int:
+    """One per IPU, and one more where the heads come back to IPU 0."""
+    return len(layout.layers) + (layout.head == "pretraining" or layout.head_on is not None)
+
+
+def accumulation(layout: Layout) -> int:
+    """The least that fills the pipeline; 1 in predict."""
+    return 2 * forward_stages(layout) - 1 if layout.training else 1
+
+
+def model_config(layout: Layout) -> ModelConfig:
+    """Dropout is on, as in every preset."""
+    return dataclasses.replace(
+        FOUR_LAYERS, num_layers=sum(layout.layers), hidden_dropout=0.1, attention_dropout=0.1, initializer_range=0.02
+    )
+
+
+def record_of(layout: Layout, folder: Path) -> Dict[str, Any]:
+    """What was recorded of compiling the job, plus "loss_types", the types of what `forward` returned."""
+    if layout not in _RECORDED:
+        _RECORDED[layout] = compiled(job_of(layout, folder), layout)
+    return _RECORDED[layout]
+
+
+def job_of(layout: Layout, folder: Path, **config: Any) -> Job:
+    """The preset's job on rows of 24 tokens, one row in a micro-batch, compiled for IPUs that are not there."""
+    kind = {"phase1": "pretrain", "phase2": "pretrain"}.get(layout.job, layout.job)
+    return Job(
+        kind=kind, head=layout.head, rows="", output=str(folder / "out"), run_folder=str(folder / "run"),
+        geometry=BatchGeometry(accumulation(layout) * layout.replicas, 1), runtime="ipu", precision="fp16", seed=SEED,
+        model=model_config(layout), optimizer=layout.optimizer,
+        schedule=None if layout.optimizer is None else ScheduleConfig(steps=1),
+        ipu_config={**layout.ipu_config(), **config}, compile_only=True,
+    )  # fmt: skip
+
+
+def compiled(job: Job, layout: Layout) -> Dict[str, Any]:
+    """Compile the job of `layout`, maybe changed, and return the recording."""
+    import poptorch
+
+    rows = accumulation(layout) * layout.replicas * layout.iterations
+    columns = make_columns("pretrain" if layout.head == "pretraining" else layout.head, rows, seed=3)
+    types: Dict[str, Tuple[str, ...]] = {}
+    kind = PretrainingOnIpu if layout.head == "pretraining" else QuestionAnsweringOnIpu
+    forward = kind.forward
+
+    def noting(*args: Any, **kwargs: Any) -> Any:
+        outputs = forward(*args, **kwargs)
+        types["found"] = tuple(str(x.dtype) for x in (outputs if isinstance(outputs, tuple) else (outputs,)))
+        return outputs
+
+    noting.__wrapped__ = forward  # type: ignore[attr-defined]  # PopTorch reads the names of the arguments
+    kind.forward = noting  # type: ignore[method-assign]
+    try:
+        runtime = ipu_runtime(job, config=model_config(layout))
+        runtime.compile(Batch(np.arange(rows), columns))
+        record: Dict[str, Any] = poptorch.poptorch_core.getRecord()["executables"][-1]
+        runtime.close()
+    finally:
+        kind.forward = forward  # type: ignore[method-assign]
+    return {**record, "loss_types": types["found"]}
