@@ -18,16 +18,23 @@ def call(function: Any, args: Any, kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except RuntimeError as error:
-            if "Half" not in str(error) or function._schema.is_mutable:
+            if "Half" not in str(error) or (function._schema.is_mutable and not _in_place(function)):
                 raise
         _WITHOUT_KERNEL.add(function)
     floats = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor) and x.is_floating_point()]
     if not any(x.dtype == torch.float16 for x in floats):
         return function(*args, **kwargs)
     result = function(*tree_map(_up, args), **tree_map(_up, kwargs))
+    if _in_place(function):
+        return args[0].copy_(result)
     if function._schema.name == "aten::native_layer_norm":
         return (_down(result[0]), *result[1:])  # 1 / deviation leaves the range of fp16 where eps is small
     return tree_map(_down, result)
+
+
+def _in_place(function: Any) -> bool:
+    """It writes into its first argument and returns it."""
+    return bool(function._schema.is_mutable) and function._schema.name.endswith("_")
 
 
 def _up(x: Any) -> Any:
