@@ -5,6 +5,7 @@
     |-- RowsError          the row folder is damaged, of another schema, or of another tokenizer
     |-- CheckpointError    a checkpoint or model folder cannot be used
     |-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
+    |-- NonFiniteWeights   the weights did, after a finite loss; they were not saved
     `-- IpuFailure         PopTorch or the IPUs failed: what happened, which knob, where the full text is
 
 `python -m ipu_model` turns the first three into exit code 2 and the others into exit code 1.
@@ -43,18 +44,22 @@ class NonFiniteLoss(DeviceJobError):
         rows: List[int],
         loss_scaling: Optional[float] = None,
         gradient_norm: Optional[float] = None,
+        last_step: Optional[int] = None,
     ) -> None:
+        """`last_step`: of a host call of several updates, of which the device tells only the mean."""
         self.step, self.loss, self.learning_rate, self.rows = step, loss, learning_rate, rows
         shown = ", ".join(str(row) for row in rows[:8]) + (", ..." if len(rows) > 8 else "")
         scaling = "" if loss_scaling is None else f", loss scaling {loss_scaling:g}"
-        found = f"the loss of update {step} is {loss}"
+        update = f"update {step}" if last_step in (None, step) else f"updates {step} to {last_step}"
+        found = f"the loss of {update} is {loss}"
         if gradient_norm is not None and math.isfinite(loss):
-            found = f"the gradient norm of update {step} is {gradient_norm} (loss {loss:g})"
+            found = f"the gradient norm of {update} is {gradient_norm} (loss {loss:g})"
+        lower = "the learning rate" if loss_scaling is None else "the learning rate or loss_scaling"
         super().__init__(
             f"{found} (learning rate {learning_rate:g}{scaling}, rows {shown}). "
-            "Nothing was saved after the update before. Lower the learning rate, lengthen the warm-up "
-            "(warmup_fraction), set max_grad_norm, or use precision fp32; then run again: it continues "
-            "from the last checkpoint."
+            f"Nothing was saved after the update before. Lower {lower}, lengthen the warm-up "
+            "(warmup_fraction), set max_grad_norm where the optimizer has it, or use precision fp32; then run again: "
+            "it continues from the last checkpoint."
         )
 
 

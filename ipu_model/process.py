@@ -12,7 +12,7 @@ import socket
 import sys
 from pathlib import Path
 from types import FrameType
-from typing import Iterator, Optional
+from typing import Callable, Iterator, Optional
 
 from ipu_model.errors import ConfigError
 
@@ -33,6 +33,9 @@ class StopRequest:
 
     def __init__(self) -> None:
         self.requested = False
+        self.agree: Callable[[bool], bool] = bool
+        """Of several processes that train together: whether any of them was told to stop. They must end with the
+        same update, as one that went on would wait for the others forever."""
 
     def listen(self) -> None:
         """Take over SIGTERM and SIGINT for this process."""
@@ -41,6 +44,10 @@ class StopRequest:
 
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
         self.requested = True
+
+    def decide(self) -> bool:
+        """Whether to stop after this update; called once per update, by every process."""
+        return self.agree(self.requested)
 
     def check(self) -> None:
         """Raises: Terminated, if SIGTERM came."""

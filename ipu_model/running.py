@@ -14,6 +14,7 @@ import torch
 
 from ipu_model.checkpoint import Checkpoints, Fingerprint
 from ipu_model.data import RowFolder, UpdateRows
+from ipu_model.errors import ConfigError
 from ipu_model.files import new_folder, write_text
 from ipu_model.history import History
 from ipu_model.ipu.instances import Instances
@@ -55,6 +56,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     check_tokenizer(rows, base)
     precision = choose_precision(job.precision, chosen.value)
     instances = instances or Instances()
+    stop.agree = instances.any_of
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
     plan = make_plan(job, rows.manifest, chosen, precision, device)
     emit("plan", **plan.as_dict())
@@ -74,7 +76,13 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
 
 
 def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> JobResult:
-    """The program is in the cache afterwards; nothing else is written."""
+    """The program is in the cache afterwards; nothing else is written.
+
+    Raises:
+        ConfigError: there is no program, as no update is to be made.
+    """
+    if job.kind != "predict" and not plan.updates:
+        raise ConfigError("there is nothing to compile: the job makes 0 updates (schedule.steps)")
     compile_seconds = _compile(runtime, job, rows, plan)
     return _result(job, plan, runtime, Totals(), compiling=compile_seconds)
 

@@ -13,7 +13,7 @@ from ipu_model.data import RowFolder, UpdateRows
 from ipu_model.errors import NonFiniteLoss
 from ipu_model.history import History
 from ipu_model.plan import Plan
-from ipu_model.process import StopRequest
+from ipu_model.process import StopRequest, Terminated
 from ipu_model.progress import Emit
 from ipu_model.runtime import Runtime
 from ipu_model.schedule import learning_rate
@@ -57,7 +57,7 @@ def train(
         metrics = runtime.train_step(batch, rate)
         if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
             raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling,
-                                metrics.gradient_norm)  # fmt: skip
+                                metrics.gradient_norm, step + per_call)  # fmt: skip
         done, now = step + per_call, time.perf_counter()
         totals.sequences += metrics.sequences
         totals.real_tokens += metrics.real_tokens
@@ -70,13 +70,15 @@ def train(
             emit("step", step=done, steps=plan.updates, learning_rate=rate, eta_seconds=round(eta, 1),
                  real_tokens_per_second=round(window_tokens / (now - window_started), 1), **means)  # fmt: skip
             window_tokens, window_started = 0, now
-        if stop.requested or _due(done, per_call, pace.checkpoint_every):
+        stopping = stop.decide()
+        if stopping or _due(done, per_call, pace.checkpoint_every):
             weights = require_finite(runtime.state_dict(), done)
             path = checkpoints.save(
                 Checkpoint(done, weights, runtime.optimizer_state(), runtime.rng_state(), history.state())
             )
             emit("saved", path=str(path))
-        stop.check()
+        if stopping:
+            raise Terminated
     return totals
 
 

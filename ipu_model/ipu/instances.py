@@ -98,8 +98,8 @@ class Instances:
         block = rows // self.count
         return slice(self.index * block, (self.index + 1) * block)
 
-    def mean(self, values: Mapping[str, float]) -> Dict[str, float]:
-        """Mean of every value over the instances; each instance must give the same names."""
+    def mean(self, values: Mapping[str, float], purpose: str = "mean") -> Dict[str, float]:
+        """Mean of every value over the instances; each instance must give the same names and purpose."""
         if self.collectives is None:
             return dict(values)
         import torch
@@ -107,8 +107,12 @@ class Instances:
         names = sorted(values)
         # One tensor and one name: Horovod pairs the calls of the instances by name.
         mine = torch.tensor([float(values[name]) for name in names], dtype=torch.float64)
-        means = self.collectives.allreduce(mine, name="podium.mean", op=self.collectives.Average)
+        means = self.collectives.allreduce(mine, name=f"podium.{purpose}", op=self.collectives.Average)
         return {name: float(mean) for name, mean in zip(names, means)}
+
+    def any_of(self, mine: bool) -> bool:
+        """Whether any instance says yes; every instance must ask."""
+        return mine if self.collectives is None else self.mean({"yes": float(mine)}, "any")["yes"] > 0
 
     def barrier(self) -> None:
         """Wait until every instance came here."""

@@ -16,6 +16,7 @@ import torch
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.instances import Instances, current
+from ipu_model.process import StopRequest
 
 DOUBLE = Path(__file__).resolve().parents[1] / "popdist_double"
 
@@ -115,6 +116,19 @@ def test_metrics_are_averaged_over_the_instances_by_name(poprun: Any) -> None:
     assert instance.mean({"loss": 2.0, "accuracy": 1.0}) == {"loss": 3.0, "accuracy": 0.75}
     instance.barrier()
     assert hvd.CALLS == ["init", "allreduce podium.mean", "allreduce podium.barrier"]
+
+
+def test_all_instances_stop_when_one_was_told_to(poprun: Any) -> None:
+    """Else the one that goes on waits in the next reduction for ever."""
+    instance = poprun(0, 2)
+    hvd = importlib.import_module("horovod.torch")
+    stop = StopRequest()
+    stop.agree = instance.any_of
+    hvd.OTHERS["podium.any"] = [torch.tensor([0.0], dtype=torch.float64)]
+    assert not stop.decide()
+    hvd.OTHERS["podium.any"] = [torch.tensor([1.0], dtype=torch.float64)]
+    assert stop.decide()
+    assert not stop.requested
 
 
 def test_one_instance_under_poprun_needs_no_horovod(poprun: Any) -> None:

@@ -43,7 +43,10 @@ class Collectives:
         self._other = other
 
     def allreduce(self, tensor: torch.Tensor, *, name: str, op: object) -> torch.Tensor:
-        assert (name, op) == ("podium.mean", self.Average)
+        assert op is self.Average
+        if name == "podium.any":
+            return tensor  # nobody was told to stop
+        assert name == "podium.mean"
         self.given.append(tensor)
         return tensor if self._other is None else (tensor + self._other[len(self.given) - 1]) / 2
 
