@@ -15,7 +15,7 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo test test-device-env check clean
+.PHONY: help setup demo test test-device-env test-poptorch check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -50,6 +50,10 @@ test: $(HOST)  ## all tests of this Python
 test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
 	@.venv-poplar/bin/python -m pytest -q tests/ipu_model
+
+test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's Python (Poplar SDK hosts)
+	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double"
+	@PODIUM_TEST_POPTORCH=real "$${PODIUM_DEVICE_PYTHON:-python3}" -m pytest -q tests/ipu_model/ipu
 
 check: $(HOST)  ## ruff, mypy (3.11, and ipu_model as 3.8 reads it), the architecture test
 	@ruff check .
