@@ -138,12 +138,14 @@ class ExecutableCache:
         return self._opened[key]
 
     def _nearest(self, parts: Dict[str, Any]) -> str:
-        """The stored configuration that differs least, and in what."""
+        """The stored configuration of the same mode that differs least, and in what."""
         best: Optional[List[str]] = None
         for root in [self._root] + ([self._source] if self._source is not None else []):
             for record in sorted(root.glob(f"*/{RECORD}")):
                 stored = read_record(record.parent).get("parts", {})
                 differing = sorted(name for name in {*stored, *parts} if stored.get(name) != parts.get(name))
+                if stored.get("mode") != parts.get("mode"):
+                    continue  # a training program says nothing about one of inference
                 if differing and (best is None or len(differing) < len(best)):
                     best, nearest = differing, stored
         if best is None:
