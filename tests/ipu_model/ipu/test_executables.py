@@ -80,8 +80,13 @@ def test_a_miss_through_another_sdk_says_so(open_cache: Any) -> None:
 
 def test_many_differences_are_counted(open_cache: Any) -> None:
     build(open_cache())
-    why = open_cache().expectation({f"key{i}": i for i in range(4)})[1]
-    assert why.endswith("and 5 more")  # 5 stored parts are missing, 4 are new, 4 are named
+    why = open_cache().expectation({"mode": PARTS["mode"], **{f"key{i}": i for i in range(4)}})[1]
+    assert why.endswith("and 4 more")  # 4 stored parts are missing, 4 are new, 4 are named
+
+
+def test_a_miss_is_not_compared_with_programs_of_another_mode(open_cache: Any) -> None:
+    build(open_cache())
+    assert open_cache().expectation({**PARTS, "mode": "another"})[1].endswith("no executable yet")
 
 
 def test_a_miss_although_a_hit_was_expected_is_said(open_cache: Any) -> None:
