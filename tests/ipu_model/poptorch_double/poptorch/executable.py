@@ -94,7 +94,7 @@ class Executable:
         versions = {name: weight._version for name, weight in self.weights.items()}
         with torch.random.fork_rng(devices=[]), self._on_device(program), LossWatch(), program:
             torch.set_rng_state(self.rng)
-            self.forward(leaves, keep_structure=True)
+            self.outputs_vary = [program.varies(x) for x in self.forward(leaves, keep_structure=True)]
             self.losses = list(STATE.losses)
             if self.training:
                 chosen = final_loss()

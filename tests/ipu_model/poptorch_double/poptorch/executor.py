@@ -27,11 +27,11 @@ class PoplarExecutor:
     """A model on IPUs. Made by trainingModel and inferenceModel only."""
 
     def __init__(self, model: nn.Module, options: Optional[Options], training: bool, optimizer: Any) -> None:
-        if options is not None and not isinstance(options, Options):
+        if options and not isinstance(options, Options):
             raise misuse(f"options are poptorch.Options, found {type(options).__name__}")
-        if options is not None:
+        if options:
             options._freeze()
-        self._options = Options() if options is None else options.clone()
+        self._options = options.clone() if options else Options()
         self._training, self._user_model = training, model
         # As it is now: a later train() or eval() of the outer module does not reach the executor.
         self._model = copy.copy(model)
@@ -108,7 +108,7 @@ class PoplarExecutor:
         for number, group in enumerate(self._optimizer.param_groups):
             for parameter in group["params"]:
                 if id(parameter) not in names:
-                    raise misuse(f"group {number} of the optimizer holds a parameter that the model does not have")
+                    raise KeyError(f"group {number} of the optimizer holds a parameter that the model does not have")
                 if parameter.requires_grad:
                     groups[names[id(parameter)]] = number
         return groups

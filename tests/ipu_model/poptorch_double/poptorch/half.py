@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _aten = torch.ops.aten
 _IN_FP32: Set[Any] = {_aten.mm.default, _aten.addmm.default, _aten.bmm.default, _aten.baddbmm.default}
-"""Products: today's torch has fp16 ones, 20 times slower than in fp32; torch 2.0 has none. Others join when they fail."""
+"""Products: today's torch has fp16 ones, 20 times slower than in fp32; torch 2.0 has none. Others join on failing."""
 
 
 def call(function: Any, args: Any, kwargs: Any) -> Any:

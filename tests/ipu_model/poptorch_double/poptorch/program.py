@@ -22,6 +22,7 @@ SHAPE_FROM_VALUES = words(
     """aten::nonzero aten::nonzero_numpy aten::masked_select aten::_unique aten::_unique2 aten::unique_dim
     aten::unique_consecutive"""
 )
+RANDOM = ("rand", "dropout", "bernoulli", "normal", "uniform", "exponential", "multinomial")
 MOVES_ONLY = ("aten._to_copy", "aten.detach", "aten.alias", "aten.clone", "aten.lift_fresh")
 """May stand outside blocks."""
 LOSS_FUNCTIONS = words(
@@ -35,8 +36,12 @@ class LossWatch(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if STATE.program is not None:
+            if name in ("numpy", "tolist", "__array__"):
+                raise RuntimeError(f"{name}(): values stay on the device while the model is compiled")
+            STATE.program.makes_constant = name in ("tensor", "as_tensor", "scalar_tensor")
+        result = func(*args, **kwargs)
         if name in LOSS_FUNCTIONS and isinstance(result, Tensor):
             STATE.losses.append((result, name, kwargs.get("reduction", "mean")))
         elif STATE.program is not None and name in ("to", "ipu") and isinstance(result, Tensor):
@@ -57,6 +62,8 @@ class Program(TorchDispatchMode):
         self._strategy = strategy
         self._kept: List[Tensor] = []  # alive, so that no storage is used twice
         self._maker: Dict[int, str] = {}  # storage -> operation that wrote it last
+        self._varying: Set[int] = set()  # storages that depend on inputs, weights or random numbers
+        self.makes_constant = False
         self._block_ipu, self._last_ipu, self._switches, self._unnamed = 0, 0, 0, 0
         self._stages: List[Tuple[int, int]] = []
         self._outside: List[str] = []
@@ -70,6 +77,7 @@ class Program(TorchDispatchMode):
         self.memory: List[Dict[str, Any]] = []
         for tensor in tensors:
             self.know(tensor, "input")
+            self._varying.add(_storage(tensor))
 
     # Blocks
 
@@ -115,11 +123,15 @@ class Program(TorchDispatchMode):
     def know(self, tensor: Tensor, maker: str) -> None:
         """The tensor is on the device."""
         self._kept.append(tensor)
-        self._maker[tensor.untyped_storage()._cdata] = maker
+        self._maker[_storage(tensor)] = maker
+
+    def varies(self, tensor: Tensor) -> bool:
+        """It is not the same for every micro-batch."""
+        return _storage(tensor) in self._varying
 
     def note_memory(self, tensor: Tensor, share: float) -> None:
         """set_available_memory was called."""
-        maker = self._maker.get(tensor.untyped_storage()._cdata)
+        maker = self._maker.get(_storage(tensor))
         self.memory.append(
             {"shape": list(tensor.shape), "value": share, "ipu": self._block_ipu, "producer": maker}
         )  # fmt: skip
@@ -130,10 +142,10 @@ class Program(TorchDispatchMode):
         leaves = tree_flatten((args, kwargs))[0]
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         _check_static(name, args)
-        if name == "aten::lift_fresh":  # torch.tensor([...]) inside forward: put on the device, as a constant
-            tensors = []
+        if name == "aten::lift_fresh" and (self.makes_constant or args[0].dim() == 0):
+            tensors = []  # torch.tensor([...]) or a number: a constant on the device
         for tensor in tensors:
-            if tensor.untyped_storage()._cdata not in self._maker:
+            if _storage(tensor) not in self._maker:
                 raise refusal(
                     f"{name}: a host tensor {list(tensor.shape)} {tensor.dtype} is used on the device: make it an "
                     "input, a buffer or a parameter, or move it with .to(x.device)"
@@ -151,8 +163,20 @@ class Program(TorchDispatchMode):
             self.used.add(self._block_ipu)
         elif not name.startswith(MOVES_ONLY):
             self._outside.append(name)
+        read = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
         for tensor in made:
             self.know(tensor, name)
+            if is_random(name) or any(self.varies(x) for x in read):
+                self._varying.add(_storage(tensor))
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_random(operation: str) -> bool:
+    """It draws random numbers."""
+    return any(part in operation for part in RANDOM)
 
 
 def _described(x: Any) -> Any:

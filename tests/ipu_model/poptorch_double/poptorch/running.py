@@ -16,10 +16,9 @@ from poptorch.enums import OutputMode
 from poptorch.errors import refusal
 from poptorch.half import HalfOnCpu
 from poptorch.outputs import returned
-from poptorch.program import LossWatch
+from poptorch.program import LossWatch, is_random
 from poptorch.state import STATE
 
-RANDOM = ("rand", "dropout", "bernoulli", "normal", "uniform", "exponential", "multinomial")
 AT_ONCE = 64
 """Micro-batches in one vectorised pass."""
 
@@ -53,7 +52,7 @@ class Runner:
         self._of = executable
         halves = any(x.dtype == torch.float16 for x in executable.weights.values())
         implicit = executable.training and executable.loss[1]
-        random = [name for name in executable.program.ops if any(part in name for part in RANDOM)]
+        random = any(is_random(name) for name in executable.program.ops)
         half_sums = executable.training and executable.attributes.accum_type_half
         self._half, self._implicit = halves, implicit
         # A sum of fp32 gradients is the gradient of the summed losses: many micro-batches in one pass.
@@ -74,7 +73,10 @@ class Runner:
             if of.training:
                 self._update(sums)
         mode, period = OutputMode(of.options["output_mode"]), of.options["output_return_period"]
-        reduced = iter([returned(list(made), of.replicas, mode, period) for made in zip(*results)])
+        reduced = iter([
+            returned(list(made), of.replicas, mode, period) if varies else made[-1]
+            for made, varies in zip(zip(*results), of.outputs_vary)
+        ])  # fmt: skip
         outputs = [next(reduced) if isinstance(x, Tensor) else x for x in of.output_leaves]
         return tree_unflatten(outputs, of.output_structure)
 
