@@ -21,7 +21,8 @@ from poptorch.enums import (
     SyncPattern,
 )
 from poptorch.errors import Error, RecoverableError, UnrecoverableError
-from poptorch.executor import PoplarExecutor, inferenceModel, trainingModel
+from poptorch.executor import PoplarExecutor
+from poptorch.models import inferenceModel, trainingModel
 from poptorch.ops import (
     Attribute,
     BeginBlock,

@@ -140,3 +140,20 @@ def _constant_in_torch(key: str, value: Any, kind: str) -> bool:
     if key == "weight_decay" and kind.startswith("ADAMW"):
         return bool(value == 0.01)
     return key in CONSTANT_WHEN and bool(value == CONSTANT_WHEN[key])
+
+
+def groups_of_parameters(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Dict[str, int]:
+    """Name of every parameter that is trained -> number of its optimizer group.
+
+    Raises:
+        KeyError: the optimizer holds a parameter of another model.
+    """
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = {}
+    for number, group in enumerate(optimizer.param_groups):
+        for parameter in group["params"]:
+            if id(parameter) not in names:
+                raise KeyError(f"group {number} of the optimizer holds a parameter that the model does not have")
+            if parameter.requires_grad:
+                groups[names[id(parameter)]] = number
+    return groups

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import weakref
 from typing import Any
@@ -30,11 +31,17 @@ def acquire(executable: Any) -> None:
     Raises:
         Error: others hold them, or there are not as many.
     """
-    held = sum(reserved(holder.num_ipus) for holder in _HOLDERS)
     wanted = reserved(executable.num_ipus)
+    if _held() + wanted > count():
+        gc.collect()  # executors that nobody knows any more
+    held = _held()
     if held + wanted > count():
         raise refusal(f"Failed to acquire {wanted} IPU(s): {held} of {count()} are attached to other executors")
     _HOLDERS.add(executable)
+
+
+def _held() -> int:
+    return sum(reserved(holder.num_ipus) for holder in _HOLDERS)
 
 
 def release(executable: Any) -> None:

@@ -47,6 +47,7 @@ class Executable:
         self.accumulation = settings.Training.gradient_accumulation
         self.input_groups = self.replicas // settings.input_group_size
         self.attached = False
+        self.record: Dict[str, Any] = {}
         self.state: Dict[str, Tensor] = {}
         self.loaded_values: Dict[str, Tensor] = {}
         self.seed = self.options.get("random_seed", torch.initial_seed() & 0xFFFFFFFF)

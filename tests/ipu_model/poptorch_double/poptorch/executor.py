@@ -1,23 +1,22 @@
-"""trainingModel, inferenceModel, and the executor they give."""
+"""The executor: a model on IPUs, its weights and its optimizer on both sides."""
 
 from __future__ import annotations
 
 import copy
 import datetime
-import inspect
 import logging
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Dict, List, Optional
 
 import numpy
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from poptorch import optim, wrapping
-from poptorch.attributes import Attributes, read_attributes
+from poptorch.attributes import Attributes, groups_of_parameters, read_attributes
 from poptorch.enums import ConnectionType, MeanReductionStrategy, OutputMode
 from poptorch.errors import misuse
 from poptorch.executable import Executable
+from poptorch.inputs import Signature, check_batch, check_same, without_gradients
 from poptorch.options import Options
 
 logger = logging.getLogger("poptorch")
@@ -44,7 +43,7 @@ class PoplarExecutor:
         self._rng: Optional[List[int]] = None
         if self._options.exists("random_seed"):
             self._rng = [self._options.random_seed]
-        self._signature = inspect.signature(model.forward)
+        self._signature = Signature(model)
         if self._options.defaultOutputMode():
             self._options.outputMode(OutputMode.Final if training else OutputMode.All)
         if training:
@@ -84,14 +83,14 @@ class PoplarExecutor:
         if self._executable is not None:
             logger.warning("compile(): the model is already compiled")
             return
-        self._compile(self._bind(args, kwargs))
+        self._compile(self._signature.bind(args, kwargs))
 
     def _compile(self, inputs: Any) -> None:
-        self._check_batch(inputs)
+        check_batch(inputs, self._options)
         self.copyWeightsToHostIfNeeded()
-        groups = self._groups_of_parameters() if self._training else {}
+        groups = groups_of_parameters(self._user_model, self._optimizer) if self._training else {}
         self._executable = Executable(
-            self._model, self._options, self._training, self._attributes, groups, _without_gradients(inputs)
+            self._model, self._options, self._training, self._attributes, groups, without_gradients(inputs)
         )
         self._inputs = inputs
         self._attributes_are_old = True
@@ -102,17 +101,6 @@ class PoplarExecutor:
                 self._executable = None
                 raise
 
-    def _groups_of_parameters(self) -> Dict[str, int]:
-        names = {id(parameter): name for name, parameter in self._user_model.named_parameters()}
-        groups = {}
-        for number, group in enumerate(self._optimizer.param_groups):
-            for parameter in group["params"]:
-                if id(parameter) not in names:
-                    raise KeyError(f"group {number} of the optimizer holds a parameter that the model does not have")
-                if parameter.requires_grad:
-                    groups[names[id(parameter)]] = number
-        return groups
-
     def compilationTime(self) -> Optional[datetime.timedelta]:
         """Needs the progress bar, which takes the time."""
         self._compiled()
@@ -121,63 +109,22 @@ class PoplarExecutor:
         time: Optional[datetime.timedelta] = self._options._progress_bar.compilation_time
         return time
 
-    # Inputs
-
-    def _bind(self, args: Any, kwargs: Any) -> Any:
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            if "missing" in str(error):
-                raise misuse(f"forward: {error}") from error
-            raise AssertionError(f"forward: {error}") from error
-        bound.apply_defaults()
-        return bound.args, bound.kwargs
-
-    def _check_batch(self, inputs: Any) -> None:
-        options = self._options
-        groups = options.replication_factor // options.input_group_size
-        parts = options.device_iterations * groups * options.Training.gradient_accumulation
-        for tensor in (x for x in tree_flatten(inputs)[0] if isinstance(x, Tensor)):
-            rows = tensor.shape[0] if tensor.dim() else 1
-            assert rows % parts == 0, (
-                f"an input of shape {list(tensor.shape)} has {rows} rows, no multiple of deviceIterations "
-                f"{options.device_iterations} x replicas {groups} x gradientAccumulation "
-                f"{options.Training.gradient_accumulation} = {parts}"
-            )
-
-    def _check_same(self, inputs: Any) -> None:
-        compiled, expected = tree_flatten(self._inputs)
-        given, structure = tree_flatten(inputs)
-        if structure != expected:
-            raise misuse(f"the model was compiled for inputs {expected}, found {structure}")
-        for old, new in zip(compiled, given):
-            if type(old) is not type(new):
-                raise misuse(f"the model was compiled for {type(old).__name__}, found {type(new).__name__}")
-            if not isinstance(old, Tensor):
-                if old != new:
-                    raise misuse(f"{old!r} was compiled into the model, found {new!r}")
-            elif (old.dtype, old.shape) != (new.dtype, new.shape):
-                raise misuse(
-                    f"the model was compiled for {old.dtype} {list(old.shape)}, found {new.dtype} {list(new.shape)}: "
-                    "destroy() it or make another executor"
-                )
-
     # Running
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """All micro-batches of one call; the first one compiles."""
         offline = self._options.connection_type == ConnectionType.Never
         assert not offline, "an offline target compiles but does not run: use compile()"
-        inputs = self._bind(args, kwargs)
+        inputs = self._signature.bind(args, kwargs)
         if self._executable is None:
             self._compile(inputs)
         if not self.isAttachedToDevice():
             self.attachToDevice()
         if not self._training:
             self._take_trained_weights()
-        self._check_same(inputs)
+        check_same(inputs, self._inputs)
         self._write_optimizer_if_needed()
-        result = self._compiled().run(_without_gradients(inputs))
+        result = self._compiled().run(without_gradients(inputs))
         self._rng_is_old = True
         self._weights_are_old = self._training
         if isinstance(self._optimizer, optim.Optimizer):
@@ -263,9 +210,6 @@ class PoplarExecutor:
         if self._attributes_are_old and self._attributes is not None:
             self._compiled().set_attributes(self._attributes)
             self._attributes_are_old = False
-
-    def _read_optimizer(self) -> Dict[str, Any]:
-        return self._compiled().read_optimizer()
 
     def _write_optimizer_if_needed(self) -> None:
         optimizer = self._optimizer
@@ -353,32 +297,3 @@ class PoplarExecutor:
         self._executable = None
         if self._training:
             wrapping.unwrap(self._user_model)
-
-
-def _without_gradients(inputs: Any) -> Any:
-    leaves, structure = tree_flatten(inputs)
-    if any(isinstance(x, Tensor) and x.requires_grad for x in leaves):
-        logger.warning("inputs have no gradient on the device: requires_grad is dropped")
-    return tree_unflatten([x.detach() if isinstance(x, Tensor) else x for x in leaves], structure)
-
-
-def trainingModel(
-    model: Union[nn.Module, PoplarExecutor],
-    options: Optional[Options] = None,
-    optimizer: Optional[torch.optim.Optimizer] = None,
-) -> PoplarExecutor:
-    """A model that learns on IPUs; the model belongs to the executor until destroy().
-
-    Raises:
-        RuntimeError: it already belongs to one.
-    """
-    model = model.model if isinstance(model, PoplarExecutor) else model
-    if wrapping.is_wrapped(model):
-        raise RuntimeError("this model already belongs to a training executor: destroy() that one first")
-    return PoplarExecutor(model, options, training=True, optimizer=optimizer)
-
-
-def inferenceModel(model: Union[nn.Module, PoplarExecutor], options: Optional[Options] = None) -> PoplarExecutor:
-    """A model that predicts on IPUs; shares the weights of a model in training."""
-    model = model.model if isinstance(model, PoplarExecutor) else model
-    return PoplarExecutor(copy.copy(model), options, training=False, optimizer=None)

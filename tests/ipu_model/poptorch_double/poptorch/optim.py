@@ -62,7 +62,7 @@ class Optimizer:
         """torch's, with `ipu_state` and `ipu_param`, which are read from the device when they changed there."""
         executor = self._executor() if self._executor is not None else None
         if self._host_is_old and executor is not None:
-            self._device_state = executor._read_optimizer()
+            self._device_state = executor._compiled().read_optimizer()
             self._host_is_old = False
         return {**self._device_state, **torch.optim.Optimizer.state_dict(self)}  # type: ignore[arg-type]
 
@@ -158,7 +158,7 @@ class LAMB(Optimizer, torch.optim.Optimizer):
         self._start(_start_lamb, dict(locals()))
 
     @torch.no_grad()
-    def step(self, closure: Optional[Callable] = None) -> Optional[float]:
+    def step(self, closure: Optional[Callable] = None) -> Optional[float]:  # type: ignore[override]
         """One update on the host, from `.grad`; executors never call it."""
         from poptorch.arithmetic import adam_direction, trust_ratio
 

@@ -8,10 +8,10 @@ from typing import Any, Dict, List, Optional, Set, Union
 import torch
 
 from poptorch.enums import MeanReductionStrategy, ReductionType
-from poptorch.settings import Settings
+from poptorch.settings import Freezable, Settings
 
 
-class PopartOptions(Settings):
+class PopartOptions(Freezable):
     """Options of PopART by name; names and types are looked at when a model is compiled."""
 
     def __init__(self) -> None:

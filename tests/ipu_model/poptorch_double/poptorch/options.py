@@ -69,6 +69,7 @@ class Options(Settings):
             output_return_period=1,
             connection_type=ConnectionType.Always.value,
             sync_pattern=SyncPattern.Full.value,
+            available_memory_proportion={},
         )
         if os.environ.get("POPTORCH_CACHE_DIR"):
             self.enableExecutableCaching(os.environ["POPTORCH_CACHE_DIR"])
@@ -126,7 +127,7 @@ class Options(Settings):
         for key in available_memory_proportion:
             assert key.startswith("IPU"), f"shares of memory are given as {{'IPU0': 0.2}}, found {key!r}"
         shares = {int(key[len("IPU") :]): share for key, share in available_memory_proportion.items()}
-        self._set("available_memory_proportion", shares, new=True)
+        self._set("available_memory_proportion", shares)
         return self
 
     def outputMode(self, output_mode: OutputMode, output_return_period: Optional[int] = None) -> Options:

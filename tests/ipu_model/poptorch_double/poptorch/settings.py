@@ -8,7 +8,7 @@ from typing import Any, Dict
 FROZEN = "these options are in use by an executor: change a clone() of them instead"
 
 
-class Settings:
+class Freezable:
     """Named values. Reading an unknown name raises AttributeError, setting one AssertionError.
 
     Args:
@@ -18,12 +18,6 @@ class Settings:
     def __init__(self, **values: Any) -> None:
         self._frozen = False
         self._values = values
-
-    def exists(self, option: str) -> bool:
-        return option in self._values
-
-    def toDict(self) -> Dict[str, Any]:
-        return dict(self._values)
 
     def _set(self, name: str, value: Any, new: bool = False) -> None:
         self._check_not_frozen()
@@ -41,7 +35,7 @@ class Settings:
     def _freeze(self, frozen: bool = True) -> None:
         self.__dict__["_frozen"] = frozen
         for value in self.__dict__.values():
-            if isinstance(value, Settings):
+            if isinstance(value, Freezable):
                 value._freeze(frozen)
 
     def __getattr__(self, name: str) -> Any:
@@ -68,3 +62,13 @@ class Settings:
         made.__dict__.update({name: copy.deepcopy(value, memo) for name, value in self.__dict__.items()})
         made.__dict__["_frozen"] = False
         return made
+
+
+class Settings(Freezable):
+    """Values that can be listed."""
+
+    def exists(self, option: str) -> bool:
+        return option in self._values
+
+    def toDict(self) -> Dict[str, Any]:
+        return dict(self._values)
