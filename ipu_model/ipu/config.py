@@ -86,8 +86,9 @@ class IpuConfig:
     device_iterations: int = 1
     """Updates per call of the host."""
     inference_device_iterations: int = 1
-    output_mode: str = "final"
-    """What a training call returns: all, sum, final, or default (= final). Inference returns all."""
+    output_mode: str = "sum"
+    """What a training call returns: all, sum, final, or default (= final). Inference returns all. Optimum's default is
+    final, the loss of the last micro-batch alone; sum costs no more and gives the loss of the whole update."""
     seed: Optional[int] = None
     """Of the random numbers on the device; None = the seed of the job."""
     auto_loss_scaling: bool = False

@@ -144,6 +144,9 @@ def plan_ipu(
     accumulation = 1
     if not predicting:
         accumulation = _accumulation(job, config, replicas, packing_factor)
+        if config.output_mode in ("final", "default"):
+            say(f"output_mode {config.output_mode}: the loss told is that of the last micro-batch of each replica; "
+                "with sum it is that of the whole update")  # fmt: skip
         checks.check_accumulation(accumulation, placement, job.geometry.micro_batch_size, replicas, packing_factor)
     pipelined = _pipelined(job, config, inference_placement, say if predicting else _ignore)
     return IpuPlan(

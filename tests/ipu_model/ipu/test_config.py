@@ -103,7 +103,7 @@ def test_a_saved_file_holds_sorted_keys_that_optimum_knows_and_no_null(tmp_path:
         "layers_per_ipu": [2, 2],
         "matmul_proportion": 1.0,
         "optimizer_state_offchip": False,
-        "output_mode": "final",
+        "output_mode": "sum",
         "recompute_checkpoint_every_layer": False,
         "replicated_tensor_sharding": False,
         "replication_factor": 1,

@@ -13,7 +13,6 @@ import pytest
 from expected_options import (
     ALL,
     BERT_SWITCHES,
-    FINAL,
     FRONT_END,
     GENERAL,
     HALF_PARTIALS,
@@ -21,6 +20,7 @@ from expected_options import (
     NEVER,
     PIPELINED,
     SHARDED,
+    SUM,
 )
 from preset_layouts import LAYOUTS, Layout
 from recorded_presets import SEED, compiled, forward_stages, job_of, record_of
@@ -97,7 +97,7 @@ def test_the_options_are_those_of_the_config(layout: Layout, tmp_path: Path) -> 
         "execution_mode": PIPELINED,
         "gradient_accumulation": 2 * forward_stages(layout) - 1 if layout.training else 1,
         "ipu_version": 2,
-        "output_mode": FINAL if layout.training else ALL,
+        "output_mode": SUM if layout.training else ALL,
         "random_seed": SEED,
         "replication_factor": layout.replicas,
         "sync_pattern": 0,
