@@ -68,6 +68,18 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     _take_double_away()
 
 
+@pytest.fixture(autouse=True)
+def _one_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The operations of toys are so small that threads only wait for each other: 10 times slower on two busy cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture
 def poptorch(request: pytest.FixtureRequest, _importable: None) -> Any:
     """The module: PopTorch, or the double."""

@@ -96,12 +96,14 @@ class Executable:
         with torch.random.fork_rng(devices=[]), self._on_device(program), LossWatch(), program:
             torch.set_rng_state(self.rng)
             self.outputs_vary = [program.varies(x) for x in self.forward(leaves, keep_structure=True)]
-            self.losses = list(STATE.losses)
+            marked = STATE.losses
             if self.training:
                 chosen = final_loss()
-                implicit = self.losses[chosen][1] != "identity_loss"
-                before = sum(name == "identity_loss" for _, name, _ in self.losses[:chosen])
+                implicit = marked[chosen][1] != "identity_loss"
+                before = sum(name == "identity_loss" for _, name, _ in marked[:chosen])
                 self.loss = (chosen if implicit else before, implicit)
+        self.losses = [(name, reduction) for _, name, reduction in marked]
+        program.let_go()
         self.changed = [name for name, weight in self.weights.items() if weight._version != versions[name]]
         with torch.no_grad():
             for name in self.changed:

@@ -125,6 +125,10 @@ class Program(TorchDispatchMode):
         self._kept.append(tensor)
         self._maker[_storage(tensor)] = maker
 
+    def let_go(self) -> None:
+        """The pass is over: its tensors may go."""
+        self._kept, self._maker = [], {}
+
     def varies(self, tensor: Tensor) -> bool:
         """It is not the same for every micro-batch."""
         return _storage(tensor) in self._varying

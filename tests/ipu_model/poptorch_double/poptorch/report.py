@@ -40,7 +40,7 @@ def describe(executable: Any, inputs: List[Tensor]) -> Dict[str, Any]:
         "set_available_memory": program.memory,
         "matmul_serialization": program.serialization,
         "attributes": program.attributes,
-        "losses": [[name, reduction] for _, name, reduction in executable.losses],
+        "losses": [list(loss) for loss in executable.losses],
         "inputs": [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in inputs],
         "num_outputs": sum(isinstance(x, Tensor) for x in executable.output_leaves),
         "parameters": {name: [list(x.shape), str(x.dtype), x.requires_grad] for name, x in weights.items()},
