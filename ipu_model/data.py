@@ -194,10 +194,10 @@ class UpdateRows:
         self._rows, self._per_update, self._seed = rows, rows_per_update, seed
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
-    def __call__(self, step: int) -> np.ndarray:
-        """Row numbers [rows_per_update] of update `step`, counted from 0."""
+    def __call__(self, step: int, updates: int = 1) -> np.ndarray:
+        """Row numbers [updates x rows_per_update] of update `step`, counted from 0, and those that follow it."""
         taken: List[np.ndarray] = []
-        position, stop = step * self._per_update, (step + 1) * self._per_update
+        position, stop = step * self._per_update, (step + updates) * self._per_update
         while position < stop:
             epoch, offset = divmod(position, self._rows)
             if epoch != self._epoch:

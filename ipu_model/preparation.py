@@ -12,6 +12,7 @@ from torch import nn
 
 from ipu_model.checkpoint import Fingerprint
 from ipu_model.data import RowFolder
+from ipu_model.dotted import flat
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.job import Job, ModelConfig
 from ipu_model.model_folder import ModelFolder, missing_parameters
@@ -129,7 +130,7 @@ def make_fingerprint(
         "rows": {"manifest_sha256": rows.sha256, "content_sha256": content_digest(rows)},
         "init_checkpoint": {"weights_sha256": base.sha256 if base is not None else None},
     }
-    return {name: value for name, value in _flat(values).items() if not name.startswith(NOT_OF_THE_PLAN)}
+    return {name: value for name, value in flat(values).items() if not name.startswith(NOT_OF_THE_PLAN)}
 
 
 def content_digest(rows: RowFolder, blocks: int = 64, block_bytes: int = 1 << 16) -> str:
@@ -148,13 +149,3 @@ def content_digest(rows: RowFolder, blocks: int = 64, block_bytes: int = 1 << 16
                 stream.seek(max(0, size - block_bytes) * index // (blocks - 1))
                 digest.update(stream.read(block_bytes))
     return digest.hexdigest()
-
-
-def _flat(values: Dict[str, Any], prefix: str = "") -> Fingerprint:
-    flat: Fingerprint = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            flat.update(_flat(value, f"{prefix}{name}."))
-        else:
-            flat[prefix + name] = value
-    return flat

@@ -6,8 +6,6 @@ import math
 import time
 from dataclasses import dataclass
 
-import numpy as np
-
 from ipu_model.checkpoint import Checkpoint, Checkpoints
 from ipu_model.data import RowFolder, UpdateRows
 from ipu_model.errors import NonFiniteLoss
@@ -52,7 +50,7 @@ def train(
     started, window_tokens, window_started = time.perf_counter(), 0, time.perf_counter()
     per_call = plan.updates_per_call
     for step in range(first_step, plan.updates, per_call):
-        batch = rows.take(np.concatenate([order(x) for x in range(step, step + per_call)]))
+        batch = rows.take(order(step, per_call))
         rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate)
         metrics = runtime.train_step(batch, rate)
         if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):

@@ -10,16 +10,13 @@ from torch import Tensor
 
 from ipu_model.data import Batch
 from ipu_model.losses import LOSS_PARTS, label_counts
-from ipu_model.rows import ABSENT, IGNORED
+from ipu_model.rows import ABSENT
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 LABELS = {
     "pretraining": ("cls_positions", "masked_positions", "masked_labels", "next_sentence_labels"),
     "question_answering": ("start_positions", "end_positions"),
 }
-EMPTY = {"cls_positions": ABSENT, "feature_ids": ABSENT, "masked_labels": IGNORED, "next_sentence_labels": IGNORED,
-         "start_positions": IGNORED, "end_positions": IGNORED}  # fmt: skip
-"""Values of a row that holds nothing; 0 in the other columns."""
 
 
 def training_tensors(batch: Batch, head: str, updates: int, micro_batches: int, share: slice) -> Tuple[Tensor, ...]:
@@ -47,19 +44,19 @@ def training_tensors(batch: Batch, head: str, updates: int, micro_batches: int, 
         mine.append(part)
         weights.append(np.tile(row, (len(part.rows), 1)))
     names = TOKENS + LABELS[head]
-    columns = [_int32(np.concatenate([part.columns[name] for part in mine])) for name in names]
-    weight = torch.from_numpy(np.concatenate(weights))
-    return (*columns, weight)
+    columns = [np.concatenate([part.columns[name] for part in mine], dtype=np.int32) for name in names]
+    return tuple(torch.from_numpy(x) for x in (*columns, np.concatenate(weights)))
 
 
 def inference_tensors(batch: Batch, rows: int) -> Tuple[Tensor, ...]:
     """Inputs of an inference executor: the rows of `batch`, filled up with empty ones to `rows`."""
-    padded = []
+    tensors = []
     for name in TOKENS:
         values = batch.columns[name]
-        empty = np.full((rows - len(values), values.shape[1]), EMPTY.get(name, 0), dtype=values.dtype)
-        padded.append(_int32(np.concatenate([values, empty])))
-    return tuple(padded)
+        padded = np.zeros((rows, values.shape[1]), dtype=np.int32)  # 0 is padding in all four columns
+        padded[: len(values)] = values
+        tensors.append(torch.from_numpy(padded))
+    return tuple(tensors)
 
 
 def sequence_logits(batch: Batch, logits: np.ndarray) -> List[Tuple[int, np.ndarray, np.ndarray]]:
@@ -75,7 +72,3 @@ def sequence_logits(batch: Batch, logits: np.ndarray) -> List[Tuple[int, np.ndar
         own = logits[row][tokens]
         found.append((int(columns["feature_ids"][row, slot]), own[:, 0].copy(), own[:, 1].copy()))
     return found
-
-
-def _int32(values: np.ndarray) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values.astype(np.int32)))

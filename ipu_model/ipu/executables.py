@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
+from ipu_model.dotted import flat
 from ipu_model.errors import ConfigError
+from ipu_model.ipu.config import CACHE_OFF
 from ipu_model.ipu.program_folder import RECORD, ProgramFolder, Say, Sizes, link, read_record, states
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
@@ -32,7 +34,7 @@ def cache_root(environ: Mapping[str, str], configured: Optional[str], say: Say) 
     Args:
         configured: executable_cache_dir of the ipu_config; "" and "disabled" mean none, as in Optimum.
     """
-    configured = None if configured in (None, "", "disabled") else configured
+    configured = None if configured in (None, *CACHE_OFF) else configured
     chosen = environ.get(CACHE_VARIABLE) or None
     if chosen is not None:
         also = f", not executable_cache_dir {configured}" if configured not in (None, chosen) else ""
@@ -43,17 +45,6 @@ def cache_root(environ: Mapping[str, str], configured: Optional[str], say: Say) 
     else:
         say(f"executables: not kept, every run compiles; set {CACHE_VARIABLE} or executable_cache_dir to a folder")
     return None if chosen is None else Path(chosen).expanduser()
-
-
-def flat(values: Mapping[str, Any], prefix: str = "") -> Dict[str, Any]:
-    """Nested dicts under dotted names: {"geometry": {"micro_batch_size": 4}} -> {"geometry.micro_batch_size": 4}."""
-    result: Dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            result.update(flat(value, f"{prefix}{name}."))
-        else:
-            result[f"{prefix}{name}"] = value
-    return result
 
 
 def fingerprint(parts: Mapping[str, Any]) -> str:

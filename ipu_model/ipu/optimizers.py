@@ -200,7 +200,10 @@ def _groups(named_parameters: Iterable[Tuple[str, nn.Parameter]], lamb: bool) ->
     return [group for group in (decayed, exempt) if group["params"]]
 
 
+def is_half(precision: str, half: bool) -> bool:
+    """Whether accumulators or moments of `precision` are fp16; auto is that of the weights (`half`)."""
+    return half if precision == "auto" else precision == "fp16"
+
+
 def _dtype(precision: str, half: bool) -> torch.dtype:
-    if precision == "auto":
-        return torch.float16 if half else torch.float32
-    return torch.float16 if precision == "fp16" else torch.float32
+    return torch.float16 if is_half(precision, half) else torch.float32

@@ -17,7 +17,7 @@ from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
 from ipu_model.ipu.instances import Instances
 from ipu_model.ipu.model import Layout
-from ipu_model.ipu.optimizers import check_optimizer
+from ipu_model.ipu.optimizers import check_optimizer, is_half
 from ipu_model.ipu.placement import Placement
 from ipu_model.ipu.sdk import sdk_name
 from ipu_model.job import Job, ModelConfig
@@ -149,11 +149,12 @@ def plan_ipu(
                 "with sum it is that of the whole update")  # fmt: skip
         checks.check_accumulation(accumulation, placement, job.geometry.micro_batch_size, replicas, packing_factor)
     pipelined = _pipelined(job, config, inference_placement, say if predicting else _ignore)
+    accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
     return IpuPlan(
         head=job.head, micro_batch_size=job.geometry.micro_batch_size, config=config, placement=placement,
         inference_placement=inference_placement, replicas=replicas, local_replicas=local_replicas,
         accumulation=accumulation, device_iterations=mode.device_iterations, pipelined_inference=pipelined,
-        instances=instances, half=half, half_accumulators=_half_accumulators(job, half),
+        instances=instances, half=half, half_accumulators=is_half(accumulators, half),
     )  # fmt: skip
 
 
@@ -219,11 +220,6 @@ def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[
         say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill "
             f"{needed} stages; with {needed} or more all IPUs work at once")  # fmt: skip
     return iterations >= needed
-
-
-def _half_accumulators(job: Job, half: bool) -> bool:
-    asked = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
-    return half if asked == "auto" else asked == "fp16"
 
 
 def _ignore(text: str) -> None:

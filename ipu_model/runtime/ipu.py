@@ -111,6 +111,7 @@ class IpuRuntime:
         if job.kind != "predict":
             assert job.optimizer is not None  # job.py requires it
             self._optimizer = make_ipu_optimizer(poptorch, job.optimizer, self._model.named_parameters(), plan.half)
+        self._settings = plan.config.to_dict()
         self._training: Any = None
         self._inference: Any = None
         self._rng: Optional[List[int]] = None
@@ -293,4 +294,4 @@ class IpuRuntime:
 
     def _explained(self) -> ContextManager[None]:
         """PopTorch's errors with what happened, what to do and where the whole of it is logged."""
-        return explained(self._poptorch, Path(self._job.run_folder), self._plan.config.to_dict())
+        return explained(self._poptorch, Path(self._job.run_folder), self._settings)
