@@ -97,7 +97,7 @@ class PoplarExecutor:
         if self._options.connection_type != ConnectionType.Never:
             try:
                 self.attachToDevice()
-            except Exception:
+            except Exception:  # whatever kept it from attaching: what did not attach does not count as compiled
                 self._executable = None
                 raise
 
