@@ -26,10 +26,10 @@ class FlatBatch:
 
     tokens: Tokens
     """[T] each."""
-    starts: np.ndarray
+    starts: Tensor
     """[N] int64: first flat token of each sequence, its [CLS]."""
     lengths: np.ndarray
-    """[N] int64, descending."""
+    """[N] int64, descending; on the host, as shapes follow from it."""
     labels: Dict[str, Tensor]
     """pretrain: masked_index [M], masked_labels [M], next_sentence_labels [N];
     question_answering: start_labels [N], end_labels [N] inside their sequence, -100 = none."""
@@ -61,7 +61,7 @@ def flatten(batch: Batch) -> FlatBatch:
     else:
         labels = _answer_labels(columns, firsts, at_row, at_slot)
     ids = columns["feature_ids"][at_row, at_slot] if "feature_ids" in columns else np.empty(0, dtype=np.int32)
-    return FlatBatch(tokens, starts, lengths, labels, ids)
+    return FlatBatch(tokens, _tensor(starts), lengths, labels, ids)
 
 
 def _sequence_lengths(sequence_ids: np.ndarray, max_sequences: int) -> np.ndarray:
@@ -101,15 +101,17 @@ def _tensor(values: np.ndarray) -> Tensor:
     return torch.from_numpy(values.astype(np.int64))
 
 
-def per_sequence(logits: Tensor, starts: np.ndarray, lengths: np.ndarray) -> Tensor:
+def per_sequence(logits: Tensor, starts: Tensor, lengths: np.ndarray) -> Tensor:
     """Logits [T, C] of flat tokens -> [N, longest, C], -inf after the end of each sequence.
 
     A softmax over the middle dimension then covers the tokens of one sequence: no pads, no neighbours.
+    All of it happens where `logits` and `starts` are; of the lengths only the largest is read here.
     """
-    inside = np.arange(int(lengths.max()))[None, :]
-    outside = torch.from_numpy(inside >= lengths[:, None]).to(logits.device)
-    index = torch.from_numpy(np.minimum(starts[:, None] + inside, len(logits) - 1)).to(logits.device)
-    return logits[index].masked_fill(outside[:, :, None], float("-inf"))
+    tokens = len(logits)
+    stops = torch.nn.functional.pad(starts[1:], (0, 1), value=tokens)  # sequences lie end to end
+    index = starts[:, None] + torch.arange(int(lengths.max()), device=starts.device)
+    outside = index >= stops[:, None]
+    return logits[index.clamp(max=tokens - 1)].masked_fill(outside[:, :, None], float("-inf"))
 
 
 def split_sequences(values: np.ndarray, lengths: np.ndarray) -> List[np.ndarray]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 import torch
@@ -62,36 +62,50 @@ class TorchRuntime:
             )
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
-        """One update: forward and backward per micro-batch, clip, step."""
+        """One update: forward and backward per micro-batch, clip, step.
+
+        The host reads the figures once, at the end: until then a device never waits for it.
+        """
         if self._optimizer is None:
             raise ConfigError("this runtime was made to predict: give the job an optimizer")
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         counts = label_counts(batch, self._head)
-        parts = dict.fromkeys(LOSS_PARTS[self._head], 0.0)
-        loss = 0.0
-        for start in range(0, len(batch.rows), self._micro_batch_size):
-            share, share_of_parts = self._loss(flatten(batch.part(start, start + self._micro_batch_size)), counts)
+        shares: List[Tensor] = []
+        for flat in self._micro_batches(batch):
+            share, parts = self._loss(flat, counts)
             share.backward()
-            loss += float(share.detach())
-            for name, value in share_of_parts.items():
-                parts[name] += float(value.detach())
-        norm = clip_gradients(list(self._model.parameters()), self._max_norm)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate
-        self._optimizer.step()
-        return StepMetrics(loss, parts, batch.sequences, batch.real_tokens, norm)
+            shares.append(torch.stack([share, *parts.values()]).detach())
+        norm = self._clip()
+        self._update(learning_rate)
+        loss, *means = torch.stack(shares).double().sum(0).tolist()
+        parts_by_name = dict(zip(LOSS_PARTS[self._head], means))
+        return StepMetrics(loss, parts_by_name, batch.sequences, batch.real_tokens, float(norm))
+
+    def _micro_batches(self, batch: Batch) -> Iterator[FlatBatch]:
+        for start in range(0, len(batch.rows), self._micro_batch_size):
+            yield flatten(batch.part(start, start + self._micro_batch_size))
 
     def _loss(self, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+        """Share of a micro-batch in the loss of the update, and in its parts, in the order of LOSS_PARTS."""
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
             if self._head == "pretraining":
-                first = torch.from_numpy(flat.starts)
-                outputs = self._model(flat.tokens, flat.labels["masked_index"], first)
+                outputs = self._model(flat.tokens, flat.labels["masked_index"], flat.starts)
             else:
                 logits = self._model(flat.tokens)
         if self._head == "pretraining":
             return pretraining_loss(outputs, flat, counts)
         return answer_loss(logits, flat, counts)
+
+    def _clip(self) -> Tensor:
+        """Norm of all gradients before clipping, which it does."""
+        return torch.tensor(clip_gradients(list(self._model.parameters()), self._max_norm))
+
+    def _update(self, learning_rate: float) -> None:
+        assert self._optimizer is not None
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
 
     def predict(self, batch: Batch) -> List[AnswerLogits]:
         """Start and end logits of every feature in the batch, dropout off."""

@@ -100,7 +100,7 @@ def test_a_softmax_covers_the_tokens_of_one_sequence_only() -> None:
     import torch
 
     logits = torch.arange(10.0).reshape(5, 2)  # sequences of 3 and 2 tokens
-    split = per_sequence(logits, np.array([0, 3]), np.array([3, 2]))
+    split = per_sequence(logits, torch.tensor([0, 3]), np.array([3, 2]))
     assert split[0, :, 0].tolist() == [0.0, 2.0, 4.0]
     assert split[1, :, 0].tolist() == [6.0, 8.0, float("-inf")]
 

@@ -51,7 +51,7 @@ def test_dropping_pads_changes_neither_logits_nor_gradients(tmp_path: Path) -> N
     flat = flatten(batch)
     # The order of labels is that of (row, slot) in both layouts.
     whole = model(whole_rows(batch), in_rows, torch.zeros(1, dtype=torch.long))["prediction_logits"]
-    alone = model(flat.tokens, flat.labels["masked_index"], torch.from_numpy(flat.starts))["prediction_logits"]
+    alone = model(flat.tokens, flat.labels["masked_index"], flat.starts)["prediction_logits"]
     torch.testing.assert_close(alone, whole, rtol=1e-5, atol=1e-5)
     weights = torch.randn(whole.shape, generator=torch.Generator().manual_seed(0))
     gradients = []
