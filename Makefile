@@ -15,7 +15,7 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo test test-device-env test-poptorch check clean
+.PHONY: help setup demo bench test test-device-env test-poptorch check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -42,6 +42,9 @@ $(DEVICE): constraints/poplar.txt
 demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate, publish
 	@echo "demo: corpus to published model on the CPU; stages that are up to date are skipped"
 	@python -m flows.pipeline
+
+bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
+	@python -m bench $(BENCH)
 
 test: $(HOST)  ## all tests of this Python
 	@echo "test: everything but the device environment (make test-device-env)"

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("flows", "tasks", "ipu_model")
+PACKAGES = ("flows", "tasks", "ipu_model", "bench")
 
 # package imported -> files that may import it (a folder ends in "/")
 ALLOWED = {
@@ -20,13 +20,14 @@ ALLOWED = {
         *(f"tasks/{name}.py" for name in ("card", "hub", "hub_calls", "hub_inputs", "hub_models", "provenance")),
         "tests/",
     ),
-    "datasets": ("tasks/hub_inputs.py", "tests/"),
-    "transformers": ("tests/",),
-    "torch": ("ipu_model/", "tests/"),
+    "datasets": ("tasks/hub_inputs.py", "bench/", "tests/"),
+    "transformers": ("bench/", "tests/"),
+    "torch": ("ipu_model/", "bench/", "tests/"),
     "poptorch": ("ipu_model/runtime/ipu.py", "tests/ipu_model/"),
     "flows": ("flows/", "tests/"),
-    "tasks": ("flows/", "tasks/", "tests/"),
-    "ipu_model": ("ipu_model/", "tasks/device_job.py", "tasks/rows.py", "tests/"),
+    "tasks": ("flows/", "tasks/", "bench/", "tests/"),
+    "ipu_model": ("ipu_model/", "tasks/device_job.py", "tasks/rows.py", "bench/", "tests/"),
+    "bench": ("bench/", "tests/bench/"),
     "pickle": (),
 }
 DOCUMENTS = ("README.md", "docs/ipu.md", "presets/README.md")

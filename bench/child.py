@@ -1,0 +1,42 @@
+"""`python -m bench.child SPEC`: one measured configuration in a process of its own.
+
+Allocator, threads and peak memory belong to a process; sharing one would let configurations disturb each other.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from bench.protocol import Session, take_stdout
+from ipu_model.process import die_with_parent, peak_memory_mb
+
+Worker = Callable[[dict[str, Any], Session], None]
+
+WORKERS = {
+    "ours": "bench.ours:train",
+    "peer": "bench.peer:train",
+}
+"""What a spec may ask for -> module:function(spec, session)."""
+
+
+def main() -> int:
+    """Run the worker of the spec on the command line."""
+    session = Session(sys.stdin, take_stdout())
+    die_with_parent()
+    spec = json.loads(sys.argv[1])
+    module, _, function = WORKERS[spec["worker"]].partition(":")
+    worker: Worker = getattr(importlib.import_module(module), function)
+    worker(spec, session)
+    session.finish(peak_memory_mb=peak_memory_mb())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # nothing is left to save, and a library's clean-up takes seconds at times
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,125 @@
+"""The other side: Hugging Face's Trainer on its own BERT models, with the same sequences and optimizer."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+
+import torch  # noqa: E402
+from transformers import (  # noqa: E402
+    BertConfig,
+    BertForPreTraining,
+    BertForQuestionAnswering,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+
+from bench.peer_data import Collator, read_sequences  # noqa: E402
+from bench.protocol import Sample, Session, Stopwatch  # noqa: E402
+from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training  # noqa: E402
+from ipu_model.data import RowFolder  # noqa: E402
+from ipu_model.modeling import build_model, initialise  # noqa: E402
+
+GROUPED_BATCHES = 50
+"""Trainer sorts by length inside groups of so many batches."""
+
+
+def train(spec: dict[str, Any], session: Session) -> None:
+    """Measure updates of Trainer, collating included; units are real tokens.
+
+    Settings: precision (fp32, bf16), padding (max: to the row length; longest: of the batch), sampling.
+    """
+    torch.set_num_threads(spec["threads"])
+    training, settings = Training.from_spec(spec), spec["settings"]
+    rows = RowFolder(Path(training.rows), training.row_kind, training.model)
+    updates = spec["updates"] * spec["rounds"] + spec["warmup"]
+    grouped = settings.get("sampling") == "group_by_length"
+    # Grouped: one group of batches, so that every epoch sees every length; a round should be whole epochs.
+    wanted = GROUPED_BATCHES if grouped else updates
+    sequences = read_sequences(rows, training.sequences * wanted, SEED)
+    padded_to = rows.manifest.row_length if settings.get("padding", "max") == "max" else None
+    collator = Collator(training.task, padded_to)
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = TrainingArguments(
+            folder,
+            per_device_train_batch_size=training.sequences,
+            max_steps=updates,
+            bf16=settings.get("precision") == "bf16",
+            use_cpu=True,
+            seed=SEED,
+            learning_rate=OPTIMIZER.learning_rate,
+            weight_decay=OPTIMIZER.weight_decay,
+            adam_beta1=OPTIMIZER.beta1,
+            adam_beta2=OPTIMIZER.beta2,
+            adam_epsilon=OPTIMIZER.eps,
+            max_grad_norm=OPTIMIZER.max_grad_norm,
+            warmup_steps=round(updates * WARMUP_FRACTION),
+            train_sampling_strategy=settings.get("sampling", "random"),
+            report_to=[],
+            save_strategy="no",
+            logging_strategy="no",
+            disable_tqdm=True,
+        )
+        measured = Rounds(spec, session, collator)
+        Trainer(
+            make_model(training), arguments, train_dataset=sequences, data_collator=collator, callbacks=[measured]
+        ).train()
+
+
+class Rounds(TrainerCallback):
+    """Cuts Trainer's steps into the rounds that the parent asks for.
+
+    A step counts from the end of the one before, so that loading and collating its batch is part of it.
+    """
+
+    def __init__(self, spec: dict[str, Any], session: Session, collator: Collator) -> None:
+        self._spec, self._session, self._collator = spec, session, collator
+        self._watch, self._samples, self._steps = Stopwatch(), list[Sample](), 0
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        """Take a sample; between rounds, wait for the parent."""
+        self._steps += 1
+        tokens = self._collator.real_tokens.popleft()
+        if self._steps > self._spec["warmup"]:
+            self._samples.append(self._watch.sample(tokens))
+        if self._steps < self._spec["warmup"] or 0 < len(self._samples) < self._spec["updates"]:
+            return control
+        if self._samples:
+            self._session.report(self._samples)
+            self._samples = []
+        if not self._session.next_round():
+            control.should_training_stop = True
+        self._watch.start()
+        return control
+
+
+def make_model(training: Training) -> torch.nn.Module:
+    """Hugging Face's model of the task, with the weights that ours starts from."""
+    config = training.model
+    theirs = (BertForPreTraining if training.task == "pretrain" else BertForQuestionAnswering)(
+        BertConfig(
+            vocab_size=config.vocab_size,
+            hidden_size=config.hidden_size,
+            num_hidden_layers=config.num_layers,
+            num_attention_heads=config.num_heads,
+            intermediate_size=config.intermediate_size,
+            max_position_embeddings=config.max_positions,
+            type_vocab_size=config.type_vocab_size,
+            hidden_dropout_prob=config.hidden_dropout,
+            attention_probs_dropout_prob=config.attention_dropout,
+            layer_norm_eps=config.layer_norm_eps,
+        )
+    )
+    ours = build_model(training.head, config)
+    initialise(ours, config, SEED)
+    missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)
+    # The decoder shares its weight with the embeddings and its bias with the head: those names are the same tensors.
+    assert not unexpected, unexpected
+    assert all(name.startswith("cls.predictions.decoder.") for name in missing), missing
+    return theirs

@@ -1,0 +1,95 @@
+"""Our packed rows cut back into single sequences, and batches of them as Hugging Face's scripts make them."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from ipu_model.data import Batch, RowFolder, UpdateRows
+from ipu_model.rows import ABSENT, IGNORED
+
+Item = dict[str, Any]
+ROWS_AT_ONCE = 64
+
+
+def cut(batch: Batch) -> list[Item]:
+    """Every sequence of the rows alone: input_ids and token_type_ids as lists, its labels counted from its own start.
+
+    pretrain: labels (-100 where nothing is masked), next_sentence_label; squad: start_positions, end_positions,
+    feature_id.
+    """
+    columns, items = batch.columns, []
+    for row, slot in np.argwhere(columns["cls_positions"] != ABSENT):
+        first = int(columns["cls_positions"][row, slot])
+        here = np.flatnonzero(columns["sequence_ids"][row] == slot + 1)
+        item = {name: columns[name][row, here].tolist() for name in ("input_ids", "token_type_ids")}
+        if "masked_labels" in columns:
+            labels = np.full(columns["input_ids"].shape[1], IGNORED)
+            used = columns["masked_labels"][row] != IGNORED
+            labels[columns["masked_positions"][row][used]] = columns["masked_labels"][row][used]
+            item["labels"] = labels[here].tolist()
+            item["next_sentence_label"] = int(columns["next_sentence_labels"][row, slot])
+        else:
+            for name in ("start_positions", "end_positions"):
+                absolute = int(columns[name][row, slot])
+                item[name] = absolute if absolute == IGNORED else absolute - first
+            item["feature_id"] = int(columns["feature_ids"][row, slot])
+        items.append(item)
+    return items
+
+
+class Sequences(Dataset[Item]):
+    """Items by number, as Trainer reads them."""
+
+    def __init__(self, items: list[Item]) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> Item:
+        return self._items[index]
+
+
+def read_sequences(rows: RowFolder, wanted: int, seed: int) -> Sequences:
+    """The first `wanted` sequences in the order in which our training visits the rows; again from the start at the end.
+
+    Where there are fewer than wanted in one epoch, the next one follows, as in our training.
+    """
+    order, items, step = UpdateRows(len(rows), min(ROWS_AT_ONCE, len(rows)), seed), list[Item](), 0
+    while len(items) < wanted:
+        items += cut(rows.take(order(step)))
+        step += 1
+    return Sequences(items[:wanted])
+
+
+class Collator:
+    """Items to padded tensors; notes the real tokens of each batch, oldest first.
+
+    Args:
+        task: pretrain or squad.
+        padded_to: Tokens of every batch; None pads to its longest sequence.
+    """
+
+    def __init__(self, task: str, padded_to: int | None) -> None:
+        self._task, self._padded_to = task, padded_to
+        self.real_tokens: deque[int] = deque()
+
+    def __call__(self, items: list[Item]) -> dict[str, Tensor]:
+        lengths = [len(item["input_ids"]) for item in items]
+        self.real_tokens.append(sum(lengths))
+        width = self._padded_to or max(lengths)
+        fills = {"input_ids": 0, "token_type_ids": 0} | ({"labels": IGNORED} if self._task == "pretrain" else {})
+        batch = {name: torch.full((len(items), width), fill) for name, fill in fills.items()}
+        batch["attention_mask"] = torch.zeros((len(items), width), dtype=torch.int64)
+        for number, (item, length) in enumerate(zip(items, lengths, strict=True)):
+            batch["attention_mask"][number, :length] = 1
+            for name in fills:
+                batch[name][number, :length] = torch.tensor(item[name])
+        single = ("next_sentence_label",) if self._task == "pretrain" else ("start_positions", "end_positions")
+        return batch | {name: torch.tensor([item[name] for item in items]) for name in single}

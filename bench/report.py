@@ -1,0 +1,86 @@
+"""Results to text and JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from bench.bars import BARS, OURS, Bar
+from bench.results import Measured, Results
+from bench.statistics import summarise
+
+Row = tuple[str, ...]
+
+
+def as_json(results: Results, facts: dict[str, Any]) -> dict[str, Any]:
+    """Everything, every sample included; `facts` are those of the host and the run."""
+    return {"facts": facts, "bars": [bar_state(bar, results) for bar in BARS],
+            "measured": [_measured(one) for one in results.measured]}  # fmt: skip
+
+
+def _measured(one: Measured) -> dict[str, Any]:
+    summaries = {}
+    if one.rounds:
+        summaries = {"cpu_rate": asdict(summarise(one.cpu_rates)), "wall_rate": asdict(summarise(one.wall_rates))}
+    return {**asdict(one), **summaries}
+
+
+def bar_state(bar: Bar, results: Results) -> dict[str, Any]:
+    """A bar with what was measured; `met` is None where nothing was."""
+    found = bar.measure(results)
+    return {
+        "text": bar.text,
+        "at_least": bar.at_least,
+        "stretch": bar.stretch,
+        "unit": bar.unit,
+        "measured": None if found is None else asdict(found),
+        "met": None if found is None else found.median >= bar.at_least,
+        "stretch_met": None if found is None or bar.stretch is None else found.median >= bar.stretch,
+    }
+
+
+def bar_rows(results: Results) -> list[Row]:
+    """Lines of the table of bars, with a heading."""
+    rows: list[Row] = [("bar", "measured", "lowest", "highest", "at least", "stretch", "met")]
+    for state in (bar_state(bar, results) for bar in BARS):
+        found, unit = state["measured"], state["unit"]
+        shown = ("not measured", "", "") if found is None else tuple(
+            f"{found[key]:.2f}{unit}" for key in ("median", "low", "high")
+        )  # fmt: skip
+        stretch = "" if state["stretch"] is None else f"{state['stretch']:g}{unit}"
+        met = {None: "", True: "yes", False: "NO"}[state["met"]] + (", stretch too" if state["stretch_met"] else "")
+        rows.append((state["text"], *shown, f"{state['at_least']:g}{unit}", stretch, met))
+    return rows
+
+
+def rate_rows(results: Results) -> list[Row]:
+    """Lines of the table of rates, with a heading."""
+    rows: list[Row] = [("case", "threads", "configuration", "rate", "lowest", "highest", "podium is", "peak MB")]
+    for one in results.measured:
+        where = (one.case, str(one.threads), one.variant)
+        if not one.rounds:
+            rows.append((*where, "failed", "", "", "", ""))
+            continue
+        found = summarise(one.rates)
+        unit = f"{one.unit}/{'cpu-s' if one.threads == 1 else 's'}"
+        ratio = results.ratio(one.case, OURS, one.variant, one.threads)
+        times = (
+            "" if ratio is None or one.variant == OURS else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
+        )
+        memory = one.facts.get("peak_memory_mb")
+        rows.append((*where, f"{found.median:,.0f} {unit}", f"{found.low:,.0f}", f"{found.high:,.0f}", times,
+                     "" if memory is None else f"{memory:,.0f}"))  # fmt: skip
+    return rows
+
+
+def text_table(rows: Sequence[Row]) -> str:
+    """Columns padded with blanks, for a terminal."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
+
+
+def markdown_table(rows: Sequence[Row]) -> str:
+    """The same for Markdown."""
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

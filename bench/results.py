@@ -1,0 +1,65 @@
+"""What was measured, as plain data: the content of bench.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.protocol import Sample
+from bench.statistics import Summary, cpu_rate, ratios, summarise, wall_rate
+
+
+@dataclass
+class Measured:
+    """One configuration of a case at one number of threads."""
+
+    case: str
+    variant: str
+    threads: int
+    unit: str
+    """What its samples count."""
+    rounds: list[list[Sample]] = field(default_factory=list)
+    facts: dict[str, Any] = field(default_factory=dict)
+    """peak_memory_mb, precision, ..."""
+    failure: str | None = None
+
+    @property
+    def cpu_rates(self) -> list[float]:
+        """Units per CPU second of every round."""
+        return [cpu_rate(samples) for samples in self.rounds]
+
+    @property
+    def wall_rates(self) -> list[float]:
+        """Units per second of every round."""
+        return [wall_rate(samples) for samples in self.rounds]
+
+    @property
+    def rates(self) -> list[float]:
+        """The figure to compare: per CPU second with one thread, per second with several."""
+        return self.cpu_rates if self.threads == 1 else self.wall_rates
+
+
+class Results:
+    """All that was measured so far."""
+
+    def __init__(self) -> None:
+        self.measured: list[Measured] = []
+
+    def find(self, case: str, variant: str, threads: int) -> Measured | None:
+        """One configuration with at least one round; None where there is none."""
+        for one in self.measured:
+            if (one.case, one.variant, one.threads) == (case, variant, threads) and one.rounds:
+                return one
+        return None
+
+    def ratio(self, case: str, ours: str, theirs: str, threads: int = 1) -> Summary | None:
+        """Rate of `ours` over that of `theirs` by rounds; None while one of them is missing."""
+        first, second = self.find(case, ours, threads), self.find(case, theirs, threads)
+        if first is None or second is None:
+            return None
+        return summarise(ratios(first.rates, second.rates))
+
+    def fact(self, case: str, variant: str, name: str, threads: int = 1) -> Any:
+        """A fact of a configuration, or None."""
+        one = self.find(case, variant, threads)
+        return None if one is None else one.facts.get(name)

@@ -1,0 +1,61 @@
+"""What both sides of a comparison share: sizes of models, optimizer, seed."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from ipu_model.job import ModelConfig, OptimizerConfig
+
+VOCABULARY = 30522
+"""Entries of bert-base-uncased. Rows made with a smaller vocabulary still train a model of this one."""
+DROPOUT = 0.1
+SEED = 1
+OPTIMIZER = OptimizerConfig(name="adamw", learning_rate=1e-4, weight_decay=0.01, max_grad_norm=1.0)
+WARMUP_FRACTION = 0.1
+
+SIZES = {
+    "test": {"num_layers": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 32},
+    "tiny": {"num_layers": 2, "hidden_size": 128, "num_heads": 2, "intermediate_size": 512},
+    "base": {"num_layers": 12, "hidden_size": 768, "num_heads": 12, "intermediate_size": 3072},
+}
+
+
+def model_config(size: str, dropout: float = DROPOUT, vocabulary: int = VOCABULARY) -> ModelConfig:
+    """The architecture of a size: layers/hidden 1/16 (tests), 2/128 (tiny) or 12/768 (base)."""
+    return ModelConfig(vocabulary, hidden_dropout=dropout, attention_dropout=dropout, **SIZES[size])
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """The training that a child is to measure, the same for every configuration of a case."""
+
+    task: str
+    """pretrain or squad."""
+    size: str
+    rows: str
+    """Row folder."""
+    sequences: int
+    """Behind one update."""
+    dropout: float = DROPOUT
+    vocabulary: int = VOCABULARY
+
+    @property
+    def head(self) -> str:
+        """Of ipu_model.job."""
+        return "pretraining" if self.task == "pretrain" else "question_answering"
+
+    @property
+    def row_kind(self) -> str:
+        """Of ipu_model.rows."""
+        return "pretrain" if self.task == "pretrain" else "question_answering"
+
+    @property
+    def model(self) -> ModelConfig:
+        """The architecture."""
+        return model_config(self.size, self.dropout, self.vocabulary)
+
+    @staticmethod
+    def from_spec(spec: dict[str, Any]) -> Training:
+        """Read what `dataclasses.asdict` gave."""
+        return Training(**spec["training"])
