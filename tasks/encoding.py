@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from tasks import artifacts
 from tasks.errors import InputError
+from tasks.word_cache import Encoded, WordCache, works_word_by_word
 from tasks.wordpiece import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
@@ -113,19 +113,26 @@ def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(tokenizer.get_vocab_size(with_added_tokens=True), *ids)
 
 
-def encode(tokenizer: Tokenizer, texts: Iterable[str], dtype: Any = np.uint32) -> Iterator[np.ndarray]:
-    """Token ids of every text, in order, without special tokens; a few texts are read at a time."""
-    # The fast variant leaves out offsets; older versions of the library lack it.
-    encode_batch = getattr(tokenizer, "encode_batch_fast", tokenizer.encode_batch)
-    source = iter(texts)
-    while batch := list(islice(source, ENCODE_AT_ONCE)):
-        for encoding in encode_batch(batch, add_special_tokens=False):
-            yield np.array(encoding.ids, dtype=dtype)
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
+    """Tokens of every text, in order, without special tokens; every word is tokenized once per process.
+
+    1 text or a million give the same tokens, and the same as the tokenizer itself.
+    """
+    cache = _word_cache(tokenizer)
+    return _encode_in_full(tokenizer, texts) if cache is None else cache.encode(texts)
 
 
-def encode_with_offsets(tokenizer: Tokenizer, texts: Sequence[str]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """For every text its token ids uint32[n] and offsets int32[n, 2] (characters, end exclusive)."""
+@functools.lru_cache(maxsize=2)
+def _word_cache(tokenizer: Tokenizer) -> WordCache | None:
+    return WordCache(tokenizer) if works_word_by_word(tokenizer) else None
+
+
+def _encode_in_full(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
+    """For tokenizers of other kinds than BERT's."""
+    ids, offsets, lengths = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int32)], []
     for start in range(0, len(texts), ENCODE_AT_ONCE):
         for encoding in tokenizer.encode_batch(list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False):
-            offsets = np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2)
-            yield np.array(encoding.ids, dtype=np.uint32), offsets
+            ids.append(np.array(encoding.ids, dtype=np.uint32))
+            offsets.append(np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
+            lengths.append(len(encoding.ids))
+    return Encoded(np.concatenate(ids), np.array(lengths, dtype=np.int64), np.concatenate(offsets))

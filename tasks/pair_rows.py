@@ -73,17 +73,16 @@ def make_chunk_rows(settings: RowSettings, numbered_chunk: tuple[int, list[str]]
 def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> Documents:
     """Sentences of every text as token ids; texts without a token are left out."""
     by_text = [split_sentences(text) for text in texts]
-    encoded = encode(tokenizer, itertools.chain.from_iterable(by_text), dtype)
-    token_ids: list[np.ndarray] = [np.empty(0, dtype=dtype)]
+    encoded = encode(tokenizer, list(itertools.chain.from_iterable(by_text)))
     sentence_starts, document_starts = [0], [0]
+    lengths = iter(encoded.lengths.tolist())
     for sentences in by_text:
-        for ids in itertools.islice(encoded, len(sentences)):
-            token_ids.append(ids)
-            for piece in cut_long(len(ids), row_length):
+        for length in itertools.islice(lengths, len(sentences)):
+            for piece in cut_long(length, row_length):
                 sentence_starts.append(sentence_starts[-1] + piece)
         if len(sentence_starts) - 1 > document_starts[-1]:
             document_starts.append(len(sentence_starts) - 1)
-    return Documents(np.concatenate(token_ids), sentence_starts, document_starts)
+    return Documents(encoded.token_ids.astype(dtype), sentence_starts, document_starts)
 
 
 def make_rows(

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks import artifacts
@@ -59,7 +60,7 @@ class ChunkRows:
 
     columns: dict[str, np.ndarray]
     features: Features
-    example_ids: list[str]
+    example_ids: pa.StringArray
     answered: int
     """Features that hold the whole answer."""
 
@@ -92,7 +93,7 @@ class _FeatureRowWriter:
         self.table.close()
         self.rows.__exit__(kind, error, trace)
 
-    def write(self, columns: dict[str, np.ndarray], features: Features, example_ids: Sequence[str]) -> None:
+    def write(self, columns: dict[str, np.ndarray], features: Features, example_ids: pa.StringArray) -> None:
         """Append a chunk."""
         ids = columns["feature_ids"]
         self.rows.write({**columns, "feature_ids": np.where(ids == ABSENT, ABSENT, ids + self.features)})
@@ -100,11 +101,11 @@ class _FeatureRowWriter:
         self.features += len(features)
         self.examples += len(example_ids)
 
-    def _table(self, features: Features, example_ids: Sequence[str]) -> pa.Table:
+    def _table(self, features: Features, example_ids: pa.StringArray) -> pa.Table:
         borders = np.concatenate([[0], np.cumsum(2 * features.context_lengths)])
         columns: list[Any] = [
             np.arange(len(features)) + self.features,
-            pa.array(example_ids, pa.string()).take(pa.array(features.example_index)),
+            example_ids.take(pa.array(features.example_index)),
             features.example_index + self.examples,
             features.lengths,
             features.context_starts,
@@ -144,7 +145,8 @@ def write_rows(
         artifacts.new_folder(folder) as partial,
         _FeatureRowWriter(partial, row_length, max_sequences, vocab_size) as writer,
     ):
-        writer.write(feature_columns(features, spans, row_length, max_sequences), features, example_ids)
+        columns = feature_columns(features, spans, row_length, max_sequences)
+        writer.write(columns, features, pa.array(example_ids, pa.string()))
         return writer.rows.finish(tokenizer_sha256, seed=0)
 
 
@@ -202,44 +204,62 @@ def write_squad_rows(
     return RowsSummary(manifest, writer.examples, writer.features, answered, progress.elapsed_s)
 
 
-def read_questions(path: Path) -> Iterator[list[dict[str, Any]]]:
-    """Chunks of questions with id, question, context and answers.
+def read_questions(path: Path) -> Iterator[pa.RecordBatch]:
+    """Chunks of questions with id, question, answers and context, each context of a chunk once (a dictionary).
+
+    They stay Arrow, which travels to another process without a Python object per text.
 
     Raises:
         InputError: the file is missing or no questions file.
     """
-    waiting: list[dict[str, Any]] = []
+    waiting: list[pa.RecordBatch] = []
     # A batch ends with its row group: chunks are cut here, so that they depend on the questions alone.
     for batch in read_batches(path, ["id", "question", "context", "answers"], READ_AT_ONCE, "questions"):
-        waiting += batch.to_pylist()
-        while len(waiting) >= CHUNK_QUESTIONS:
-            yield waiting[:CHUNK_QUESTIONS]
-            waiting = waiting[CHUNK_QUESTIONS:]
+        waiting.append(batch)
+        while sum(map(len, waiting)) >= CHUNK_QUESTIONS:
+            table = pa.Table.from_batches(waiting)
+            yield _chunk(table.slice(0, CHUNK_QUESTIONS))
+            waiting = table.slice(CHUNK_QUESTIONS).to_batches()
     if waiting:
-        yield waiting
+        yield _chunk(pa.Table.from_batches(waiting))
+
+
+def _chunk(table: pa.Table) -> pa.RecordBatch:
+    context = table.column("context").combine_chunks().dictionary_encode()
+    columns = {name: table.column(name).combine_chunks() for name in ("id", "question", "answers")}
+    return pa.RecordBatch.from_pydict({**columns, "context": context})
 
 
 def make_chunk_rows(
-    params: SquadRowsParams, split: str, tokenizer_folder: Path, questions: list[dict[str, Any]]
+    params: SquadRowsParams, split: str, tokenizer_folder: Path, questions: pa.RecordBatch
 ) -> ChunkRows:
     """Features and rows of one chunk: pure, whatever process runs it."""
+    contexts = questions.column("context")
     features = make_features(
         load_tokenizer(tokenizer_folder),
-        [question["question"] for question in questions],
-        [question["context"] for question in questions],
+        questions.column("question").to_pylist(),
+        contexts.dictionary.to_pylist(),
         params.row_length,
         params.doc_stride,
         params.max_question_length,
+        contexts.indices.to_numpy(),
     )
-    spans = None
-    if split == "train":
-        first = [(question["answers"] or [None])[0] for question in questions]
-        starts = np.array([-1 if answer is None else answer["answer_start"] for answer in first])
-        ends = np.array([-1 if answer is None else answer["answer_start"] + len(answer["text"]) for answer in first])
-        spans = find_answers(features, starts, ends)
+    spans = find_answers(features, *_first_answers(questions.column("answers"))) if split == "train" else None
     columns = feature_columns(features, spans, params.row_length, params.max_sequences_per_row)
     answered = 0 if spans is None else int((spans.starts > 0).sum())
-    return ChunkRows(columns, features, [question["id"] for question in questions], answered)
+    return ChunkRows(columns, features, questions.column("id"), answered)
+
+
+def _first_answers(answers: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:
+    """Characters [E] where the first answer of every question begins and ends; -1 for none."""
+    counts = answers.value_lengths().fill_null(0).to_numpy()
+    flat = answers.flatten()  # without what stands under a null
+    starts, ends = np.full(len(answers), -1), np.full(len(answers), -1)
+    first = (np.cumsum(counts) - counts)[counts > 0]
+    text, start = flat.field("text"), flat.field("answer_start")
+    starts[counts > 0] = start.to_numpy()[first]
+    ends[counts > 0] = starts[counts > 0] + pc.utf8_length(text).to_numpy()[first]
+    return starts, ends
 
 
 def main() -> None:
