@@ -46,6 +46,18 @@ def worker_count() -> int:
     return int(text)
 
 
+def useful_workers(items: int, least: int) -> int:
+    """Processes that pay: `worker_count()`, or 1 for fewer than `least` items.
+
+    A process costs about 0.6 s to start (interpreter, imports, tokenizer) before it gives anything back.
+
+    Raises:
+        ParamsError: from `worker_count`, however many items there are.
+    """
+    workers = worker_count()
+    return workers if items >= least else 1
+
+
 def ordered_map(
     function: Callable[[Item], Result], items: Iterable[Item], workers: int | None = None
 ) -> Iterator[Result]:
@@ -108,10 +120,14 @@ def _end_with(sentinel: int) -> None:
 
 
 class Progress:
-    """A plain log line every few seconds: what was done so far, and how fast."""
+    """A plain log line every few seconds: what was done so far, how fast, and how long the rest takes.
 
-    def __init__(self, what: str, unit: str) -> None:
-        self.what, self.unit = what, unit
+    Args:
+        total: units in all, from which the time left follows at the speed so far; None if nobody knows.
+    """
+
+    def __init__(self, what: str, unit: str, total: int | None = None) -> None:
+        self.what, self.unit, self.total = what, unit, total
         self.started_at = time.perf_counter()
         self._last = self.started_at
 
@@ -125,5 +141,12 @@ class Progress:
         now = time.perf_counter()
         if now - self._last >= PROGRESS_SECONDS:
             self._last = now
-            rate = done / (now - self.started_at)
-            logger.info("%s: %d %s, %.0f a second%s", self.what, done, self.unit, rate, note)
+            logger.info("%s", self.line(done, now - self.started_at) + note)
+
+    def line(self, done: int, elapsed_s: float) -> str:
+        """The line for `done` units after so many seconds."""
+        rate = done / elapsed_s
+        if self.total is None or not done:
+            return f"{self.what}: {done} {self.unit}, {rate:.0f} a second"
+        left = max(self.total - done, 0) / rate
+        return f"{self.what}: {done} of {self.total} {self.unit}, {rate:.0f} a second, about {left:.0f} s left"

@@ -2,13 +2,40 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.errors import InputError
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a file's own description says of it; no row is read."""
+
+    rows: int
+    bytes: int
+    """Of the columns asked for, decoded."""
+
+
+def size_of(path: Path, columns: Sequence[str], stage: str) -> Size:
+    """Rows of the file, and bytes of `columns`.
+
+    Args:
+        stage: that writes the file, for the messages.
+
+    Raises:
+        InputError: as `read_batches`.
+    """
+    with _open(path, columns, stage) as parquet:
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
+        wanted = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
+        return Size(parquet.metadata.num_rows, sum(chunk.total_uncompressed_size for chunk in wanted))
 
 
 def read_batches(path: Path, columns: Sequence[str], rows_at_once: int, stage: str) -> Iterator[pa.RecordBatch]:
@@ -20,6 +47,12 @@ def read_batches(path: Path, columns: Sequence[str], rows_at_once: int, stage: s
     Raises:
         InputError: missing, damaged, or without one of `columns`.
     """
+    with _open(path, columns, stage) as parquet:
+        yield from parquet.iter_batches(rows_at_once, columns=list(columns), use_threads=False)
+
+
+@contextlib.contextmanager
+def _open(path: Path, columns: Sequence[str], stage: str) -> Iterator[pq.ParquetFile]:
     again = f"run `dvc repro {stage}` (or `python -m tasks.{stage}`)"
     if not Path(path).is_file():
         raise InputError(f"{path} is not there: the {stage} stage makes it; {again} first")
@@ -29,6 +62,6 @@ def read_batches(path: Path, columns: Sequence[str], rows_at_once: int, stage: s
             if missing:
                 found = ", ".join(parquet.schema_arrow.names)
                 raise InputError(f"{path} has the columns {found} and lacks {', '.join(missing)}; {again} again")
-            yield from parquet.iter_batches(rows_at_once, columns=list(columns), use_threads=False)
+            yield parquet
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}); {again} again") from None

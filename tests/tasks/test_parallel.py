@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.errors import InputError, ParamsError, PodiumError
-from tasks.parallel import WAITING_PER_WORKER, ordered_map, worker_count
+from tasks.parallel import WAITING_PER_WORKER, Progress, ordered_map, useful_workers, worker_count
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,3 +115,27 @@ def test_the_number_of_workers_comes_from_the_environment_or_the_cores(monkeypat
     assert worker_count() == 3
     monkeypatch.delenv("PODIUM_WORKERS")
     assert worker_count() == len(os.sched_getaffinity(0))
+
+
+def test_few_items_are_done_without_more_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODIUM_WORKERS", "3")
+    assert [useful_workers(items, least=5) for items in (0, 4, 5, 100)] == [1, 1, 3, 3]
+    monkeypatch.setenv("PODIUM_WORKERS", "none")
+    with pytest.raises(ParamsError, match="PODIUM_WORKERS"):
+        useful_workers(0, least=5)
+
+
+def test_progress_says_how_long_the_rest_takes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="tasks.parallel")
+    progress = Progress("rows", "questions", total=1000)
+    assert progress.line(250, elapsed_s=5.0) == "rows: 250 of 1000 questions, 50 a second, about 15 s left"
+    assert Progress("rows", "questions").line(250, elapsed_s=5.0) == "rows: 250 questions, 50 a second"
+    assert progress.line(0, elapsed_s=5.0) == "rows: 0 questions, 0 a second"
+    progress.update(10, ", 20 features")
+    assert caplog.messages == []
+    monkeypatch.setattr("tasks.parallel.PROGRESS_SECONDS", 0.0)
+    progress.update(1000, ", 20 features")
+    assert len(caplog.messages) == 1
+    assert caplog.messages[0].endswith(" a second, about 0 s left, 20 features")

@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.errors import InputError
+from tasks.parquet import read_batches, size_of
+
+
+def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> None:
+    texts = [f"{number:04d}" * 25 for number in range(200)]  # 100 bytes each, and 4 for the length
+    answers = [[{"text": text, "start": 1}] for text in texts]
+    table = pa.table({"text": texts, "short": ["a"] * 200, "answers": answers})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=50, use_dictionary=False)
+    assert size_of(tmp_path / "a.parquet", ["text"], "corpus").rows == 200
+    assert 20_800 <= size_of(tmp_path / "a.parquet", ["text"], "corpus").bytes < 22_000
+    nested = size_of(tmp_path / "a.parquet", ["text", "answers"], "corpus").bytes
+    assert 20_800 * 2 <= nested < 22_000 * 2 + 200 * 16
+
+
+def test_sizes_and_batches_refuse_the_same_files(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    for message in ("run `dvc repro corpus`", "lacks text", "cannot be read as Parquet"):
+        with pytest.raises(InputError, match=message):
+            size_of(path, ["text"], "corpus")
+        with pytest.raises(InputError, match=message):
+            list(read_batches(path, ["text"], 10, "corpus"))
+        if path.exists():
+            path.write_bytes(b"text")
+        else:
+            pq.write_table(pa.table({"title": ["a"]}), path)
