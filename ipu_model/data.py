@@ -72,6 +72,7 @@ class RowFolder:
         first = 0
         for name, expected in sorted(self.manifest.files.items()):
             first = self._open(name, first, expected)
+        self._first_rows = np.array(self._starts, dtype=np.int64)
         self._check_counts(first)
 
     def _check_against_job(self, kind: str) -> None:
@@ -132,15 +133,19 @@ class RowFolder:
             RowsError: a value that the model cannot look up, with the file and the row.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        chunks = np.searchsorted(np.asarray(self._starts), rows, side="right") - 1
-        columns: Columns = {}
-        for chunk in np.unique(chunks):
-            chosen = chunks == chunk
-            inside = rows[chosen] - self._starts[chunk]
-            for name, values in self._chunks[chunk][2].items():
-                if name not in columns:
-                    columns[name] = np.empty((len(rows), values.shape[1]), dtype=values.dtype)
-                columns[name][chosen] = values[inside]
+        chunks = np.searchsorted(self._first_rows, rows, side="right") - 1
+        inside = rows - self._first_rows[chunks]
+        by_chunk = np.argsort(chunks, kind="stable")
+        groups = np.split(by_chunk, np.flatnonzero(np.diff(chunks[by_chunk])) + 1) if len(rows) else []
+        kinds = self._chunks[0][2]
+        columns = {name: np.empty((len(rows), x.shape[1]), dtype=x.dtype) for name, x in kinds.items()}
+        for places in groups:
+            source, wanted = self._chunks[chunks[places[0]]][2], inside[places]
+            # In a large folder nearly every row comes from a chunk of its own, and plain numbers index three
+            # times as fast as arrays: 32 rows of nearly as many chunks take 0.18 ms, 0.53 ms with arrays.
+            at, of = (places, wanted) if len(places) > 1 else (int(places[0]), int(wanted[0]))
+            for name, into in columns.items():
+                into[at] = source[name][of]
         batch = Batch(rows, columns)
         self._check_values(batch)
         return batch
@@ -165,8 +170,9 @@ class RowFolder:
                 continue
             row, slot = np.argwhere((values >= high) | (values < low))[0]
             number = int(batch.rows[row])
-            file, offset, _ = self._chunks[int(np.searchsorted(self._starts, number, side="right")) - 1]
-            inside = offset + number - self._starts[int(np.searchsorted(self._starts, number, side="right")) - 1]
+            chunk = int(np.searchsorted(self._first_rows, number, side="right")) - 1
+            file, offset, _ = self._chunks[chunk]
+            inside = offset + number - int(self._first_rows[chunk])
             raise RowsError(
                 f"{self.folder / file}, row {inside}: {name}[{slot}] is {values[row, slot]}, required: at least {low} "
                 f"and below {high}; the file is damaged or was made with another tokenizer: make the rows again"
