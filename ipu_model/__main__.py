@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, List, TextIO
 
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
-from ipu_model.ipu.instances import current
+from ipu_model.instances import current
 from ipu_model.job import Job
 from ipu_model.process import TERMINATED, StopRequest, Terminated, die_with_parent, limit_spinning, only_one
 from ipu_model.progress import Emit, Progress

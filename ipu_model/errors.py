@@ -6,6 +6,7 @@
     |-- CheckpointError    a checkpoint or model folder cannot be used
     |-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
     |-- NonFiniteWeights   the weights did, after a finite loss; they were not saved
+    |-- InstanceLost       another process of this training ended, or does not answer
     `-- IpuFailure         PopTorch or the IPUs failed: what happened, which knob, where the full text is
 
 `python -m ipu_model` turns the first three into exit code 2 and the others into exit code 1.
@@ -65,6 +66,17 @@ class NonFiniteLoss(DeviceJobError):
 
 class IpuFailure(DeviceJobError):
     """PopTorch, Poplar or the IPUs failed while compiling or running; ipu/failures.py words it."""
+
+
+class InstanceLost(DeviceJobError):
+    """Of several processes that train together one ended, or does not answer."""
+
+    def __init__(self, found: str) -> None:
+        first = found.strip().splitlines()[0] if found.strip() else "no reason given"
+        super().__init__(
+            f"another process of this training ended or does not answer ({first}). Its own error is in the log, "
+            "before this one. Nothing was saved after the last checkpoint; run the job again: it continues from there."
+        )
 
 
 class NonFiniteWeights(DeviceJobError):

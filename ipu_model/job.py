@@ -196,6 +196,8 @@ class JobResult:
     plan: Dict[str, Any] = field(default_factory=dict)
     """The resolved plan (plan.py): rows per update, updates, accumulation, devices."""
     versions: Dict[str, str] = field(default_factory=dict)
+    peak_device_memory_mb: Optional[float] = None
+    """Peak memory of tensors on the GPU of the first process, MB of 2**20 bytes; null on other runtimes."""
 
     @property
     def real_tokens_per_second(self) -> float:

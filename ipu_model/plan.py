@@ -57,7 +57,7 @@ class Plan:
 
 
 MICRO_BATCHES_PER_CALL = 4
-"""Of predict on CPU: without a backward pass nothing is kept, so four times the rows of training fit."""
+"""Of predict on CPU and CUDA: without a backward pass nothing is kept, so four times the rows of training fit."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +115,20 @@ def divide(geometry: BatchGeometry, packing_factor: float) -> Division:
     accumulation = -(-wanted // (geometry.micro_batch_size * replicas))
     micro_batch = -(-wanted // (accumulation * replicas))
     return Division(accumulation * micro_batch * replicas, micro_batch, accumulation)
+
+
+def spread(geometry: BatchGeometry, processes: int) -> BatchGeometry:
+    """The geometry with one copy of the model in each process: on CPUs and GPUs the launcher says how many.
+
+    Raises:
+        ConfigError: it states another number of copies.
+    """
+    if geometry.replication_factor not in (1, processes):
+        raise ConfigError(
+            f"geometry.replication_factor={geometry.replication_factor}, but the number of processes is {processes}: "
+            "on CPUs and GPUs each process holds one copy. Leave it at 1 and say torchrun --nproc-per-node"
+        )
+    return dataclasses.replace(geometry, replication_factor=processes)
 
 
 def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per_call: int = 1) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import time
 from pathlib import Path
@@ -17,11 +18,11 @@ from ipu_model.data import RowFolder, UpdateRows
 from ipu_model.errors import ConfigError
 from ipu_model.files import new_folder, write_text
 from ipu_model.history import History
-from ipu_model.ipu.instances import Instances
+from ipu_model.instances import Instances
 from ipu_model.job import Job, JobResult, ModelConfig
 from ipu_model.losses import LOSS_PARTS
 from ipu_model.model_folder import Origin, read_model, write_model
-from ipu_model.plan import DevicePlan, Plan, make_plan
+from ipu_model.plan import DevicePlan, Plan, make_plan, spread
 from ipu_model.prediction import predict
 from ipu_model.preparation import architecture, check_job, check_tokenizer, make_fingerprint, make_model
 from ipu_model.process import StopRequest, peak_memory_mb
@@ -58,9 +59,11 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     instances = instances or Instances()
     stop.agree = instances.any_of
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
+    if device is None:
+        job = dataclasses.replace(job, geometry=spread(job.geometry, instances.count))
     plan = make_plan(job, rows.manifest, chosen, precision, device)
     emit("plan", **plan.as_dict())
-    runtime = make_runtime(plan, job, make_model(job, config, base, emit), config, device, emit)
+    runtime = make_runtime(plan, job, make_model(job, config, base, emit), config, device, emit, instances)
     try:
         if job.compile_only:
             result = _compile_only(job, plan, rows, runtime)
@@ -105,6 +108,8 @@ def _train(
     first_step = 0
     if saved is not None:
         first_step = saved.step
+    _require_one_place(instances, first_step, run_folder)
+    if saved is not None:
         runtime.load_state_dict(saved.model)
         runtime.load_optimizer_state(saved.optimizer)
         runtime.load_rng_state(saved.device_rng)
@@ -124,6 +129,20 @@ def _train(
         emit("saved", path=job.output)
         checkpoints.remove_all()
     return _result(job, plan, runtime, totals, history, first_step, compile_seconds)
+
+
+def _require_one_place(instances: Instances, first_step: int, run_folder: Path) -> None:
+    """All processes must begin at the same update; only a folder that not all of them see tells them otherwise.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    mean = instances.mean({"first_step": first_step}, "first_step")["first_step"]
+    if instances.any_of(mean != first_step):
+        raise ConfigError(
+            f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
+            "put run_folder on a disk that all their hosts see"
+        )
 
 
 def _compile(runtime: Runtime, job: Job, rows: RowFolder, plan: Plan) -> float:
@@ -166,4 +185,5 @@ def _result(
             "safetensors": safetensors.__version__,
             **runtime.versions(),
         },
+        peak_device_memory_mb=runtime.peak_device_memory_mb(),
     )

@@ -15,7 +15,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
-from ipu_model.ipu.instances import Instances
+from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.ipu.model import Layout
 from ipu_model.ipu.optimizers import check_optimizer, is_half
 from ipu_model.ipu.placement import Placement
@@ -45,7 +45,7 @@ class IpuPlan:
     """Micro-batches summed before one update; 1 in a predict job."""
     device_iterations: int
     pipelined_inference: bool
-    instances: Instances
+    instances: PopRunInstances
     half: bool
     half_accumulators: bool
 
@@ -114,7 +114,12 @@ class IpuPlan:
 
 
 def plan_ipu(
-    job: Job, model: ModelConfig, packing_factor: float, half: bool, instances: Instances, say: Callable[[str], None]
+    job: Job,
+    model: ModelConfig,
+    packing_factor: float,
+    half: bool,
+    instances: PopRunInstances,
+    say: Callable[[str], None],
 ) -> IpuPlan:
     """Resolve the IPU config of a job against its model and its batch.
 

@@ -18,7 +18,7 @@ from ipu_model.progress import Emit
 from ipu_model.rows import Manifest
 
 if TYPE_CHECKING:
-    from ipu_model.ipu.instances import Instances
+    from ipu_model.instances import Instances
     from ipu_model.ipu.planning import IpuPlan
 
 
@@ -53,6 +53,13 @@ class Runtime(Protocol):
     Weights travel under Hugging Face names and in fp32, whatever the device keeps; nothing outside
     shows how the model was cut.
     """
+
+    @property
+    def reads_ahead(self) -> int:
+        """Batches to prepare in another thread while one is computed; 0: each when it is needed."""
+
+    def prepare(self, batch: Batch) -> Batch:
+        """What can be done to a batch before its turn, on any thread; train_step and predict take either."""
 
     def compile(self, example: Batch) -> None:
         """Make ready for batches of this shape; the weights stay as they are.
@@ -91,8 +98,25 @@ class Runtime(Protocol):
     def versions(self) -> Dict[str, str]:
         """Of what the device adds to torch; for result.json."""
 
+    def peak_device_memory_mb(self) -> Optional[float]:
+        """Peak of the device's own memory, MB of 2**20 bytes; None where it does not tell."""
+
     def close(self) -> None:
         """Let go of the device."""
+
+
+class Immediate:
+    """Of runtimes that do everything in its turn, and have no memory to tell of that torch knows."""
+
+    reads_ahead = 0
+
+    def prepare(self, batch: Batch) -> Batch:
+        """The batch itself."""
+        return batch
+
+    def peak_device_memory_mb(self) -> Optional[float]:
+        """Nobody tells."""
+        return None
 
 
 def choose_runtime(requested: str) -> Choice:
@@ -101,23 +125,30 @@ def choose_runtime(requested: str) -> Choice:
     Raises:
         ConfigError: a runtime that this version, or this host, does not have.
     """
-    if requested == "cuda":
-        raise ConfigError("runtime cuda comes with a later version: set device.runtime to cpu")
     if requested == "auto":
         return _choose()
     if requested == "ipu":
         from ipu_model.runtime.ipu import load_poptorch
 
         load_poptorch()  # what is missing is said before rows and weights are read
+    if requested == "cuda":
+        from ipu_model.runtime.cuda import require_gpu
+
+        require_gpu()
     return Choice(requested, "as asked")
 
 
 def _choose() -> Choice:
+    """IPUs, else a GPU, else the CPU."""
     from ipu_model.ipu.sdk import find_runtime
+    from ipu_model.runtime.cuda import find_gpu
     from ipu_model.runtime.ipu import load_poptorch
 
     found, reason = find_runtime(os.environ, importlib.util.find_spec, load_poptorch)
-    return Choice("ipu" if found else "cpu", f"auto: {reason}")
+    if found:
+        return Choice("ipu", f"auto: {reason}")
+    gpu, why = find_gpu()
+    return Choice("cuda" if gpu else "cpu", f"auto: {reason}; {why}")
 
 
 def choose_precision(requested: str, runtime: str) -> Choice:
@@ -130,35 +161,49 @@ def choose_precision(requested: str, runtime: str) -> Choice:
         if requested == "bf16":
             raise ConfigError("IPUs compute in fp16 or fp32: set device.precision to fp16, fp32 or auto")
         return Choice("fp16", "auto: what IPUs are built for") if requested == "auto" else Choice(requested, "as asked")
-    from ipu_model.runtime import torch_device
+    if requested == "fp16":  # slow on CPUs; GPUs would need loss scaling, which bf16 does without
+        raise ConfigError(f"the {runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
+    if requested != "auto":
+        return Choice(requested, "as asked")
+    from ipu_model.runtime import cpu, cuda
 
-    return torch_device.choose_precision(requested, runtime)
+    return cuda.fastest_precision() if runtime == "cuda" else cpu.fastest_precision()
 
 
 def plan_device(
     job: Job, manifest: Manifest, config: ModelConfig, runtime: str, precision: str, instances: Instances, emit: Emit
 ) -> Optional[IpuPlan]:
-    """What only the device of the job has to plan; None on CPU.
+    """What only the device of the job has to plan; None on CPU and CUDA.
 
     Raises:
         ConfigError: the job does not fit the device; the message has the arithmetic.
     """
+    from ipu_model.ipu.instances import PopRunInstances
+
+    poprun = instances if isinstance(instances, PopRunInstances) else PopRunInstances()
     if runtime != "ipu":
         if job.compile_only:
             raise ConfigError(f"compile_only builds programs for IPUs; the {runtime} runtime compiles nothing")
+        if poprun.count > 1:
+            raise ConfigError(f"poprun starts jobs on IPUs: start the {runtime} runtime with torchrun, or alone")
+        if job.kind == "predict" and instances.count > 1:
+            raise ConfigError("a predict job runs as one process: start it without torchrun")
         return None
+    if instances.count != poprun.count:
+        raise ConfigError("torchrun starts jobs on CPUs and GPUs: start the ipu runtime with poprun, or alone")
     from ipu_model.ipu.planning import plan_ipu
     from ipu_model.runtime.ipu import check_host
 
     half = precision == "fp16"
-    plan = plan_ipu(job, config, manifest.packing_factor, half, instances, lambda text: emit("message", text=text))
+    plan = plan_ipu(job, config, manifest.packing_factor, half, poprun, lambda text: emit("message", text=text))
     check_host(plan, job.compile_only, emit)
     return plan
 
 
 def make_runtime(
-    plan: Plan, job: Job, model: nn.Module, config: ModelConfig, device: Optional[IpuPlan], emit: Emit
-) -> Runtime:
+    plan: Plan, job: Job, model: nn.Module, config: ModelConfig, device: Optional[IpuPlan], emit: Emit,
+    instances: Optional[Instances] = None,
+) -> Runtime:  # fmt: skip
     """Put a model with its weights on the device that the plan names.
 
     Args:
@@ -166,12 +211,26 @@ def make_runtime(
         model: From modeling.build_model, initialised or loaded.
         config: Its architecture.
         device: From plan_device.
+        instances: This process among those that train together; alone by default.
+
+    Raises:
+        ConfigError: there are fewer GPUs than processes.
+        InstanceLost: the other processes did not come.
     """
     if device is not None:
         from ipu_model.runtime.ipu import IpuRuntime, load_poptorch
 
         return IpuRuntime(load_poptorch(), job, device, model, config, emit)
-    from ipu_model.runtime.torch_device import TorchRuntime
+    from ipu_model.instances import Instances
+    from ipu_model.runtime.torch_device import Device, TorchRuntime
 
+    instances = instances or Instances()
+    where: Optional[Device] = None
+    if plan.runtime == "cuda":
+        from ipu_model.runtime.cuda import CudaDevice
+
+        where = CudaDevice(instances.local_index, plan.precision, config.num_heads, config.hidden_size)
+        emit("message", text=f"attention: {where.reason}")
+    instances.join(plan.runtime)
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None
-    return TorchRuntime(model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed)
+    return TorchRuntime(model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances)

@@ -37,7 +37,7 @@ from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.job import Job, ModelConfig
 from ipu_model.losses import LOSS_PARTS
 from ipu_model.progress import Emit
-from ipu_model.runtime import AnswerLogits, StepMetrics
+from ipu_model.runtime import AnswerLogits, Immediate, StepMetrics
 
 PREFIX = "bert_model."
 """Of the device model's parameters: DeviceModel holds the model under this name."""
@@ -86,7 +86,7 @@ def found_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
     return check_versions(poptorch, torch.__version__, platform.python_version(), say=say)
 
 
-class IpuRuntime:
+class IpuRuntime(Immediate):
     """The Runtime of `ipu_model.runtime` on IPUs.
 
     Args:

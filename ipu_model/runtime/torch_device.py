@@ -1,9 +1,10 @@
-"""BERT on CPU with torch: padding dropped, every sequence at its exact length."""
+"""BERT on CPU or GPU with torch: padding dropped, every sequence at its exact length."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+import hashlib
+from dataclasses import dataclass
+from typing import Dict, Iterator, List, Optional, Protocol, Tuple
 
 import numpy as np
 import torch
@@ -12,26 +13,60 @@ from torch import Tensor, nn
 from ipu_model.data import Batch
 from ipu_model.errors import ConfigError
 from ipu_model.flat import FlatBatch, flatten, split_sequences
+from ipu_model.instances import Instances
 from ipu_model.job import OptimizerConfig
 from ipu_model.losses import LOSS_PARTS, answer_loss, label_counts, pretraining_loss
-from ipu_model.optimizers import clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
-from ipu_model.plan import Choice
+from ipu_model.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from ipu_model.runtime import AnswerLogits, StepMetrics
+from ipu_model.runtime.cpu import CpuDevice
 
-FAST_BF16 = ("avx512_bf16", "amx_bf16")
-"""CPU flags that make bf16 matrix products about twice as fast as fp32; without them they are slower."""
+
+class Device(Protocol):
+    """Where a TorchRuntime computes."""
+
+    place_of: torch.device
+    reads_ahead: int
+    """Batches that are made ready while the device computes."""
+
+    def place(self, flat: FlatBatch) -> FlatBatch:
+        """A micro-batch as the steps read it; may run in another thread."""
+
+    def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
+        """Scale gradients down to a global L2 norm of at most `max_norm`; the norm before, maybe on the device."""
+
+    def rng_state(self) -> Dict[str, Tensor]:
+        """All generators that dropout may draw from, on the host."""
+
+    def load_rng_state(self, state: Dict[str, Tensor]) -> None:
+        """Set what rng_state gave."""
+
+    def versions(self) -> Dict[str, str]:
+        """Of what the device adds to torch."""
+
+    def peak_memory_mb(self) -> Optional[float]:
+        """Peak of the device's own memory, MB of 2**20 bytes; None where it has none."""
+
+
+@dataclass(frozen=True)
+class PreparedBatch(Batch):
+    """A batch with its micro-batches on the device."""
+
+    micro_batches: Tuple[FlatBatch, ...] = ()
+    """Of training: this process's share, cut up. Of prediction: all rows as one."""
 
 
 class TorchRuntime:
-    """The Runtime of `ipu_model.runtime` on the host's CPU.
+    """The Runtime of `ipu_model.runtime` with torch alone: on the CPU, or on one GPU.
 
     Args:
-        model: From modeling.build_model, with its weights.
+        model: From modeling.build_model, with its weights; moved to the device.
         head: pretraining or question_answering.
         micro_batch_size: Rows in one forward pass.
         precision: fp32, or bf16 for autocast with fp32 weights.
         optimizer: None for a runtime that only predicts.
-        seed: Of dropout.
+        seed: Of dropout; every process that trains along draws from a seed of its own.
+        device: The CPU by default.
+        instances: This process among those that train together, joined; alone by default.
     """
 
     def __init__(
@@ -42,24 +77,45 @@ class TorchRuntime:
         precision: str,
         optimizer: Optional[OptimizerConfig],
         seed: int,
+        device: Optional[Device] = None,
+        instances: Optional[Instances] = None,
     ) -> None:
-        self._model, self._head, self._micro_batch_size = model, head, micro_batch_size
+        self._device, self._instances = device or CpuDevice(), instances or Instances()
+        self._model, self._head, self._micro_batch_size = model.to(self._device.place_of), head, micro_batch_size
         self._bf16 = precision == "bf16"
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model) if optimizer is not None else None
-        torch.manual_seed(seed)
+        torch.manual_seed(_seed_of(seed, self._instances.index))
+
+    @property
+    def reads_ahead(self) -> int:
+        """Batches to prepare while one trains."""
+        return self._device.reads_ahead
 
     def compile(self, example: Batch) -> None:
-        """Nothing to build on a CPU; the batch must cut into whole micro-batches.
+        """Nothing to build; the batch must cut into whole micro-batches.
 
         Raises:
             ConfigError: it does not.
         """
-        if self._optimizer is not None and len(example.rows) % self._micro_batch_size:
+        if self._optimizer is None:
+            return
+        share = self._instances.share(len(example.rows))
+        if (share.stop - share.start) % self._micro_batch_size:
             raise ConfigError(
-                f"{len(example.rows)} rows do not cut into micro-batches of {self._micro_batch_size}: "
+                f"{share.stop - share.start} rows do not cut into micro-batches of {self._micro_batch_size}: "
                 "rows per update must be a multiple of micro_batch_size"
             )
+
+    def prepare(self, batch: Batch) -> PreparedBatch:
+        """Drop the padding and bring to the device what a step reads."""
+        flats = [flatten(batch)] if self._optimizer is None else list(self._share(batch))
+        return PreparedBatch(batch.rows, batch.columns, tuple(self._device.place(flat) for flat in flats))
+
+    def _share(self, batch: Batch) -> Iterator[FlatBatch]:
+        share = self._instances.share(len(batch.rows))
+        for start in range(share.start, share.stop, self._micro_batch_size):
+            yield flatten(batch.part(start, min(start + self._micro_batch_size, share.stop)))
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
         """One update: forward and backward per micro-batch, clip, step.
@@ -68,27 +124,26 @@ class TorchRuntime:
         """
         if self._optimizer is None:
             raise ConfigError("this runtime was made to predict: give the job an optimizer")
+        prepared = batch if isinstance(batch, PreparedBatch) else self.prepare(batch)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
-        counts = label_counts(batch, self._head)
+        counts = label_counts(batch, self._head)  # of all processes: each one reads the whole batch
         shares: List[Tensor] = []
-        for flat in self._micro_batches(batch):
+        for flat in prepared.micro_batches:
             share, parts = self._loss(flat, counts)
             share.backward()
             shares.append(torch.stack([share, *parts.values()]).detach())
+        figures = torch.stack(shares).double().sum(0)
+        self._instances.add([figures])
         norm = self._clip()
         self._update(learning_rate)
-        loss, *means = torch.stack(shares).double().sum(0).tolist()
+        loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
         parts_by_name = dict(zip(LOSS_PARTS[self._head], means))
-        return StepMetrics(loss, parts_by_name, batch.sequences, batch.real_tokens, float(norm))
-
-    def _micro_batches(self, batch: Batch) -> Iterator[FlatBatch]:
-        for start in range(0, len(batch.rows), self._micro_batch_size):
-            yield flatten(batch.part(start, start + self._micro_batch_size))
+        return StepMetrics(loss, parts_by_name, batch.sequences, batch.real_tokens, norm_before)
 
     def _loss(self, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
         """Share of a micro-batch in the loss of the update, and in its parts, in the order of LOSS_PARTS."""
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
+        with torch.autocast(self._device.place_of.type, dtype=torch.bfloat16, enabled=self._bf16):
             if self._head == "pretraining":
                 outputs = self._model(flat.tokens, flat.labels["masked_index"], flat.starts)
             else:
@@ -98,8 +153,10 @@ class TorchRuntime:
         return answer_loss(logits, flat, counts)
 
     def _clip(self) -> Tensor:
-        """Norm of all gradients before clipping, which it does."""
-        return torch.tensor(clip_gradients(list(self._model.parameters()), self._max_norm))
+        """Add up the gradients of all processes and clip them; their norm before."""
+        parameters: List[Tensor] = [p for p in self._model.parameters() if p.grad is not None]
+        self._instances.add([p.grad for p in parameters if p.grad is not None])
+        return self._device.clip(parameters, self._max_norm)
 
     def _update(self, learning_rate: float) -> None:
         assert self._optimizer is not None
@@ -110,67 +167,66 @@ class TorchRuntime:
     def predict(self, batch: Batch) -> List[AnswerLogits]:
         """Start and end logits of every feature in the batch, dropout off."""
         self._model.eval()
-        flat = flatten(batch)
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
-            logits = self._model(flat.tokens).float().numpy()
+        if isinstance(batch, PreparedBatch) and self._optimizer is None:
+            (flat,) = batch.micro_batches
+        else:
+            flat = self._device.place(flatten(batch))
+        autocast = torch.autocast(self._device.place_of.type, dtype=torch.bfloat16, enabled=self._bf16)
+        with torch.no_grad(), autocast:
+            logits = self._model(flat.tokens).float().cpu().numpy()
         starts = split_sequences(np.ascontiguousarray(logits[:, 0]), flat.lengths)
         ends = split_sequences(np.ascontiguousarray(logits[:, 1]), flat.lengths)
         return [AnswerLogits(int(i), start, end) for i, start, end in zip(flat.feature_ids, starts, ends)]
 
     def state_dict(self) -> Dict[str, Tensor]:
-        """Weights by Hugging Face name."""
-        return {name: x.detach().clone() for name, x in self._model.state_dict().items()}
+        """Weights by Hugging Face name, on the host."""
+        return {name: x.detach().to("cpu", copy=True) for name, x in self._model.state_dict().items()}
 
     def load_state_dict(self, state: Dict[str, Tensor]) -> None:
         """Set the weights; every name must be there."""
         self._model.load_state_dict(state)
 
     def optimizer_state(self) -> Dict[str, Tensor]:
-        """Moments and step counts: '<parameter>/exp_avg' and so on."""
-        return {} if self._optimizer is None else optimizer_tensors(self._optimizer, self._model)
+        """Moments and step counts, on the host: '<parameter>/exp_avg' and so on."""
+        if self._optimizer is None:
+            return {}
+        return {name: x.cpu() for name, x in optimizer_tensors(self._optimizer, self._model).items()}
 
     def load_optimizer_state(self, state: Dict[str, Tensor]) -> None:
         """Set what optimizer_state gave."""
-        if self._optimizer is not None:
-            load_optimizer_tensors(self._optimizer, self._model, state)
+        if self._optimizer is None:
+            return
+        # As torch's own optimizers: the step count stays on the host unless the fused kernels read it.
+        fused = any(group.get("fused") for group in self._optimizer.param_groups)
+        there = {
+            name: x if name.endswith("/step") and not fused else x.to(self._device.place_of)
+            for name, x in state.items()
+        }
+        load_optimizer_tensors(self._optimizer, self._model, there)
 
     def rng_state(self) -> Dict[str, Tensor]:
-        """torch's CPU generator: dropout draws from it."""
-        return {"torch": torch.get_rng_state()}
+        """The generators of all processes: dropout draws from them."""
+        return self._instances.gather(self._device.rng_state())
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
         """Set what rng_state gave."""
-        torch.set_rng_state(state["torch"])
+        self._device.load_rng_state(self._instances.own(state))
 
     def versions(self) -> Dict[str, str]:
-        """None but torch's."""
-        return {}
+        """CUDA and GPU; none but torch's on a CPU."""
+        return self._device.versions()
+
+    def peak_device_memory_mb(self) -> Optional[float]:
+        """Peak memory of tensors on the GPU, MB of 2**20 bytes; None on a CPU."""
+        return self._device.peak_memory_mb()
 
     def close(self) -> None:
-        """Nothing to let go of on a CPU."""
+        """Let go of the other processes."""
+        self._instances.leave()
 
 
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Set[str]:
-    """Instruction sets of the CPU as Linux names them; empty elsewhere."""
-    if not cpuinfo.is_file():
-        return set()
-    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()
-
-
-def choose_precision(requested: str, runtime: str) -> Choice:
-    """fp32 and bf16 as asked; auto takes bf16 where the CPU is fast at it.
-
-    Raises:
-        ConfigError: fp16, which CPUs do not compute at speed.
-    """
-    if requested == "fp16":
-        raise ConfigError(f"the {runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
-    if requested != "auto":
-        return Choice(requested, "as asked")
-    fast = [flag for flag in FAST_BF16 if flag in cpu_flags()]
-    if fast:
-        return Choice("bf16", f"auto: this CPU has {' and '.join(fast)}")
-    return Choice("fp32", f"auto: this CPU has none of {', '.join(FAST_BF16)}, bf16 would be slower")
+def _seed_of(seed: int, index: int) -> int:
+    """Of dropout in one process: the job's own in the first, unlike those of other jobs in the others."""
+    if index == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "little")

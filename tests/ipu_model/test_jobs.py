@@ -243,7 +243,7 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
 @pytest.mark.parametrize(
     ("changes", "type_", "message"),
     [
-        ({"runtime": "cuda"}, "ConfigError", "comes with a later version"),
+        ({"geometry": BatchGeometry(12, 4, replication_factor=2)}, "ConfigError", "the number of processes is 1"),
         ({"precision": "fp16"}, "ConfigError", "fp32, bf16 or auto"),
         ({"head": "question_answering"}, "ConfigError", "a pretrain job has the head pretraining"),
         ({"log_every_updates": 0}, "ConfigError", "log_every_updates"),

@@ -16,8 +16,9 @@ from ipu_model.errors import ConfigError
 from ipu_model.flat import flatten
 from ipu_model.job import OptimizerConfig
 from ipu_model.modeling import Tokens, build_model, initialise
-from ipu_model.runtime import choose_runtime
-from ipu_model.runtime.torch_device import TorchRuntime, choose_precision, cpu_flags
+from ipu_model.runtime import choose_precision, choose_runtime
+from ipu_model.runtime.cpu import cpu_flags
+from ipu_model.runtime.torch_device import TorchRuntime
 
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
 LEARN = OptimizerConfig(learning_rate=1e-2, max_grad_norm=1.0)
@@ -124,16 +125,19 @@ def test_auto_takes_bf16_where_the_cpu_has_it_and_says_why(tmp_path: Path, monke
     cpuinfo.write_text("processor : 0\nflags : fpu avx2 avx512_bf16\nprocessor : 1\nflags : fpu\n")
     assert cpu_flags(cpuinfo) == {"fpu", "avx2", "avx512_bf16"}
     assert cpu_flags(tmp_path / "absent") == set()
-    monkeypatch.setattr("ipu_model.runtime.torch_device.cpu_flags", lambda: {"avx512_bf16"})
+    monkeypatch.setattr("ipu_model.runtime.cpu.cpu_flags", lambda: {"avx512_bf16"})
     fast = choose_precision("auto", "cpu")
     assert (fast.value, fast.reason) == ("bf16", "auto: this CPU has avx512_bf16")
-    monkeypatch.setattr("ipu_model.runtime.torch_device.cpu_flags", set)
+    monkeypatch.setattr("ipu_model.runtime.cpu.cpu_flags", set)
     assert choose_precision("auto", "cpu").value == "fp32"
     assert choose_precision("bf16", "cpu").value == "bf16"
 
 
-def test_auto_takes_the_cpu_where_poptorch_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_takes_the_cpu_where_there_is_no_other_device_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     monkeypatch.delenv("POPLAR_SDK_ENABLED", raising=False)
-    assert choose_runtime("auto").value == "cpu"
-    assert choose_runtime("auto").reason == "auto: no poptorch in this Python"
+    monkeypatch.setattr("ipu_model.runtime.cuda.find_gpu", lambda: (False, "no GPU"))
+    chosen = choose_runtime("auto")
+    assert (chosen.value, chosen.reason) == ("cpu", "auto: no poptorch in this Python; no GPU")
+    monkeypatch.setattr("ipu_model.runtime.cuda.find_gpu", lambda: (True, "a GPU"))
+    assert choose_runtime("auto").value == "cuda"

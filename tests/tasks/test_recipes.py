@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.ipu.instances import Instances
+from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.job import Job, ModelConfig
 from ipu_model.rows import Manifest
@@ -50,7 +50,7 @@ def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
     def say(text: str) -> None:
         assert "ipu_config" not in text, text
 
-    return plan_ipu(job, model, factor, True, Instances(), say)
+    return plan_ipu(job, model, factor, True, PopRunInstances(), say)
 
 
 def layers_of(plan: IpuPlan) -> tuple[int, ...]:

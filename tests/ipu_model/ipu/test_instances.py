@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.instances import Instances, current
+from ipu_model.instances import Instances, current
+from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.process import StopRequest
 
 DOUBLE = Path(__file__).resolve().parents[1] / "popdist_double"
@@ -27,11 +28,13 @@ def poprun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(DOUBLE))
     before = set(sys.modules)
 
-    def start(index: int, count: int) -> Instances:
+    def start(index: int, count: int) -> PopRunInstances:
         settings = {"NUM_TOTAL_REPLICAS": 2 * count, "NUM_LOCAL_REPLICAS": 2, "REPLICA_INDEX_OFFSET": 2 * index}
         for name, value in {**settings, "NUM_IPUS_PER_REPLICA": 4}.items():
             monkeypatch.setenv(f"POPDIST_{name}", str(value))
-        return current(os.environ)
+        found = current(os.environ)
+        assert isinstance(found, PopRunInstances)
+        return found
 
     yield start
     for name in set(sys.modules) - before:
@@ -43,7 +46,7 @@ def test_without_poprun_a_process_is_alone_and_everything_is_its_own() -> None:
     alone = current({}, importer=importlib.import_module)
     assert alone == Instances(index=0, count=1)
     assert alone.is_writer
-    assert alone.replicas(4) == 4
+    assert PopRunInstances().replicas(4) == 4
     assert alone.share(48) == slice(0, 48)
     assert alone.mean({"loss": 2.0}) == {"loss": 2.0}
     assert alone.own_folder("run") == "run"
@@ -103,7 +106,7 @@ def test_popdist_makes_the_options_and_owns_their_replication(poprun: Any) -> No
 
 def test_without_popdist_the_options_are_poptorchs_own() -> None:
     poptorch = importlib.import_module("poptorch")
-    options, owns_replication = Instances().make_options(poptorch, 4)
+    options, owns_replication = PopRunInstances().make_options(poptorch, 4)
     assert type(options) is poptorch.Options
     assert not owns_replication
 

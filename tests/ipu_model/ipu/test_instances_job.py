@@ -20,7 +20,7 @@ from tiny_jobs import finish, run_here, start_job
 
 from ipu_model.data import Batch, RowFolder, UpdateRows
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.instances import Instances
+from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.job import Job, ScheduleConfig
 from ipu_model.losses import LOSS_PARTS, label_counts
 from ipu_model.process import StopRequest
@@ -44,8 +44,8 @@ class Collectives:
 
     def allreduce(self, tensor: torch.Tensor, *, name: str, op: object) -> torch.Tensor:
         assert op is self.Average
-        if name == "podium.any":
-            return tensor  # nobody was told to stop
+        if name in ("podium.any", "podium.first_step"):
+            return tensor  # nobody was told to stop; both begin at the first update
         assert name == "podium.mean"
         self.given.append(tensor)
         return tensor if self._other is None else (tensor + self._other[len(self.given) - 1]) / 2
@@ -73,7 +73,7 @@ def inputs(monkeypatch: pytest.MonkeyPatch, poptorch: Any) -> List[Tuple[torch.T
     return seen
 
 
-def run_instance(job: Job, instance: Instances) -> List[Dict[str, Any]]:
+def run_instance(job: Job, instance: PopRunInstances) -> List[Dict[str, Any]]:
     """Run one instance as `python -m ipu_model` does; its events."""
     events: List[Dict[str, Any]] = []
     own = dataclasses.replace(job, run_folder=instance.own_folder(job.run_folder))
@@ -82,7 +82,7 @@ def run_instance(job: Job, instance: Instances) -> List[Dict[str, Any]]:
 
 
 def test_two_instances_share_the_rows_of_every_update_and_one_writes(
-    job: Job, tmp_path: Path, poprun: Callable[[int, int], Instances], inputs: List[Any],
+    job: Job, tmp_path: Path, poprun: Callable[[int, int], PopRunInstances], inputs: List[Any],
     record: Callable[[], List[Dict[str, Any]]],
 ) -> None:  # fmt: skip
     second = Collectives()
@@ -107,7 +107,7 @@ def test_two_instances_share_the_rows_of_every_update_and_one_writes(
     np.testing.assert_allclose(history(job)[0], expected[0], rtol=0, atol=1e-5)
 
 
-def start_one(poprun: Callable[[int, int], Instances], index: int) -> Instances:
+def start_one(poprun: Callable[[int, int], PopRunInstances], index: int) -> PopRunInstances:
     """Instance `index` of 2; the modules of PopRun are those of a fresh process."""
     for name in ("popdist", "horovod.torch"):
         module: Any = sys.modules.get(name)
@@ -142,7 +142,7 @@ def check_history(job: Job, first: Collectives, second: Collectives) -> None:
     assert abs(float(first.given[0][0] - second.given[0][0])) > 1e-3  # they did see other rows
 
 
-def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Callable[[int, int], Instances]) -> None:
+def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Callable[[int, int], PopRunInstances]) -> None:
     rows = rows_of(tmp_path / "rows", "question_answering", 9)
     job = ipu_job(tmp_path, "predict", rows, replicas=4, init_checkpoint=model_folder(tmp_path / "model", rows))
     with pytest.raises(ConfigError, match=r"a predict job runs as one process: start it without poprun"):

@@ -11,7 +11,7 @@ import torch
 from tiny_jobs import TINY, make_columns
 
 from ipu_model.data import Batch
-from ipu_model.ipu.instances import Instances
+from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
 from ipu_model.losses import LOSS_PARTS
@@ -88,7 +88,7 @@ def ipu_runtime(
 ) -> IpuRuntime:  # fmt: skip
     """The runtime of a job whose global batch counts rows; by default with the model of make_model."""
     lines = said if said is not None else []
-    plan = plan_ipu(job, config, 1.0, job.precision == "fp16", Instances(), lines.append)
+    plan = plan_ipu(job, config, 1.0, job.precision == "fp16", PopRunInstances(), lines.append)
     Path(job.run_folder).mkdir(parents=True, exist_ok=True)
     return IpuRuntime(load_poptorch(), job, plan, model or make_model(job.head, config), config,
                       lambda event, **fields: lines.append(str(fields.get("text"))))  # fmt: skip

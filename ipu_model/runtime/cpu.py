@@ -1,0 +1,62 @@
+"""The CPU under a TorchRuntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Dict, List, Optional, Set
+
+import torch
+from torch import Tensor
+
+from ipu_model.flat import FlatBatch
+from ipu_model.optimizers import clip_gradients
+from ipu_model.plan import Choice
+
+FAST_BF16 = ("avx512_bf16", "amx_bf16")
+"""CPU flags that make bf16 matrix products about twice as fast as fp32; without them they are slower."""
+
+
+class CpuDevice:
+    """The device of a TorchRuntime that is the host itself (torch_device.Device says what each method is for).
+
+    There is nothing to copy. Making a batch ready takes 1% of an update at most (measured with
+    4096 tokens: 0.6 ms), and a thread for it would take a core from the update."""
+
+    place_of = torch.device("cpu")
+    reads_ahead = 0
+
+    def place(self, flat: FlatBatch) -> FlatBatch:
+        return flat
+
+    def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
+        return torch.tensor(clip_gradients(parameters, max_norm))
+
+    def rng_state(self) -> Dict[str, Tensor]:
+        return {"torch": torch.get_rng_state()}
+
+    def load_rng_state(self, state: Dict[str, Tensor]) -> None:
+        torch.set_rng_state(state["torch"])
+
+    def versions(self) -> Dict[str, str]:
+        return {}
+
+    def peak_memory_mb(self) -> Optional[float]:
+        return None
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Set[str]:
+    """Instruction sets of the CPU as Linux names them; empty elsewhere."""
+    if not cpuinfo.is_file():
+        return set()
+    for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        if line.startswith("flags"):
+            return set(line.partition(":")[2].split())
+    return set()
+
+
+def fastest_precision() -> Choice:
+    """bf16 where the CPU is fast at it."""
+    fast = [flag for flag in FAST_BF16 if flag in cpu_flags()]
+    if fast:
+        return Choice("bf16", f"auto: this CPU has {' and '.join(fast)}")
+    return Choice("fp32", f"auto: this CPU has none of {', '.join(FAST_BF16)}, bf16 would be slower")

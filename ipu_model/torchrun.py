@@ -1,0 +1,139 @@
+"""Several processes that train one model on CPUs or GPUs, under torchrun.
+
+torchrun starts the same command N times and tells each process its place in variables of the environment, which
+torch.distributed reads (PyTorch, "torchrun (Elastic Launch)"). Every process holds all of the weights. Gradients are
+added up once per update, in buckets of fp32, after the last backward pass. DistributedDataParallel would overlap that
+with the backward pass, but it averages where the losses here are shares of one sum, it owns the gradients of one
+set of weights (there may be copies of lower precision), and an update of many micro-batches leaves little to hide.
+
+Control (stopping, generators) goes over gloo between the hosts, so that no GPU waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional
+
+from ipu_model.errors import ConfigError, InstanceLost
+from ipu_model.instances import Instances
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+TIMEOUT = datetime.timedelta(minutes=10)
+"""How long one process waits for the others. They part only while one of them writes a checkpoint or compiles."""
+BUCKET_NUMBERS = 8 << 20
+"""Gradients that travel together (32 MiB): as few messages as pay, while the buffer stays small beside the model."""
+BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
+
+
+class TorchrunInstances(Instances):
+    """Processes that torchrun started."""
+
+    def join(self, device: str) -> None:
+        """Find the other processes.
+
+        Raises:
+            ConfigError: this torch cannot.
+            InstanceLost: they did not come.
+        """
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            raise ConfigError("this build of torch has no torch.distributed: start the job without torchrun")
+        with _together():
+            dist.init_process_group(BACKENDS[device], rank=self.index, world_size=self.count, timeout=TIMEOUT)
+
+    def add(self, tensors: List[Tensor]) -> None:
+        """Put into every tensor its sum over the processes: the same bits in each."""
+        import torch
+        import torch.distributed as dist
+
+        under_way = []
+        for bucket in buckets([tensor.numel() for tensor in tensors], BUCKET_NUMBERS):
+            parts = [tensors[i].reshape(-1) for i in bucket]
+            wide = torch.float64 if parts[0].dtype == torch.float64 else torch.float32
+            joined = torch.cat([part.to(wide) for part in parts])
+            with _together():
+                under_way.append((bucket, joined, dist.all_reduce(joined, async_op=True)))
+        for bucket, joined, work in under_way:
+            with _together():
+                work.wait()
+            for i, total in zip(bucket, joined.split([tensors[i].numel() for i in bucket])):
+                tensors[i].copy_(total.view_as(tensors[i]))
+
+    def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
+        """What all processes gave, by name; each must give the same names and sizes, on the host."""
+        import torch
+        import torch.distributed as dist
+
+        gathered = {}
+        for name in sorted(state):
+            found = [torch.empty_like(state[name]) for _ in range(self.count)]
+            with _together():
+                dist.all_gather(found, state[name])
+            gathered.update({name if i == 0 else f"{name}@{i}": x for i, x in enumerate(found)})
+        return gathered
+
+    def leave(self) -> None:
+        """Close the connections; the others may have ended before."""
+        import torch.distributed as dist
+
+        if dist.is_available() and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _means(self, values: List[float], purpose: str) -> List[float]:
+        import torch
+
+        total = torch.tensor(values, dtype=torch.float64)
+        self.add([total])
+        return [float(x) / self.count for x in total]
+
+
+def under_torchrun(environ: Mapping[str, str]) -> Optional[TorchrunInstances]:
+    """This process's place among those of torchrun; None without it, and for one process, which needs no other.
+
+    Raises:
+        ConfigError: the variables do not make a place.
+    """
+    if "RANK" not in environ or "WORLD_SIZE" not in environ:
+        return None
+    missing = [name for name in ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT") if not environ.get(name)]
+    if missing:
+        raise ConfigError(
+            f"RANK and WORLD_SIZE are set, but not {', '.join(missing)}: start the job with torchrun, which sets "
+            "all of them, or unset these two to train with one process"
+        )
+    try:
+        index, count, local = (int(environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    except ValueError as error:
+        raise ConfigError(f"RANK, WORLD_SIZE and LOCAL_RANK must be whole numbers ({error})") from None
+    if not 0 <= index < count:
+        raise ConfigError(f"RANK={index} must be at least 0 and below WORLD_SIZE={count}")
+    return TorchrunInstances(index, count, local) if count > 1 else None
+
+
+def buckets(sizes: List[int], most: int) -> List[List[int]]:
+    """Cut a list of tensors into runs of at most `most` numbers; a larger tensor is a run of its own.
+
+    buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
+    """
+    runs: List[List[int]] = []
+    held = 0
+    for i, size in enumerate(sizes):
+        if not runs or held + size > most:
+            runs.append([])
+            held = 0
+        runs[-1].append(i)
+        held += size
+    return runs
+
+
+@contextlib.contextmanager
+def _together() -> Iterator[None]:
+    """torch.distributed says in many words and types that another process is gone: RuntimeErrors all of them."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise InstanceLost(str(error)) from error
