@@ -6,11 +6,12 @@ import argparse
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-from bench.cases import Case, make_cases
-from bench.data import make_data
+from bench.cases import CASES, Case, make_cases
+from bench.data import Data, make_data
 from bench.host import host_facts, load_average
 from bench.report import as_json, bar_rows, markdown_table, rate_rows, text_table
 from bench.results import Results
@@ -36,22 +37,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def choose(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
-    """The cases that were asked for, at the size asked for.
+def choose(data: Data, options: argparse.Namespace) -> list[Case]:
+    """The cases that were asked for, at the size asked for; their rows are made now.
 
     Raises:
         ParamsError: no such case.
     """
-    names = [case.name for case in cases]
     for name in options.only:
-        if name not in names:
-            raise ParamsError(f"--only {name}: no such case{nearest(name, names)}")
-    chosen = [case for case in cases if not options.only or case.name in options.only]
-    changes: dict[str, object] = {"rounds": 2, "threads": (1,)} if options.quick else {}
-    for name in ("rounds", "updates"):
-        if getattr(options, name) is not None:
-            changes[name] = getattr(options, name)
-    chosen = [dataclasses.replace(case, **changes) for case in chosen]  # type: ignore[arg-type]
+        if name not in CASES:
+            raise ParamsError(f"--only {name}: no such case{nearest(name, list(CASES))}")
+    chosen = [resized(case, options) for case in make_cases(data, options.only or list(CASES))]
     if not options.variant:
         return chosen
     return [
@@ -60,27 +55,61 @@ def choose(cases: Sequence[Case], options: argparse.Namespace) -> list[Case]:
     ]
 
 
+def resized(case: Case, options: argparse.Namespace) -> Case:
+    """The case with the rounds, updates and threads of the command line."""
+    if options.quick:
+        case = dataclasses.replace(case, rounds=min(2, case.rounds), threads=case.threads[:1], seconds=case.seconds / 4)
+    if options.rounds is not None:
+        case = dataclasses.replace(case, rounds=options.rounds, seconds=case.seconds * options.rounds / case.rounds)
+    return case if options.updates is None else dataclasses.replace(case, updates=options.updates)
+
+
 def main() -> None:
     arguments = sys.argv[1:]
     options = parse(arguments)
-    say = print
+    facts: dict[str, Any] = {**host_facts(arguments), "load_at_start": load_average()}
+    print(f"bench: {facts['cpu']}, {facts['cores']} cores, load {facts['load_at_start']}")
     data = make_data(options.data, options.vocabulary)
-    facts = {**host_facts(arguments), "data": data.source, "load_at_start": load_average()}
-    say(f"bench: {facts['cpu']}, {facts['cores']} cores, load {facts['load_at_start']}; data: {data.source}")
-    results, started, interrupted = Results(), time.monotonic(), False
-    try:
-        for case in choose(make_cases(data.rows), options):
-            for threads in case.threads:
-                say(f"{case.name}: {case.title}, {len(case.variants)} configurations, {threads} threads")
-                run_case(case, threads, results, say)
-                write_reports(options.output, results, facts)
-    except KeyboardInterrupt:
-        say("interrupted: what was finished is kept")
-        interrupted = True
-    facts.update(load_at_end=load_average(), seconds=round(time.monotonic() - started), interrupted=interrupted)
+    facts["data"] = data.source
+    print(f"bench: data: {data.source}")
+    results, started = Results(), time.monotonic()
+    facts["interrupted"] = not measure(
+        choose(data, options), results, lambda: write_reports(options.output, results, facts)
+    )
+    facts.update(load_at_end=load_average(), seconds=round(time.monotonic() - started))
     write_reports(options.output, results, facts)
-    say("\n" + text_table(rate_rows(results)) + "\n\n" + text_table(bar_rows(results)))
-    say(f"\nwritten to {options.output} in {facts['seconds']} s, load {facts['load_at_end']}")
+    from bench.plots import write_plots
+
+    write_plots(results, options.output)
+    print("\n" + text_table(rate_rows(results)) + "\n\n" + text_table(bar_rows(results)))
+    print(f"\nwritten to {options.output} in {facts['seconds']} s, load {facts['load_at_end']}")
+
+
+def measure(cases: list[Case], results: Results, save: Callable[[], None]) -> bool:
+    """Run the cases, saving after each; False when Ctrl-C ended it early."""
+    passes = [(case, threads) for case in cases for threads in case.threads]
+    left = sum(case.seconds / len(case.threads) for case, _ in passes)
+    expected = spent = 0.0
+    try:
+        for number, (case, threads) in enumerate(passes):
+            pace = spent / expected if expected else 1.0  # of this host, beside the one the seconds are from
+            print(f"[{number + 1}/{len(passes)}] {case.name}, threads {threads}: {case.title}; "
+                  f"all that is left: about {left * pace / 60:.0f} min", flush=True)  # fmt: skip
+            started = time.monotonic()
+            run_case(case, threads, results, say)
+            save()
+            spent += time.monotonic() - started
+            expected += case.seconds / len(case.threads)
+            left -= case.seconds / len(case.threads)
+    except KeyboardInterrupt:
+        print("interrupted: what was finished is kept")
+        return False
+    return True
+
+
+def say(text: str) -> None:
+    """A line of progress, at once."""
+    print(text, flush=True)
 
 
 def write_reports(folder: Path, results: Results, facts: dict[str, object]) -> None:

@@ -1,27 +1,22 @@
-"""What is measured: cases, and the configurations that are compared in each. To add one, add a line."""
+"""What is measured: cases, each over its own data."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.bars import OURS, OURS_FP32
-from bench.children import TUNED_MALLOC
+from bench import variants
+from bench.data import Data
 from bench.setup import Training
+from bench.variants import Variant
 
-
-@dataclass(frozen=True)
-class Variant:
-    """One configuration of a case."""
-
-    name: str
-    worker: str
-    """Of bench.child."""
-    settings: dict[str, Any] = field(default_factory=dict)
-    """ours: fields laid over the Job; peer: precision, padding, sampling."""
-    environment: dict[str, str] = field(default_factory=dict)
-    updates_factor: int = 1
-    """So many times the updates of a round; for samplers that need whole epochs."""
+LENGTHS = (64, 128, 256, 384, 512)
+"""Tokens of a row, of the plot of cost against length."""
+TOKENS_PER_UPDATE = 4096
+"""The same for all of them."""
+SHARES = (0.25, 1, 4, 16)
+"""Sizes of the corpus, of the plot of cost against it."""
 
 
 @dataclass(frozen=True)
@@ -32,19 +27,23 @@ class Case:
     title: str
     unit: str
     variants: tuple[Variant, ...]
-    training: Training
+    inputs: dict[str, Any]
+    """For the worker; plain data."""
     updates: int
     """Of one round."""
     rounds: int
+    seconds: float
+    """Both passes take about so long on 2 cores of a Xeon; for the time that is left, nothing else."""
     warmup: int = 2
     threads: tuple[int, ...] = (1, 2)
 
     def spec(self, variant: Variant, threads: int) -> dict[str, Any]:
         """What bench.child needs to know."""
         return {
+            **self.inputs,
+            **variant.inputs,
             "worker": variant.worker,
             "threads": threads,
-            "training": asdict(self.training),
             "settings": variant.settings,
             "updates": self.updates * variant.updates_factor,
             "rounds": self.rounds,
@@ -52,40 +51,116 @@ class Case:
         }
 
 
-PRETRAIN_TINY = (
-    Variant(OURS, "ours", {"precision": "auto"}),
-    Variant(OURS_FP32, "ours", {"precision": "fp32"}),
-    Variant("hf fp32", "peer", {"precision": "fp32"}),
-    Variant("hf fp32 malloc", "peer", {"precision": "fp32"}, TUNED_MALLOC),
-    Variant("hf bf16", "peer", {"precision": "bf16"}),
-    Variant("hf bf16 malloc", "peer", {"precision": "bf16"}, TUNED_MALLOC),
-)
-PRETRAIN_BASE = (
-    Variant(OURS, "ours", {"precision": "auto"}),
-    Variant("hf bf16", "peer", {"precision": "bf16"}),
-    Variant("hf bf16 malloc", "peer", {"precision": "bf16"}, TUNED_MALLOC),
-)
-GROUPED = {"padding": "longest", "sampling": "group_by_length"}
-SQUAD_TINY = (
-    Variant(OURS, "ours", {"precision": "auto"}),
-    Variant(OURS_FP32, "ours", {"precision": "fp32"}),
-    Variant("hf max fp32", "peer", {"precision": "fp32"}),
-    Variant("hf max bf16", "peer", {"precision": "bf16"}),
-    Variant("hf longest fp32", "peer", {"precision": "fp32", "padding": "longest"}),
-    Variant("hf grouped fp32", "peer", {"precision": "fp32", **GROUPED}, updates_factor=5),
-    Variant("hf grouped bf16", "peer", {"precision": "bf16", **GROUPED}, updates_factor=5),
-    Variant("hf grouped bf16 malloc", "peer", {"precision": "bf16", **GROUPED}, TUNED_MALLOC, updates_factor=5),
-)
-REAL_TOKENS = "real tokens"
+def _trained(task: str, size: str, rows: object, sequences: int) -> dict[str, Any]:
+    return {"training": asdict(Training(task, size, str(rows), sequences))}
 
 
-def make_cases(rows: dict[str, str]) -> tuple[Case, ...]:
-    """All cases over the row folders `rows` (name -> path: phase1, squad-train, squad-dev)."""
-    tiny = Training("pretrain", "tiny", rows["phase1"], 32)
-    return (
-        Case("pretrain-tiny", "pre-training, tiny, 32 x 128", REAL_TOKENS, PRETRAIN_TINY, tiny, updates=4, rounds=5),
-        Case("pretrain-base", "pre-training, base, 8 x 128", REAL_TOKENS, PRETRAIN_BASE,
-             replace(tiny, size="base", sequences=8), updates=2, rounds=5),
-        Case("squad-tiny", "SQuAD, tiny, 16 x 384", REAL_TOKENS, SQUAD_TINY,
-             Training("squad", "tiny", rows["squad-train"], 16), updates=10, rounds=5),
+def _pretrain_tiny(data: Data) -> Case:
+    inputs = _trained("pretrain", "tiny", data.pretrain_rows(), 32)
+    return Case("pretrain-tiny", "pre-training, 2 layers of 128, 32 sequences of 128", "real tokens",
+                variants.PRETRAIN_TINY, inputs, updates=4, rounds=5, seconds=200)  # fmt: skip
+
+
+def _pretrain_base(data: Data) -> Case:
+    inputs = _trained("pretrain", "base", data.pretrain_rows(), 8)
+    return Case("pretrain-base", "pre-training, 12 layers of 768, 8 sequences of 128", "real tokens",
+                variants.PRETRAIN_BASE, inputs, updates=2, rounds=5, seconds=150, warmup=1)  # fmt: skip
+
+
+def _squad_tiny(data: Data) -> Case:
+    inputs = _trained("squad", "tiny", data.squad_rows("train"), 16)
+    return Case("squad-tiny", "SQuAD, 2 layers of 128, 16 features of 384", "real tokens",
+                variants.SQUAD_TINY, inputs, updates=10, rounds=5, seconds=250)  # fmt: skip
+
+
+def _utilisation(data: Data) -> Case:
+    inputs = _trained("pretrain", "base", data.pretrain_rows(), 32)
+    return Case("utilisation", "base-size step beside the matrix peak, 32 sequences of 128", "real tokens",
+                variants.UTILISATION, inputs, updates=1, rounds=5, seconds=100, warmup=1, threads=(2,))  # fmt: skip
+
+
+def _lamb(data: Data) -> Case:
+    return Case("lamb-base", "LAMB step, 12 layers of 768", "steps", variants.LAMB, {"size": "base"},
+                updates=5, rounds=5, seconds=60)  # fmt: skip
+
+
+def _adamw(data: Data) -> Case:
+    return Case("adamw-base", "AdamW step, 12 layers of 768", "steps", variants.ADAMW, {"size": "base"},
+                updates=5, rounds=5, seconds=40)  # fmt: skip
+
+
+def _predict(data: Data) -> Case:
+    inputs = _trained("squad", "tiny", data.squad_rows("dev"), 32)
+    return Case("predict-tiny", "SQuAD prediction, 2 layers of 128", "features", variants.PREDICT, inputs,
+                updates=1, rounds=3, seconds=120, warmup=1)  # fmt: skip
+
+
+def _questions(data: Data) -> Case:
+    inputs = {"stages": data.stages, "questions": str(data.questions("train")), "tokenizer": str(data.tokenizer)}
+    return Case("prepare-squad", "questions to features of 384 with stride 128", "questions", variants.QUESTIONS,
+                inputs, updates=1, rounds=3, seconds=120, warmup=0)  # fmt: skip
+
+
+def _pretraining_rows(data: Data) -> Case:
+    inputs = {"stages": data.stages, "corpus": str(data.corpus), "tokenizer": str(data.tokenizer)}
+    return Case("prepare-pretraining", "text to pre-training rows of 128, five maskings", "real tokens",
+                variants.PRETRAINING_ROWS, inputs, updates=1, rounds=3, seconds=40, warmup=0)  # fmt: skip
+
+
+def _packing(data: Data) -> Case:
+    inputs = _trained("squad", "tiny", data.squad_rows("train"), 16)
+    return Case("packing", "lengths to rows of 384", "sequences", variants.PACKING, inputs,
+                updates=1, rounds=5, seconds=10, warmup=1, threads=(1,))  # fmt: skip
+
+
+def _at_length(length: int) -> Callable[[Data], Case]:
+    def build(data: Data) -> Case:
+        inputs = _trained("pretrain", "tiny", data.pretrain_rows(length), TOKENS_PER_UPDATE // length)
+        return Case(f"length-{length}", f"pre-training, 2 layers of 128, {TOKENS_PER_UPDATE // length} x {length}",
+                    "real tokens", variants.ACROSS_LENGTHS, inputs, updates=3, rounds=3, seconds=50,
+                    threads=(1,))  # fmt: skip
+
+    return build
+
+
+def _corpus_rows(data: Data) -> Case:
+    inputs = {"stages": data.stages, "tokenizer": str(data.tokenizer)}
+    sizes = tuple(
+        Variant(f"corpus x {share:g}", "pretraining-rows", inputs={"corpus": str(data.sized_corpus(share))})
+        for share in SHARES
+    )
+    return Case("corpus-rows", "text to pre-training rows, by size of the corpus", "real tokens", sizes, inputs,
+                updates=1, rounds=2, seconds=100, warmup=0, threads=(1,))  # fmt: skip
+
+
+def _corpus_training(data: Data) -> Case:
+    sizes = tuple(
+        Variant(f"corpus x {share:g}", "ours", variants.AUTO,
+                inputs=_trained("pretrain", "tiny", data.pretrain_rows(corpus=data.sized_corpus(share)), 32))
+        for share in SHARES
     )  # fmt: skip
+    return Case("corpus-training", "pre-training, 2 layers of 128, by size of the corpus", "real tokens", sizes, {},
+                updates=8, rounds=3, seconds=40, threads=(1,))  # fmt: skip
+
+
+CASES: dict[str, Callable[[Data], Case]] = {
+    "pretrain-tiny": _pretrain_tiny,
+    "squad-tiny": _squad_tiny,
+    "pretrain-base": _pretrain_base,
+    "utilisation": _utilisation,
+    "lamb-base": _lamb,
+    "adamw-base": _adamw,
+    "predict-tiny": _predict,
+    "prepare-squad": _questions,
+    "prepare-pretraining": _pretraining_rows,
+    "packing": _packing,
+    **{f"length-{length}": _at_length(length) for length in LENGTHS},
+    "corpus-rows": _corpus_rows,
+    "corpus-training": _corpus_training,
+}
+"""Name -> what builds it; in the order in which they are measured."""
+
+
+def make_cases(data: Data, names: Sequence[str]) -> list[Case]:
+    """The cases of these names; the rows they need are made now."""
+    return [build(data) for name, build in CASES.items() if name in names]

@@ -20,6 +20,14 @@ Worker = Callable[[dict[str, Any], Session], None]
 WORKERS = {
     "ours": "bench.ours:train",
     "peer": "bench.peer:train",
+    "gemm": "bench.gemm:measure",
+    "optimizer": "bench.optimizers:step",
+    "predict-ours": "bench.predict:ours",
+    "predict-peer": "bench.predict:peer",
+    "questions-ours": "bench.prepare:questions_ours",
+    "questions-peer": "bench.prepare:questions_peer",
+    "pretraining-rows": "bench.prepare:pretraining_ours",
+    "packing": "bench.prepare:packing_ours",
 }
 """What a spec may ask for -> module:function(spec, session)."""
 

@@ -20,7 +20,7 @@ TUNED_MALLOC = {
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
 """What ipu_model.host.keep_freed_memory sets from inside, for a program that does not: glibc reads it at start."""
-THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "PODIUM_WORKERS")
 TAIL_LINES = 12
 PATIENCE_SECONDS = 900.0
 """A round, or a start with compiling, takes less even on a host that does other work too."""

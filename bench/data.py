@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.generated import write_generated
 from bench.setup import VOCABULARY
 from tasks import artifacts
 from tasks.corpus import make_corpus
@@ -31,53 +35,99 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Data:
-    """Made row folders, and where they come from."""
+    """Corpus, questions, tokenizer and rows in one folder, and where they come from."""
 
     folder: Path
+    stages: tuple[str, ...]
+    """section.key=value laid over params.yaml."""
     source: str
     """For people."""
 
     @property
-    def rows(self) -> dict[str, str]:
-        """Name -> row folder."""
-        return {name: str(self.folder / "rows" / name) for name in ("phase1", "squad-train", "squad-dev")}
+    def corpus(self) -> Path:
+        """Folder of the corpus stage."""
+        return self.folder / "corpus"
+
+    @property
+    def tokenizer(self) -> Path:
+        """Folder of the tokenizer stage."""
+        return self.folder / "tokenizer"
+
+    def questions(self, split: str) -> Path:
+        """Parquet file of a split."""
+        return self.folder / "questions" / f"{split}.parquet"
+
+    def pretrain_rows(self, row_length: int = 128, corpus: Path | None = None) -> Path:
+        """Rows of this length over the corpus (or another one), made when first asked for."""
+        corpus = corpus or self.corpus
+        folder = self.folder / "rows" / f"{corpus.name}-{row_length}"
+        if not folder.exists():
+            stages = (*self.stages, f"pretrain_rows.phase1.row_length={row_length}")
+            write_pretrain_rows(params_for(stages).pretrain_rows, "phase1", corpus, self.tokenizer, folder)
+        return folder
+
+    def squad_rows(self, split: str) -> Path:
+        """Rows of train or dev, made when first asked for."""
+        folder = self.folder / "rows" / f"squad-{split}"
+        if not folder.exists():
+            params = params_for(self.stages).squad_rows
+            write_squad_rows(params, split, self.questions(split), self.tokenizer, folder)
+        return folder
+
+    def sized_corpus(self, share: float) -> Path:
+        """The first `share` of the documents, or, above 1, all of them so many times; made when first asked for."""
+        folder = self.folder / f"corpus-{share:g}"
+        if not folder.exists():
+            whole = pa.concat_tables(pq.read_table(path) for path in sorted(self.corpus.glob("*.parquet")))
+            parts = [whole] * int(share) if share >= 1 else [whole.slice(0, max(1, round(share * whole.num_rows)))]
+            with artifacts.new_folder(folder) as partial:
+                pq.write_table(pa.concat_tables(parts), partial / "part-00000.parquet", row_group_size=1024)
+        return folder
+
+
+def params_for(stages: tuple[str, ...] | list[str]) -> Params:
+    """params.yaml with `stages` laid over it."""
+    return check(resolve(read_yaml(artifacts.PARAMS), None, stages))
 
 
 def make_data(given: Path | None, vocabulary: Path | None) -> Data:
-    """Rows of the texts and questions under `given`, made once and kept for the next run.
+    """Corpus, questions and tokenizer from the files under `given`, made once and kept for the next run.
 
     Args:
-        given: Folder with wikitext/ (text), squad/*train*.json, squad/*dev*.json and vocab/*.txt; None generates.
-        vocabulary: A vocab.txt; wins over that of `given`.
+        given: Folder with corpus/ or wikitext/ (text), squad/*train*.json, squad/*dev*.json and, where
+            `vocabulary` is not given, vocab/*.txt; None generates all but the vocabulary.
+        vocabulary: A vocab.txt; None with generated texts trains one on them.
 
     Raises:
         InputError: something is missing there.
     """
-    settings, source = _settings(given, vocabulary)
-    digest = hashlib.sha256(json.dumps([settings, _sizes(given)]).encode()).hexdigest()[:12]
-    folder = WORK / f"data-{digest}"
-    if not folder.exists():
-        with artifacts.new_folder(folder) as partial:
-            _write(check(resolve(read_yaml(artifacts.PARAMS), None, settings)), partial)
-    return Data(folder, source)
-
-
-def _settings(given: Path | None, vocabulary: Path | None) -> tuple[list[str], str]:
-    settings = list(SETTINGS)
-    source = "generated world (tasks/world.py)"
-    if given is not None:
-        train, dev = _only(given, "squad/*train*.json"), _only(given, "squad/*dev*.json")
-        settings += ["corpus.source=files", f"corpus.path={given / 'wikitext'}", "questions.source=files",
-                     f"questions.train_path={train}", f"questions.dev_path={dev}"]  # fmt: skip
-        source = f"{given.name}: wikitext, {train.name}, {dev.name}"
+    source = "generated articles and questions"
+    if given is None:
+        given = WORK / "generated"
+        if not given.exists():
+            write_generated(given)
+    else:
+        source = f"{given.name}: text and {_only(given, 'squad/*train*.json').name}"
         vocabulary = vocabulary or _only(given, "vocab/*.txt")
-    if vocabulary is None:
-        return settings, f"{source}, vocabulary trained on it"
-    return [
-        *settings,
-        "tokenizer.source=file",
-        f"tokenizer.path={vocabulary}",
-    ], f"{source}, vocabulary {vocabulary.name}"
+    stages = _stages(given, vocabulary)
+    words = "a vocabulary trained on it" if vocabulary is None else f"vocabulary {vocabulary.name}"
+    digest = hashlib.sha256(json.dumps([stages, _sizes(given)]).encode()).hexdigest()[:12]
+    data = Data(WORK / f"data-{digest}", stages, f"{source}, {words}")
+    if not data.folder.exists():
+        with artifacts.new_folder(data.folder) as partial:
+            _write(params_for(stages), Data(partial, stages, ""))
+    return data
+
+
+def _stages(given: Path, vocabulary: Path | None) -> tuple[str, ...]:
+    text = given / ("corpus" if (given / "corpus").exists() else "wikitext")
+    files = (
+        "corpus.source=files", f"corpus.path={text}", "questions.source=files",
+        f"questions.train_path={_only(given, 'squad/*train*.json')}",
+        f"questions.dev_path={_only(given, 'squad/*dev*.json')}",
+    )  # fmt: skip
+    words = () if vocabulary is None else ("tokenizer.source=file", f"tokenizer.path={vocabulary}")
+    return (*SETTINGS, *files, *words)
 
 
 def _only(folder: Path, pattern: str) -> Path:
@@ -87,18 +137,12 @@ def _only(folder: Path, pattern: str) -> Path:
     return found[0]
 
 
-def _sizes(given: Path | None) -> list[Any]:
-    """So that other data under the same path are made into rows again."""
-    files = [] if given is None else sorted(path for path in given.rglob("*") if path.is_file())
-    return [(str(path), path.stat().st_size) for path in files]
+def _sizes(given: Path) -> list[Any]:
+    """So that other files under the same path are made into rows again."""
+    return [(str(path), path.stat().st_size) for path in sorted(given.rglob("*")) if path.is_file()]
 
 
-def _write(params: Params, folder: Path) -> None:
-    corpus, tokenizer, questions = folder / "corpus", folder / "tokenizer", folder / "questions"
-    make_corpus(params.corpus, corpus)
-    make_tokenizer(params.tokenizer, params.model.max_positions, corpus, tokenizer)
-    make_questions(params.questions, questions)
-    write_pretrain_rows(params.pretrain_rows, "phase1", corpus, tokenizer, folder / "rows" / "phase1")
-    for split in ("train", "dev"):
-        rows = folder / "rows" / f"squad-{split}"
-        write_squad_rows(params.squad_rows, split, questions / f"{split}.parquet", tokenizer, rows)
+def _write(params: Params, data: Data) -> None:
+    make_corpus(params.corpus, data.corpus)
+    make_tokenizer(params.tokenizer, params.model.max_positions, data.corpus, data.tokenizer)
+    make_questions(params.questions, data.questions("train").parent)

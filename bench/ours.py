@@ -6,15 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench.protocol import Session, Stopwatch
+from bench.flops import answering_flops, pretraining_flops
+from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
 from ipu_model.process import limit_spinning
 
 limit_spinning()  # as python -m ipu_model does, before torch is imported
 
+import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from ipu_model.data import RowFolder, UpdateRows  # noqa: E402
+from ipu_model.data import Batch, RowFolder, UpdateRows  # noqa: E402
 from ipu_model.host import keep_freed_memory  # noqa: E402
 from ipu_model.instances import Instances  # noqa: E402
 from ipu_model.job import BatchGeometry, Job, ScheduleConfig  # noqa: E402
@@ -26,33 +28,50 @@ from ipu_model.schedule import learning_rate  # noqa: E402
 
 def train(spec: dict[str, Any], session: Session) -> None:
     """Measure updates, reading of the rows included; units are real tokens."""
-    keep_freed_memory()
-    torch.set_num_threads(spec["threads"])
+    prepare_host(spec["threads"])
     training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)
     job = make_job(training, spec["updates"] * spec["rounds"] + spec["warmup"], spec["settings"])
     runtime, plan = start(job, rows)
     order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
     runtime.compile(rows.take(order(0)))
-    watch, step = Stopwatch(), 0
+    watch, reading, step = Stopwatch(), Stopwatch(), 0
 
-    def update() -> Any:
+    def update() -> Sample:
         nonlocal step
+        reading.start()
+        batch = rows.take(order(step))
+        read = reading.sample(len(batch.rows))
         rate = learning_rate(step, plan.updates, plan.warmup_updates, OPTIMIZER.learning_rate)
-        metrics = runtime.train_step(rows.take(order(step)), rate)
+        metrics = runtime.train_step(batch, rate)
         step += 1
-        return metrics
+        return watch.sample(
+            metrics.real_tokens, loss=metrics.loss, sequences=metrics.sequences, read_cpu=read.cpu,
+            flops=flops_of(training, batch),
+        )  # fmt: skip
 
     for _ in range(spec["warmup"]):
         update()
     while session.next_round(precision=plan.precision, rows_per_update=plan.rows_per_update):
-        samples = []
         watch.start()
-        for _ in range(spec["updates"]):
-            metrics = update()
-            samples.append(watch.sample(metrics.real_tokens, loss=metrics.loss, sequences=metrics.sequences))
-        session.report(samples)
+        session.report([update() for _ in range(spec["updates"])])
     runtime.close()
+
+
+def prepare_host(threads: int) -> None:
+    """What `python -m ipu_model` does to its process before a job."""
+    keep_freed_memory()
+    torch.set_num_threads(threads)
+
+
+def flops_of(training: Training, batch: Batch) -> int:
+    """Of one update over these rows (flops.py)."""
+    ids = batch.columns["sequence_ids"].astype(np.int64) + 256 * np.arange(len(batch.rows))[:, None]
+    found, counts = np.unique(ids, return_counts=True)
+    lengths = counts[found % 256 != 0].tolist()
+    if training.task == "pretrain":
+        return pretraining_flops(training.model, lengths, batch.labels("masked_labels"))
+    return answering_flops(training.model, lengths)
 
 
 def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
@@ -78,11 +97,11 @@ def start(job: Job, rows: RowFolder) -> tuple[Runtime, Plan]:
     chosen = choose_runtime(job.runtime)
     precision = choose_precision(job.precision, chosen.value)
     assert job.model is not None
-    device = plan_device(job, rows.manifest, job.model, chosen.value, precision.value, Instances(), _say_nothing)
+    device = plan_device(job, rows.manifest, job.model, chosen.value, precision.value, Instances(), say_nothing)
     plan = make_plan(job, rows.manifest, chosen, precision, device)
-    model = make_model(job, job.model, None, _say_nothing)
-    return make_runtime(plan, job, model, job.model, device, _say_nothing), plan
+    model = make_model(job, job.model, None, say_nothing)
+    return make_runtime(plan, job, model, job.model, device, say_nothing), plan
 
 
-def _say_nothing(event: str, **fields: Any) -> None:
+def say_nothing(event: str, **fields: Any) -> None:
     """Nobody reads the events of a measured job."""

@@ -50,8 +50,7 @@ def train(spec: dict[str, Any], session: Session) -> None:
             folder,
             per_device_train_batch_size=training.sequences,
             max_steps=updates,
-            bf16=settings.get("precision") == "bf16",
-            use_cpu=True,
+            bf16=settings["precision"] == "bf16",
             seed=SEED,
             learning_rate=OPTIMIZER.learning_rate,
             weight_decay=OPTIMIZER.weight_decay,
@@ -61,15 +60,17 @@ def train(spec: dict[str, Any], session: Session) -> None:
             max_grad_norm=OPTIMIZER.max_grad_norm,
             warmup_steps=round(updates * WARMUP_FRACTION),
             train_sampling_strategy=settings.get("sampling", "random"),
-            report_to=[],
-            save_strategy="no",
-            logging_strategy="no",
-            disable_tqdm=True,
+            **quiet(),
         )
         measured = Rounds(spec, session, collator)
         Trainer(
             make_model(training), arguments, train_dataset=sequences, data_collator=collator, callbacks=[measured]
         ).train()
+
+
+def quiet() -> dict[str, Any]:
+    """Arguments of Trainer that keep it on the CPU and from writing anything."""
+    return {"use_cpu": True, "report_to": [], "save_strategy": "no", "logging_strategy": "no", "disable_tqdm": True}
 
 
 class Rounds(TrainerCallback):

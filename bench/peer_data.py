@@ -15,6 +15,8 @@ from ipu_model.rows import ABSENT, IGNORED
 
 Item = dict[str, Any]
 ROWS_AT_ONCE = 64
+LABELS = {"pretrain": ("next_sentence_label",), "squad": ("start_positions", "end_positions"), "predict": ()}
+"""One per sequence."""
 
 
 def cut(batch: Batch) -> list[Item]:
@@ -72,7 +74,7 @@ class Collator:
     """Items to padded tensors; notes the real tokens of each batch, oldest first.
 
     Args:
-        task: pretrain or squad.
+        task: pretrain, squad, or predict, which has no labels.
         padded_to: Tokens of every batch; None pads to its longest sequence.
     """
 
@@ -91,5 +93,4 @@ class Collator:
             batch["attention_mask"][number, :length] = 1
             for name in fills:
                 batch[name][number, :length] = torch.tensor(item[name])
-        single = ("next_sentence_label",) if self._task == "pretrain" else ("start_positions", "end_positions")
-        return batch | {name: torch.tensor([item[name] for item in items]) for name in single}
+        return batch | {name: torch.tensor([item[name] for item in items]) for name in LABELS[self._task]}

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 import time
 from dataclasses import asdict, dataclass, field
@@ -35,20 +36,25 @@ class Sample:
 
 
 class Stopwatch:
-    """CPU and wall time since it was started."""
+    """CPU and wall time since it was started; the CPU time of processes it waited for counts too."""
 
     def __init__(self) -> None:
         self.start()
 
     def start(self) -> None:
         """Begin again."""
-        self._cpu, self._wall = time.process_time(), time.perf_counter()
+        self._cpu, self._wall = _cpu_seconds(), time.perf_counter()
 
     def sample(self, units: float, **notes: float) -> Sample:
         """What was used since the start; the watch begins again."""
-        made = Sample(time.process_time() - self._cpu, time.perf_counter() - self._wall, units, notes)
+        made = Sample(_cpu_seconds() - self._cpu, time.perf_counter() - self._wall, units, notes)
         self.start()
         return made
+
+
+def _cpu_seconds() -> float:
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return time.process_time() + children.ru_utime + children.ru_stime
 
 
 class Session:

@@ -31,18 +31,19 @@ def bar_state(bar: Bar, results: Results) -> dict[str, Any]:
     found = bar.measure(results)
     return {
         "text": bar.text,
-        "at_least": bar.at_least,
+        "bar": bar.bar,
+        "at_most": bar.at_most,
         "stretch": bar.stretch,
         "unit": bar.unit,
         "measured": None if found is None else asdict(found),
-        "met": None if found is None else found.median >= bar.at_least,
-        "stretch_met": None if found is None or bar.stretch is None else found.median >= bar.stretch,
+        "met": None if found is None else bar.meets(found.median, bar.bar),
+        "stretch_met": None if found is None or bar.stretch is None else bar.meets(found.median, bar.stretch),
     }
 
 
 def bar_rows(results: Results) -> list[Row]:
     """Lines of the table of bars, with a heading."""
-    rows: list[Row] = [("bar", "measured", "lowest", "highest", "at least", "stretch", "met")]
+    rows: list[Row] = [("promise", "measured", "lowest", "highest", "bar", "stretch", "met")]
     for state in (bar_state(bar, results) for bar in BARS):
         found, unit = state["measured"], state["unit"]
         shown = ("not measured", "", "") if found is None else tuple(
@@ -50,7 +51,9 @@ def bar_rows(results: Results) -> list[Row]:
         )  # fmt: skip
         stretch = "" if state["stretch"] is None else f"{state['stretch']:g}{unit}"
         met = {None: "", True: "yes", False: "NO"}[state["met"]] + (", stretch too" if state["stretch_met"] else "")
-        rows.append((state["text"], *shown, f"{state['at_least']:g}{unit}", stretch, met))
+        rows.append(
+            (state["text"], *shown, f"{'under ' if state['at_most'] else ''}{state['bar']:g}{unit}", stretch, met)
+        )
     return rows
 
 
@@ -69,9 +72,14 @@ def rate_rows(results: Results) -> list[Row]:
             "" if ratio is None or one.variant == OURS else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
         )
         memory = one.facts.get("peak_memory_mb")
-        rows.append((*where, f"{found.median:,.0f} {unit}", f"{found.low:,.0f}", f"{found.high:,.0f}", times,
+        rows.append((*where, f"{figure(found.median)} {unit}", figure(found.low), figure(found.high), times,
                      "" if memory is None else f"{memory:,.0f}"))  # fmt: skip
     return rows
+
+
+def figure(value: float) -> str:
+    """Whole numbers from 100 upwards, three digits below."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def text_table(rows: Sequence[Row]) -> str:

@@ -38,6 +38,10 @@ class Measured:
         """The figure to compare: per CPU second with one thread, per second with several."""
         return self.cpu_rates if self.threads == 1 else self.wall_rates
 
+    def note_rates(self, note: str) -> list[float]:
+        """Sum of a note of the samples per second, of every round."""
+        return [sum(s.notes[note] for s in samples) / sum(s.wall for s in samples) for samples in self.rounds]
+
 
 class Results:
     """All that was measured so far."""
@@ -55,7 +59,7 @@ class Results:
     def ratio(self, case: str, ours: str, theirs: str, threads: int = 1) -> Summary | None:
         """Rate of `ours` over that of `theirs` by rounds; None while one of them is missing."""
         first, second = self.find(case, ours, threads), self.find(case, theirs, threads)
-        if first is None or second is None:
+        if first is None or second is None or first.unit != second.unit:
             return None
         return summarise(ratios(first.rates, second.rates))
 

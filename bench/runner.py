@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from bench.cases import Case, Variant
+from bench.cases import Case
 from bench.children import Child, ChildFailed
 from bench.results import Measured, Results
+from bench.variants import Variant
 
 Say = Callable[[str], None]
 
@@ -19,8 +20,8 @@ def run_case(case: Case, threads: int, results: Results, say: Say) -> None:
     """
     running: list[tuple[Child, Measured]] = []
     try:
-        for variant in case.variants:
-            measured = Measured(case.name, variant.name, threads, case.unit)
+        for variant in [v for v in case.variants if threads in v.threads]:
+            measured = Measured(case.name, variant.name, threads, variant.unit or case.unit)
             results.measured.append(measured)
             child = _start(case, variant, threads, measured, say)
             if child is not None:
@@ -34,7 +35,10 @@ def run_case(case: Case, threads: int, results: Results, say: Say) -> None:
             left = spent / (number + 1) * (case.rounds - number - 1)
             say(f"  {case.name}, {threads} threads: round {number + 1} of {case.rounds}, {left:.0f} s left")
         for child, measured in running:
-            measured.facts.update(child.stop())
+            try:
+                measured.facts.update(child.stop())
+            except ChildFailed as failure:
+                _note(measured, failure, say)
     finally:
         for child, _ in running:
             child.kill()

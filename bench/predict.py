@@ -1,0 +1,78 @@
+"""Start and end logits of all development features: our predict, writing its file, and Trainer.predict, padded."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.protocol import Session, Stopwatch
+from bench.setup import SEED, Training
+
+
+def ours(spec: dict[str, Any], session: Session) -> None:
+    """A pass over all rows a round; units are features."""
+    from bench.ours import make_job, prepare_host, say_nothing, start
+    from ipu_model.data import RowFolder
+    from ipu_model.job import Job
+    from ipu_model.prediction import predict
+    from ipu_model.process import StopRequest
+
+    prepare_host(spec["threads"])
+    training = Training.from_spec(spec)
+    rows = RowFolder(Path(training.rows), training.row_kind, training.model)
+    values = json.loads(make_job(training, 1, spec["settings"]).to_json())
+    job = Job.from_json(json.dumps({**values, "kind": "predict", "optimizer": None, "schedule": None}))
+    runtime, plan = start(job, rows)
+    watch = Stopwatch()
+    with tempfile.TemporaryDirectory() as folder:
+
+        def once() -> int:
+            return predict(
+                runtime, rows, plan.rows_per_call, Path(folder, "logits"), say_nothing, StopRequest()
+            ).sequences
+
+        for _ in range(spec["warmup"]):
+            once()
+        while session.next_round(precision=plan.precision, rows_per_call=plan.rows_per_call):
+            watch.start()
+            features = once()
+            session.report([watch.sample(features)])
+
+
+def peer(spec: dict[str, Any], session: Session) -> None:
+    """The same features through Trainer.predict; settings: precision, padding, batch (8 is run_qa's default)."""
+    import numpy as np
+    import torch
+    from transformers import Trainer, TrainingArguments
+
+    from bench.peer import make_model, quiet
+    from bench.peer_data import Collator, Sequences, cut
+    from ipu_model.data import RowFolder
+
+    torch.set_num_threads(spec["threads"])
+    training, settings = Training.from_spec(spec), spec["settings"]
+    rows = RowFolder(Path(training.rows), training.row_kind, training.model)
+    items = sorted(cut(rows.take(np.arange(len(rows)))), key=lambda item: item["feature_id"])
+    for item in items:
+        del item["start_positions"], item["end_positions"]
+    padded_to = rows.manifest.row_length if settings.get("padding", "max") == "max" else None
+    watch = Stopwatch()
+    with tempfile.TemporaryDirectory() as folder:
+        trainer = Trainer(
+            make_model(training),
+            TrainingArguments(
+                folder,
+                per_device_eval_batch_size=settings["batch"],
+                bf16=settings["precision"] == "bf16",
+                seed=SEED,
+                **quiet(),
+            ),
+            data_collator=Collator("predict", padded_to),
+        )
+        trainer.predict(Sequences(items[: settings["batch"] * 2]))
+        while session.next_round():
+            watch.start()
+            found = trainer.predict(Sequences(items))
+            session.report([watch.sample(len(found.predictions[0]))])

@@ -1,0 +1,104 @@
+"""Questions to features, and text to pre-training rows: ours, and run_qa's way with datasets.map."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bench.data import params_for
+from bench.protocol import Session, Stopwatch
+from bench.setup import SEED
+
+
+def _rounds(spec: dict[str, Any], session: Session, once: Callable[[], float]) -> None:
+    for _ in range(spec["warmup"]):
+        once()
+    while session.next_round():
+        watch = Stopwatch()
+        units = once()
+        session.report([watch.sample(units)])
+
+
+def questions_ours(spec: dict[str, Any], session: Session) -> None:
+    """tasks.squad_rows, its files written; units are questions."""
+    from tasks.squad_rows import write_squad_rows
+
+    params = params_for(spec["stages"]).squad_rows
+    with tempfile.TemporaryDirectory() as folder:
+        questions, tokenizer, rows = Path(spec["questions"]), Path(spec["tokenizer"]), Path(folder) / "rows"
+        _rounds(spec, session, lambda: write_squad_rows(params, "train", questions, tokenizer, rows).questions)
+
+
+def questions_peer(spec: dict[str, Any], session: Session) -> None:
+    """run_qa's prepare_train_features under datasets.map; settings: num_proc, pad (to the full length).
+
+    The result stays in memory, which spares it the writing that ours does.
+    """
+    from datasets import Dataset, disable_progress_bars
+    from transformers import AutoTokenizer
+
+    from bench.run_qa import prepare_train_features
+
+    disable_progress_bars()
+    params, settings = params_for(spec["stages"]).squad_rows, spec["settings"]
+    tokenizer = AutoTokenizer.from_pretrained(spec["tokenizer"])
+    with tempfile.TemporaryDirectory() as folder:
+        examples = Dataset.from_parquet(spec["questions"], cache_dir=folder, keep_in_memory=True)
+
+        def once() -> float:
+            examples.map(
+                prepare_train_features,
+                batched=True,
+                remove_columns=examples.column_names,
+                num_proc=settings.get("num_proc"),
+                load_from_cache_file=False,
+                keep_in_memory=True,
+                fn_kwargs={
+                    "tokenizer": tokenizer,
+                    "row_length": params.row_length,
+                    "doc_stride": params.doc_stride,
+                    "pad": settings["pad"],
+                },
+            )
+            return len(examples)
+
+        _rounds(spec, session, once)
+
+
+def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
+    """tasks.pretrain_rows, its files written; units are real tokens of the rows."""
+    from tasks.pretrain_rows import write_pretrain_rows
+
+    params = params_for(spec["stages"]).pretrain_rows
+    with tempfile.TemporaryDirectory() as folder:
+
+        def once() -> float:
+            rows = Path(folder) / "rows"
+            made = write_pretrain_rows(params, "phase1", Path(spec["corpus"]), Path(spec["tokenizer"]), rows)
+            return made.manifest.real_tokens
+
+        _rounds(spec, session, once)
+
+
+def packing_ours(spec: dict[str, Any], session: Session) -> None:
+    """tasks.packing on as many features as asked for, with the lengths of the given rows; units are sequences."""
+    import numpy as np
+
+    from bench.setup import Training
+    from ipu_model.data import RowFolder
+    from ipu_model.flat import flatten
+    from tasks.packing import pack
+
+    training = Training.from_spec(spec)
+    rows = RowFolder(Path(training.rows), training.row_kind, training.model)
+    lengths = flatten(rows.take(np.arange(len(rows)))).lengths
+    lengths = np.random.default_rng(SEED).choice(lengths, spec["settings"]["sequences"])
+    manifest = rows.manifest
+
+    def once() -> float:
+        pack(lengths, manifest.row_length, manifest.max_sequences)
+        return len(lengths)
+
+    _rounds(spec, session, once)

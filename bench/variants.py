@@ -1,0 +1,96 @@
+"""The configurations that are compared in each case. To add one, add a line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.bars import OURS, OURS_FP32
+from bench.children import TUNED_MALLOC
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration of a case."""
+
+    name: str
+    worker: str
+    """Of bench.child."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """ours: fields laid over the Job; others: what their worker says."""
+    environment: dict[str, str] = field(default_factory=dict)
+    updates_factor: int = 1
+    """So many times the updates of a round; for samplers that need whole epochs."""
+    threads: tuple[int, ...] = (1, 2)
+    """The passes it takes part in."""
+    unit: str | None = None
+    """Where it counts something else than its case."""
+    inputs: dict[str, Any] = field(default_factory=dict)
+    """Laid over the inputs of the case."""
+
+
+GFLOP = "GFLOP"
+AUTO, FP32, BF16 = {"precision": "auto"}, {"precision": "fp32"}, {"precision": "bf16"}
+LONGEST = {"padding": "longest"}
+GROUPED = {"padding": "longest", "sampling": "group_by_length"}
+
+PRETRAIN_TINY = (
+    Variant(OURS, "ours", AUTO),
+    Variant(OURS_FP32, "ours", FP32),
+    Variant("hf fp32", "peer", FP32),
+    Variant("hf fp32 malloc", "peer", FP32, TUNED_MALLOC),
+    Variant("hf bf16", "peer", BF16),
+    Variant("hf bf16 malloc", "peer", BF16, TUNED_MALLOC),
+)
+PRETRAIN_BASE = (
+    Variant(OURS, "ours", AUTO),
+    Variant("hf bf16", "peer", BF16),
+    Variant("hf bf16 malloc", "peer", BF16, TUNED_MALLOC),
+)
+SQUAD_TINY = (
+    Variant(OURS, "ours", AUTO),
+    Variant(OURS_FP32, "ours", FP32),
+    Variant("hf max fp32", "peer", FP32),
+    Variant("hf max bf16", "peer", BF16),
+    Variant("hf longest fp32", "peer", FP32 | LONGEST),
+    Variant("hf grouped fp32", "peer", FP32 | GROUPED, updates_factor=5),
+    Variant("hf grouped bf16", "peer", BF16 | GROUPED, updates_factor=5),
+    Variant("hf grouped bf16 malloc", "peer", BF16 | GROUPED, TUNED_MALLOC, updates_factor=5),
+)
+UTILISATION = (
+    Variant(OURS, "ours", AUTO),
+    Variant("gemm bf16", "gemm", BF16, unit=GFLOP),
+    Variant("gemm fp32", "gemm", FP32, unit=GFLOP),
+)
+LAMB = (
+    Variant(OURS, "optimizer", {"optimizer": "lamb"}),
+    Variant("per tensor", "optimizer", {"optimizer": "lamb-plain"}),
+)
+ADAMW = (
+    Variant(OURS, "optimizer", {"optimizer": "adamw"}),
+    Variant("per tensor", "optimizer", {"optimizer": "adamw-plain"}),
+)
+PREDICT = (
+    Variant(OURS, "predict-ours", AUTO),
+    Variant(OURS_FP32, "predict-ours", FP32),
+    Variant("hf max 8 fp32", "predict-peer", FP32 | {"batch": 8}),
+    Variant("hf max 64 fp32", "predict-peer", FP32 | {"batch": 64}),
+    Variant("hf max 64 bf16", "predict-peer", BF16 | {"batch": 64}),
+    Variant("hf longest 64 bf16 malloc", "predict-peer", BF16 | LONGEST | {"batch": 64}, TUNED_MALLOC),
+)
+QUESTIONS = (
+    Variant(OURS, "questions-ours"),
+    Variant("hf map", "questions-peer", {"pad": True}),
+    Variant("hf map unpadded", "questions-peer", {"pad": False}),
+    Variant("hf map 2 processes", "questions-peer", {"pad": True, "num_proc": 2}, threads=(2,)),
+)
+PRETRAINING_ROWS = (Variant(OURS, "pretraining-rows"),)
+PACKING = tuple(
+    Variant(f"{sequences:,} sequences", "packing", {"sequences": sequences})
+    for sequences in (10_000, 100_000, 1_000_000)
+)
+ACROSS_LENGTHS = (
+    Variant(OURS, "ours", AUTO),
+    Variant("hf fp32", "peer", FP32),
+    Variant("hf bf16 malloc", "peer", BF16, TUNED_MALLOC),
+)
