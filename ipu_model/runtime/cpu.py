@@ -19,8 +19,9 @@ FAST_BF16 = ("avx512_bf16", "amx_bf16")
 class CpuDevice:
     """The device of a TorchRuntime that is the host itself (torch_device.Device says what each method is for).
 
-    There is nothing to copy. Making a batch ready takes 1% of an update at most (measured with
-    4096 tokens: 0.6 ms), and a thread for it would take a core from the update."""
+    There is nothing to copy, and no thread reads ahead: reading and flattening 4,000 tokens took 0.7 ms of an update
+    of 282 ms (2 layers of 128, bf16, CPU time of one thread), and a second thread would take a core from the update.
+    """
 
     place_of = torch.device("cpu")
     reads_ahead = 0
