@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Dict, List, Optional, Set
+from typing import Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
 
 from ipu_model.flat import FlatBatch
+from ipu_model.inference import passes
+from ipu_model.modeling import Tokens
 from ipu_model.optimizers import clip_gradients
 from ipu_model.plan import Choice
 
@@ -28,6 +30,9 @@ class CpuDevice:
 
     def place(self, flat: FlatBatch) -> FlatBatch:
         return flat
+
+    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
+        return passes(flat)
 
     def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
         return torch.tensor(clip_gradients(parameters, max_norm))

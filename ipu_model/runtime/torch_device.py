@@ -16,6 +16,7 @@ from ipu_model.flat import FlatBatch, flatten, split_sequences
 from ipu_model.instances import Instances
 from ipu_model.job import OptimizerConfig
 from ipu_model.losses import LOSS_PARTS, answer_loss, label_counts, pretraining_loss
+from ipu_model.modeling import Tokens
 from ipu_model.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from ipu_model.runtime import AnswerLogits, StepMetrics
 from ipu_model.runtime.cpu import CpuDevice
@@ -30,6 +31,9 @@ class Device(Protocol):
 
     def place(self, flat: FlatBatch) -> FlatBatch:
         """A micro-batch as the steps read it; may run in another thread."""
+
+    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
+        """The forward passes that predict a placed batch: how many of the tokens of each are real."""
 
     def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
         """Scale gradients down to a global L2 norm of at most `max_norm`; the norm before, maybe on the device."""
@@ -172,8 +176,9 @@ class TorchRuntime:
         else:
             flat = self._device.place(flatten(batch))
         autocast = torch.autocast(self._device.place_of.type, dtype=torch.bfloat16, enabled=self._bf16)
-        with torch.no_grad(), autocast:
-            logits = self._model(flat.tokens).float().cpu().numpy()
+        with torch.inference_mode(), autocast:
+            parts = [self._model(tokens)[:count] for count, tokens in self._device.passes(flat)]
+            logits = torch.cat(parts).float().cpu().numpy()
         starts = split_sequences(np.ascontiguousarray(logits[:, 0]), flat.lengths)
         ends = split_sequences(np.ascontiguousarray(logits[:, 1]), flat.lengths)
         return [AnswerLogits(int(i), start, end) for i, start, end in zip(flat.feature_ids, starts, ends)]
