@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 
 import torch
 from torch import Tensor
@@ -33,6 +34,9 @@ class CpuDevice:
 
     def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
         return passes(flat)
+
+    def running(self) -> ContextManager[None]:
+        return contextlib.nullcontext()
 
     def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
         return torch.tensor(clip_gradients(parameters, max_norm))

@@ -6,6 +6,7 @@ so that fp32 on a GPU agrees with the CPU to 1e-5. Speed is what bf16 is for.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Callable, Dict, Iterator, List, Optional, Tuple
 
@@ -93,6 +94,17 @@ class CudaDevice:
 
     def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
         yield len(flat.tokens.input_ids), flat.tokens
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.cuda.OutOfMemoryError as error:
+            found = str(error).partition(". ")[0]
+            raise ConfigError(
+                f"the GPU has not the memory for a micro-batch ({found}): lower device.micro_batch_size, which "
+                "changes the result by rounding only"
+            ) from None
 
     def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
         gradients = [p.grad for p in parameters if p.grad is not None]

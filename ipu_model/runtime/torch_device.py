@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Dict, Iterator, List, Optional, Protocol, Tuple
+from typing import ContextManager, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
 
 import numpy as np
 import torch
@@ -34,6 +34,9 @@ class Device(Protocol):
 
     def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
         """The forward passes that predict a placed batch: how many of the tokens of each are real."""
+
+    def running(self) -> ContextManager[None]:
+        """Around what computes: says what the device's own errors mean."""
 
     def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
         """Scale gradients down to a global L2 norm of at most `max_norm`; the norm before, maybe on the device."""
@@ -132,18 +135,24 @@ class TorchRuntime:
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
         counts = label_counts(batch, self._head)  # of all processes: each one reads the whole batch
+        with self._device.running():
+            figures = self._accumulate(prepared.micro_batches, counts)
+            norm = self._clip()
+            self._update(learning_rate)
+            loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
+        parts_by_name = dict(zip(LOSS_PARTS[self._head], means))
+        return StepMetrics(loss, parts_by_name, batch.sequences, batch.real_tokens, norm_before)
+
+    def _accumulate(self, micro_batches: Iterable[FlatBatch], counts: Dict[str, int]) -> Tensor:
+        """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
         shares: List[Tensor] = []
-        for flat in prepared.micro_batches:
+        for flat in micro_batches:
             share, parts = self._loss(flat, counts)
             share.backward()
             shares.append(torch.stack([share, *parts.values()]).detach())
         figures = torch.stack(shares).double().sum(0)
         self._instances.add([figures])
-        norm = self._clip()
-        self._update(learning_rate)
-        loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
-        parts_by_name = dict(zip(LOSS_PARTS[self._head], means))
-        return StepMetrics(loss, parts_by_name, batch.sequences, batch.real_tokens, norm_before)
+        return figures
 
     def _loss(self, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
         """Share of a micro-batch in the loss of the update, and in its parts, in the order of LOSS_PARTS."""
@@ -176,7 +185,7 @@ class TorchRuntime:
         else:
             flat = self._device.place(flatten(batch))
         autocast = torch.autocast(self._device.place_of.type, dtype=torch.bfloat16, enabled=self._bf16)
-        with torch.inference_mode(), autocast:
+        with torch.inference_mode(), autocast, self._device.running():
             parts = [self._model(tokens)[:count] for count, tokens in self._device.passes(flat)]
             logits = torch.cat(parts).float().cpu().numpy()
         starts = split_sequences(np.ascontiguousarray(logits[:, 0]), flat.lengths)
@@ -226,8 +235,7 @@ class TorchRuntime:
         return self._device.peak_memory_mb()
 
     def close(self) -> None:
-        """Let go of the other processes."""
-        self._instances.leave()
+        """Nothing to let go of: memory goes with the process."""
 
 
 def _seed_of(seed: int, index: int) -> int:

@@ -132,6 +132,20 @@ def test_placed_batches_and_clipping_without_the_host_change_no_number(
         torch.testing.assert_close(runtimes[1].state_dict()[name], expected, rtol=0, atol=1e-5)
 
 
+def test_too_little_memory_names_the_knob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make_batch(tmp_path / "rows", "question_answering")
+    model = build_model("question_answering", STILL)
+    runtime = TorchRuntime(model, "question_answering", 4, "fp32", OptimizerConfig(), seed=5, device=Elsewhere())
+
+    def full(tokens: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free.")
+
+    monkeypatch.setattr(model, "forward", full)
+    for step in (lambda: runtime.train_step(batch, 1e-3), lambda: runtime.predict(batch)):
+        with pytest.raises(ConfigError, match=r"\(CUDA out of memory\): lower device\.micro_batch_size"):
+            step()
+
+
 def pair(head: str, precision: str, config: Any, optimizer: str = "adamw") -> List[TorchRuntime]:
     """The same model on the CPU in fp32 and on the GPU."""
     found = []
