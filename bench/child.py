@@ -12,8 +12,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from bench.host import peak_memory_mb
 from bench.protocol import Session, take_stdout
-from ipu_model.process import die_with_parent, peak_memory_mb
+from ipu_model.process import die_with_parent
 
 Worker = Callable[[dict[str, Any], Session], None]
 

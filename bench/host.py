@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ipu_model import process
+
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile")
 """Of the CPU: those that decide how fast matrices are multiplied."""
@@ -31,6 +33,16 @@ def host_facts(arguments: list[str]) -> dict[str, Any]:
         "versions": {name: metadata.version(name) for name in PACKAGES},
         "revision": _revision(),
     }
+
+
+def peak_memory_mb(status: Path = Path("/proc/self/status")) -> float:
+    """Peak resident memory of this program, MB of 2**20 bytes.
+
+    Where Linux tells it from VmHWM: what getrusage says begins with the memory of the process that started this one.
+    """
+    lines = status.read_text(encoding="utf-8").splitlines() if status.is_file() else []
+    found = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    return int(found[0]) / 1024 if found else process.peak_memory_mb()
 
 
 def load_average() -> list[float]:

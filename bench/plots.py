@@ -21,6 +21,7 @@ PANELS = (
 )
 OURS_COLOUR, THEIRS_COLOUR = "#1b6ca8", "#b9b9b9"
 LINES = {OURS: ("#1b6ca8", "o"), "hf fp32": ("#c0622d", "s"), "hf bf16 malloc": ("#6b7f3a", "^")}
+PER_TOKEN = "CPU microseconds per real token, 1 thread"
 PANEL_INCHES = (5.2, 2.7)
 
 
@@ -95,7 +96,7 @@ def by_length(results: Results) -> Figure | None:
         colour, marker = LINES.get(name, ("#777777", "x"))
         _line(axis, name, points, colour, marker)
     axis.set_xticks(sorted({length for points in lines.values() for length, _ in points}))
-    _finish(axis, "tokens in a row", "CPU microseconds per real token, 1 thread")
+    _finish(axis, "tokens in a row", PER_TOKEN)
     axis.set_title("Pre-training, 2 layers of 128, 4,096 tokens per update", fontsize=10, loc="left")
     axis.legend(fontsize=8, frameon=False)
     return figure
@@ -114,7 +115,7 @@ def by_corpus(results: Results) -> Figure | None:
         _line(axis, OURS, points, OURS_COLOUR, "o")
         axis.set_xscale("log", base=2)
         axis.set_xticks([size for size, _ in points], labels=[f"{size:g}" for size, _ in points])
-        _finish(axis, "size of the corpus, times the data given", "CPU microseconds per real token, 1 thread")
+        _finish(axis, "size of the corpus (1: the text given; above: repeated)", PER_TOKEN)
         axis.set_title(title, fontsize=10, loc="left")
     return figure
 
@@ -128,9 +129,8 @@ def _line(axis: Axes, name: str, points: list[tuple[float, Summary]], colour: st
     points = sorted(points, key=lambda point: point[0])
     medians = [s.median for _, s in points]
     spread = [[s.median - s.low for _, s in points], [s.high - s.median for _, s in points]]
-    axis.errorbar(
-        [x for x, _ in points], medians, yerr=spread, color=colour, marker=marker, label=name, capsize=2, lw=1.5
-    )
+    places = [x for x, _ in points]
+    axis.errorbar(places, medians, yerr=spread, color=colour, marker=marker, label=name, capsize=2, lw=1.5)
 
 
 def _finish(axis: Axes, x: str, y: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 from bench.cases import Case
 from bench.children import Child, ChildFailed
@@ -13,57 +15,69 @@ from bench.variants import Variant
 Say = Callable[[str], None]
 
 
+@dataclass
+class _Lane:
+    """One variant on its way through the rounds."""
+
+    variant: Variant
+    measured: Measured
+    child: Child | None = None
+
+
 def run_case(case: Case, threads: int, results: Results, say: Say) -> None:
     """Measure all variants of a case in interleaved rounds; `results` grows with every round.
 
     A child that fails is noted and left out; the others go on. Whatever ends this function, the children end too.
     """
-    running: list[tuple[Child, Measured]] = []
+    lanes = []
+    for variant in case.variants:
+        if threads in variant.threads:
+            lanes.append(_Lane(variant, Measured(case.name, variant.name, threads, variant.unit or case.unit)))
+    results.measured += [lane.measured for lane in lanes]
     try:
-        for variant in [v for v in case.variants if threads in v.threads]:
-            measured = Measured(case.name, variant.name, threads, variant.unit or case.unit)
-            results.measured.append(measured)
-            child = _start(case, variant, threads, measured, say)
-            if child is not None:
-                running.append((child, measured))
+        for lane in lanes:
+            _guarded(lane, say, partial(_start, lane, case, threads))
         started = time.monotonic()
         for number in range(case.rounds):
-            for child, measured in list(running):
-                if not _measure(child, measured, number, say):
-                    running.remove((child, measured))
+            for lane in lanes:
+                _guarded(lane, say, partial(_measure, lane, case, threads, number))
             spent = time.monotonic() - started
             left = spent / (number + 1) * (case.rounds - number - 1)
-            say(f"  {case.name}, {threads} threads: round {number + 1} of {case.rounds}, {left:.0f} s left")
-        for child, measured in running:
-            try:
-                measured.facts.update(child.stop())
-            except ChildFailed as failure:
-                _note(measured, failure, say)
+            say(f"  round {number + 1} of {case.rounds}, {left:.0f} s left of this case")
+        for lane in lanes:
+            _guarded(lane, say, partial(_stop, lane))
     finally:
-        for child, _ in running:
-            child.kill()
+        for lane in lanes:
+            if lane.child is not None:
+                lane.child.kill()
 
 
-def _start(case: Case, variant: Variant, threads: int, measured: Measured, say: Say) -> Child | None:
+def _guarded(lane: _Lane, say: Say, action: Callable[[], None]) -> None:
+    """Do it unless the lane has failed; note where it fails now."""
+    if lane.measured.failure is not None:
+        return
     try:
-        child = Child(case.spec(variant, threads), variant.environment)
+        action()
     except ChildFailed as failure:
-        _note(measured, failure, say)
-        return None
-    measured.facts.update(child.facts)
-    return child
+        lane.measured.failure = str(failure)
+        say(f"  {lane.measured.case}, {lane.measured.variant} failed: {failure}")
+        if lane.child is not None:
+            lane.child.kill()
 
 
-def _measure(child: Child, measured: Measured, number: int, say: Say) -> bool:
-    try:
-        measured.rounds.append(child.measure(number))
-    except ChildFailed as failure:
-        _note(measured, failure, say)
-        child.kill()
-        return False
-    return True
+def _start(lane: _Lane, case: Case, threads: int) -> None:
+    lane.child = Child(case.spec(lane.variant, threads), lane.variant.environment)
+    lane.measured.facts.update(lane.child.facts)
 
 
-def _note(measured: Measured, failure: ChildFailed, say: Say) -> None:
-    measured.failure = str(failure)
-    say(f"  {measured.case}, {measured.variant} failed: {failure}")
+def _measure(lane: _Lane, case: Case, threads: int, number: int) -> None:
+    if case.fresh and number:
+        _stop(lane)
+        _start(lane, case, threads)
+    assert lane.child is not None
+    lane.measured.rounds.append(lane.child.measure(number))
+
+
+def _stop(lane: _Lane) -> None:
+    assert lane.child is not None
+    lane.measured.facts.update(lane.child.stop())

@@ -1,0 +1,105 @@
+"""Rates, ratios, bars and FLOPs against numbers worked out by hand."""
+
+import pytest
+
+from bench.bars import BARS, OURS, Bar
+from bench.flops import answering_flops, pretraining_flops
+from bench.protocol import Sample
+from bench.report import bar_state, figure, rate_rows
+from bench.results import Measured, Results
+from bench.statistics import Summary, cpu_rate, ratios, summarise, wall_rate
+from ipu_model.job import ModelConfig
+
+
+def measured(case, variant, rates, threads=1, **facts):
+    """A configuration whose rounds had these rates, by CPU and by wall time alike."""
+    rounds = [[Sample(cpu=2.0, wall=2.0, units=2.0 * rate)] for rate in rates]
+    return Measured(case, variant, threads, "real tokens", rounds, facts)
+
+
+def test_a_rate_is_all_units_over_all_seconds():
+    samples = [Sample(cpu=1.0, wall=2.0, units=100), Sample(cpu=3.0, wall=3.0, units=500)]
+    assert cpu_rate(samples) == 600 / 4  # and not the mean of 100 and 166.7
+    assert wall_rate(samples) == 600 / 5
+
+
+def test_ratios_pair_neighbouring_rounds():
+    # Both sides slow down together: every pair says 2, though the medians of the sides taken apart would say 1.5.
+    assert ratios([20, 10, 6], [10, 5, 3]) == [2, 2, 2]
+    assert ratios([20, 10, 6], [10, 5]) == [2, 2], "the round that one side did not finish is left out"
+    assert summarise([4.0, 1.0, 2.0]) == Summary(median=2.0, low=1.0, high=4.0, count=3)
+
+
+def test_the_ratio_of_a_case():
+    results = Results()
+    results.measured = [measured("c", OURS, [30, 40, 50]), measured("c", "peer", [10, 10, 10])]
+    assert results.ratio("c", OURS, "peer") == Summary(4.0, 3.0, 5.0, 3)
+    assert results.ratio("c", OURS, "peer", threads=2) is None, "nothing was measured with two threads"
+    results.measured[1].unit = "GFLOP"
+    assert results.ratio("c", OURS, "peer") is None, "tokens and GFLOP have no ratio"
+
+
+def test_flops_of_one_layer():
+    config = ModelConfig(vocab_size=10, hidden_size=2, num_layers=1, num_heads=1, intermediate_size=8)
+    # One sequence of 3 tokens: projections 8 * 4 * 3 = 96, inner layer 4 * 2 * 8 * 3 = 192, attention 4 * 2 * 9 = 72.
+    encoder = 96 + 192 + 72
+    heads = 1 * (2 * 4 + 2 * 2 * 10) + (2 * 4 + 4 * 2)  # one masked position; pooler and two logits
+    assert pretraining_flops(config, [3], masked=1) == 3 * (encoder + heads) == 1272
+    assert answering_flops(config, [3]) == 3 * (encoder + 4 * 2 * 3) == 1152
+
+
+def test_flops_of_base_are_six_per_weight_and_token():
+    """12 layers of 768 have 84,934,656 weights in their matrices: 72 L h^2 s + 12 L h s^2."""
+    config = ModelConfig(vocab_size=30522)
+    without_heads = answering_flops(config, [128]) - 3 * 4 * 768 * 128
+    assert without_heads == 6 * 84_934_656 * 128 + 12 * 12 * 768 * 128**2
+
+
+def test_bars_are_met_at_the_bar_and_not_below():
+    higher = Bar("ratio", 9.0, 12.0, lambda _: Summary(9.0, 8.0, 10.0, 3))
+    state = bar_state(higher, Results())
+    assert (state["met"], state["stretch_met"]) == (True, False)
+    lower = Bar("share", 1.0, None, lambda _: Summary(1.1, 1.0, 1.2, 3), "%", at_most=True)
+    assert bar_state(lower, Results())["met"] is False
+    missing = Bar("nothing", 1.0, None, lambda _: None)
+    assert bar_state(missing, Results())["met"] is None
+
+
+def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
+    """The names in the table of bars are those of cases and variants: with results for all of them none is None."""
+    results = Results()
+    assert all(bar.measure(results) is None for bar in BARS)
+    from bench import variants
+
+    by_case = {
+        "pretrain-tiny": variants.PRETRAIN_TINY, "pretrain-base": variants.PRETRAIN_BASE,
+        "squad-tiny": variants.SQUAD_TINY, "utilisation": variants.UTILISATION, "lamb-base": variants.LAMB,
+        "predict-tiny": variants.PREDICT, "prepare-squad": variants.QUESTIONS,
+    }  # fmt: skip
+    for case, lines in by_case.items():
+        for threads in (1, 2):
+            for variant in lines:
+                sample = Sample(1.0, 1.0, 100, {"flops": 1e9, "read_cpu": 0.5})
+                results.measured.append(
+                    Measured(case, variant.name, threads, variant.unit or "x", [[sample]], {"peak_memory_mb": 7.0})
+                )
+    found = {bar.text: bar.measure(results) for bar in BARS}
+    assert None not in found.values(), found
+    # 1 GFLOP a second beside a matrix peak of 100, and half a second of reading in each second.
+    assert next(v for k, v in found.items() if "matrix peak" in k).median == pytest.approx(1.0)
+    assert next(v for k, v in found.items() if "reading rows" in k).median == pytest.approx(50.0)
+
+
+def test_the_table_of_rates():
+    results = Results()
+    results.measured = [
+        measured("c", OURS, [3000, 4000, 5000], peak_memory_mb=812.4),
+        measured("c", "peer", [1000, 1000, 1000]),
+        Measured("c", "broken", 1, "real tokens", failure="exit code 1"),
+    ]
+    assert rate_rows(results)[1:] == [
+        ("c", "1", OURS, "4,000 real tokens/cpu-s", "3,000", "5,000", "", "812"),
+        ("c", "1", "peer", "1,000 real tokens/cpu-s", "1,000", "1,000", "4.00x (3.00-5.00)", ""),
+        ("c", "1", "broken", "failed", "", "", "", ""),
+    ]
+    assert (figure(1234.5), figure(99.94), figure(0.01234)) == ("1,234", "99.9", "0.0123")

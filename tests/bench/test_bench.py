@@ -1,0 +1,76 @@
+"""The machinery from children to files, at the smallest size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from bench.__main__ import choose, measure, parse, write_reports
+from bench.bars import OURS
+from bench.cases import Case
+from bench.results import Results
+from bench.setup import Training
+from bench.variants import Variant
+from tasks.errors import ParamsError
+
+PEER = "hf fp32"
+
+
+def case(rows: Path, *variants: Variant) -> Case:
+    """Two rounds of two updates, one thread."""
+    training = Training("pretrain", "test", str(rows), sequences=8, vocabulary=60)
+    return Case("pretrain-tiny", "a test", "real tokens", variants, {"training": asdict(training)},
+                updates=2, rounds=2, seconds=1, warmup=1, threads=(1,))  # fmt: skip
+
+
+def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours and the peer measured in rounds, a child that fails beside them, and all of it in the files."""
+    made = case(
+        pretrain_rows,
+        Variant(OURS, "ours", {"precision": "fp32"}),
+        Variant("broken", "ours", {"no_such_field": 1}),
+        Variant(PEER, "peer", {"precision": "fp32"}),
+    )
+    results = Results()
+    assert measure([made], results, lambda: write_reports(tmp_path / "out", results, {"command": "test"}))
+    found = json.loads((tmp_path / "out" / "bench.json").read_text())
+    by_name = {one["variant"]: one for one in found["measured"]}
+    for name in (OURS, PEER):
+        rounds = by_name[name]["rounds"]
+        assert [len(samples) for samples in rounds] == [2, 2]
+        assert all(s["cpu"] > 0 and s["wall"] > 0 and s["units"] > 0 for samples in rounds for s in samples)
+        assert by_name[name]["facts"]["peak_memory_mb"] > 50
+        assert by_name[name]["cpu_rate"]["count"] == 2
+    assert by_name["broken"]["rounds"] == []
+    assert "no_such_field is not known" in by_name["broken"]["failure"], "the last lines of its stderr"
+    bar = next(b for b in found["bars"] if b["text"] == "pre-training tiny, against HF Trainer fp32 as is")
+    pairs = [a["units"] / b["units"] for a, b in zip(*(_totals(by_name[n]) for n in (OURS, PEER)), strict=True)]
+    assert (bar["measured"]["low"], bar["measured"]["high"]) == pytest.approx((min(pairs), max(pairs)))
+    assert f"| pretrain-tiny | 1 | {PEER} |" in (tmp_path / "out" / "bench.md").read_text()
+    assert "broken failed" in capsys.readouterr().out
+
+
+def _totals(one: dict) -> list[dict]:
+    """Rate of every round, worked out from the samples."""
+    return [{"units": sum(s["units"] for s in r) / sum(s["cpu"] for s in r)} for r in one["rounds"]]
+
+
+def test_ctrl_c_keeps_what_was_measured(pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = case(pretrain_rows, Variant(OURS, "ours", {"precision": "fp32"}))
+    results, lines = Results(), []
+
+    def interrupt(text: str) -> None:
+        lines.append(text)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("bench.__main__.say", interrupt)
+    assert not measure([made], results, lambda: None)
+    assert [len(one.rounds) for one in results.measured] == [1], lines
+
+
+def test_a_case_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ParamsError, match="squad-tinny: no such case; did you mean squad-tiny"):
+        choose(None, parse(["--only", "squad-tinny"]))  # type: ignore[arg-type]
