@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Dict, Generator
+from typing import Dict, Generator, List
 
 import numpy as np
 import pyarrow as pa
@@ -40,27 +40,23 @@ def predict(runtime: Runtime, rows: RowFolder, size: int, output: Path, emit: Em
         Terminated: SIGTERM came; nothing was written.
     """
     totals, started = Totals(), time.perf_counter()
-    found: Dict[int, AnswerLogits] = {}
-    told = started
-    done = 0
-    with closing(_batches(runtime, rows, size)) as batches:
-        for batch in batches:
-            stop.check()
-            for answer in runtime.predict(batch):
-                if answer.feature_id in found:
-                    raise RowsError(f"{rows.folder} holds feature {answer.feature_id} twice; make the rows again")
-                found[answer.feature_id] = answer
-            totals.sequences += batch.sequences
-            totals.real_tokens += batch.real_tokens
-            done, now = done + len(batch.rows), time.perf_counter()
-            if done == len(rows) or now - told > 2:
-                emit("predicted", rows=done, of=len(rows))
-                told = now
-    missing = [i for i in range(len(found)) if i not in found]
-    if missing:
-        raise RowsError(f"{rows.folder} lacks feature {missing[0]} of 0..{len(found) - 1}; make the rows again")
+    told, done = started, 0
+    with new_file(output) as partial, pa.ipc.new_file(str(partial), LOGITS_SCHEMA) as arrow:
+        writer = _InOrder(arrow, rows.folder)
+        with closing(_batches(runtime, rows, size)) as batches:
+            for batch in batches:
+                stop.check()
+                for answer in runtime.predict(batch):
+                    writer.add(answer)
+                totals.sequences += batch.sequences
+                totals.real_tokens += batch.real_tokens
+                done, now = done + len(batch.rows), time.perf_counter()
+                if done == len(rows) or now - told > 2:
+                    eta = (now - started) / done * (len(rows) - done)
+                    emit("predicted", rows=done, of=len(rows), eta_seconds=round(eta, 1))
+                    told = now
+        writer.finish()
     totals.seconds = time.perf_counter() - started
-    _write(output, found)
     return totals
 
 
@@ -71,13 +67,57 @@ def _batches(runtime: Runtime, rows: RowFolder, size: int) -> Generator[Batch, N
     return ahead(read, range(0, len(rows), size), runtime.reads_ahead)
 
 
-def _write(output: Path, found: Dict[int, AnswerLogits]) -> None:
-    with new_file(output) as partial, pa.ipc.new_file(str(partial), LOGITS_SCHEMA) as writer:
-        for start in range(0, len(found), FEATURES_PER_RECORD_BATCH):
-            ids = range(start, min(start + FEATURES_PER_RECORD_BATCH, len(found)))
-            columns = [
-                pa.array(ids, pa.int32()),
-                pa.array([found[i].start for i in ids], pa.list_(pa.float32())),
-                pa.array([found[i].end for i in ids], pa.list_(pa.float32())),
-            ]
-            writer.write_batch(pa.record_batch(columns, schema=LOGITS_SCHEMA))
+class _InOrder:
+    """Writes features in the order of their ids, as soon as all before them are there.
+
+    Rows are packed from one chunk of questions at a time (tasks/squad_rows.py), so that a feature waits for those of
+    its chunk at most: memory does not grow with the questions.
+    """
+
+    def __init__(self, arrow: pa.RecordBatchFileWriter, folder: Path) -> None:
+        self._arrow, self._folder = arrow, folder
+        self._waiting: Dict[int, AnswerLogits] = {}
+        self._ready: List[AnswerLogits] = []
+        self._written = 0
+
+    def add(self, answer: AnswerLogits) -> None:
+        """Take the logits of a feature.
+
+        Raises:
+            RowsError: it was there before.
+        """
+        following = self._written + len(self._ready)
+        if answer.feature_id < following or answer.feature_id in self._waiting:
+            raise RowsError(f"{self._folder} holds feature {answer.feature_id} twice; make the rows again")
+        self._waiting[answer.feature_id] = answer
+        while following in self._waiting:
+            self._ready.append(self._waiting.pop(following))
+            following += 1
+            if len(self._ready) == FEATURES_PER_RECORD_BATCH:
+                self._write()
+
+    def finish(self) -> None:
+        """Write the rest.
+
+        Raises:
+            RowsError: a feature is missing.
+        """
+        self._write()
+        if self._waiting:
+            last = max(self._waiting)
+            raise RowsError(f"{self._folder} lacks feature {self._written} of 0..{last}; make the rows again")
+
+    def _write(self) -> None:
+        if not self._ready:
+            return
+        ids = np.arange(self._written, self._written + len(self._ready), dtype=np.int32)
+        starts, ends = (_lists([getattr(x, name) for x in self._ready]) for name in ("start", "end"))
+        self._arrow.write_batch(pa.record_batch([pa.array(ids), starts, ends], schema=LOGITS_SCHEMA))
+        self._written += len(self._ready)
+        self._ready = []
+
+
+def _lists(logits: List[np.ndarray]) -> pa.ListArray:
+    """One list for each array, without a Python object for each number."""
+    borders = np.concatenate([[0], np.cumsum([len(x) for x in logits])]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(borders), pa.array(np.concatenate(logits), pa.float32()))

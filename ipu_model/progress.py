@@ -5,7 +5,7 @@
 | message   | text                                                                                       |
 | plan      | the resolved plan (plan.py)                                                                |
 | step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds        |
-| predicted | rows, of                                                                                   |
+| predicted | rows, of, eta_seconds                                                                      |
 | saved     | path                                                                                       |
 | error     | type, text                                                                                 |
 """

@@ -165,7 +165,8 @@ def in_words(event: Event) -> str | None:
             f"{_duration(event['eta_seconds'])} left"
         )
     if kind == "predicted":
-        return f"[{event['rows'] / max(1, event['of']):4.0%}] rows {event['rows']}/{event['of']}"
+        share = event["rows"] / max(1, event["of"])
+        return f"[{share:4.0%}] rows {event['rows']}/{event['of']}  {_duration(event['eta_seconds'])} left"
     if kind == "plan":
         plan = event.get("plan", {k: v for k, v in event.items() if k != "event"})
         return "plan: " + ", ".join(f"{name} {value}" for name, value in _spoken(plan))

@@ -167,5 +167,8 @@ def test_durations_and_shares_are_for_people():
     assert in_words(event) == (
         "[  8%] update 30/400  loss 7.0000  learning rate 2.00e-03  45,679 tokens/s  2 min 05 s left"
     )
-    assert in_words({"event": "predicted", "rows": 5, "of": 20}) == "[ 25%] rows 5/20"
+    assert (
+        in_words({"event": "predicted", "rows": 5, "of": 20, "eta_seconds": 75.2})
+        == "[ 25%] rows 5/20  1 min 15 s left"
+    )
     assert in_words({"event": "saved", "path": "x"}) is None
