@@ -115,6 +115,12 @@ def _packing(data: Data) -> Case:
                 updates=1, rounds=5, seconds=10, warmup=1, threads=(1,))  # fmt: skip
 
 
+def _starts(data: Data) -> Case:
+    inputs = _trained("squad", "tiny", data.squad_rows("train"), 16)
+    return Case("start", "rows to the end of the first update, compiled", "starts", variants.STARTS, inputs,
+                updates=1, rounds=3, seconds=200, warmup=0, threads=(2,), fresh=True)  # fmt: skip
+
+
 def _at_length(length: int) -> Callable[[Data], Case]:
     def build(data: Data) -> Case:
         inputs = _trained("pretrain", "tiny", data.pretrain_rows(length), TOKENS_PER_UPDATE // length)
@@ -156,6 +162,7 @@ CASES: dict[str, Callable[[Data], Case]] = {
     "prepare-squad": _questions,
     "prepare-pretraining": _pretraining_rows,
     "packing": _packing,
+    **({} if variants.COMPILED is None else {"start": _starts}),
     **{f"length-{length}": _at_length(length) for length in LENGTHS},
     "corpus-rows": _corpus_rows,
     "corpus-training": _corpus_training,

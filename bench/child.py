@@ -28,6 +28,7 @@ WORKERS = {
     "questions-ours": "bench.prepare:questions_ours",
     "questions-peer": "bench.prepare:questions_peer",
     "pretraining-rows": "bench.prepare:pretraining_ours",
+    "start": "bench.starts:start",
     "packing": "bench.prepare:packing_ours",
 }
 """What a spec may ask for -> module:function(spec, session)."""

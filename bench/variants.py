@@ -89,6 +89,13 @@ PACKING = tuple(
     Variant(f"{sequences:,} sequences", "packing", {"sequences": sequences})
     for sequences in (10_000, 100_000, 1_000_000)
 )
+COMPILED: dict[str, Any] | None = None
+"""Fields of a Job that make it compile on a CPU; None: this version compiles nothing there, the case is left out."""
+EMPTY, FILLED = "empty cache", "filled cache"
+STARTS = (
+    Variant(FILLED, "start", {"job": COMPILED, "filled": True}),
+    Variant(EMPTY, "start", {"job": COMPILED, "filled": False}),
+)
 ACROSS_LENGTHS = (
     Variant(OURS, "ours", AUTO),
     Variant("hf fp32", "peer", FP32),

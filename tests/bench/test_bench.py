@@ -58,6 +58,33 @@ def _totals(one: dict) -> list[dict]:
     return [{"units": sum(s["units"] for s in r) / sum(s["cpu"] for s in r)} for r in one["rounds"]]
 
 
+def test_a_start_finds_what_another_process_compiled(
+    pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both caches are their own: the first begins empty, the second with what a run before left in it."""
+    (tmp_path / "sitecustomize.py").write_text(FAKE_COMPILER, encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    job = {"precision": "fp32"}
+    made = case(
+        pretrain_rows,
+        Variant("empty cache", "start", {"job": job, "filled": False}),
+        Variant("filled cache", "start", {"job": job, "filled": True}),
+    )
+    results = Results()
+    assert measure([made], results, lambda: None)
+    assert [one.failure for one in results.measured] == [None, None]
+    assert [one.facts["files_found"] for one in results.measured] == [0, 1]
+    assert [len(one.rounds) for one in results.measured] == [2, 2]
+
+
+FAKE_COMPILER = """
+import atexit, os, pathlib
+if "PODIUM_EXECUTABLE_CACHE" in os.environ:
+    atexit.register(lambda: pathlib.Path(os.environ["PODIUM_EXECUTABLE_CACHE"], "program").write_text("compiled"))
+"""
+"""Stands for a compiler: a process that ends leaves a program in its cache."""
+
+
 def test_ctrl_c_keeps_what_was_measured(pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = case(pretrain_rows, Variant(OURS, "ours", {"precision": "fp32"}))
     results, lines = Results(), []

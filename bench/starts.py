@@ -1,0 +1,54 @@
+"""How long a run takes to begin: from its rows to the end of its first update, with an empty or a filled cache."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.protocol import Sample, Session, Stopwatch
+from bench.setup import Training
+
+CACHE = "PODIUM_EXECUTABLE_CACHE"
+
+
+def start(spec: dict[str, Any], session: Session) -> None:
+    """Measure the start of this very process, importing left out; units are starts.
+
+    Settings: job, fields laid over the Job; filled, whether another process has compiled the same before.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[CACHE] = folder
+        if spec["settings"]["filled"]:
+            subprocess.run([sys.executable, "-m", "bench.starts", json.dumps(spec)], stdout=sys.stderr, check=True)
+        files = sum(len(names) for _, _, names in os.walk(folder))
+        sample = first_update(spec)
+        while session.next_round(files_found=files):
+            session.report([sample])
+
+
+def first_update(spec: dict[str, Any]) -> Sample:
+    """Make the runtime, compile, and take one update."""
+    from bench.ours import make_job, prepare_host, start
+    from ipu_model.data import RowFolder, UpdateRows
+
+    prepare_host(spec["threads"])
+    training = Training.from_spec(spec)
+    rows = RowFolder(Path(training.rows), training.row_kind, training.model)
+    watch = Stopwatch()
+    job = make_job(training, 1, spec["settings"]["job"])
+    runtime, plan = start(job, rows)
+    batch = rows.take(UpdateRows(len(rows), plan.rows_per_update, job.seed)(0))
+    runtime.compile(batch)
+    metrics = runtime.train_step(batch, 1e-4)
+    sample = watch.sample(1, loss=metrics.loss)
+    runtime.close()
+    return sample
+
+
+if __name__ == "__main__":
+    first_update(json.loads(sys.argv[1]))
