@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from bench.cases import CASES, Case, make_cases
 from bench.data import Data, make_data
 from bench.host import host_facts, load_average
-from bench.report import as_json, bar_rows, markdown_table, rate_rows, text_table
+from bench.report import as_json, bar_rows, markdown, rate_rows, text_table
 from bench.results import Results
 from bench.runner import run_case
 from tasks import artifacts
@@ -67,6 +68,8 @@ def resized(case: Case, options: argparse.Namespace) -> Case:
 def main() -> None:
     arguments = sys.argv[1:]
     options = parse(arguments)
+    for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started this in the background, deaf to Ctrl-C
+        signal.signal(number, signal.default_int_handler)
     facts: dict[str, Any] = {**host_facts(arguments), "load_at_start": load_average()}
     print(f"bench: {facts['cpu']}, {facts['cores']} cores, load {facts['load_at_start']}")
     data = make_data(options.data, options.vocabulary)
@@ -115,8 +118,7 @@ def say(text: str) -> None:
 def write_reports(folder: Path, results: Results, facts: dict[str, object]) -> None:
     """bench.json and bench.md, each whole or not at all."""
     artifacts.write_json(folder / "bench.json", as_json(results, facts))
-    text = f"{markdown_table(bar_rows(results))}\n\n{markdown_table(rate_rows(results))}\n"
-    artifacts.write_text(folder / "bench.md", text)
+    artifacts.write_text(folder / "bench.md", markdown(results, facts))
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ LENGTHS = (64, 128, 256, 384, 512)
 """Tokens of a row, of the plot of cost against length."""
 TOKENS_PER_UPDATE = 4096
 """The same for all of them."""
+SEVERAL_THREADS_ROUNDS = 3
 SHARES = (0.25, 1, 4, 16)
 """Sizes of the corpus, of the plot of cost against it."""
 
@@ -32,12 +33,17 @@ class Case:
     updates: int
     """Of one round."""
     rounds: int
+    """With one thread; the wall times of several threads are worth fewer (SEVERAL_THREADS_ROUNDS)."""
     seconds: float
     """Both passes take about so long on 2 cores of a Xeon; for the time that is left, nothing else."""
     warmup: int = 2
     threads: tuple[int, ...] = (1, 2)
     fresh: bool = False
     """A new process for every round: what one round leaves in its caches must not help the next."""
+
+    def rounds_at(self, threads: int) -> int:
+        """Rounds of a pass; of a case with a single pass all of them."""
+        return self.rounds if threads == self.threads[0] else min(self.rounds, SEVERAL_THREADS_ROUNDS)
 
     def spec(self, variant: Variant, threads: int) -> dict[str, Any]:
         """What bench.child needs to know."""
@@ -48,7 +54,7 @@ class Case:
             "threads": threads,
             "settings": variant.settings,
             "updates": self.updates * variant.updates_factor,
-            "rounds": self.rounds,
+            "rounds": self.rounds_at(threads),
             "warmup": self.warmup,
         }
 
@@ -60,7 +66,7 @@ def _trained(task: str, size: str, rows: object, sequences: int) -> dict[str, An
 def _pretrain_tiny(data: Data) -> Case:
     inputs = _trained("pretrain", "tiny", data.pretrain_rows(), 32)
     return Case("pretrain-tiny", "pre-training, 2 layers of 128, 32 sequences of 128", "real tokens",
-                variants.PRETRAIN_TINY, inputs, updates=4, rounds=5, seconds=200)  # fmt: skip
+                variants.PRETRAIN_TINY, inputs, updates=3, rounds=5, seconds=200)  # fmt: skip
 
 
 def _pretrain_base(data: Data) -> Case:

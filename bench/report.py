@@ -88,6 +88,19 @@ def text_table(rows: Sequence[Row]) -> str:
     return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows)
 
 
+def markdown(results: Results, facts: dict[str, Any]) -> str:
+    """The tables, and under which conditions they came about."""
+    lines = [f"* {name.replace('_', ' ')}: {_plain(value)}" for name, value in facts.items()]
+    tables = [markdown_table(rows(results)) for rows in (bar_rows, rate_rows)]
+    return "\n\n".join(["# Benchmark", *tables, "\n".join(lines)]) + "\n"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {inner}" for key, inner in value.items())
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
 def markdown_table(rows: Sequence[Row]) -> str:
     """The same for Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]

@@ -37,13 +37,13 @@ def run_case(case: Case, threads: int, results: Results, say: Say) -> None:
     try:
         for lane in lanes:
             _guarded(lane, say, partial(_start, lane, case, threads))
-        started = time.monotonic()
-        for number in range(case.rounds):
+        started, rounds = time.monotonic(), case.rounds_at(threads)
+        for number in range(rounds):
             for lane in lanes:
                 _guarded(lane, say, partial(_measure, lane, case, threads, number))
             spent = time.monotonic() - started
-            left = spent / (number + 1) * (case.rounds - number - 1)
-            say(f"  round {number + 1} of {case.rounds}, {left:.0f} s left of this case")
+            left = spent / (number + 1) * (rounds - number - 1)
+            say(f"  round {number + 1} of {rounds}, {left:.0f} s left of this case")
         for lane in lanes:
             _guarded(lane, say, partial(_stop, lane))
     finally:
