@@ -10,7 +10,7 @@ torch's own nested tensors call it (torch/nested/_internal/sdpa.py): it has drop
 
 from __future__ import annotations
 
-from typing import Callable, Tuple
+from typing import Callable, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -63,11 +63,14 @@ class PaddedAttention:
 
     def __init__(self, offsets: Tensor, longest: int) -> None:
         self._offsets, self._longest = offsets.long(), longest
+        self._layout: Optional[Tuple[Tensor, Tensor]] = None
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
         count, longest = len(self._offsets) - 1, self._longest
-        places, real = self._places(len(query))
+        if self._layout is None:  # made once, for all layers
+            self._layout = self._places(len(query))
+        places, real = self._layout
 
         def padded(flat: Tensor) -> Tensor:  # [T, H] -> [N, A, longest, D]
             rows = flat.new_zeros(count * longest, flat.shape[1]).index_copy(0, places, flat)

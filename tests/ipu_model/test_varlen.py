@@ -107,6 +107,22 @@ def test_what_flash_does_not_serve_is_padded(dtype: torch.dtype, shape: Tuple[in
     assert said.startswith(reason)
 
 
+def test_torch_knows_the_flash_operator_with_these_arguments_and_its_gradients() -> None:
+    """By its shapes alone, on tensors without numbers."""
+    query, key, value = (
+        torch.empty(30, HIDDEN, device="meta", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)
+    )
+    attention = VarlenAttention(OFFSETS.to("meta"), max(LENGTHS))
+    try:
+        context = attention(query, key, value, HEADS, 0.1)
+    except NotImplementedError:
+        assert torch.__version__.startswith("2.0."), "torch 2.0 cannot tell without a GPU, later ones can"
+        pytest.skip("torch 2.0 has no meta form of the operator")
+    assert (context.shape, context.dtype) == (query.shape, query.dtype)
+    context.sum().backward()
+    assert all(x.grad is not None and x.grad.shape == x.shape for x in (query, key, value))
+
+
 def test_choosing_draws_no_random_numbers() -> None:
     before = torch.get_rng_state()
     choose_attention(CPU, torch.bfloat16, HEADS, HIDDEN, RightForm)
