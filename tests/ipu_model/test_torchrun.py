@@ -25,6 +25,7 @@ from ipu_model.running import run_job
 from ipu_model.runtime.torch_device import _seed_of
 from ipu_model.torchrun import TorchrunInstances, buckets, under_torchrun
 
+pytestmark = pytest.mark.slow  # a dozen processes that import torch
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
 LONG = ScheduleConfig(steps=200)
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
