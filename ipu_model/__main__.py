@@ -37,7 +37,7 @@ def main() -> int:
         if not instances.is_writer:
             # It trains along, in a folder of its own; what there is to say or to write is instance 0's.
             emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
-        with only_one(Path(job.run_folder)):
+        with only_one(Path(job.run_folder)), instances.leaving():
             limit_spinning()
             # torch is imported here, after the job was found readable and the folder free.
             from ipu_model.host import keep_freed_memory, set_threads

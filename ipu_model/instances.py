@@ -7,12 +7,14 @@ share of them. What the processes have to tell one another depends on who starte
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping
 
 from ipu_model.errors import ConfigError
+from ipu_model.process import Terminated
 
 if TYPE_CHECKING:  # __main__ reads the environment before it imports torch
     from torch import Tensor
@@ -89,8 +91,21 @@ class Instances:
         mine = "" if self.is_writer else str(self.index)
         return {name.partition("@")[0]: x for name, x in gathered.items() if name.partition("@")[2] == mine}
 
-    def leave(self) -> None:
-        """The training is over; instances need one another no more."""
+    @contextlib.contextmanager
+    def leaving(self) -> Iterator[None]:
+        """Around a job: whichever way it ends, what join made is closed."""
+        agreed = False
+        try:
+            yield
+            agreed = True
+        except Terminated:
+            agreed = True  # all stop with the same update
+            raise
+        finally:
+            self._leave(agreed)
+
+    def _leave(self, agreed: bool) -> None:
+        """agreed: all do so now; else this instance alone, after an error."""
 
 
 def current(environ: Mapping[str, str], importer: Importer = importlib.import_module) -> Instances:

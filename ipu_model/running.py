@@ -128,7 +128,6 @@ def _train(
                 device.save(partial)
         emit("saved", path=job.output)
         checkpoints.remove_all()
-    instances.leave()  # not after an error: it could wait for those that had none
     return _result(job, plan, runtime, totals, history, first_step, compile_seconds)
 
 

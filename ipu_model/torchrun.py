@@ -76,11 +76,14 @@ class TorchrunInstances(Instances):
             gathered.update({name if i == 0 else f"{name}@{i}": x for i, x in enumerate(found)})
         return gathered
 
-    def leave(self) -> None:
-        """Close the connections; the others may have ended before."""
+    def _leave(self, agreed: bool) -> None:
         import torch.distributed as dist
 
-        if dist.is_available() and dist.is_initialized():
+        if not dist.is_available() or not dist.is_initialized():
+            return
+        # gloo's threads must end before the process, which dies of them otherwise; that waits for nobody. NCCL may wait
+        # for the others, so after an error its end is left to the process's own.
+        if agreed or dist.get_backend() == "gloo":
             dist.destroy_process_group()
 
     def _means(self, values: List[float], purpose: str) -> List[float]:
