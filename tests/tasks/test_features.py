@@ -163,6 +163,42 @@ def test_labelled_tokens_of_real_questions_give_the_answer_text(tmp_path: Path) 
     assert exact / total > 0.99
 
 
+@pytest.mark.parametrize("row_length", [16, 17, 40])
+def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenizer: Tokenizer, row_length: int) -> None:
+    """Windows as `windows` cuts them, answers as a search through the tokens of each window finds them."""
+    texts = random_texts(40)
+    questions = [" ".join(text.split()[: number % 6]) for number, text in enumerate(texts)]
+    starts = np.array([-1 if number % 9 == 0 else len(text) // 3 for number, text in enumerate(texts)])
+    ends = starts + 1 + np.arange(len(texts)) % 20
+    features = make_features(tokenizer, questions, texts, row_length, 3, 5)
+    spans, number = find_answers(features, starts, ends), 0
+    for example, (question, text) in enumerate(zip(questions, texts, strict=True)):
+        asked = tokenizer.encode(question, add_special_tokens=False).ids[:5]
+        about = tokenizer.encode(text, add_special_tokens=False)
+        for start, stop in windows(len(about.ids), row_length - 3 - len(asked), 3):
+            assert features.example_index[number] == example
+            assert tokens_of(features, number) == [CLS, *asked, SEP, *about.ids[start:stop], SEP]
+            offsets = about.offsets[start:stop]
+            label = (0, 0)
+            if starts[example] >= 0 and offsets[0][0] <= starts[example] and offsets[-1][1] >= ends[example]:
+                first = max(n for n, (begin, _) in enumerate(offsets) if begin <= starts[example])
+                last = min(n for n, (_, end) in enumerate(offsets) if end >= ends[example])
+                label = (len(asked) + 2 + first, len(asked) + 2 + last)
+            assert (int(spans.starts[number]), int(spans.ends[number])) == label
+            number += 1
+    assert number == len(features)
+    assert 0 < (spans.starts > 0).sum() < number
+
+
+def test_contexts_may_be_given_once_and_named_by_number(tokenizer: Tokenizer) -> None:
+    contexts, numbers = random_texts(3), np.array([2, 0, 0, 1, 2])
+    questions = ["Ba?", "De?", "Go ka?", "", "Ba?"]
+    spelled = make_features(tokenizer, questions, [contexts[number] for number in numbers], 32, 4, 8)
+    named = make_features(tokenizer, questions, contexts, 32, 4, 8, numbers)
+    for name in ("token_ids", "lengths", "context_starts", "offsets", "example_index"):
+        np.testing.assert_array_equal(getattr(named, name), getattr(spelled, name))
+
+
 def test_many_questions_on_one_context_equal_one_at_a_time(tokenizer: Tokenizer) -> None:
     contexts = [text for text in random_texts(5) for _ in range(3)]
     questions = [f"{text.split()[0]} ba?" for text in contexts]
