@@ -1,11 +1,11 @@
 """Self-attention over packed sequences, in two layouts that give the same numbers.
 
 Legend: T tokens of all sequences one after the other, B rows, L row length, H hidden size, A heads,
-D = H / A, G sequences of one group, N the longest of them.
+D = H / A, G sequences of one group, N tokens of each of them with its pads, K = sum of G * A * N over the groups.
 
 `SequenceAttention` computes every sequence by itself, pads dropped. It is one autograd function (bmm,
-softmax, bmm; backward by hand), because the fused CPU kernels refuse dropout and the scores of one
-sequence stay in cache: fastest of eight forms measured on CPU. `RowAttention` computes whole rows
+softmax, bmm; backward by hand), because the fused CPU kernels refuse dropout and the scores of a
+group stay in cache: fastest of eight forms measured on CPU. `RowAttention` computes whole rows
 under a block mask: the plain reference, and the form whose shapes never change.
 """
 
@@ -15,74 +15,114 @@ import math
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model.dropout import keep_mask
+from ipu_model.dropout import keep_mask, kept_scale
 
-SCORES_PER_GROUP = 1 << 17
+TILE = 32
+"""Tokens to a multiple of which each sequence is padded here. oneDNN compiles a kernel for every new shape of a
+product (0.5 to 3 ms each, against 0.05 ms to run it), so real lengths must fall on few shapes."""
+SCORES_PER_GROUP = 1 << 18
 """Scores of all heads in a group, at most (a longer sequence is a group of its own): more leave the cache, with
-fewer the calls themselves cost most. Short sequences of near-equal length share a call, long ones go alone."""
-LONGEST_TO_SHORTEST = 1.25
-"""Sequences of a group differ in length by at most this ratio, as the shorter ones are padded."""
+fewer the calls themselves cost most."""
 
 
 @dataclass(frozen=True)
 class Group:
     """Neighbouring sequences that share one call."""
 
-    start: int
-    """First token; the group ends at `stop`."""
-    stop: int
-    lengths: Tuple[int, ...]
-    """Descending."""
-    places: Optional[Tensor]
-    """[stop - start] where each token goes among the G * N padded ones; None if all lengths are equal."""
+    first_row: int
+    """Of its G * A * N rows among all K."""
+    sequences: int
+    tokens: int
+    """N."""
     pads: Optional[Tensor]
-    """[G, 1, 1, N] True on padded keys; None if all lengths are equal."""
+    """[G, 1, 1, N] True on padded keys; None where there are none."""
 
-    @property
-    def longest(self) -> int:
-        return self.lengths[0]
-
-
-def make_groups(lengths: Sequence[int], heads: int) -> List[Group]:
-    """Cut sequences, longest first, into groups: lengths 5, 5, 4 and 2 give (5, 5, 4) and (2,)."""
-    groups: List[Group] = []
-    start, first = 0, 0
-    for index in range(1, len(lengths) + 1):
-        longest = lengths[first]
-        full = (index - first + 1) * heads * longest * longest > SCORES_PER_GROUP
-        if index == len(lengths) or full or lengths[index] * LONGEST_TO_SHORTEST < longest:
-            groups.append(_make_group(start, tuple(lengths[first:index])))
-            start, first = groups[-1].stop, index
-    return groups
+    def scores(self, heads: int) -> Tuple[int, int, int, int]:
+        """Shape of its scores."""
+        return self.sequences, heads, self.tokens, self.tokens
 
 
-def _make_group(start: int, lengths: Tuple[int, ...]) -> Group:
-    stop = start + sum(lengths)
-    if lengths[0] == lengths[-1]:
-        return Group(start, stop, lengths, None, None)
-    inside = torch.arange(lengths[0])[None, :] < torch.tensor(lengths)[:, None]  # [G, N]
-    return Group(start, stop, lengths, inside.reshape(-1).nonzero().reshape(-1), ~inside[:, None, None, :])
+@dataclass(frozen=True)
+class Layout:
+    """Where the heads of every token lie among the K rows [D] that the groups work on, ordered [G, A, N] in each."""
+
+    groups: List[Group]
+    source: Tensor
+    """[K] int64: which of the T * A rows of the tokens; pads repeat the last token of their sequence."""
+    target: Tensor
+    """[T * A] int64: where they lie among the K."""
+    pads: Tensor
+    """int64: which of the K rows are pads."""
+
+    @staticmethod
+    def of(lengths: Sequence[int], heads: int) -> Layout:
+        """Of sequences laid end to end; those of near-equal length should be neighbours."""
+        groups: List[Group] = []
+        sources, pads = [], []
+        rows = token = at = 0
+        while at < len(lengths):
+            padded, count = _group_size(lengths[at:], heads)
+            own = np.array(lengths[at : at + count])
+            place = np.arange(padded)
+            starts = token + np.cumsum(own) - own
+            outside = place >= own[:, None]  # [G, N]
+            tokens = starts[:, None] + np.minimum(place, own[:, None] - 1)
+            by_head = tokens[:, None, :] * heads + np.arange(heads)[:, None]  # [G, A, N]
+            sources.append(by_head.reshape(-1))
+            pads.append(np.broadcast_to(outside[:, None, :], by_head.shape).reshape(-1))
+            mask = torch.from_numpy(outside[:, None, None, :]) if outside.any() else None
+            groups.append(Group(rows, count, padded, mask))
+            rows, token, at = rows + by_head.size, token + int(own.sum()), at + count
+        source = np.concatenate(sources) if sources else np.empty(0, dtype=np.int64)
+        pad = np.concatenate(pads) if pads else np.empty(0, dtype=bool)
+        target = np.empty(token * heads, dtype=np.int64)
+        target[source[~pad]] = np.nonzero(~pad)[0]
+        return Layout(groups, *(torch.from_numpy(x) for x in (source, target, np.nonzero(pad)[0])))
+
+    def spread(self, flat: Tensor, heads: int) -> Tensor:
+        """[T, H] -> [K, D]."""
+        return flat.reshape(-1, flat.shape[1] // heads).index_select(0, self.source)
+
+    def collect(self, rows: Tensor, hidden: int) -> Tensor:
+        """[K, D] -> [T, H]; pads are left behind."""
+        return rows.index_select(0, self.target).view(-1, hidden)
+
+    def of_group(self, rows: Tensor, group: Group, heads: int) -> Tensor:
+        """The rows of one group: a view [G * A, N, D] of [K, D]."""
+        count = group.sequences * heads
+        return rows[group.first_row : group.first_row + count * group.tokens].view(count, group.tokens, -1)
+
+
+def _group_size(lengths: Sequence[int], heads: int) -> Tuple[int, int]:
+    """Padded tokens of the next sequence, and how many share its group: a power of two, so that shapes are few."""
+    padded = -(-lengths[0] // TILE) * TILE
+    most = max(1, SCORES_PER_GROUP // (heads * padded * padded))
+    alike = 1
+    while alike < min(most, len(lengths)) and padded - TILE < lengths[alike] <= padded:
+        alike += 1
+    return padded, 1 << (alike.bit_length() - 1)
 
 
 class SequenceAttention:
     """Attention inside each of several sequences laid end to end.
 
     Args:
-        lengths: Tokens of each sequence, descending, in the order of the flat tokens.
+        lengths: Tokens of each sequence in the order of the flat tokens.
     """
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths
-        self._groups: Dict[int, List[Group]] = {}
+        self._layouts: Dict[int, Layout] = {}
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
-        if heads not in self._groups:  # made once, for all layers
-            self._groups[heads] = make_groups(self._lengths, heads)
-        return _SequenceAttention.apply(query, key, value, self._groups[heads], heads, dropout)
+        if heads not in self._layouts:  # made once, for all layers
+            self._layouts[heads] = Layout.of(self._lengths, heads)
+        return _SequenceAttention.apply(query, key, value, self._layouts[heads], heads, dropout)
 
 
 class RowAttention:
@@ -112,78 +152,79 @@ def _wide(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
-def _split(flat: Tensor, group: Group, heads: int) -> Tensor:
-    """[T, H] -> [G * A, N, D], zeros where a sequence is shorter; a view when the group is one sequence."""
-    part = flat[group.start : group.stop]
-    count, longest = len(group.lengths), group.longest
-    if group.places is not None:
-        part = part.new_zeros(count * longest, part.shape[1]).index_copy_(0, group.places, part)
-    return part.view(count, longest, heads, -1).transpose(1, 2).reshape(count * heads, longest, -1)
+def signed_probabilities(scores: Tensor, pads: Optional[Tensor], keep: Optional[Tensor], scale: float) -> Tensor:
+    """softmax(scores * scale) over the last dimension, negative where dropout drops: one tensor says both.
+
+    Args:
+        scores: [G, A, N, N].
+        pads: [G, 1, 1, N], see Group.
+        keep: Dropout mask, as the scores; None for no dropout.
+    """
+    wide = _wide(scores) * scale
+    if pads is not None:
+        wide = wide.masked_fill(pads, -math.inf)
+    probabilities = wide.softmax(-1)
+    if keep is not None:
+        probabilities = torch.where(keep, probabilities, -probabilities)
+    return probabilities.to(scores.dtype)
 
 
-def _merge(into: Tensor, part: Tensor, group: Group, heads: int) -> None:
-    """The inverse of _split, written into the tokens of the group."""
-    count, longest = len(group.lengths), group.longest
-    by_sequence = part.view(count, heads, longest, -1).transpose(1, 2)
-    target = into[group.start : group.stop]
-    if group.places is None:
-        target.view(count, longest, heads, -1).copy_(by_sequence)
-    else:
-        torch.index_select(by_sequence.reshape(count * longest, -1), 0, group.places, out=target)
+def scores_gradient(signed: Tensor, d_dropped: Tensor, factor: float) -> Tensor:
+    """Gradient of the scores, [G, A, N, N] like both.
 
+    With P = |signed|, M the dropout mask over 1 - p and c its factor 1 / (1 - p): dP = c M d_dropped and
+    dS = P (dP - sum(dP P)) / sqrt(D); M P is what is positive in `signed`.
 
-def _probabilities(query: Tensor, key: Tensor, group: Group, scale: float) -> Tensor:
-    """softmax over the keys of each sequence: [G * A, N, D] twice -> [G * A, N, N]; 0 on padded keys."""
-    scores = _wide(torch.bmm(query, key.transpose(1, 2))).mul_(scale)
-    if group.pads is not None:
-        scores.view(len(group.lengths), -1, *scores.shape[1:]).masked_fill_(group.pads, -math.inf)
-    return scores.softmax(-1)
+    Args:
+        signed: From signed_probabilities.
+        d_dropped: Gradient of M P.
+        factor: c / sqrt(D).
+    """
+    wide, d_wide = _wide(signed), _wide(d_dropped)
+    d_kept = d_wide * wide.clamp(min=0)
+    return ((d_kept - wide.abs() * d_kept.sum(-1, keepdim=True)) * factor).to(d_dropped.dtype)
 
 
 class _SequenceAttention(torch.autograd.Function):
-    """softmax(q k^T / sqrt(D)) v per sequence; with P = softmax and M the dropout mask over 1 - p,
+    """softmax(q k^T / sqrt(D)) v per sequence, and its gradients by hand.
 
-    dV = (P M)^T dO,  dP = (dO V^T) M,  dS = P (dP - sum(dP P)),  dQ = dS K / sqrt(D),  dK = dS^T Q / sqrt(D).
-    Padded queries take no part: their dO is 0, hence their dP, dS and share of dK and dV.
+    Padded queries take no part: their share of the output is left behind, and their gradient is set to 0.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, groups: List[Group], heads: int, dropout: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, heads: int, dropout: float
     ) -> Tensor:
-        ctx.groups, ctx.heads, ctx.dropout, ctx.scale = groups, heads, dropout, 1 / math.sqrt(query.shape[1] // heads)
-        ctx.kept_scale = 1.0
-        output = torch.empty_like(query)
-        saved: List[Tensor] = []
-        for group in groups:
-            q, k, v = (_split(x, group, heads) for x in (query, key, value))
-            probabilities = _probabilities(q, k, group, ctx.scale)
-            saved.append(probabilities)
-            if dropout > 0:
-                keep, ctx.kept_scale = keep_mask(probabilities.shape, dropout)
-                probabilities = (probabilities * keep).mul_(ctx.kept_scale)
-                saved.append(keep)
-            _merge(output, torch.bmm(probabilities.to(v.dtype), v), group, heads)
-        ctx.save_for_backward(query, key, value, *saved)
-        return output
+        q, k, v = (layout.spread(x, heads) for x in (query, key, value))
+        output = torch.empty_like(q)
+        saved: List[Tensor] = [q, k, v]
+        for group in layout.groups:
+            q_g, k_g, v_g, out_g = (layout.of_group(x, group, heads) for x in (q, k, v, output))
+            scores = torch.bmm(q_g, k_g.transpose(1, 2))
+            keep = keep_mask(group.scores(heads), dropout) if dropout > 0 else None
+            scale = 1 / math.sqrt(q.shape[1])
+            signed = signed_probabilities(scores.view(group.scores(heads)), group.pads, keep, scale)
+            signed = signed.view(scores.shape)
+            saved.append(signed)
+            torch.bmm(signed.clamp(min=0) if dropout > 0 else signed, v_g, out=out_g)
+        ctx.save_for_backward(*saved)
+        ctx.layout, ctx.heads, ctx.kept = layout, heads, kept_scale(dropout)
+        output = layout.collect(output, query.shape[1])
+        return output.mul_(ctx.kept) if dropout > 0 else output
 
     @staticmethod
     def backward(ctx: Any, d_output: Tensor) -> Tuple[Any, ...]:
-        query, key, value, *saved = ctx.saved_tensors
-        d_query, d_key, d_value = (torch.empty_like(x) for x in (query, key, value))
-        remaining = iter(saved)
-        for group in ctx.groups:
-            q, k, v, d_o = (_split(x, group, ctx.heads) for x in (query, key, value, d_output))
-            probabilities = next(remaining)
-            d_p = _wide(torch.bmm(d_o, v.transpose(1, 2)))
-            dropped = probabilities
-            if ctx.dropout > 0:
-                keep = next(remaining)
-                dropped = (probabilities * keep).mul_(ctx.kept_scale)
-                d_p = d_p.mul_(keep).mul_(ctx.kept_scale)
-            d_p.sub_((d_p * probabilities).sum(-1, keepdim=True)).mul_(probabilities).mul_(ctx.scale)
-            d_s = d_p.to(q.dtype)
-            _merge(d_value, torch.bmm(dropped.to(v.dtype).transpose(1, 2), d_o), group, ctx.heads)
-            _merge(d_query, torch.bmm(d_s, k), group, ctx.heads)
-            _merge(d_key, torch.bmm(d_s.transpose(1, 2), q), group, ctx.heads)
-        return d_query, d_key, d_value, None, None, None
+        layout, heads = ctx.layout, ctx.heads
+        q, k, v, *saved = ctx.saved_tensors
+        d_o = layout.spread(d_output, heads).index_fill_(0, layout.pads, 0)
+        d_q, d_k, d_v = (torch.empty_like(x) for x in (q, k, v))
+        factor = ctx.kept / math.sqrt(q.shape[1])
+        for group, signed in zip(layout.groups, saved):
+            q_g, k_g, v_g, d_o_g = (layout.of_group(x, group, heads) for x in (q, k, v, d_o))
+            d_q_g, d_k_g, d_v_g = (layout.of_group(x, group, heads) for x in (d_q, d_k, d_v))
+            torch.bmm(signed.clamp(min=0).transpose(1, 2), d_o_g, out=d_v_g)
+            d_s = scores_gradient(signed, torch.bmm(d_o_g, v_g.transpose(1, 2)), factor)
+            torch.bmm(d_s, k_g, out=d_q_g)
+            torch.bmm(d_s.transpose(1, 2), q_g, out=d_k_g)
+        gradients = [layout.collect(x, d_output.shape[1]) for x in (d_q, d_k, d_v)]
+        return gradients[0], gradients[1], gradients[2].mul_(ctx.kept), None, None, None

@@ -19,13 +19,17 @@ from ipu_model.data import Batch
 from ipu_model.modeling import Tokens
 from ipu_model.rows import ABSENT, IGNORED
 
+TILE = 64
+"""Tokens, and masked tokens, are filled up to a multiple of it: oneDNN compiles a kernel for every new shape of a
+product, some milliseconds each, so that shapes must repeat. The filler is a sequence of its own that no loss reads."""
+
 
 @dataclass(frozen=True)
 class FlatBatch:
-    """One micro-batch without padding."""
+    """One micro-batch without padding, but for the filler at its end."""
 
     tokens: Tokens
-    """[T] each."""
+    """[T] each, T a multiple of TILE."""
     starts: Tensor
     """[N] int64: first flat token of each sequence, its [CLS]."""
     lengths: np.ndarray
@@ -35,6 +39,17 @@ class FlatBatch:
     question_answering: start_labels [N], end_labels [N] inside their sequence, -100 = none."""
     feature_ids: np.ndarray
     """[N] int32; empty for pretrain rows."""
+
+    @property
+    def real_tokens(self) -> int:
+        """Those before the filler."""
+        return int(self.lengths.sum())
+
+    @property
+    def blocks(self) -> List[int]:
+        """Tokens of everything that attention keeps apart: the sequences, and the filler where there is some."""
+        filler = len(self.tokens.input_ids) - self.real_tokens
+        return [*self.lengths.tolist(), *([filler] if filler else [])]
 
 
 def flatten(batch: Batch) -> FlatBatch:
@@ -47,12 +62,14 @@ def flatten(batch: Batch) -> FlatBatch:
     longest_first = np.argsort(-lengths, kind="stable")
     at_row, at_slot, firsts, lengths = (x[longest_first] for x in (at_row, at_slot, firsts, lengths))
     starts = np.cumsum(lengths) - lengths
-    source = np.repeat(firsts - starts, lengths) + np.arange(int(lengths.sum()))  # [T] position in the rows
+    real = int(lengths.sum())
+    source = np.repeat(firsts - starts, lengths) + np.arange(real)  # [T] position in the rows
+    filler = -real % TILE
     tokens = Tokens(
-        input_ids=_tensor(columns["input_ids"].reshape(-1)[source]),
-        token_type_ids=_tensor(columns["token_type_ids"].reshape(-1)[source]),
-        position_ids=_tensor(columns["position_ids"].reshape(-1)[source]),
-        attention=SequenceAttention(lengths.tolist()),
+        input_ids=_tensor(_fill(columns["input_ids"].reshape(-1)[source], filler)),
+        token_type_ids=_tensor(_fill(columns["token_type_ids"].reshape(-1)[source], filler)),
+        position_ids=_tensor(_fill(columns["position_ids"].reshape(-1)[source], filler)),
+        attention=SequenceAttention([*lengths.tolist(), *([filler] if filler else [])]),
     )
     if "masked_labels" in columns:
         flat_position = np.zeros(rows * length, dtype=np.int64)
@@ -78,9 +95,10 @@ def _pretraining_labels(
     length = columns["input_ids"].shape[1]
     label_row, label_slot = np.nonzero(columns["masked_labels"] != IGNORED)
     positions = columns["masked_positions"][label_row, label_slot].astype(np.int64)
+    filler = -len(positions) % TILE
     return {
-        "masked_index": _tensor(flat_position[label_row * length + positions]),
-        "masked_labels": _tensor(columns["masked_labels"][label_row, label_slot]),
+        "masked_index": _tensor(_fill(flat_position[label_row * length + positions], filler)),
+        "masked_labels": _tensor(_fill(columns["masked_labels"][label_row, label_slot], filler, IGNORED)),
         "next_sentence_labels": _tensor(columns["next_sentence_labels"][at_row, at_slot]),
     }
 
@@ -97,6 +115,10 @@ def _answer_labels(
     return labels
 
 
+def _fill(values: np.ndarray, count: int, value: int = 0) -> np.ndarray:
+    return np.pad(values, (0, count), constant_values=value) if count else values
+
+
 def _tensor(values: np.ndarray) -> Tensor:
     return torch.from_numpy(values.astype(np.int64))
 
@@ -108,7 +130,7 @@ def per_sequence(logits: Tensor, starts: Tensor, lengths: np.ndarray) -> Tensor:
     All of it happens where `logits` and `starts` are; of the lengths only the largest is read here.
     """
     tokens = len(logits)
-    stops = torch.nn.functional.pad(starts[1:], (0, 1), value=tokens)  # sequences lie end to end
+    stops = torch.nn.functional.pad(starts[1:], (0, 1), value=int(lengths.sum()))  # sequences lie end to end
     index = starts[:, None] + torch.arange(int(lengths.max()), device=starts.device)
     outside = index >= stops[:, None]
     return logits[index.clamp(max=tokens - 1)].masked_fill(outside[:, :, None], float("-inf"))

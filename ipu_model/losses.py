@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ipu_model.data import Batch
+from ipu_model.decoding import masked_token_loss
 from ipu_model.flat import FlatBatch, per_sequence
 from ipu_model.rows import IGNORED
 
@@ -28,15 +29,19 @@ def label_counts(batch: Batch, head: str) -> Dict[str, int]:
 
 
 def pretraining_loss(
-    outputs: Dict[str, Tensor], flat: FlatBatch, counts: Dict[str, int]
+    outputs: Dict[str, Tensor], decoder: Tuple[Tensor, Tensor], flat: FlatBatch, counts: Dict[str, int]
 ) -> Tuple[Tensor, Dict[str, Tensor]]:
     """MLM + NSP, as BertForPreTraining adds them.
+
+    Args:
+        outputs, decoder: Of modeling.BertForPreTraining.
 
     Returns:
         The share of this micro-batch in the loss of the update, and in its two parts.
     """
     parts = {
-        "mlm_loss": _sum(outputs["prediction_logits"], flat.labels["masked_labels"]) / counts["mlm_loss"],
+        "mlm_loss": masked_token_loss(outputs["masked_hidden"], *decoder, flat.labels["masked_labels"])
+        / counts["mlm_loss"],
         "nsp_loss": _sum(outputs["next_sentence_logits"], flat.labels["next_sentence_labels"]) / counts["nsp_loss"],
     }
     return parts["mlm_loss"] + parts["nsp_loss"], parts

@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from ipu_model.dropout import Dropout
+from ipu_model.dropout import drop, mask_for
 from ipu_model.job import ModelConfig
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 """(query, key, value, heads, dropout) -> context, all [..., H]."""
+HalfWeights = Tuple[Tensor, Tensor, Tensor, Tensor]
+"""Weight [H, I] and bias [H] of a dense layer, weight and bias [H] of the LayerNorm after it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,22 @@ class Tokens:
     attention: Attention
 
 
+class Dense(nn.Linear):
+    """nn.Linear whose product may be computed with a low-precision copy of its weight (precision.py)."""
+
+    copy: Optional[Tensor] = None
+    """[out, in], a leaf that gathers the gradient; None: the weight itself."""
+
+    @property
+    def factor(self) -> Tensor:
+        """What the product is computed with."""
+        return self.weight if self.copy is None else self.copy
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[..., in] -> [..., out], in the precision of `factor`."""
+        return nn.functional.linear(values.to(self.factor.dtype), self.factor, self.bias.to(self.factor.dtype))
+
+
 class Embeddings(nn.Module):
     """Sum of word, position and token type embeddings, normalised."""
 
@@ -44,13 +62,14 @@ class Embeddings(nn.Module):
         self.position_embeddings = nn.Embedding(config.max_positions, config.hidden_size)
         self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout)
+        self.dropout = config.hidden_dropout
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """[...] -> [..., H]."""
+        """[...] -> [..., H]. Tables stay in fp32: hundreds of tokens add to one line of their gradient."""
         summed = self.word_embeddings(tokens.input_ids) + self.token_type_embeddings(tokens.token_type_ids)
         summed = summed + self.position_embeddings(tokens.position_ids)
-        return self.dropout(self.LayerNorm(summed))
+        dropout = self.dropout if self.training else 0.0
+        return drop(self.LayerNorm(summed), mask_for(summed, dropout), dropout)
 
 
 class SelfAttention(nn.Module):
@@ -58,9 +77,9 @@ class SelfAttention(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.query = nn.Linear(config.hidden_size, config.hidden_size)
-        self.key = nn.Linear(config.hidden_size, config.hidden_size)
-        self.value = nn.Linear(config.hidden_size, config.hidden_size)
+        self.query = Dense(config.hidden_size, config.hidden_size)
+        self.key = Dense(config.hidden_size, config.hidden_size)
+        self.value = Dense(config.hidden_size, config.hidden_size)
         self.heads, self.dropout = config.num_heads, config.attention_dropout
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
@@ -69,32 +88,73 @@ class SelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """LayerNorm(residual + dropout(dense(hidden))), the end of both halves of a layer."""
+    """Parameters of LayerNorm(residual + dropout(dense(hidden))), the end of both halves of a layer."""
 
     def __init__(self, inputs: int, config: ModelConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(inputs, config.hidden_size)
+        self.dense = Dense(inputs, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout)
 
-    def forward(self, hidden: Tensor, residual: Tensor) -> Tensor:
-        return self.LayerNorm(residual + self.dropout(self.dense(hidden)))
+    def weights(self) -> HalfWeights:
+        """What `finish_half` needs of it."""
+        return self.dense.factor, self.dense.bias, self.LayerNorm.weight, self.LayerNorm.bias
+
+
+def finish_half(
+    inner: Tensor, residual: Tensor, weights: HalfWeights, keep: Optional[Tensor], dropout: float, eps: float
+) -> Tensor:
+    """LayerNorm(residual + dropout(dense(inner))): [..., I], [..., H] -> [..., H]."""
+    factor, bias, scale, shift = weights
+    dense = nn.functional.linear(inner, factor, bias.to(factor.dtype))
+    summed = residual + drop(dense, keep, dropout)
+    return nn.functional.layer_norm(summed, scale.shape, scale, shift, eps)
+
+
+def finish_layer(
+    context: Tensor, hidden: Tensor, attention: HalfWeights, factor: Tensor, bias: Tensor, output: HalfWeights,
+    keep: Tuple[Optional[Tensor], Optional[Tensor]], dropout: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """An encoder layer after its attention: [..., H] twice -> [..., H].
+
+    A function of tensors alone, so that it can be compiled once for all layers (compiling.py).
+
+    Args:
+        context: Output of the attention.
+        hidden: Input of the layer.
+        attention, output: Parameters of the ends of both halves.
+        factor, bias: Of the dense layer between them.
+        keep: Dropout masks of both ends.
+    """
+    hidden = finish_half(context, hidden, attention, keep[0], dropout, eps)
+    inner = nn.functional.gelu(nn.functional.linear(hidden, factor, bias.to(factor.dtype)))  # erf, as BERT was trained
+    return finish_half(inner, hidden, output, keep[1], dropout, eps)
 
 
 class Layer(nn.Module):
     """One encoder layer. The nesting of modules only serves Hugging Face's parameter names."""
 
+    finish: Callable[..., Tensor] = staticmethod(finish_layer)
+    """finish_layer, or a compiled form of it."""
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        self.attention = nn.ModuleDict({"self": SelfAttention(config), "output": Residual(config.hidden_size, config)})
-        self.intermediate = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.intermediate_size)})
+        self.attention: Any = nn.ModuleDict(
+            {"self": SelfAttention(config), "output": Residual(config.hidden_size, config)}
+        )
+        self.intermediate = nn.ModuleDict({"dense": Dense(config.hidden_size, config.intermediate_size)})
         self.output = Residual(config.intermediate_size, config)
+        self.dropout, self.eps = config.hidden_dropout, config.layer_norm_eps
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
         """[..., H] -> [..., H]."""
-        hidden = self.attention["output"](self.attention["self"](hidden, attention), hidden)
-        inner = nn.functional.gelu(self.intermediate["dense"](hidden))  # the erf form, as BERT was trained
-        return self.output(inner, hidden)
+        context = self.attention["self"](hidden, attention)
+        dropout = self.dropout if self.training else 0.0
+        keep = mask_for(hidden, dropout), mask_for(hidden, dropout)
+        dense: Any = self.intermediate["dense"]
+        return self.finish(
+            context, hidden, self.attention["output"].weights(), dense.factor, dense.bias, self.output.weights(),
+            keep, dropout, self.eps,
+        )  # fmt: skip
 
 
 class Bert(nn.Module):
@@ -106,11 +166,17 @@ class Bert(nn.Module):
         layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
         self.encoder = nn.ModuleDict({"layer": layers})
         if pooler:
-            self.pooler = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size)})
+            self.pooler = nn.ModuleDict({"dense": Dense(config.hidden_size, config.hidden_size)})
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Of products and of what flows between layers."""
+        layers: Any = self.encoder["layer"]
+        return layers[0].attention["self"].query.factor.dtype
 
     def forward(self, tokens: Tokens) -> Tensor:
         """[...] -> [..., H]."""
-        hidden = self.embeddings(tokens)
+        hidden = self.embeddings(tokens).to(self.precision)
         for layer in self.encoder["layer"].children():
             hidden = layer(hidden, tokens.attention)
         return hidden
@@ -121,22 +187,24 @@ class Bert(nn.Module):
 
 
 class PredictionHead(nn.Module):
-    """Vocabulary logits; the decoder is the word embedding, so it has only a bias of its own."""
+    """Hidden states that the word table turns into vocabulary logits, and the bias of these."""
+
+    words_copy: Optional[Tensor] = None
+    """Low-precision copy of the word table, as in Dense."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.transform = nn.ModuleDict(
             {
-                "dense": nn.Linear(config.hidden_size, config.hidden_size),
+                "dense": Dense(config.hidden_size, config.hidden_size),
                 "LayerNorm": nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps),
             }
         )
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
-    def forward(self, hidden: Tensor, word_embeddings: Tensor) -> Tensor:
-        """[M, H], [V, H] -> [M, V]."""
-        hidden = self.transform["LayerNorm"](nn.functional.gelu(self.transform["dense"](hidden)))
-        return nn.functional.linear(hidden, word_embeddings, self.bias)
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[M, H] -> [M, H]."""
+        return self.transform["LayerNorm"](nn.functional.gelu(self.transform["dense"](hidden)))
 
 
 class BertForPreTraining(nn.Module):
@@ -146,25 +214,30 @@ class BertForPreTraining(nn.Module):
         super().__init__()
         self.bert = Bert(config, pooler=True)
         self.cls = nn.ModuleDict(
-            {"predictions": PredictionHead(config), "seq_relationship": nn.Linear(config.hidden_size, 2)}
+            {"predictions": PredictionHead(config), "seq_relationship": Dense(config.hidden_size, 2)}
         )
 
     def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
-        """Logits at the chosen tokens only: the decoder is the dearest matrix of a small BERT.
+        """What both losses are made of, at the chosen tokens only.
 
         Args:
             masked_index: [M] positions in the flattened tokens.
             cls_index: [N] positions of the [CLS] tokens.
 
         Returns:
-            prediction_logits [M, V] and next_sentence_logits [N, 2].
+            masked_hidden [M, H], which `decoder` turns into logits, and next_sentence_logits [N, 2].
         """
         hidden = self.bert(tokens).flatten(0, -2)
-        words = self.bert.embeddings.word_embeddings.weight
         return {
-            "prediction_logits": self.cls["predictions"](hidden[masked_index], words),
+            "masked_hidden": self.cls["predictions"](hidden[masked_index]),
             "next_sentence_logits": self.cls["seq_relationship"](self.bert.pool(hidden[cls_index])),
         }
+
+    def decoder(self) -> Tuple[Tensor, Tensor]:
+        """Word table [V, H] in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
+        head: Any = self.cls["predictions"]
+        words = self.bert.embeddings.word_embeddings.weight
+        return words if head.words_copy is None else head.words_copy, head.bias
 
 
 class BertForQuestionAnswering(nn.Module):
@@ -173,7 +246,7 @@ class BertForQuestionAnswering(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.bert = Bert(config, pooler=False)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.qa_outputs = Dense(config.hidden_size, 2)
 
     def forward(self, tokens: Tokens) -> Tensor:
         """[...] -> [T, 2], the flattened tokens: column 0 start, column 1 end."""

@@ -8,10 +8,12 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 from torch import Tensor, nn
 
+from ipu_model.blocked import BlockedAdamW, BlockedLamb
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.job import OptimizerConfig
 from ipu_model.lamb import Lamb, adam_directions
 from ipu_model.modeling import is_exempt
+from ipu_model.precision import LowPrecisionCopies
 
 
 class UncorrectedAdamW(torch.optim.Optimizer):
@@ -35,8 +37,10 @@ class UncorrectedAdamW(torch.optim.Optimizer):
                 torch._foreach_add_(weights, directions, alpha=-group["lr"])
 
 
-def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer of a job. Biases and LayerNorm take no weight decay and no trust ratio.
+def make_optimizer(
+    config: OptimizerConfig, model: nn.Module, copies: Optional[LowPrecisionCopies] = None
+) -> torch.optim.Optimizer:
+    """The optimizer of a job, in the fastest form here. Biases and LayerNorm take no weight decay and no trust ratio.
 
     The decay of adamw and lamb is decoupled from the gradient; that of adam and sgd is an L2 penalty,
     part of the gradient. sgd has one moment, which nothing corrects: betas, eps and bias_correction are not its.
@@ -58,16 +62,15 @@ def make_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Opt
     shared.update(betas=(config.beta1, config.beta2), eps=config.eps)
     if config.name == "adam":
         return torch.optim.Adam(groups, **shared)
+    groups[1]["trust_ratio"] = False
+    device = decayed[0].device.type
+    if device == "cpu" and decayed[0].dtype == torch.float32 and _has_fused_adamw(device):
+        blocked = BlockedLamb if config.name == "lamb" else BlockedAdamW
+        return blocked(groups, bias_correction=config.bias_correction, copies=copies, **shared)
     if config.name == "lamb":
-        groups[1]["trust_ratio"] = False
         return Lamb(groups, bias_correction=config.bias_correction, **shared)
     if not config.bias_correction:
         return UncorrectedAdamW(groups, **shared)
-    return _fastest_adamw(groups, shared)
-
-
-def _fastest_adamw(groups: List[Dict[str, Any]], shared: Dict[str, Any]) -> torch.optim.Optimizer:
-    device = groups[0]["params"][0].device.type
     return torch.optim.AdamW(groups, fused=True if _has_fused_adamw(device) else None, **shared)
 
 
@@ -83,14 +86,13 @@ def _has_fused_adamw(device: str) -> bool:
     return True
 
 
-def clip_gradients(parameters: List[Tensor], max_norm: Optional[float]) -> float:
+def clip_gradients(gradients: List[Tensor], max_norm: Optional[float]) -> float:
     """Scale gradients down to a global L2 norm of at most `max_norm`; None leaves them as they are.
 
     Returns:
         The norm before clipping. It is NaN or infinite if a gradient is; then nothing is scaled usefully,
         and the loss check stops the run.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
     norm = float(torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients)))))
     if max_norm is not None and norm > max_norm:
         torch._foreach_mul_(gradients, max_norm / (norm + 1e-6))

@@ -38,8 +38,8 @@ class CpuDevice:
     def running(self) -> ContextManager[None]:
         return contextlib.nullcontext()
 
-    def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
-        return torch.tensor(clip_gradients(parameters, max_norm))
+    def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
+        return torch.tensor(clip_gradients(gradients, max_norm))
 
     def rng_state(self) -> Dict[str, Tensor]:
         return {"torch": torch.get_rng_state()}

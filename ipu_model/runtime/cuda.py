@@ -106,8 +106,7 @@ class CudaDevice:
                 "changes the result by rounding only"
             ) from None
 
-    def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
-        gradients = [p.grad for p in parameters if p.grad is not None]
+    def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
         norm = torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients))))
         if max_norm is not None:
             # Always multiplied, by 1 if need be: to ask the norm first would make the host wait.
@@ -137,12 +136,13 @@ def place(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: Mak
         make_attention: From varlen.choose_attention.
     """
     tokens = flat.tokens
-    offsets = np.append(flat.starts.numpy(), len(tokens.input_ids)).astype(np.int32)
+    blocks = flat.blocks
+    offsets = np.cumsum([0, *blocks]).astype(np.int32)
     halves = torch.from_numpy(np.append(offsets, offsets[:1] * 0) if len(offsets) % 2 else offsets)
     parts = [tokens.input_ids, tokens.token_type_ids, tokens.position_ids, flat.starts, *flat.labels.values()]
     moved = move(torch.cat([*parts, halves.view(torch.int64)]))
     *there, packed_offsets = moved.split([*(len(part) for part in parts), len(halves) // 2])
-    attention = make_attention(packed_offsets.view(torch.int32)[: len(offsets)], int(flat.lengths.max()))
+    attention = make_attention(packed_offsets.view(torch.int32)[: len(offsets)], max(blocks))
     return dataclasses.replace(
         flat,
         tokens=dataclasses.replace(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import ContextManager, Dict, Iterable, Iterator, List, Optional, Protocol, Tuple
+from typing import Any, ContextManager, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ipu_model.blocked import Blocked
 from ipu_model.data import Batch
 from ipu_model.errors import ConfigError
 from ipu_model.flat import FlatBatch, flatten, split_sequences
@@ -18,6 +19,7 @@ from ipu_model.job import OptimizerConfig
 from ipu_model.losses import LOSS_PARTS, answer_loss, label_counts, pretraining_loss
 from ipu_model.modeling import Tokens
 from ipu_model.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from ipu_model.precision import LowPrecisionCopies
 from ipu_model.runtime import AnswerLogits, StepMetrics
 from ipu_model.runtime.cpu import CpuDevice
 
@@ -38,7 +40,7 @@ class Device(Protocol):
     def running(self) -> ContextManager[None]:
         """Around what computes: says what the device's own errors mean."""
 
-    def clip(self, parameters: List[Tensor], max_norm: Optional[float]) -> Tensor:
+    def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
         """Scale gradients down to a global L2 norm of at most `max_norm`; the norm before, maybe on the device."""
 
     def rng_state(self) -> Dict[str, Tensor]:
@@ -69,7 +71,7 @@ class TorchRuntime:
         model: From modeling.build_model, with its weights; moved to the device.
         head: pretraining or question_answering.
         micro_batch_size: Rows in one forward pass.
-        precision: fp32, or bf16 for autocast with fp32 weights.
+        precision: fp32, or bf16 for products in bf16 with fp32 weights (precision.py).
         optimizer: None for a runtime that only predicts.
         seed: Of dropout; every process that trains along draws from a seed of its own.
         device: The CPU by default.
@@ -88,10 +90,12 @@ class TorchRuntime:
         instances: Optional[Instances] = None,
     ) -> None:
         self._device, self._instances = device or CpuDevice(), instances or Instances()
-        self._model, self._head, self._micro_batch_size = model.to(self._device.place_of), head, micro_batch_size
-        self._bf16 = precision == "bf16"
+        # Any: both heads have forward, only one has a decoder.
+        self._model: Any = model.to(self._device.place_of)
+        self._head, self._micro_batch_size = head, micro_batch_size
+        self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
-        self._optimizer = make_optimizer(optimizer, model) if optimizer is not None else None
+        self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
         torch.manual_seed(_seed_of(seed, self._instances.index))
 
     @property
@@ -134,6 +138,7 @@ class TorchRuntime:
         prepared = batch if isinstance(batch, PreparedBatch) else self.prepare(batch)
         self._model.train()
         self._optimizer.zero_grad(set_to_none=True)
+        self._copies.zero_grad()
         counts = label_counts(batch, self._head)  # of all processes: each one reads the whole batch
         with self._device.running():
             figures = self._accumulate(prepared.micro_batches, counts)
@@ -143,12 +148,15 @@ class TorchRuntime:
         parts_by_name = dict(zip(LOSS_PARTS[self._head], means))
         return StepMetrics(loss, parts_by_name, batch.sequences, batch.real_tokens, norm_before)
 
-    def _accumulate(self, micro_batches: Iterable[FlatBatch], counts: Dict[str, int]) -> Tensor:
+    def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
         """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
         shares: List[Tensor] = []
+        one_is_all = len(micro_batches) == 1 and self._instances.count == 1
         for flat in micro_batches:
             share, parts = self._loss(flat, counts)
             share.backward()
+            if not (one_is_all and isinstance(self._optimizer, Blocked)):  # sums are made in fp32
+                self._copies.collect_gradients()
             shares.append(torch.stack([share, *parts.values()]).detach())
         figures = torch.stack(shares).double().sum(0)
         self._instances.add([figures])
@@ -156,26 +164,26 @@ class TorchRuntime:
 
     def _loss(self, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
         """Share of a micro-batch in the loss of the update, and in its parts, in the order of LOSS_PARTS."""
-        with torch.autocast(self._device.place_of.type, dtype=torch.bfloat16, enabled=self._bf16):
-            if self._head == "pretraining":
-                outputs = self._model(flat.tokens, flat.labels["masked_index"], flat.starts)
-            else:
-                logits = self._model(flat.tokens)
         if self._head == "pretraining":
-            return pretraining_loss(outputs, flat, counts)
-        return answer_loss(logits, flat, counts)
+            outputs = self._model(flat.tokens, flat.labels["masked_index"], flat.starts)
+            return pretraining_loss(outputs, self._model.decoder(), flat, counts)
+        return answer_loss(self._model(flat.tokens), flat, counts)
 
     def _clip(self) -> Tensor:
         """Add up the gradients of all processes and clip them; their norm before."""
-        parameters: List[Tensor] = [p for p in self._model.parameters() if p.grad is not None]
-        self._instances.add([p.grad for p in parameters if p.grad is not None])
-        return self._device.clip(parameters, self._max_norm)
+        gradients = self._copies.gradients(self._model.parameters())
+        self._instances.add(gradients)
+        if isinstance(self._optimizer, Blocked):
+            return self._optimizer.clip(gradients, self._max_norm)
+        return self._device.clip(gradients, self._max_norm)
 
     def _update(self, learning_rate: float) -> None:
         assert self._optimizer is not None
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
         self._optimizer.step()
+        if not isinstance(self._optimizer, Blocked):
+            self._copies.refresh()
 
     def predict(self, batch: Batch) -> List[AnswerLogits]:
         """Start and end logits of every feature in the batch, dropout off."""
@@ -184,8 +192,7 @@ class TorchRuntime:
             (flat,) = batch.micro_batches
         else:
             flat = self._device.place(flatten(batch))
-        autocast = torch.autocast(self._device.place_of.type, dtype=torch.bfloat16, enabled=self._bf16)
-        with torch.inference_mode(), autocast, self._device.running():
+        with torch.inference_mode(), self._device.running():
             parts = [self._model(tokens)[:count] for count, tokens in self._device.passes(flat)]
             logits = torch.cat(parts).float().cpu().numpy()
         starts = split_sequences(np.ascontiguousarray(logits[:, 0]), flat.lengths)
@@ -199,6 +206,7 @@ class TorchRuntime:
     def load_state_dict(self, state: Dict[str, Tensor]) -> None:
         """Set the weights; every name must be there."""
         self._model.load_state_dict(state)
+        self._copies.refresh()
 
     def optimizer_state(self) -> Dict[str, Tensor]:
         """Moments and step counts, on the host: '<parameter>/exp_avg' and so on."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.attention import SCORES_PER_GROUP, RowAttention, SequenceAttention, make_groups
-from ipu_model.dropout import Dropout, keep_mask
+from ipu_model.attention import SCORES_PER_GROUP, TILE, Layout, RowAttention, SequenceAttention
+from ipu_model.dropout import drop, keep_mask, kept_scale, mask_for
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
 IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
@@ -14,22 +14,33 @@ IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] *
 PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11), *range(17, 19), *range(19, 21)])
 
 
-def test_neighbours_of_near_equal_length_share_a_group() -> None:
-    first, second = make_groups([5, 5, 4, 2], heads=2)
-    assert (first.start, first.stop, first.lengths) == (0, 14, (5, 5, 4))
-    assert first.places is not None
-    assert first.places.tolist() == [*range(14)]  # the one padded slot is the last of 15
-    assert first.pads is not None
-    assert first.pads.reshape(3, 5).tolist() == [[False] * 5, [False] * 5, [False] * 4 + [True]]
-    assert (second.start, second.stop, second.lengths, second.places) == (14, 16, (2,), None)
-    assert make_groups([], heads=2) == []
+def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
+    layout = Layout.of([TILE, TILE - 1, TILE - 1, 2], heads=2)
+    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, TILE)]
+    pads = layout.groups[0].pads
+    assert pads is not None
+    assert pads.sum((1, 2, 3)).tolist() == [0, 1, 1, TILE - 2]
+    # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
+    layout = Layout.of([TILE + 1, TILE, TILE, TILE], heads=1)
+    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [
+        (0, 1, 2 * TILE), (2 * TILE, 2, TILE), (4 * TILE, 1, TILE),
+    ]  # fmt: skip
+    assert [g.pads is None for g in layout.groups] == [False, True, True]
+    assert Layout.of([], heads=2).groups == []
 
 
 def test_long_sequences_go_alone() -> None:
-    longest = int((SCORES_PER_GROUP / 2) ** 0.5)  # of two heads: fills a group by itself
-    assert [g.lengths for g in make_groups([longest + 9, longest, longest, 8, 8], heads=2)] == [
-        (longest + 9,), (longest,), (longest,), (8, 8),
-    ]  # fmt: skip
+    longest = int((SCORES_PER_GROUP / 2) ** 0.5) // TILE * TILE  # of two heads: more than half a group
+    assert [g.sequences for g in Layout.of([longest, longest, longest, 8, 8], heads=2).groups] == [1, 1, 1, 2]
+
+
+def test_every_head_of_every_token_has_one_place_and_pads_have_the_rest() -> None:
+    layout = Layout.of([TILE + 3, 5, 4, 4], heads=3)
+    rows = torch.arange(3 * (TILE + 16))
+    there = rows[layout.source]
+    assert torch.equal(there[layout.target], rows)
+    places = torch.cat([layout.target, layout.pads]).sort().values
+    assert torch.equal(places, torch.arange(len(layout.source)))
 
 
 def test_sequences_alone_equal_whole_rows_under_a_block_mask() -> None:
@@ -81,26 +92,44 @@ def test_bf16_scores_are_softmaxed_in_fp32() -> None:
     torch.testing.assert_close(ours.float(), reference, rtol=0.02, atol=0.02)  # bf16 keeps 8 bits
 
 
+def test_filler_at_the_end_changes_no_sequence() -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(12, 8) for _ in range(3)]
+    alone = SequenceAttention([5, 4])(*(x[:9] for x in inputs), 2, 0.0)
+    filled = SequenceAttention([5, 4, 3])(inputs[0], inputs[1], inputs[2], 2, 0.0)
+    torch.testing.assert_close(filled[:9], alone)
+
+
 @pytest.mark.parametrize("probability", [0.1, 0.5])
 def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: float) -> None:
     torch.manual_seed(0)
-    keep, scale = keep_mask(torch.Size([1000, 333]), probability)
+    keep = keep_mask((1000, 333), probability)
     assert keep.dtype == torch.bool
-    assert scale == pytest.approx(1 / (1 - probability), rel=1e-4)
+    assert kept_scale(probability) == pytest.approx(1 / (1 - probability), rel=1e-4)
     # 333,000 draws: the standard error of the share is below 0.0009.
     assert float(keep.float().mean()) == pytest.approx(1 - probability, abs=0.004)
 
 
 def test_dropout_scales_what_it_keeps_and_its_gradient_alike_and_follows_the_seed() -> None:
-    layer = Dropout(0.25)
     values = torch.ones(50, 7, requires_grad=True)
+
+    def dropped() -> torch.Tensor:
+        return drop(values, mask_for(values, 0.25), 0.25)
+
     torch.manual_seed(1)
-    dropped = layer(values)
-    assert dropped.detach().unique().tolist() == pytest.approx([0.0, 4 / 3])
-    dropped.sum().backward()
+    first = dropped()
+    assert first.detach().unique().tolist() == pytest.approx([0.0, 4 / 3])
+    first.sum().backward()
     assert values.grad is not None
-    assert torch.equal(values.grad, dropped.detach())
+    assert torch.equal(values.grad, first.detach())
     torch.manual_seed(1)
-    assert torch.equal(layer(values), dropped)
-    assert not torch.equal(layer(values), dropped)
-    assert torch.equal(layer.eval()(values), values)
+    assert torch.equal(dropped(), first)
+    assert not torch.equal(dropped(), first)
+
+
+def test_no_dropout_draws_nothing_and_changes_nothing() -> None:
+    values = torch.randn(5, 7)
+    before = torch.get_rng_state()
+    assert mask_for(values, 0.0) is None
+    assert drop(values, None, 0.0) is values
+    assert torch.equal(torch.get_rng_state(), before)

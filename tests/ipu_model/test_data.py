@@ -14,7 +14,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model.data import RowFolder, UpdateRows, row_order
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.flat import flatten, per_sequence
+from ipu_model.flat import TILE, flatten, per_sequence
 
 ORDER_3_0 = [6, 1, 8, 5, 2, 7, 9, 4, 3, 0]
 ORDER_3_1 = [9, 7, 8, 3, 5, 6, 4, 0, 2, 1]
@@ -66,7 +66,9 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
     write_rows(tmp_path / "rows", "pretrain", columns)
     batch = RowFolder(tmp_path / "rows", "pretrain", TINY).take(np.arange(12))
     flat = flatten(batch)
-    assert len(flat.tokens.input_ids) == batch.real_tokens == flat.lengths.sum()
+    assert batch.real_tokens == flat.real_tokens == flat.lengths.sum() == 193
+    assert len(flat.tokens.input_ids) == 4 * TILE  # the next multiple
+    assert flat.blocks == [*flat.lengths, 4 * TILE - 193]
     assert list(flat.lengths) == sorted(flat.lengths, reverse=True)
     assert (flat.tokens.input_ids[flat.starts] == 2).all()  # [CLS]
     assert (flat.tokens.position_ids[flat.starts] == 0).all()
@@ -75,10 +77,11 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
         (int(columns["input_ids"][r, columns["masked_positions"][r, p]]), int(columns["masked_labels"][r, p]))
         for r, p in np.argwhere(kept)
     )
-    found = sorted(
-        zip(flat.tokens.input_ids[flat.labels["masked_index"]].tolist(), flat.labels["masked_labels"].tolist())
-    )
+    real, filler = flat.labels["masked_labels"][: len(expected)], flat.labels["masked_labels"][len(expected) :]
+    found = sorted(zip(flat.tokens.input_ids[flat.labels["masked_index"]].tolist(), real.tolist()))
     assert found == expected
+    assert (len(expected) + len(filler)) % TILE == 0
+    assert set(filler.tolist()) <= {-100}
 
 
 def test_answers_are_counted_from_the_start_of_their_sequence(tmp_path: Path) -> None:
@@ -103,6 +106,8 @@ def test_a_softmax_covers_the_tokens_of_one_sequence_only() -> None:
     split = per_sequence(logits, torch.tensor([0, 3]), np.array([3, 2]))
     assert split[0, :, 0].tolist() == [0.0, 2.0, 4.0]
     assert split[1, :, 0].tolist() == [6.0, 8.0, float("-inf")]
+    filled = torch.cat([logits, torch.full((3, 2), 99.0)])
+    assert torch.equal(per_sequence(filled, torch.tensor([0, 3]), np.array([3, 2])), split)
 
 
 @pytest.mark.parametrize(

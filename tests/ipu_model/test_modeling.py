@@ -42,7 +42,7 @@ def runtime(head: str, precision: str = "fp32", seed: int = 5, micro_batch: int 
     return TorchRuntime(model, head, micro_batch, precision, LEARN, seed)
 
 
-def test_dropping_pads_changes_neither_logits_nor_gradients(tmp_path: Path) -> None:
+def test_dropping_pads_changes_neither_states_nor_gradients(tmp_path: Path) -> None:
     batch = read(tmp_path / "rows", "pretrain")
     model = build_model("pretraining", STILL)
     initialise(model, STILL, seed=1)
@@ -50,15 +50,15 @@ def test_dropping_pads_changes_neither_logits_nor_gradients(tmp_path: Path) -> N
     label_row, slot = np.nonzero(batch.columns["masked_labels"] != -100)
     in_rows = torch.from_numpy(label_row * length + batch.columns["masked_positions"][label_row, slot])
     flat = flatten(batch)
-    # The order of labels is that of (row, slot) in both layouts.
-    whole = model(whole_rows(batch), in_rows, torch.zeros(1, dtype=torch.long))["prediction_logits"]
-    alone = model(flat.tokens, flat.labels["masked_index"], flat.starts)["prediction_logits"]
+    # The order of labels is that of (row, slot) in both layouts; the filler comes last.
+    whole = model(whole_rows(batch), in_rows, torch.zeros(1, dtype=torch.long))["masked_hidden"]
+    alone = model(flat.tokens, flat.labels["masked_index"], flat.starts)["masked_hidden"][: len(whole)]
     torch.testing.assert_close(alone, whole, rtol=1e-5, atol=1e-5)
     weights = torch.randn(whole.shape, generator=torch.Generator().manual_seed(0))
     gradients = []
-    for logits in (whole, alone):
+    for hidden in (whole, alone):
         model.zero_grad()
-        (logits * weights).mean().backward()
+        (hidden * weights).mean().backward()
         gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
     for ours, theirs in zip(*gradients):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)

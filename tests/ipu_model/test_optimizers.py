@@ -140,7 +140,7 @@ def test_a_tensor_of_zeros_takes_the_ratio_one() -> None:
 def test_clipping_scales_all_gradients_to_the_global_norm() -> None:
     first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
     first.grad, second.grad = torch.tensor([2.0, 4.0]), torch.tensor([4.0])  # norm sqrt(4 + 16 + 16) = 6
-    assert clip_gradients([first, second], 3.0) == pytest.approx(6.0)
+    assert clip_gradients([first.grad, second.grad], 3.0) == pytest.approx(6.0)
     torch.testing.assert_close(first.grad, torch.tensor([1.0, 2.0]), rtol=1e-5, atol=0)
     torch.testing.assert_close(second.grad, torch.tensor([2.0]), rtol=1e-5, atol=0)
 
@@ -148,8 +148,8 @@ def test_clipping_scales_all_gradients_to_the_global_norm() -> None:
 def test_gradients_under_the_bound_and_without_a_bound_stay() -> None:
     parameter = nn.Parameter(torch.zeros(2))
     parameter.grad = torch.tensor([3.0, 4.0])
-    assert clip_gradients([parameter], 5.1) == 5.0
-    assert clip_gradients([parameter], None) == 5.0
+    assert clip_gradients([parameter.grad], 5.1) == 5.0
+    assert clip_gradients([parameter.grad], None) == 5.0
     assert parameter.grad.tolist() == [3.0, 4.0]
 
 

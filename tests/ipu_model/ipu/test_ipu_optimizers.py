@@ -30,7 +30,7 @@ def train_with_torch(config: OptimizerConfig, updates: int = 10, size: float = 1
         optimizer.zero_grad()
         for part_x, part_y in zip(x.split(ROWS), y.split(ROWS)):
             (model.loss(part_x, part_y) / MICRO_BATCHES).backward()
-        clip_gradients(list(model.parameters()), config.max_grad_norm)
+        clip_gradients([p.grad for p in model.parameters() if p.grad is not None], config.max_grad_norm)
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
