@@ -38,7 +38,7 @@ PRETRAIN_TINY = (
     Variant(OURS, "ours", AUTO),
     Variant(OURS_FP32, "ours", FP32),
     Variant("hf fp32", "peer", FP32),
-    Variant("hf fp32 malloc", "peer", FP32, TUNED_MALLOC),
+    Variant("hf fp32 malloc", "peer", FP32, TUNED_MALLOC, threads=(1,)),
     Variant("hf bf16", "peer", BF16),
     Variant("hf bf16 malloc", "peer", BF16, TUNED_MALLOC),
 )
@@ -51,9 +51,9 @@ SQUAD_TINY = (
     Variant(OURS, "ours", AUTO),
     Variant(OURS_FP32, "ours", FP32),
     Variant("hf max fp32", "peer", FP32),
-    Variant("hf max bf16", "peer", BF16),
-    Variant("hf longest fp32", "peer", FP32 | LONGEST),
-    Variant("hf grouped fp32", "peer", FP32 | GROUPED, updates_factor=5),
+    Variant("hf max bf16", "peer", BF16, threads=(1,)),
+    Variant("hf longest fp32", "peer", FP32 | LONGEST, threads=(1,)),
+    Variant("hf grouped fp32", "peer", FP32 | GROUPED, updates_factor=5, threads=(1,)),
     Variant("hf grouped bf16", "peer", BF16 | GROUPED, updates_factor=5),
     Variant("hf grouped bf16 malloc", "peer", BF16 | GROUPED, TUNED_MALLOC, updates_factor=5),
 )
@@ -74,7 +74,7 @@ PREDICT = (
     Variant(OURS, "predict-ours", AUTO),
     Variant(OURS_FP32, "predict-ours", FP32),
     Variant("hf max 8 fp32", "predict-peer", FP32 | {"batch": 8}),
-    Variant("hf max 64 fp32", "predict-peer", FP32 | {"batch": 64}),
+    Variant("hf max 64 fp32", "predict-peer", FP32 | {"batch": 64}, threads=(1,)),
     Variant("hf max 64 bf16", "predict-peer", BF16 | {"batch": 64}),
     Variant("hf longest 64 bf16 malloc", "predict-peer", BF16 | LONGEST | {"batch": 64}, TUNED_MALLOC),
 )
