@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.job import ModelConfig
-from ipu_model.rows import ABSENT, IGNORED, MANIFEST, read_manifest, row_schema
+from ipu_model.rows import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest, row_schema
 
 Columns = Dict[str, np.ndarray]
 
@@ -220,5 +220,5 @@ def _columns(batch: pa.RecordBatch) -> Columns:
     for field, column in zip(batch.schema, batch.columns):
         width = field.type.list_size
         # `values` ignores the slice of the parent array; batches read from a file have none.
-        columns[field.name] = column.values.to_numpy(zero_copy_only=True).reshape(batch.num_rows, width)
+        columns[field.name] = from_arrow(column.values).reshape(batch.num_rows, width)
     return columns

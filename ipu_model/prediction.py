@@ -16,6 +16,7 @@ from ipu_model.errors import RowsError
 from ipu_model.files import new_file
 from ipu_model.process import StopRequest
 from ipu_model.progress import Emit
+from ipu_model.rows import to_arrow
 from ipu_model.runtime import AnswerLogits, Runtime
 from ipu_model.training import Totals
 
@@ -112,7 +113,7 @@ class _InOrder:
             return
         ids = np.arange(self._written, self._written + len(self._ready), dtype=np.int32)
         starts, ends = (_lists([getattr(x, name) for x in self._ready]) for name in ("start", "end"))
-        self._arrow.write_batch(pa.record_batch([pa.array(ids), starts, ends], schema=LOGITS_SCHEMA))
+        self._arrow.write_batch(pa.record_batch([to_arrow(ids), starts, ends], schema=LOGITS_SCHEMA))
         self._written += len(self._ready)
         self._ready = []
 
@@ -120,4 +121,4 @@ class _InOrder:
 def _lists(logits: List[np.ndarray]) -> pa.ListArray:
     """One list for each array, without a Python object for each number."""
     borders = np.concatenate([[0], np.cumsum([len(x) for x in logits])]).astype(np.int32)
-    return pa.ListArray.from_arrays(pa.array(borders), pa.array(np.concatenate(logits), pa.float32()))
+    return pa.ListArray.from_arrays(to_arrow(borders), to_arrow(np.concatenate(logits)))

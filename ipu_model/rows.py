@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, Tuple
 
+import numpy as np
 import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
@@ -112,6 +113,26 @@ def row_schema(kind: str, row_length: int, max_sequences: int, max_predictions: 
             ("feature_ids", pa.int32(), max_sequences),
         )
     return pa.schema([pa.field(name, pa.list_(item, size), nullable=False) for name, item, size in columns])
+
+
+def to_arrow(values: np.ndarray) -> pa.Array:
+    """The numbers of a contiguous array [n], not copied.
+
+    `pa.array` does the same, but imports pandas first where it is installed: 0.2 s of CPU.
+    """
+    return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), values.size, [None, pa.py_buffer(values)])
+
+
+def from_arrow(numbers: pa.Array) -> np.ndarray:
+    """The numbers [n] of an Arrow array without nulls, not copied; read-only.
+
+    `numbers.to_numpy()` does the same, and imports pandas as `pa.array` does.
+    """
+    name = str(numbers.type)
+    dtype = np.dtype({"float": "float32", "double": "float64"}.get(name, name))  # the others are called alike
+    if not len(numbers):  # there may be no buffer at all
+        return np.empty(0, dtype)
+    return np.frombuffer(numbers.buffers()[1], dtype, len(numbers), numbers.offset * dtype.itemsize)
 
 
 def read_manifest(folder: Path) -> Manifest:

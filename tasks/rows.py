@@ -22,7 +22,9 @@ from ipu_model.rows import (
     MAX_ROW_LENGTH,
     MAX_SEQUENCES,
     Manifest,
+    from_arrow,
     row_schema,
+    to_arrow,
 )
 from ipu_model.rows import read_manifest as _read_manifest
 from tasks.errors import InputError
@@ -35,8 +37,10 @@ __all__ = [
     "Manifest",
     "RowWriter",
     "check_geometry",
+    "from_arrow",
     "read_manifest",
     "row_schema",
+    "to_arrow",
 ]
 
 ROWS_PER_FILE = 65536
@@ -213,7 +217,7 @@ class RowWriter:
             values = columns[field.name][start:stop]
             assert values.shape[1] == field.type.list_size, field.name
             # safe: a value that does not fit its column is our defect and must not wrap around
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1)).cast(field.type.value_type, safe=True)
+            flat = to_arrow(np.ascontiguousarray(values).reshape(-1)).cast(field.type.value_type, safe=True)
             arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

@@ -30,7 +30,7 @@ from tasks.packing import pack
 from tasks.parallel import Progress, ordered_map, useful_workers
 from tasks.params import SquadRowsParams, load_params
 from tasks.parquet import read_batches, size_of
-from tasks.rows import ABSENT, IGNORED, Layout, Manifest, RowWriter, check_geometry
+from tasks.rows import ABSENT, IGNORED, Layout, Manifest, RowWriter, check_geometry, from_arrow, to_arrow
 
 SPLITS = ("train", "dev")
 KIND = "question_answering"
@@ -110,14 +110,14 @@ class _FeatureRowWriter:
         borders = np.concatenate([[0], np.cumsum(2 * features.context_lengths)])
         columns: list[Any] = [
             np.arange(len(features)) + self.features,
-            example_ids.take(pa.array(features.example_index)),
+            example_ids.take(to_arrow(features.example_index)),
             features.example_index + self.examples,
             features.lengths,
             features.context_starts,
-            pa.ListArray.from_arrays(pa.array(borders, pa.int32()), pa.array(features.offsets.reshape(-1))),
+            pa.ListArray.from_arrays(to_arrow(borders.astype(np.int32)), to_arrow(features.offsets.reshape(-1))),
         ]
         arrays = [
-            pa.array(column, field.type) if isinstance(column, np.ndarray) else column
+            to_arrow(column).cast(field.type) if isinstance(column, np.ndarray) else column
             for column, field in zip(columns, FEATURES_SCHEMA, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=FEATURES_SCHEMA)
@@ -250,7 +250,7 @@ def make_chunk_rows(
         params.row_length,
         params.doc_stride,
         params.max_question_length,
-        contexts.indices.to_numpy(),
+        from_arrow(contexts.indices),
     )
     spans = find_answers(features, *_first_answers(questions.column("answers"))) if split == "train" else None
     columns = feature_columns(features, spans, params.row_length, params.max_sequences_per_row)
@@ -260,13 +260,13 @@ def make_chunk_rows(
 
 def _first_answers(answers: pa.ListArray) -> tuple[np.ndarray, np.ndarray]:
     """Characters [E] where the first answer of every question begins and ends; -1 for none."""
-    counts = answers.value_lengths().fill_null(0).to_numpy()
+    none = to_arrow(np.zeros(len(answers), np.int32))
+    counts = from_arrow(pc.coalesce(answers.value_lengths(), none))
     flat = answers.flatten()  # without what stands under a null
     starts, ends = np.full(len(answers), -1), np.full(len(answers), -1)
     first = (np.cumsum(counts) - counts)[counts > 0]
-    text, start = flat.field("text"), flat.field("answer_start")
-    starts[counts > 0] = start.to_numpy()[first]
-    ends[counts > 0] = starts[counts > 0] + pc.utf8_length(text).to_numpy()[first]
+    starts[counts > 0] = from_arrow(flat.field("answer_start"))[first]
+    ends[counts > 0] = starts[counts > 0] + from_arrow(pc.utf8_length(flat.field("text")))[first]
     return starts, ends
 
 
