@@ -93,7 +93,7 @@ class CudaDevice:
         return there
 
     def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
-        yield len(flat.tokens.input_ids), flat.tokens
+        yield flat.real_tokens, flat.tokens
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
