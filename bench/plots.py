@@ -98,7 +98,7 @@ def by_length(results: Results) -> Figure | None:
     axis.set_xticks(sorted({length for points in lines.values() for length, _ in points}))
     _finish(axis, "tokens in a row", PER_TOKEN)
     axis.set_title("Pre-training, 2 layers of 128, 4,096 tokens per update", fontsize=10, loc="left")
-    axis.legend(fontsize=8, frameon=False)
+    axis.legend(fontsize=8, frameon=False, loc="upper left", ncols=len(lines))
     return figure
 
 
@@ -136,7 +136,7 @@ def _line(axis: Axes, name: str, points: list[tuple[float, Summary]], colour: st
 def _finish(axis: Axes, x: str, y: str) -> None:
     axis.set_xlabel(x, fontsize=9)
     axis.set_ylabel(y, fontsize=9)
-    axis.set_ylim(bottom=0)
+    axis.set_ylim(0, axis.get_ylim()[1] * 1.12)  # room for the legend
     axis.tick_params(labelsize=8)
     axis.grid(axis="y", color="#e5e5e5", lw=0.8)
     axis.spines[["top", "right"]].set_visible(False)
