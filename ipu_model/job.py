@@ -146,8 +146,10 @@ class Job:
     inference_execution: str = "auto"
     """On ipu: sharded (one IPU of a replica works at a time), pipelined (all do; needs enough
     inference_device_iterations), or auto, pipelined where the config allows it."""
+    compile: bool = False
+    """On cpu and cuda: compile encoder layers with inductor; ipu always compiles."""
     compile_only: bool = False
-    """On ipu: build the executable into the cache, without IPUs, and stop before anything is trained."""
+    """Compile into the cache, on ipu without IPUs, and stop before anything is trained."""
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)

@@ -22,6 +22,8 @@ from ipu_model.job import ModelConfig
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 """(query, key, value, heads, dropout) -> context, all [..., H]."""
+Masks = Tuple[Optional[Tensor], Optional[Tensor]]
+"""Of dropout at the ends of both halves of a layer."""
 HalfWeights = Tuple[Tensor, Tensor, Tensor, Tensor]
 """Weight [H, I] and bias [H] of a dense layer, weight and bias [H] of the LayerNorm after it."""
 
@@ -111,8 +113,8 @@ def finish_half(
 
 
 def finish_layer(
-    context: Tensor, hidden: Tensor, attention: HalfWeights, factor: Tensor, bias: Tensor, output: HalfWeights,
-    keep: Tuple[Optional[Tensor], Optional[Tensor]], dropout: float, eps: float,
+    context: Tensor, hidden: Tensor, keep: Masks,
+    attention: HalfWeights, factor: Tensor, bias: Tensor, output: HalfWeights, dropout: float, eps: float,
 ) -> Tensor:  # fmt: skip
     """An encoder layer after its attention: [..., H] twice -> [..., H].
 
@@ -121,9 +123,9 @@ def finish_layer(
     Args:
         context: Output of the attention.
         hidden: Input of the layer.
+        keep: Dropout masks of both ends.
         attention, output: Parameters of the ends of both halves.
         factor, bias: Of the dense layer between them.
-        keep: Dropout masks of both ends.
     """
     hidden = finish_half(context, hidden, attention, keep[0], dropout, eps)
     inner = nn.functional.gelu(nn.functional.linear(hidden, factor, bias.to(factor.dtype)))  # erf, as BERT was trained
@@ -152,8 +154,8 @@ class Layer(nn.Module):
         keep = mask_for(hidden, dropout), mask_for(hidden, dropout)
         dense: Any = self.intermediate["dense"]
         return self.finish(
-            context, hidden, self.attention["output"].weights(), dense.factor, dense.bias, self.output.weights(),
-            keep, dropout, self.eps,
+            context, hidden, keep, self.attention["output"].weights(), dense.factor, dense.bias,
+            self.output.weights(), dropout, self.eps,
         )  # fmt: skip
 
 

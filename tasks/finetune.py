@@ -58,6 +58,7 @@ def finetune_job(
         geometry=geometry(params, device),
         runtime=device.runtime,
         precision=device.precision,
+        compile=device.compile,
         seed=params.seed,
         model=_own_model(params, model, rows, untrained),
         init_checkpoint=None if untrained else str(root / artifacts.MODELS / PHASES[-1]),

@@ -63,6 +63,7 @@ def pretrain_job(
         geometry=geometry(settings, device),
         runtime=device.runtime,
         precision=device.precision,
+        compile=device.compile,
         seed=params.seed,
         model=model_config(model, read_manifest(rows)) if fresh else None,
         init_checkpoint=None if fresh else str(root / artifacts.MODELS / PHASES[0]),

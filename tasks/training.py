@@ -81,14 +81,17 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
 
 
 def compile_executable(job: Job, name: str, root: Path = Path()) -> JobResult:
-    """Build the executable of an IPU job into the cache and stop; no model, metrics or plots are written.
+    """Compile a job into the cache and stop; no model, metrics or plots are written.
 
     Raises:
         ParamsError: the job runs on another device.
         DeviceJobFailed: see `run_device_job`.
     """
-    if job.runtime not in ("auto", "ipu"):
-        raise ParamsError(f"--compile-only builds executables for IPUs, device.runtime is {job.runtime}: set it to ipu")
+    if job.runtime not in ("auto", "ipu") and not job.compile:
+        raise ParamsError(
+            f"--compile-only: nothing is compiled on device.runtime {job.runtime}: set device.compile to true, or "
+            "device.runtime to ipu"
+        )
     folder = root / artifacts.RUNS / f"compile-{name}"
     return run_device_job(dataclasses.replace(job, run_folder=str(folder), compile_only=True))
 

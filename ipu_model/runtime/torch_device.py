@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.blocked import Blocked
+from ipu_model.compiling import LayerCompiler
 from ipu_model.data import Batch
 from ipu_model.errors import ConfigError
 from ipu_model.flat import FlatBatch, flatten, split_sequences
@@ -76,6 +77,7 @@ class TorchRuntime:
         seed: Of dropout; every process that trains along draws from a seed of its own.
         device: The CPU by default.
         instances: This process among those that train together, joined; alone by default.
+        compiler: Of the model's layers; None computes them as they are.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class TorchRuntime:
         seed: int,
         device: Optional[Device] = None,
         instances: Optional[Instances] = None,
+        compiler: Optional[LayerCompiler] = None,
     ) -> None:
         self._device, self._instances = device or CpuDevice(), instances or Instances()
         # Any: both heads have forward, only one has a decoder.
@@ -96,6 +99,7 @@ class TorchRuntime:
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
+        self._compiler = compiler
         torch.manual_seed(_seed_of(seed, self._instances.index))
 
     @property
@@ -104,19 +108,37 @@ class TorchRuntime:
         return self._device.reads_ahead
 
     def compile(self, example: Batch) -> None:
-        """Nothing to build; the batch must cut into whole micro-batches.
+        """The batch must cut into whole micro-batches; layers are compiled where the job asks for it.
 
         Raises:
             ConfigError: it does not.
         """
-        if self._optimizer is None:
-            return
         share = self._instances.share(len(example.rows))
-        if (share.stop - share.start) % self._micro_batch_size:
+        if self._optimizer is not None and (share.stop - share.start) % self._micro_batch_size:
             raise ConfigError(
                 f"{share.stop - share.start} rows do not cut into micro-batches of {self._micro_batch_size}: "
                 "rows per update must be a multiple of micro_batch_size"
             )
+        if self._compiler is not None:
+            generators = self._device.rng_state()
+            with self._compiler.building(), self._device.running():
+                self._rehearse(example)
+            self._device.load_rng_state(generators)
+
+    def _rehearse(self, example: Batch) -> None:
+        """What a step computes, without an update."""
+        if self._optimizer is None:
+            self.predict(example)
+            return
+        self._model.train()
+        share, _ = self._loss(self.prepare(example).micro_batches[0], label_counts(example, self._head))
+        share.backward()
+        self._zero_grad()
+
+    def _zero_grad(self) -> None:
+        assert self._optimizer is not None
+        self._optimizer.zero_grad(set_to_none=True)
+        self._copies.zero_grad()
 
     def prepare(self, batch: Batch) -> PreparedBatch:
         """Drop the padding and bring to the device what a step reads."""
@@ -137,8 +159,7 @@ class TorchRuntime:
             raise ConfigError("this runtime was made to predict: give the job an optimizer")
         prepared = batch if isinstance(batch, PreparedBatch) else self.prepare(batch)
         self._model.train()
-        self._optimizer.zero_grad(set_to_none=True)
-        self._copies.zero_grad()
+        self._zero_grad()
         counts = label_counts(batch, self._head)  # of all processes: each one reads the whole batch
         with self._device.running():
             figures = self._accumulate(prepared.micro_batches, counts)

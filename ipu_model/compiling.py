@@ -1,0 +1,107 @@
+"""Encoder layers compiled by inductor, where a job asks for it: `compile` of the job, `device.compile`.
+
+One layer is compiled once for all of them and for any number of tokens, so that compiling takes the same time
+for 2 layers as for 24. What is compiled lies in PODIUM_EXECUTABLE_CACHE, in a folder of its own, for the next process.
+That folder belongs to this host: inductor reads it with pickle, so it is not for carrying between machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable, Iterator, Mapping, MutableMapping
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.executables import CACHE_VARIABLE
+from ipu_model.modeling import Layer, Masks, finish_layer
+
+OLDEST = (2, 4)
+"""Version of torch from which compiled functions are kept between processes without further settings."""
+INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+HIT, MISS = "fxgraph_cache_hit", "fxgraph_cache_miss"
+"""inductor's counters."""
+COMPILERS = ("CXX", "g++", "clang++")
+"""What inductor uses on a CPU: what the variable names, or one of the commands."""
+
+
+def check_compiler(runtime: str, environ: Mapping[str, str], version: str = torch.__version__) -> None:
+    """Whether this host can compile for the runtime.
+
+    Raises:
+        ConfigError: torch is too old, or there is no C++ compiler.
+    """
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
+        oldest = "{}.{}".format(*OLDEST)
+        raise ConfigError(f"compiling needs torch {oldest} or newer, found {version}: set device.compile to false")
+    candidates = [environ.get(COMPILERS[0]), *COMPILERS[1:]]
+    if runtime == "cpu" and not any(name and shutil.which(name) for name in candidates):
+        raise ConfigError(
+            "compiling for a CPU needs a C++ compiler: install g++, name one in CXX, or set device.compile to false"
+        )
+
+
+class LayerCompiler:
+    """Lets all encoder layers of a model end in one compiled function.
+
+    Args:
+        model: From modeling.build_model.
+        environ: inductor is told through it to keep what it compiles in PODIUM_EXECUTABLE_CACHE.
+        say: Takes lines for people.
+    """
+
+    def __init__(self, model: nn.Module, environ: MutableMapping[str, str], say: Callable[[str], None]) -> None:
+        self._kept, self._say = keep_compiled(environ), say
+        finish = _compiled_finish()
+        for module in model.modules():
+            if isinstance(module, Layer):
+                module.finish = finish
+
+    @contextlib.contextmanager
+    def building(self) -> Iterator[None]:
+        """Around the first call, which compiles; says how long it took and what came from the cache."""
+        from torch._dynamo.utils import counters
+
+        started, before = time.perf_counter(), dict(counters["inductor"])
+        self._say("compiling the encoder layers")
+        yield
+        hits, misses = (counters["inductor"][name] - before.get(name, 0) for name in (HIT, MISS))
+        self._say(
+            f"compiled the encoder layers in {time.perf_counter() - started:.1f} s: {hits} of {hits + misses} graphs "
+            f"were in the cache ({self._kept})"
+        )
+
+
+def keep_compiled(environ: MutableMapping[str, str]) -> str:
+    """Make inductor keep what it compiles in PODIUM_EXECUTABLE_CACHE; call it before anything is compiled.
+
+    Returns:
+        Where it is kept, for people; what the user told inductor stays.
+    """
+    root = environ.get(CACHE_VARIABLE)
+    if environ.get(INDUCTOR_CACHE):
+        return f"{environ[INDUCTOR_CACHE]}, as {INDUCTOR_CACHE} says"
+    if not root:
+        return f"inductor's own; set {CACHE_VARIABLE} to a folder that stays"
+    # One per torch and Python: others can use nothing of it.
+    name = f"inductor-torch-{torch.__version__}-python-{sys.version_info[0]}.{sys.version_info[1]}"
+    environ[INDUCTOR_CACHE] = str(Path(root).expanduser().absolute() / name)
+    return environ[INDUCTOR_CACHE]
+
+
+def _compiled_finish() -> Callable[..., Tensor]:
+    compiled = torch.compile(finish_layer)
+
+    def finish(context: Tensor, hidden: Tensor, keep: Masks, *others: Any) -> Tensor:
+        for varying in (context, hidden, *keep):
+            if varying is not None:
+                # Only the number of tokens varies: inner loops over constants are faster than over variables.
+                torch._dynamo.mark_dynamic(varying, 0)
+        return compiled(context, hidden, keep, *others)
+
+    return finish
