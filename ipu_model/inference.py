@@ -2,11 +2,11 @@
 
 Legend: T tokens of all sequences one after the other, longest first; H hidden size, A heads, D = H / A.
 
-Measured on 1 thread of a Zen 4 (avx512_bf16, others at work), windows of 256 rows of SQuAD features, real tokens per
-CPU second, against whole batches with the attention of training: tiny (2 layers of 128) fp32 69,000 to 91,000, bf16
-119,000 to 180,000; base bf16 2,600 to 3,000. Equal shapes matter in bf16: oneDNN builds a kernel for each new shape,
+Measured on 1 thread of a CPU with avx512_bf16 (others at work), 256 rows of SQuAD features, real tokens per CPU
+second, against the same passes with the attention of training: tiny (2 layers of 128) fp32 75,000 to 97,000, bf16
+139,000 to 206,000; base bf16 2,900 to 3,700. Equal shapes matter in bf16: oneDNN builds a kernel for each new shape,
 1.9 ms for a matrix product of 1.1 ms, and remembers only so many; without rounding the tokens of a pass up, tiny fell
-from 149,000 to 110,000.
+by a quarter.
 """
 
 from __future__ import annotations
