@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Optional
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError, InstanceLost
 from ipu_model.instances import Instances
@@ -28,8 +29,14 @@ BUCKET_NUMBERS = 8 << 20
 BACKENDS = {"cpu": "gloo", "cuda": "cpu:gloo,cuda:nccl"}
 
 
+@dataclass(frozen=True)
 class TorchrunInstances(Instances):
     """Processes that torchrun started."""
+
+    _kept: Dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Tensors that collectives work on, made once. gloo's threads let go of them a little after the call returned: were
+    they the last to do so they would need Python's lock, which whoever closes the connections holds while it waits
+    for those threads (a hang seen with torch 2.0). And nothing is allocated anew in every update."""
 
     def join(self, device: str) -> None:
         """Find the other processes.
@@ -51,10 +58,11 @@ class TorchrunInstances(Instances):
         import torch.distributed as dist
 
         under_way = []
-        for bucket in buckets([tensor.numel() for tensor in tensors], BUCKET_NUMBERS):
+        for number, bucket in enumerate(buckets([tensor.numel() for tensor in tensors], BUCKET_NUMBERS)):
             parts = [tensors[i].reshape(-1) for i in bucket]
             wide = torch.float64 if parts[0].dtype == torch.float64 else torch.float32
-            joined = torch.cat([part.to(wide) for part in parts])
+            joined = self._buffer(("sum", number), sum(len(part) for part in parts), parts[0], wide)
+            torch.cat([part.to(wide) for part in parts], out=joined)
             with _together():
                 under_way.append((bucket, joined, dist.all_reduce(joined, async_op=True)))
         for bucket, joined, work in under_way:
@@ -64,17 +72,26 @@ class TorchrunInstances(Instances):
                 tensors[i].copy_(total.view_as(tensors[i]))
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
-        """What all processes gave, by name; each must give the same names and sizes, on the host."""
-        import torch
+        """What all processes gave, by name; each must give the same names and sizes, flat and on the host."""
         import torch.distributed as dist
 
         gathered = {}
         for name in sorted(state):
-            found = [torch.empty_like(state[name]) for _ in range(self.count)]
+            numbers, kind = state[name].numel(), state[name].dtype
+            mine = self._buffer(("mine", name), numbers, state[name], kind)
+            found = [self._buffer(("of", name, i), numbers, mine, kind) for i in range(self.count)]
+            mine.copy_(state[name])
             with _together():
-                dist.all_gather(found, state[name])
-            gathered.update({name if i == 0 else f"{name}@{i}": x for i, x in enumerate(found)})
+                dist.all_gather(found, mine)
+            gathered.update({name if i == 0 else f"{name}@{i}": x.clone() for i, x in enumerate(found)})
         return gathered
+
+    def _buffer(self, purpose: Tuple[Any, ...], numbers: int, beside: Tensor, dtype: Any) -> Tensor:
+        """[numbers], made when it is first asked for, on the device of `beside`."""
+        key = (*purpose, numbers, dtype)
+        if key not in self._kept:
+            self._kept[key] = beside.new_empty(numbers, dtype=dtype)
+        return self._kept[key]
 
     def _leave(self, agreed: bool) -> None:
         import torch.distributed as dist
