@@ -98,6 +98,8 @@ def _compiled_finish() -> Callable[..., Tensor]:
     compiled = torch.compile(finish_layer)
 
     def finish(context: Tensor, hidden: Tensor, keep: Masks, *others: Any) -> Tensor:
+        # As bool: inductor has no vectors of int16.
+        keep = (None if keep[0] is None else keep[0] != 0, None if keep[1] is None else keep[1] != 0)
         for varying in (context, hidden, *keep):
             if varying is not None:
                 # Only the number of tokens varies: inner loops over constants are faster than over variables.

@@ -1,30 +1,43 @@
-"""Dropout with masks that are drawn apart from where they are used."""
+"""Dropout with masks of whole bit patterns, drawn apart from where they are used.
+
+A mask holds, for every element, int16 -1 (all bits set: kept) or 0 (dropped), and is applied with a bitwise and: on a
+CPU that takes a sixth of a comparison with a product, forward and backward alike.
+"""
 
 from __future__ import annotations
 
-from typing import Optional, Sequence
+from typing import Any, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
 
-STEPS = 65536
-"""A probability is rounded to a multiple of 1 / STEPS, as the mask takes 16 random bits per element."""
+STEPS = 1 << 15
+"""A probability is rounded to a multiple of 1 / STEPS, as the mask takes 15 random bits per element."""
+LOW_BITS = 0x7FFF7FFF7FFF7FFF
+"""Of four int16 in a word: everything but the signs."""
+INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of an element."""
 
 
 def keep_mask(shape: Sequence[int], probability: float) -> Tensor:
-    """A random mask on the CPU, from torch's generator: True where a value is kept.
+    """A random mask on the CPU, from torch's generator: int16 -1 where a value is kept, 0 where it is dropped.
 
-    Sixteen random bits per element instead of a float: seven to ten times faster than `bernoulli_`, and it
-    follows torch.manual_seed all the same.
+    Four elements from each random word: seven to ten times faster than `bernoulli_`, and it follows
+    torch.manual_seed all the same.
     """
     count = torch.Size(shape).numel()
-    words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    return words.view(torch.int16)[:count].view(shape) >= round(probability * STEPS) - STEPS // 2
+    words = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None).bitwise_and_(LOW_BITS)
+    # (dropped - 1 - bits) is negative where bits >= dropped, and its sign spread over all 16 bits is the mask.
+    return words.view(torch.int16)[:count].neg_().add_(_dropped(probability) - 1).bitwise_right_shift_(15).view(shape)
 
 
 def kept_scale(probability: float) -> float:
     """What kept values are multiplied with: 1 / (1 - probability), of the rounded probability."""
-    return STEPS / (STEPS - round(probability * STEPS))
+    return STEPS / (STEPS - _dropped(probability))
+
+
+def _dropped(probability: float) -> int:
+    return round(probability * STEPS)
 
 
 def mask_for(values: Tensor, probability: float) -> Optional[Tensor]:
@@ -37,16 +50,36 @@ def mask_for(values: Tensor, probability: float) -> Optional[Tensor]:
     return keep_mask(values.shape, probability)
 
 
+def masked(values: Tensor, keep: Tensor) -> Tensor:
+    """Values where they are kept, +0 elsewhere; no gradient flows through it."""
+    integer = INTEGERS[values.element_size()]
+    return torch.bitwise_and(values.view(integer), keep.to(integer)).view(values.dtype)
+
+
 def drop(values: Tensor, keep: Optional[Tensor], probability: float) -> Tensor:
     """Dropout of `values`.
 
     Args:
-        keep: From mask_for.
+        keep: From mask_for; a bool mask does as well, in plain operations that can be compiled.
         probability: 0 where nothing is dropped.
     """
     if probability == 0:
         return values
     if keep is None:
         return torch.nn.functional.dropout(values, probability)
-    # A product, not torch.where, which takes almost twice as long with its gradient.
-    return values * (keep * kept_scale(probability)).to(values.dtype)
+    if keep.dtype == torch.bool:
+        return values * (keep * kept_scale(probability)).to(values.dtype)
+    return _Drop.apply(values, keep, kept_scale(probability))
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, keep: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(keep)
+        ctx.scale = scale
+        return masked(values, keep).mul_(scale)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tuple[Any, ...]:
+        (keep,) = ctx.saved_tensors
+        return masked(gradient.contiguous(), keep).mul_(ctx.scale), None, None

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ipu_model.attention import SCORES_PER_GROUP, TILE, Layout, RowAttention, SequenceAttention
-from ipu_model.dropout import drop, keep_mask, kept_scale, mask_for
+from ipu_model.dropout import drop, keep_mask, kept_scale, mask_for, masked
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
 IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
@@ -17,15 +17,13 @@ PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11)
 def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
     layout = Layout.of([TILE, TILE - 1, TILE - 1, 2], heads=2)
     assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, TILE)]
-    pads = layout.groups[0].pads
-    assert pads is not None
-    assert pads.sum((1, 2, 3)).tolist() == [0, 1, 1, TILE - 2]
+    assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, TILE - 2]
     # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
     layout = Layout.of([TILE + 1, TILE, TILE, TILE], heads=1)
     assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [
         (0, 1, 2 * TILE), (2 * TILE, 2, TILE), (4 * TILE, 1, TILE),
     ]  # fmt: skip
-    assert [g.pads is None for g in layout.groups] == [False, True, True]
+    assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [TILE - 1, 0, 0]
     assert Layout.of([], heads=2).groups == []
 
 
@@ -104,10 +102,16 @@ def test_filler_at_the_end_changes_no_sequence() -> None:
 def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: float) -> None:
     torch.manual_seed(0)
     keep = keep_mask((1000, 333), probability)
-    assert keep.dtype == torch.bool
+    assert keep.dtype == torch.int16
+    assert keep.unique().tolist() == [-1, 0]
     assert kept_scale(probability) == pytest.approx(1 / (1 - probability), rel=1e-4)
     # 333,000 draws: the standard error of the share is below 0.0009.
-    assert float(keep.float().mean()) == pytest.approx(1 - probability, abs=0.004)
+    assert -float(keep.float().mean()) == pytest.approx(1 - probability, abs=0.004)
+    # Neighbours in a word, and rows, know nothing of each other: the standard error is about 0.002.
+    kept = (keep != 0).double()
+    for one, other in ((kept[:, :-1], kept[:, 1:]), (kept[:-1], kept[1:])):
+        together = float(torch.corrcoef(torch.stack([one.reshape(-1), other.reshape(-1)]))[0, 1])
+        assert together == pytest.approx(0.0, abs=0.01)
 
 
 def test_dropout_scales_what_it_keeps_and_its_gradient_alike_and_follows_the_seed() -> None:
@@ -133,3 +137,24 @@ def test_no_dropout_draws_nothing_and_changes_nothing() -> None:
     assert mask_for(values, 0.0) is None
     assert drop(values, None, 0.0) is values
     assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_mask_is_applied_to_the_bits_of_any_float(dtype: torch.dtype) -> None:
+    values = torch.tensor([1.5, -2.0, float("inf"), -0.0, float("nan")], dtype=dtype)
+    keep = torch.tensor([-1, 0, -1, -1, 0], dtype=torch.int16)
+    assert masked(values, keep).tolist() == [1.5, 0.0, float("inf"), 0.0, 0.0]
+
+
+def test_a_bool_mask_drops_the_same() -> None:
+    torch.manual_seed(0)
+    values = torch.randn(40, 9, requires_grad=True)
+    keep = keep_mask(values.shape, 0.3)
+    found = []
+    for mask in (keep, keep != 0):
+        values.grad = None
+        dropped = drop(values, mask, 0.3)
+        (dropped * torch.arange(9)).sum().backward()
+        assert values.grad is not None
+        found.append((dropped.detach().clone(), values.grad.clone()))
+    torch.testing.assert_close(found[0], found[1])
