@@ -168,7 +168,7 @@ CASES: dict[str, Callable[[Data], Case]] = {
     "prepare-squad": _questions,
     "prepare-pretraining": _pretraining_rows,
     "packing": _packing,
-    **({} if variants.COMPILED is None else {"start": _starts}),
+    "start": _starts,
     **{f"length-{length}": _at_length(length) for length in LENGTHS},
     "corpus-rows": _corpus_rows,
     "corpus-training": _corpus_training,

@@ -24,7 +24,7 @@ from ipu_model.dropout import keep_mask, kept_scale, masked
 TILE = 32
 """Tokens to a multiple of which each sequence is padded here. oneDNN compiles a kernel for every new shape of a
 product (0.5 to 3 ms each, against 0.05 ms to run it), so real lengths must fall on few shapes."""
-SCORES_PER_GROUP = 1 << 18
+SCORES_PER_GROUP = 1 << 20
 """Scores of all heads in a group, at most (a longer sequence is a group of its own): more leave the cache, with
 fewer the calls themselves cost most."""
 

@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from ipu_model.dropout import drop, mask_for
+from ipu_model.dropout import add_dropped, drop, mask_for
 from ipu_model.job import ModelConfig
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
@@ -108,7 +108,7 @@ def finish_half(
     """LayerNorm(residual + dropout(dense(inner))): [..., I], [..., H] -> [..., H]."""
     factor, bias, scale, shift = weights
     dense = nn.functional.linear(inner, factor, bias.to(factor.dtype))
-    summed = residual + drop(dense, keep, dropout)
+    summed = add_dropped(residual, dense, keep, dropout)
     return nn.functional.layer_norm(summed, scale.shape, scale, shift, eps)
 
 

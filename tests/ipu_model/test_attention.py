@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ipu_model.attention import SCORES_PER_GROUP, TILE, Layout, RowAttention, SequenceAttention
-from ipu_model.dropout import drop, keep_mask, kept_scale, mask_for, masked
+from ipu_model.dropout import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
 IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
@@ -153,7 +153,7 @@ def test_a_bool_mask_drops_the_same() -> None:
     found = []
     for mask in (keep, keep != 0):
         values.grad = None
-        dropped = drop(values, mask, 0.3)
+        dropped = drop(values, mask, 0.3) + add_dropped(values, 2 * values, mask, 0.3)
         (dropped * torch.arange(9)).sum().backward()
         assert values.grad is not None
         found.append((dropped.detach().clone(), values.grad.clone()))
