@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,6 +14,8 @@ from torch import nn
 
 from bench.protocol import Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, model_config
+from ipu_model.blocked import Blocked
+from ipu_model.compiling import Compiler
 from ipu_model.host import keep_freed_memory
 from ipu_model.modeling import build_model, initialise, is_exempt
 from ipu_model.optimizers import make_optimizer
@@ -56,6 +60,11 @@ def step(spec: dict[str, Any], session: Session) -> None:
     model = build_model("pretraining", config)
     initialise(model, config, SEED)
     optimizer = make(spec["settings"]["optimizer"], model)
+    if isinstance(optimizer, Blocked):
+        compiled = spec["settings"].get("compile", "none")
+        if compiled != "none":
+            Compiler(compiled, os.environ, lambda text: print(text, file=sys.stderr)).take(model, optimizer)
+        optimizer.rehearse()
     set_gradients(model)
     for _ in range(spec["warmup"]):
         optimizer.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.bars import OURS, OURS_FP32
+from bench.bars import OURS, OURS_COMPILED, OURS_FP32
 from bench.children import TUNED_MALLOC
 
 
@@ -64,6 +64,7 @@ UTILISATION = (
 )
 LAMB = (
     Variant(OURS, "optimizer", {"optimizer": "lamb"}),
+    Variant(OURS_COMPILED, "optimizer", {"optimizer": "lamb", "compile": "optimizer"}),
     Variant("per tensor", "optimizer", {"optimizer": "lamb-plain"}),
 )
 ADAMW = (
@@ -89,7 +90,7 @@ PACKING = tuple(
     Variant(f"{sequences:,} sequences", "packing", {"sequences": sequences})
     for sequences in (10_000, 100_000, 1_000_000)
 )
-COMPILED: dict[str, Any] = {"compile": True}
+COMPILED: dict[str, Any] = {"compile": "all"}
 """Fields of a Job that make it compile on a CPU."""
 EMPTY, FILLED = "empty cache", "filled cache"
 STARTS = (

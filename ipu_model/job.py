@@ -23,6 +23,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
 NUMBERS = ("auto", "fp32", "fp16")
 INFERENCE = ("auto", "sharded", "pipelined")
+COMPILE = ("none", "optimizer", "layers", "all")
 
 T = TypeVar("T")
 
@@ -146,8 +147,9 @@ class Job:
     inference_execution: str = "auto"
     """On ipu: sharded (one IPU of a replica works at a time), pipelined (all do; needs enough
     inference_device_iterations), or auto, pipelined where the config allows it."""
-    compile: bool = False
-    """On cpu and cuda: compile encoder layers with inductor; ipu always compiles."""
+    compile: str = "none"
+    """What inductor compiles on cpu and cuda: none, optimizer (LAMB's update on a CPU), layers (of the encoder) or
+    all; ipu always compiles everything."""
     compile_only: bool = False
     """Compile into the cache, on ipu without IPUs, and stop before anything is trained."""
 
@@ -157,6 +159,7 @@ class Job:
         _one_of("runtime", self.runtime, RUNTIMES)
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("inference_execution", self.inference_execution, INFERENCE)
+        _one_of("compile", self.compile, COMPILE)
         if self.optimizer is not None:
             _one_of("optimizer.name", self.optimizer.name, OPTIMIZERS)
         if self.model is None and self.init_checkpoint is None:

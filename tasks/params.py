@@ -128,7 +128,7 @@ class ModelParams(Section):
 class DeviceParams(Section):
     runtime: Literal["auto", "cpu", "cuda", "ipu"]
     precision: Literal["auto", "fp32", "bf16", "fp16"]
-    compile: bool
+    compile: Literal["none", "optimizer", "layers", "all"]
     micro_batch_size: Positive
 
 

@@ -87,9 +87,9 @@ def compile_executable(job: Job, name: str, root: Path = Path()) -> JobResult:
         ParamsError: the job runs on another device.
         DeviceJobFailed: see `run_device_job`.
     """
-    if job.runtime not in ("auto", "ipu") and not job.compile:
+    if job.runtime not in ("auto", "ipu") and job.compile == "none":
         raise ParamsError(
-            f"--compile-only: nothing is compiled on device.runtime {job.runtime}: set device.compile to true, or "
+            f"--compile-only: nothing is compiled on device.runtime {job.runtime}: set device.compile to all, or "
             "device.runtime to ipu"
         )
     folder = root / artifacts.RUNS / f"compile-{name}"

@@ -18,7 +18,7 @@ from ipu_model.progress import Emit
 from ipu_model.rows import Manifest
 
 if TYPE_CHECKING:
-    from ipu_model.compiling import LayerCompiler
+    from ipu_model.compiling import Compiler
     from ipu_model.instances import Instances
     from ipu_model.ipu.planning import IpuPlan
 
@@ -183,9 +183,9 @@ def plan_device(
 
     poprun = instances if isinstance(instances, PopRunInstances) else PopRunInstances()
     if runtime != "ipu":
-        if job.compile_only and not job.compile:
-            raise ConfigError(f"compile_only: the {runtime} runtime compiles nothing; set device.compile to true, too")
-        if job.compile:
+        if job.compile_only and job.compile == "none":
+            raise ConfigError(f"compile_only: the {runtime} runtime compiles nothing; set device.compile to all, too")
+        if job.compile != "none":
             from ipu_model.compiling import check_compiler
 
             check_compiler(runtime, os.environ)
@@ -238,11 +238,11 @@ def make_runtime(
         emit("message", text=f"attention: {where.reason}")
     instances.join(plan.runtime)
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None
-    compiler: Optional[LayerCompiler] = None
-    if job.compile:
-        from ipu_model.compiling import LayerCompiler
+    compiler: Optional[Compiler] = None
+    if job.compile != "none":
+        from ipu_model.compiling import Compiler
 
-        compiler = LayerCompiler(model, os.environ, lambda text: emit("message", text=text))
+        compiler = Compiler(job.compile, os.environ, lambda text: emit("message", text=text))
     return TorchRuntime(
         model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances, compiler
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.blocked import Blocked
-from ipu_model.compiling import LayerCompiler
+from ipu_model.compiling import Compiler
 from ipu_model.data import Batch
 from ipu_model.errors import ConfigError
 from ipu_model.flat import FlatBatch, flatten, split_sequences
@@ -77,7 +77,7 @@ class TorchRuntime:
         seed: Of dropout; every process that trains along draws from a seed of its own.
         device: The CPU by default.
         instances: This process among those that train together, joined; alone by default.
-        compiler: Of the model's layers; None computes them as they are.
+        compiler: What is to be compiled; None: nothing.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class TorchRuntime:
         seed: int,
         device: Optional[Device] = None,
         instances: Optional[Instances] = None,
-        compiler: Optional[LayerCompiler] = None,
+        compiler: Optional[Compiler] = None,
     ) -> None:
         self._device, self._instances = device or CpuDevice(), instances or Instances()
         # Any: both heads have forward, only one has a decoder.
@@ -100,6 +100,8 @@ class TorchRuntime:
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
         self._compiler = compiler
+        if compiler is not None:
+            compiler.take(self._model, self._optimizer)
         torch.manual_seed(_seed_of(seed, self._instances.index))
 
     @property
@@ -108,7 +110,7 @@ class TorchRuntime:
         return self._device.reads_ahead
 
     def compile(self, example: Batch) -> None:
-        """The batch must cut into whole micro-batches; layers are compiled where the job asks for it.
+        """The batch must cut into whole micro-batches; what the job asks for is compiled.
 
         Raises:
             ConfigError: it does not.
@@ -134,6 +136,8 @@ class TorchRuntime:
         share, _ = self._loss(self.prepare(example).micro_batches[0], label_counts(example, self._head))
         share.backward()
         self._zero_grad()
+        if isinstance(self._optimizer, Blocked):
+            self._optimizer.rehearse()
 
     def _zero_grad(self) -> None:
         assert self._optimizer is not None

@@ -57,6 +57,19 @@ def test_updates_equal_those_on_whole_tensors(ours: Type[blocked.Blocked], corre
     torch.testing.assert_close(found, run(reference, theirs), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("correction", [True, False])
+def test_a_whole_tensor_at_once_equals_blocks(correction: bool) -> None:
+    """What is compiled, run as it is written."""
+    mine, theirs = weights(), weights()
+    ours = BlockedLamb(_groups(mine), bias_correction=correction, **SETTINGS)
+    ours.advance = blocked.advance_lamb
+    ours.rehearse()
+    ours._scale = 0.5
+    reference = BlockedLamb(_groups(theirs), bias_correction=correction, **SETTINGS)
+    reference._scale = 0.5
+    torch.testing.assert_close(run(ours, mine), run(reference, theirs), rtol=1e-5, atol=1e-6)
+
+
 def _groups(parameters: List[nn.Parameter]) -> List[Dict[str, Any]]:
     return [{"params": parameters[::2]}, {"params": parameters[1:2], "trust_ratio": False}]
 

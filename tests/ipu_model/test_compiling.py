@@ -10,8 +10,9 @@ import pytest
 import torch
 from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
 
-from ipu_model.compiling import INDUCTOR_CACHE, OLDEST, LayerCompiler, check_compiler, keep_compiled
+from ipu_model.compiling import INDUCTOR_CACHE, OLDEST, Compiler, check_compiler, keep_compiled
 from ipu_model.errors import ConfigError
+from ipu_model.job import OptimizerConfig
 from ipu_model.modeling import Layer, build_model
 from ipu_model.runtime import plan_device
 
@@ -25,7 +26,9 @@ def train(folder: Path, cache: Path, **changes: Any) -> Tuple[Dict[str, torch.Te
     """Weights, messages and losses of a job of a few updates."""
     from ipu_model.model_folder import read_model
 
-    job = make_job(folder, "pretrain", folder.parent / "rows", log_every_updates=1, **changes)
+    optimizer = OptimizerConfig(name="lamb", learning_rate=1e-2, max_grad_norm=1.0)
+    rows = folder.parent / "rows"
+    job = make_job(folder, "pretrain", rows, log_every_updates=1, optimizer=optimizer, precision="bf16", **changes)
     finished = finish(start_job(job, {"PODIUM_EXECUTABLE_CACHE": str(cache), INDUCTOR_CACHE: ""}))
     assert finished.code == 0, finished.stderr
     losses = [event["loss"] for event in finished.of("step")]
@@ -38,16 +41,16 @@ def test_a_compiled_run_trains_as_the_plain_one_and_the_next_finds_its_graphs(tm
     cache = tmp_path / "cache"
     plain, said, losses = train(tmp_path / "plain", cache)
     assert not any("compil" in text for text in said)
-    first, said, first_losses = train(tmp_path / "first", cache, compile=True)
-    assert any("0 of 2 graphs were in the cache" in text for text in said), said
-    again, said, _ = train(tmp_path / "again", cache, compile=True)
-    assert any("2 of 2 graphs were in the cache" in text for text in said), said
+    first, said, first_losses = train(tmp_path / "first", cache, compile="all")
+    assert any("0 of 4 graphs were in the cache" in text for text in said), said
+    again, said, _ = train(tmp_path / "again", cache, compile="all")
+    assert any("4 of 4 graphs were in the cache" in text for text in said), said
     assert [path.name for path in cache.iterdir()] == [path.name for path in cache.glob("inductor-torch-*")]
     # Dropout is on (0.1): the masks are those of the plain run, so the losses are.
-    assert first_losses == pytest.approx(losses, rel=1e-4)
+    assert first_losses == pytest.approx(losses, rel=2e-3)
     assert all(torch.equal(again[name], first[name]) for name in first)
     for name, weight in plain.items():
-        torch.testing.assert_close(first[name], weight, rtol=1e-3, atol=2e-4, msg=name)
+        torch.testing.assert_close(first[name], weight, rtol=1e-2, atol=5e-3, msg=name)
 
 
 def test_layers_end_in_the_compiled_function() -> None:
@@ -56,7 +59,7 @@ def test_layers_end_in_the_compiled_function() -> None:
     if VERSION < OLDEST:
         pytest.skip("torch.compile of this torch is not used")
     model, other = (build_model("question_answering", TINY) for _ in range(2))
-    LayerCompiler(model, {INDUCTOR_CACHE: "somewhere"}, print)
+    Compiler("layers", {INDUCTOR_CACHE: "somewhere"}, print).take(model, None)
     ends = {module.finish for module in model.modules() if isinstance(module, Layer)}
     plain = {module.finish for module in other.modules() if isinstance(module, Layer)}
     assert len(ends) == len(plain) == 1

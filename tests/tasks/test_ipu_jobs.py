@@ -123,7 +123,7 @@ def test_jobs_can_be_compiled_before_there_are_weights(checkout):
 
 
 def test_compiling_is_refused_on_a_device_that_compiles_nothing(checkout):
-    with pytest.raises(ParamsError, match="device.compile to true, or device.runtime to ipu"):
+    with pytest.raises(ParamsError, match="device.compile to all, or device.runtime to ipu"):
         compile_executable(jobs(params_with(), checkout)["phase1"], "pretrain-phase1", checkout)
 
 
