@@ -43,7 +43,7 @@ def main() -> int:
             from ipu_model.host import keep_freed_memory, set_threads
             from ipu_model.running import run_job
 
-            keep_freed_memory()
+            keep_freed_memory(os.environ.get("PODIUM_KEEP_MEMORY"))
             set_threads(os.environ.get("PODIUM_THREADS"))
             run_job(job, emit, stop, instances)
     except Terminated:

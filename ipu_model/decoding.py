@@ -52,12 +52,11 @@ class _MaskedTokenLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d_loss: Tensor) -> Tuple[Any, ...]:
         hidden, words, d_logits = ctx.saved_tensors
-        d_loss = d_loss.to(hidden.dtype)
         d_hidden = torch.mm(d_logits, words).mul_(d_loss)
         d_words = torch.mm(d_logits.t(), hidden * d_loss)
         # A sum over rows as a product: four times as fast as sum() on a CPU, and accumulated in fp32.
-        d_bias = torch.mm(d_loss.expand(1, len(hidden)), d_logits)[0]
-        return d_hidden, d_words, d_bias.to(torch.promote_types(d_bias.dtype, torch.float32)), None
+        d_bias = torch.mm(d_logits.new_ones(1, len(hidden)), d_logits)[0]
+        return d_hidden, d_words, d_bias.to(d_loss.dtype) * d_loss, None
 
 
 def to_gradient(logits: Tensor, bias: Tensor, real: Tensor) -> Tuple[Tensor, Tensor]:

@@ -109,7 +109,14 @@ def finish_half(
     factor, bias, scale, shift = weights
     dense = nn.functional.linear(inner, factor, bias.to(factor.dtype))
     summed = add_dropped(residual, dense, keep, dropout)
-    return nn.functional.layer_norm(summed, scale.shape, scale, shift, eps)
+    return normalise(summed, scale, shift, eps)
+
+
+def normalise(values: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """LayerNorm of [..., H], in fp32 inside; the result is as precise as `values`."""
+    if values.dtype == scale.dtype or values.device.type == "cpu":  # where both precisions may meet in one kernel
+        return nn.functional.layer_norm(values, scale.shape, scale, shift, eps)
+    return nn.functional.layer_norm(values.to(scale.dtype), scale.shape, scale, shift, eps).to(values.dtype)
 
 
 def finish_layer(
@@ -206,7 +213,8 @@ class PredictionHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """[M, H] -> [M, H]."""
-        return self.transform["LayerNorm"](nn.functional.gelu(self.transform["dense"](hidden)))
+        norm: Any = self.transform["LayerNorm"]
+        return normalise(nn.functional.gelu(self.transform["dense"](hidden)), norm.weight, norm.bias, norm.eps)
 
 
 class BertForPreTraining(nn.Module):

@@ -110,3 +110,9 @@ def test_what_a_killed_writer_left_beside_its_target_goes_with_the_next_write(tm
     with new_file(tmp_path / "logits.arrow") as partial:
         partial.write_text("whole")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["logits.arrow", "model", "other.99.partial"]
+
+
+def test_memory_is_given_back_where_the_host_asks_for_it() -> None:
+    assert not keep_freed_memory("0")
+    with pytest.raises(ConfigError, match="PODIUM_KEEP_MEMORY='yes' must be 1"):
+        keep_freed_memory("yes")

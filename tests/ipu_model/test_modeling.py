@@ -14,7 +14,7 @@ from ipu_model.attention import RowAttention
 from ipu_model.data import Batch, RowFolder
 from ipu_model.errors import ConfigError
 from ipu_model.flat import flatten
-from ipu_model.job import OptimizerConfig
+from ipu_model.job import ModelConfig, OptimizerConfig
 from ipu_model.modeling import Tokens, build_model, initialise
 from ipu_model.runtime import choose_precision, choose_runtime
 from ipu_model.runtime.cpu import cpu_flags
@@ -36,10 +36,13 @@ def whole_rows(batch: Batch) -> Tokens:
     return Tokens(as_long["input_ids"], as_long["token_type_ids"], as_long["position_ids"], attention)
 
 
-def runtime(head: str, precision: str = "fp32", seed: int = 5, micro_batch: int = 12) -> TorchRuntime:
-    model = build_model(head, STILL)
-    initialise(model, STILL, seed=1)
-    return TorchRuntime(model, head, micro_batch, precision, LEARN, seed)
+def runtime(
+    head: str, precision: str = "fp32", seed: int = 5, micro_batch: int = 12, config: ModelConfig = STILL,
+    optimizer: OptimizerConfig = LEARN,
+) -> TorchRuntime:  # fmt: skip
+    model = build_model(head, config)
+    initialise(model, config, seed=1)
+    return TorchRuntime(model, head, micro_batch, precision, optimizer, seed)
 
 
 def test_dropping_pads_changes_neither_states_nor_gradients(tmp_path: Path) -> None:
@@ -78,9 +81,20 @@ def test_one_update_moves_the_weights_and_reports_what_it_saw(tmp_path: Path) ->
     assert moved == set(before)  # key biases too: rounding leaves them a gradient near 0, and Adam scales it up
 
 
-def test_the_same_runtime_state_gives_the_same_update_bit_for_bit(tmp_path: Path) -> None:
-    batch = read(tmp_path / "rows", "question_answering")
-    first, second = runtime("question_answering"), runtime("question_answering", seed=6)
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+@pytest.mark.parametrize("micro_batch", [4, 12])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_same_runtime_state_gives_the_same_update_bit_for_bit(
+    tmp_path: Path, precision: str, optimizer: str, micro_batch: int, head: str
+) -> None:
+    """Dropout on."""
+    batch = read(tmp_path / "rows", "pretrain" if head == "pretraining" else head)
+    settings = {
+        "precision": precision, "micro_batch": micro_batch, "config": TINY,
+        "optimizer": dataclasses.replace(LEARN, name=optimizer, max_grad_norm=0.5),
+    }  # fmt: skip
+    first, second = runtime(head, **settings), runtime(head, seed=6, **settings)
     first.train_step(batch, 1e-2)
     second.load_state_dict(first.state_dict())
     second.load_optimizer_state(first.optimizer_state())

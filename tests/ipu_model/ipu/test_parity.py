@@ -26,9 +26,20 @@ def optimizer_of(name: str, **changes: Any) -> OptimizerConfig:
     return OptimizerConfig(**{"name": name, "learning_rate": 1e-2, "weight_decay": 0.01, **changes})
 
 
-def largest_difference(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> float:
+def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Tensor]) -> Tuple[float, float]:
+    """Of weights that learn, and of those whose gradient is zero but for rounding, which Adam scales to a step.
+
+    The latter shift all scores of a query alike (key biases), or all logits of a question (the biases before them).
+    """
     assert sorted(ours) == sorted(theirs)
-    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+    last = max(int(name.split(".")[3]) for name in ours if name.startswith("bert.encoder.layer."))
+    idle = ("key.bias", "qa_outputs.bias")
+    if "qa_outputs.bias" in ours:
+        idle += (f"layer.{last}.output.LayerNorm.bias",)
+    found = {name: float((ours[name] - theirs[name]).abs().max()) for name in ours}
+    return tuple(  # type: ignore[return-value]
+        max(value for name, value in found.items() if name.endswith(idle) == chosen) for chosen in (False, True)
+    )
 
 
 @pytest.mark.ipu
@@ -36,7 +47,7 @@ def largest_difference(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.Te
 def test_ten_updates_on_ipus_follow_the_cpu(
     name: str, head: str, replicas: int, iterations: int, packed: bool, tmp_path: Path
 ) -> None:
-    """Four-IPU pipeline, accumulation 16, fp32: 1e-5 on every loss and weight."""
+    """Four-IPU pipeline, accumulation 16, fp32: 1e-5 on every loss and every weight that learns."""
     losses: Dict[str, List[Tuple[float, ...]]] = {}
     weights: Dict[str, Dict[str, torch.Tensor]] = {}
     for runtime in ("cpu", "ipu"):
@@ -45,4 +56,6 @@ def test_ten_updates_on_ipus_follow_the_cpu(
         )
     assert len(losses["ipu"]) == 10 // iterations
     np.testing.assert_allclose(losses["ipu"], losses["cpu"], rtol=0, atol=1e-5)
-    assert largest_difference(weights["ipu"], weights["cpu"]) < 1e-5
+    learned, idle = largest_differences(weights["ipu"], weights["cpu"])
+    assert learned < 1e-5
+    assert idle < 1e-4
