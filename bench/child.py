@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.host import peak_memory_mb
 from bench.protocol import Session, take_stdout
-from ipu_model.process import die_with_parent
+from ipu_model.process import die_with_parent, limit_spinning
 
 Worker = Callable[[dict[str, Any], Session], None]
 
@@ -32,6 +32,8 @@ WORKERS = {
     "packing": "bench.prepare:packing_ours",
 }
 """What a spec may ask for -> module:function(spec, session)."""
+JOBS = ("ours", "predict-ours", "start")
+"""Those that run a device job, whose threads wait as `python -m ipu_model` tells them to."""
 
 
 def main() -> int:
@@ -39,6 +41,8 @@ def main() -> int:
     session = Session(sys.stdin, take_stdout())
     die_with_parent()
     spec = json.loads(sys.argv[1])
+    if spec["worker"] in JOBS:
+        limit_spinning()  # before torch is imported
     module, _, function = WORKERS[spec["worker"]].partition(":")
     worker: Worker = getattr(importlib.import_module(module), function)
     worker(spec, session)

@@ -14,6 +14,8 @@ from typing import Any
 from bench.protocol import Sample
 from tasks.process import describe_exit
 
+OF_PEERS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+"""Everything is on this disk. Set for children alone: whoever imports the benchmark may want the Hub."""
 TUNED_MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
@@ -50,7 +52,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env={**os.environ, **threads, **environment},
+            env={**os.environ, **OF_PEERS, **threads, **environment},
             start_new_session=True,  # Ctrl-C is for the parent, which ends its children itself
         )
         self.finished: dict[str, Any] = {}

@@ -6,24 +6,20 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
-from ipu_model.process import limit_spinning
-
-limit_spinning()  # as python -m ipu_model does, before torch is imported
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-
-from ipu_model.data import Batch, RowFolder, UpdateRows  # noqa: E402
-from ipu_model.host import keep_freed_memory  # noqa: E402
-from ipu_model.instances import Instances  # noqa: E402
-from ipu_model.job import BatchGeometry, Job, ScheduleConfig  # noqa: E402
-from ipu_model.plan import Plan, make_plan  # noqa: E402
-from ipu_model.preparation import make_model  # noqa: E402
-from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime, plan_device  # noqa: E402
-from ipu_model.schedule import learning_rate  # noqa: E402
+from ipu_model.data import Batch, RowFolder, UpdateRows
+from ipu_model.host import keep_freed_memory
+from ipu_model.instances import Instances
+from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.plan import Plan, make_plan
+from ipu_model.preparation import make_model
+from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.schedule import learning_rate
 
 
 def train(spec: dict[str, Any], session: Session) -> None:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-
-import torch  # noqa: E402
-from transformers import (  # noqa: E402
+import torch
+from transformers import (
     BertConfig,
     BertForPreTraining,
     BertForQuestionAnswering,
@@ -20,11 +16,11 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 
-from bench.peer_data import Collator, read_sequences  # noqa: E402
-from bench.protocol import Sample, Session, Stopwatch  # noqa: E402
-from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training  # noqa: E402
-from ipu_model.data import RowFolder  # noqa: E402
-from ipu_model.modeling import build_model, initialise  # noqa: E402
+from bench.peer_data import Collator, read_sequences
+from bench.protocol import Sample, Session, Stopwatch
+from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
+from ipu_model.data import RowFolder
+from ipu_model.modeling import build_model, initialise
 
 GROUPED_BATCHES = 50
 """Trainer sorts by length inside groups of so many batches."""
