@@ -1,7 +1,7 @@
 """Dropout with masks of whole bit patterns, drawn apart from where they are used.
 
 A mask holds, for every element, int16 -1 (all bits set: kept) or 0 (dropped), and is applied with a bitwise and: on a
-CPU that takes a sixth of a comparison with a product, forward and backward alike.
+CPU that takes less time than a comparison and a product, forward and backward alike.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Packed rows without their padding: the layout of runtimes that take any shape.
 
-Legend: R rows, L row length, S sequences per row at most, N sequences in all, T real tokens in all, M labels.
+Legend: R rows, L row length, S sequences per row at most, N sequences and T tokens in all (T with the filler), M labels.
 Sequences are laid end to end, longest first, so that those of equal length are neighbours and attention
 serves them in one call (attention.py).
 """
@@ -48,8 +48,7 @@ class FlatBatch:
     @property
     def blocks(self) -> List[int]:
         """Tokens of everything that attention keeps apart: the sequences, and the filler where there is some."""
-        filler = len(self.tokens.input_ids) - self.real_tokens
-        return [*self.lengths.tolist(), *([filler] if filler else [])]
+        return _blocks(self.lengths, len(self.tokens.input_ids) - self.real_tokens)
 
 
 def flatten(batch: Batch) -> FlatBatch:
@@ -69,7 +68,7 @@ def flatten(batch: Batch) -> FlatBatch:
         input_ids=_tensor(_fill(columns["input_ids"].reshape(-1)[source], filler)),
         token_type_ids=_tensor(_fill(columns["token_type_ids"].reshape(-1)[source], filler)),
         position_ids=_tensor(_fill(columns["position_ids"].reshape(-1)[source], filler)),
-        attention=SequenceAttention([*lengths.tolist(), *([filler] if filler else [])]),
+        attention=SequenceAttention(_blocks(lengths, filler)),
     )
     if "masked_labels" in columns:
         flat_position = np.zeros(rows * length, dtype=np.int64)
@@ -79,6 +78,10 @@ def flatten(batch: Batch) -> FlatBatch:
         labels = _answer_labels(columns, firsts, at_row, at_slot)
     ids = columns["feature_ids"][at_row, at_slot] if "feature_ids" in columns else np.empty(0, dtype=np.int32)
     return FlatBatch(tokens, _tensor(starts), lengths, labels, ids)
+
+
+def _blocks(lengths: np.ndarray, filler: int) -> List[int]:
+    return [*lengths.tolist(), *([filler] if filler else [])]
 
 
 def _sequence_lengths(sequence_ids: np.ndarray, max_sequences: int) -> np.ndarray:
@@ -127,7 +130,7 @@ def per_sequence(logits: Tensor, starts: Tensor, lengths: np.ndarray) -> Tensor:
     """Logits [T, C] of flat tokens -> [N, longest, C], -inf after the end of each sequence.
 
     A softmax over the middle dimension then covers the tokens of one sequence: no pads, no neighbours.
-    All of it happens where `logits` and `starts` are; of the lengths only the largest is read here.
+    All of it happens where `logits` and `starts` are; of the lengths only the largest and the sum are read here.
     """
     tokens = len(logits)
     stops = torch.nn.functional.pad(starts[1:], (0, 1), value=int(lengths.sum()))  # sequences lie end to end

@@ -31,8 +31,8 @@ def keep_freed_memory(asked: Optional[str] = None) -> bool:
     """Apply PODIUM_KEEP_MEMORY: unless it is "0", glibc reuses freed blocks and gives none back to the kernel.
 
     By default every large tensor of a step is mapped and cleared by the kernel anew: thousands of page
-    faults per update, up to a fifth of the CPU time of a small model (Hugging Face's Trainer gains 1.4 times from
-    the same: bench/README.md). The peak stays, as a step frees and takes the same sizes.
+    faults per update, up to a fifth of the CPU time of a small model (Hugging Face's Trainer was 1.7 times as
+    fast with the same in `make bench`, case pretrain-tiny). The peak stays, as a step frees and takes the same sizes.
 
     Returns:
         Whether it was done; other C libraries have no such options.

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from safetensors.torch import load_file
-from tiny_jobs import ROOT, TINY, finish, make_columns, make_job, run_here, start_job, write_rows
+from tiny_jobs import ROOT, TINY, finish, make_columns, make_job, run_here, start_job, stop_in_training, write_rows
 
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
@@ -115,12 +115,7 @@ def test_sigterm_finishes_the_update_saves_and_exits_with_143(tmp_path: Path, pr
     settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=100000), "checkpoint_every_updates": 0}
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
     process = start_job(job)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "step":
-            break
-    process.terminate()
-    done = finish(process)
+    done = stop_in_training(process)
     assert done.code == 143
     [saved] = done.of("saved")
     assert Path(saved["path"]).is_dir()

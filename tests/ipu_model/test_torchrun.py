@@ -15,7 +15,18 @@ from typing import Any, Dict, List, Tuple
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_jobs import ROOT, TINY, Finished, finish, make_columns, make_job, run_here, start_job, write_rows
+from tiny_jobs import (
+    ROOT,
+    TINY,
+    Finished,
+    finish,
+    make_columns,
+    make_job,
+    run_here,
+    start_job,
+    stop_in_training,
+    write_rows,
+)  # fmt: skip
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.instances import Instances, current
@@ -164,12 +175,7 @@ def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows
         [*launcher, sys.executable, "-m", "ipu_model", str(path)], cwd=str(ROOT), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, universal_newlines=True,
     )  # fmt: skip
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "step":
-            break
-    process.terminate()
-    done = finish(process)
+    done = stop_in_training(process)
     assert done.of("message")[-1]["text"] == "stopped on request; run the job again to continue"
     assert Path(done.of("saved")[-1]["path"]).is_dir()
 

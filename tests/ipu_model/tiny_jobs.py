@@ -160,3 +160,13 @@ def finish(process: subprocess.Popen) -> Finished:
     """Wait for a job; every line on its stdout must be an event."""
     out, err = process.communicate(timeout=120)
     return Finished(process.returncode, [json.loads(line) for line in out.splitlines()], err)
+
+
+def stop_in_training(process: subprocess.Popen) -> Finished:
+    """Send SIGTERM to a job after its first logged update, and wait for it."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "step":
+            break
+    process.terminate()
+    return finish(process)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import signal
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
@@ -15,7 +14,7 @@ import torch
 from ipu_jobs import DYING, ipu_job, manifest_of, on_cpu, rows_of, run_code, write_job
 from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import Finished, finish, run_here, start_job
+from tiny_jobs import Finished, run_here, start_job, stop_in_training
 
 import ipu_model.training
 from ipu_model.errors import CheckpointError
@@ -171,12 +170,7 @@ def test_sigterm_saves_and_exits_with_143_and_only_the_same_run_continues(tmp_pa
     rows = rows_of(tmp_path / "rows", "pretrain", 50)
     job = ipu_job(tmp_path / "a", "pretrain", rows, schedule=ScheduleConfig(steps=100000))
     process = start_job(job)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if json.loads(line)["event"] == "step":
-            break
-    process.terminate()
-    done = finish(process)
+    done = stop_in_training(process)
     assert done.code == 143, done.stderr
     [saved] = done.of("saved")
     step = int(saved["path"][-8:])
