@@ -1,6 +1,6 @@
 """Packed rows without their padding: the layout of runtimes that take any shape.
 
-Legend: R rows, L row length, S sequences per row at most, N sequences and T tokens in all (T with the filler), M labels.
+Legend: R rows, L row length, S sequences a row at most, N sequences and T tokens in all (T with the filler), M labels.
 Sequences are laid end to end, longest first, so that those of equal length are neighbours and attention
 serves them in one call (attention.py).
 """

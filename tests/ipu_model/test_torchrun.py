@@ -26,7 +26,7 @@ from tiny_jobs import (
     start_job,
     stop_in_training,
     write_rows,
-)  # fmt: skip
+)
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.instances import Instances, current
