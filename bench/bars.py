@@ -84,7 +84,7 @@ BARS = (
     Bar("peak memory of tiny pre-training: HF fp32 over ours", 2.0, None, _memory("pretrain-tiny", "hf fp32")),
     Bar("SQuAD prediction tiny, against HF padded fp32, batch 8", 3.0, None, _ratio("predict-tiny", "hf max 8 fp32")),
     Bar("SQuAD features, against datasets.map of run_qa", 6.0, None, _ratio("prepare-squad", "hf map")),
-    Bar("start of a compiled run, filled cache against empty", 8.0, None,
+    Bar("start of a run with LAMB compiled, filled cache against empty", 8.0, None,
         lambda results: results.ratio("start", "filled cache", "empty cache", 2)),
     Bar("reading rows, of the CPU time of a tiny pre-training step", 1.0, None,
         _share_of_reading("pretrain-tiny"), "%", at_most=True),

@@ -8,7 +8,7 @@ of 52, LAMB 44 instead of about 140.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -133,7 +133,7 @@ class BlockedLamb(BlockedAdamW):
     written tensor by tensor took 760, and 265 ms with `advance` compiled (`make bench`, case lamb-base).
     """
 
-    advance: Optional[Callable[..., Tuple[Tensor, Tensor]]] = None
+    advance: Optional[Callable[..., Sequence[Tensor]]] = None
     """advance_lamb, compiled: a whole tensor in one pass. None works in blocks."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -143,9 +143,9 @@ class BlockedLamb(BlockedAdamW):
         self._scalars: Tuple[Tuple[float, ...], Tuple[Tensor, ...]] = ((), ())
 
     def rehearse(self) -> None:
-        """Build `advance` for both kinds of gradients, on numbers of nobody."""
+        """Build `advance` for all kinds of gradients, on numbers of nobody."""
         if self.advance is not None:
-            for dtype in (torch.float32, torch.bfloat16):
+            for dtype in sorted({torch.float32, *(copy.dtype for copy in self._copies.values())}, key=str):
                 zeros = [torch.zeros(BLOCK) for _ in range(4)]
                 self._whole(zeros[0], torch.zeros(BLOCK, dtype=dtype), zeros[1], zeros[2], zeros[3], 1.0,
                             self.param_groups[0])  # fmt: skip

@@ -2,9 +2,9 @@
 
 One encoder layer is compiled once for all of them and for any number of tokens, so that compiling takes the same time
 for 2 layers as for 24. On a CPU compiled layers took 1.05 to 1.15 times as long as plain ones (tiny and base, bf16,
-dropout 0 and 0.1, torch 2.13): there the part to compile is LAMB's update. What is compiled lies in
-PODIUM_EXECUTABLE_CACHE, in a folder of its own, for the next process. That folder belongs to this host: inductor
-reads it with pickle, so it is not for carrying between machines.
+dropout 0 and 0.1, torch 2.13): there the part to compile is LAMB's update (native.py). What is compiled stays in
+PODIUM_EXECUTABLE_CACHE for the next process. inductor's own folder in it belongs to this host: it is read with pickle,
+so it is not for carrying between machines.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from ipu_model.blocked import BlockedLamb, advance_lamb
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.executables import CACHE_VARIABLE
 from ipu_model.modeling import Layer, Masks, finish_layer
+from ipu_model.native import NativeFunction
 
 OLDEST = (2, 4)
 """Version of torch from which compiled functions are kept between processes without further settings."""
@@ -59,25 +60,34 @@ class Compiler:
     """
 
     def __init__(self, what: str, environ: MutableMapping[str, str], say: Callable[[str], None]) -> None:
+        self._root = environ.get(CACHE_VARIABLE)
         self._what, self._kept, self._say = what, keep_compiled(environ), say
+
+    @property
+    def needs_a_step(self) -> bool:
+        """Whether what is compiled is traced while it runs: a forward and a backward pass build it."""
+        return self._what in ("layers", "all")
 
     def take(self, model: nn.Module, optimizer: Optional[torch.optim.Optimizer]) -> None:
         """Compile what there is to gain from: the encoder layers, and the update of LAMB on a CPU."""
-        if self._what in ("layers", "all"):
+        if self.needs_a_step:
             finish = _compiled_finish()
             for module in model.modules():
                 if isinstance(module, Layer):
                     module.finish = finish
         if self._what in ("optimizer", "all") and isinstance(optimizer, BlockedLamb):
-            optimizer.advance = torch.compile(advance_lamb, dynamic=True)
+            if not self._root:
+                self._say(f"compiled at every start: set {CACHE_VARIABLE} to a folder that stays")
+            root = Path(self._root).expanduser().absolute() if self._root else None
+            optimizer.advance = NativeFunction(advance_lamb, root, self._say)
 
     @contextlib.contextmanager
     def building(self) -> Iterator[None]:
-        """Around the first call, which compiles; says how long it took and what came from the cache."""
+        """Around the step that builds the layers; says how long it took and what came from the cache."""
         from torch._dynamo.utils import counters
 
         started, before = time.perf_counter(), dict(counters["inductor"])
-        self._say(f"compiling: {self._what}")
+        self._say("compiling: layers")
         yield
         hits, misses = (counters["inductor"][name] - before.get(name, 0) for name in (HIT, MISS))
         self._say(

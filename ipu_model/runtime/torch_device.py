@@ -121,11 +121,13 @@ class TorchRuntime:
                 f"{share.stop - share.start} rows do not cut into micro-batches of {self._micro_batch_size}: "
                 "rows per update must be a multiple of micro_batch_size"
             )
-        if self._compiler is not None:
+        if self._compiler is not None and self._compiler.needs_a_step:
             generators = self._device.rng_state()
             with self._compiler.building(), self._device.running():
                 self._rehearse(example)
             self._device.load_rng_state(generators)
+        if isinstance(self._optimizer, Blocked):
+            self._optimizer.rehearse()
 
     def _rehearse(self, example: Batch) -> None:
         """What a step computes, without an update."""
@@ -136,8 +138,6 @@ class TorchRuntime:
         share, _ = self._loss(self.prepare(example).micro_batches[0], label_counts(example, self._head))
         share.backward()
         self._zero_grad()
-        if isinstance(self._optimizer, Blocked):
-            self._optimizer.rehearse()
 
     def _zero_grad(self) -> None:
         assert self._optimizer is not None

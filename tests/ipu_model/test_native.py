@@ -1,0 +1,90 @@
+"""Functions compiled to libraries: the same numbers, loaded by the next process, never from damaged files."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import List, Tuple
+
+import pytest
+import torch
+from test_compiling import needs_compiler
+from torch import Tensor
+
+from ipu_model import native
+from ipu_model.native import NativeFunction
+
+
+def scaled_sum(values: Tensor, total: Tensor, factor: Tensor) -> Tuple[Tensor]:
+    """A function of two vectors and a number that changes an argument."""
+    total.copy_(total + values.float() * factor)
+    return (total.sum(),)
+
+
+def arguments(count: int, dtype: torch.dtype = torch.float32) -> List[Tensor]:
+    generator = torch.Generator().manual_seed(count)
+    values, total = (torch.randn(count, generator=generator) for _ in range(2))
+    return [values.to(dtype), total, torch.tensor(0.5)]
+
+
+@needs_compiler
+def test_a_library_computes_what_the_function_does_at_any_length_and_kind(tmp_path: Path) -> None:
+    said: List[str] = []
+    compiled = NativeFunction(scaled_sum, tmp_path, said.append)
+    for count, dtype in ((100, torch.float32), (3, torch.float32), (1000, torch.bfloat16)):
+        found, expected = arguments(count, dtype), arguments(count, dtype)
+        (of_library,), (of_function,) = compiled(*found), scaled_sum(*expected)
+        torch.testing.assert_close(of_library, of_function)
+        torch.testing.assert_close(found[1], expected[1])
+    assert len(said) == 2, "one library for each kind of arguments, not for each length"
+    assert len(list(tmp_path.glob("*.so"))) == 2
+
+    said.clear()
+    NativeFunction(scaled_sum, tmp_path, said.append)(*arguments(50))
+    assert len(said) == 1
+    assert "scaled_sum: loaded in" in said[0]
+
+    (library,) = (Path(text.partition(" from ")[2]) for text in said)
+    half = library.read_bytes()[:-100]
+    library.unlink()  # the file itself is mapped by this process
+    library.write_bytes(half)
+    said.clear()
+    (total,) = NativeFunction(scaled_sum, tmp_path, said.append)(*arguments(50))
+    torch.testing.assert_close(total, scaled_sum(*arguments(50))[0])
+    assert "scaled_sum: damaged, compiled in" in said[0]
+
+
+LOAD = """
+import json, sys
+import torch
+from pathlib import Path
+from test_native import arguments, scaled_sum
+from ipu_model.native import NativeFunction
+said = []
+before = set(sys.modules)
+NativeFunction(scaled_sum, Path(sys.argv[1]), said.append)(*arguments(50))
+print(json.dumps([said, sorted(m for m in set(sys.modules) - before if m.startswith("torch._"))]))
+"""
+
+
+@needs_compiler
+def test_another_process_loads_it_without_importing_the_compiler(tmp_path: Path) -> None:
+    NativeFunction(scaled_sum, tmp_path, print)(*arguments(50))
+    folders = [str(Path(__file__).parent), str(Path(native.__file__).parent.parent)]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {folders!r}\n{LOAD}", str(tmp_path)],
+        text=True, capture_output=True, check=True,
+    )  # fmt: skip
+    said, imported = json.loads(done.stdout)
+    assert "loaded in" in said[0]
+    assert imported == []
+
+
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"sha256": "0"}'])
+def test_a_record_that_says_nothing_makes_the_library_damaged(tmp_path: Path, record: str) -> None:
+    library = tmp_path / "x.so"
+    library.write_bytes(b"library")
+    library.with_suffix(".json").write_text(record)
+    assert native._state(library, library.with_suffix(".json")) == "damaged"
