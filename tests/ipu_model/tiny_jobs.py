@@ -158,7 +158,7 @@ def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subproc
 
 def finish(process: subprocess.Popen) -> Finished:
     """Wait for a job; every line on its stdout must be an event."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     return Finished(process.returncode, [json.loads(line) for line in out.splitlines()], err)
 
 
