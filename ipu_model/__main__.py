@@ -1,7 +1,8 @@
 """`python -m ipu_model job.json`: run one job; progress on stdout, one JSON object per line (progress.py).
 
 Exit codes: 0 done; 1 diverged, or a file could not be written; 2 the job cannot be run as stated;
-143 stopped by SIGTERM, after a checkpoint.
+4 paused, by SIGTERM or at PODIUM_STOP_AT: started again it continues. Where torchrun may start all processes again,
+0 also stands for what that cannot help (torchrun.exit_code); the events tell the two apart.
 """
 
 from __future__ import annotations
@@ -14,11 +15,21 @@ import sys
 from pathlib import Path
 from typing import Any, List, TextIO
 
-from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
+from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.instances import current
 from ipu_model.job import Job
-from ipu_model.process import TERMINATED, StopRequest, Terminated, die_with_parent, limit_spinning, only_one
+from ipu_model.process import (
+    PAUSED,
+    STOP_AT,
+    StopRequest,
+    Terminated,
+    die_with_parent,
+    limit_spinning,
+    only_one,
+    stop_time,
+)
 from ipu_model.progress import Emit, Progress
+from ipu_model.torchrun import exit_code
 
 USAGE = 2
 FAILED = 1
@@ -28,9 +39,9 @@ def main() -> int:
     """Run the job named on the command line; returns the exit code."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     emit: Emit = Progress(_protocol_stream())
-    stop = StopRequest()
-    stop.listen()
     try:
+        stop = StopRequest(stop_time(os.environ.get(STOP_AT)))
+        stop.listen()
         die_with_parent()
         job = read_job(sys.argv[1:])
         instances = current(os.environ)
@@ -46,20 +57,23 @@ def main() -> int:
             keep_freed_memory(os.environ.get("PODIUM_KEEP_MEMORY"))
             set_threads(os.environ.get("PODIUM_THREADS"))
             run_job(job, emit, stop, instances)
-    except Terminated:
-        emit("message", text="stopped on request; run the job again to continue")
-        return TERMINATED
-    except (ConfigError, RowsError, CheckpointError) as error:
-        emit("error", type=type(error).__name__, text=str(error))
-        return USAGE
-    except DeviceJobError as error:
+    except Terminated as paused:
+        emit("paused", text=f"{paused}; run it again to continue")
+        return exit_code(PAUSED, os.environ)
+    except InstanceLost as error:
         emit("error", type=type(error).__name__, text=str(error))
         return FAILED
+    except (ConfigError, RowsError, CheckpointError) as error:
+        emit("error", type=type(error).__name__, text=str(error))
+        return exit_code(USAGE, os.environ)
+    except DeviceJobError as error:
+        emit("error", type=type(error).__name__, text=str(error))
+        return exit_code(FAILED, os.environ)
     except OSError as error:
         place = f" ({error.filename})" if error.filename else ""
         text = f"{error.strerror or error}{place}: check that the path can be written and that the disk has room"
         emit("error", type=type(error).__name__, text=text)
-        return FAILED
+        return exit_code(FAILED, os.environ)
     return 0
 
 

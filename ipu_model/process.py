@@ -1,25 +1,34 @@
-"""The job as a process: dies with its parent, stops on SIGTERM, one per run folder."""
+"""The job as a process: dies with its parent, stops on SIGTERM or at a given time, one per run folder."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import datetime
+import errno
 import fcntl
+import math
 import os
 import resource
 import signal
 import socket
 import sys
+import time
 from pathlib import Path
 from types import FrameType
 from typing import Callable, Iterator, Optional
 
 from ipu_model.errors import ConfigError
 
-TERMINATED = 143
-"""128 + SIGTERM, the exit code a shell gives such a process."""
+PAUSED = 4
+"""Exit code: stopped before its end on purpose; started again it continues."""
+STOP_AT = "PODIUM_STOP_AT"
+PATIENCE_SECONDS = 5.0
+"""How long an update under way may still take after SIGTERM, before it is given up between two micro-batches. Whoever
+sends SIGTERM kills after a while (Prefect after 30 s), and the checkpoint takes its time, too."""
 PR_SET_PDEATHSIG = 1
 LOCK = "lock"
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 SPINS = "10000"
 """Some hundreds of microseconds: longer than the pauses between the operations of a step, so that no thread has to be
 woken for each of them (with a tenth of it an update of 2 layers on 2 idle cores took 1.5 to 1.7 times as long), and
@@ -27,17 +36,25 @@ far shorter than what the system lets a thread run."""
 
 
 class Terminated(Exception):
-    """SIGTERM was received; what could be kept was saved."""
+    """The job stopped before its end on purpose; what could be kept was saved. The message says why and where."""
 
 
 class StopRequest:
-    """Remembers that SIGTERM (or Ctrl-C) came, so that the update under way is finished first."""
+    """Remembers that SIGTERM (or Ctrl-C) came, and knows when the time of this host ends.
 
-    def __init__(self) -> None:
+    Args:
+        stop_at: From stop_time.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(self, stop_at: Optional[float] = None, clock: Callable[[], float] = time.time) -> None:
         self.requested = False
         self.agree: Callable[[bool], bool] = bool
         """Of several processes that train together: whether any of them was told to stop. They must end with the
         same update, as one that went on would wait for the others forever."""
+        self._stop_at, self._clock = stop_at, clock
+        self._requested_at: Optional[float] = None
+        self._time_was_up = False
 
     def listen(self) -> None:
         """Take over SIGTERM and SIGINT for this process."""
@@ -46,15 +63,79 @@ class StopRequest:
 
     def _on_signal(self, number: int, frame: Optional[FrameType]) -> None:
         self.requested = True
+        if self._requested_at is None:
+            self._requested_at = time.monotonic()
 
-    def decide(self) -> bool:
-        """Whether to stop after this update; called once per update, by every process."""
-        return self.agree(self.requested)
+    def decide(self, seconds_needed: float = 0.0) -> bool:
+        """Whether to stop now; called once per update, by every process.
+
+        Args:
+            seconds_needed: By one more update and the checkpoint after it.
+        """
+        return self.agree(self.requested or self._time_is_up(seconds_needed))
+
+    def time_is_up(self, seconds_needed: float) -> bool:
+        """Whether any process has not that much time left; every process must ask."""
+        return self.agree(self._time_is_up(seconds_needed))
+
+    def _time_is_up(self, seconds_needed: float) -> bool:
+        if self._stop_at is not None and self._clock() + seconds_needed >= self._stop_at:
+            self._time_was_up = True
+        return self._time_was_up
+
+    def hurried(self) -> bool:
+        """Whether SIGTERM came so long ago that the update under way should be given up."""
+        return self._requested_at is not None and time.monotonic() - self._requested_at > PATIENCE_SECONDS
+
+    def reason(self) -> str:
+        """Why this process stops, in words."""
+        if self.requested:
+            return "stopped on request"
+        if self._time_was_up and self._stop_at is not None:
+            ends = datetime.datetime.fromtimestamp(self._stop_at, datetime.timezone.utc)
+            return f"the time of this host ends at {ends:%Y-%m-%d %H:%M:%S} UTC ({STOP_AT})"
+        return "another process of this training was asked to stop"
 
     def check(self) -> None:
         """Raises: Terminated, if SIGTERM came."""
         if self.requested:
-            raise Terminated
+            raise Terminated(self.reason())
+
+
+def stop_time(asked: Optional[str]) -> Optional[float]:
+    """When the time of this host ends, seconds since 1970; None: never.
+
+    A moment and no duration: the stages of a run, their restarts and the hosts of a training share one booking, and
+    none of them knows when it began.
+
+    Args:
+        asked: PODIUM_STOP_AT: 2026-11-20T18:00:00Z, 2026-11-20T18:00:00+01:00, or seconds since 1970 (date +%s).
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    if not asked:
+        return None
+    text = asked.strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = _moment(text)
+    if not math.isfinite(seconds):
+        raise ConfigError(
+            f"{STOP_AT}={asked!r} is no moment: give date, time and zone (2026-11-20T18:00:00+01:00, or Z for UTC), or "
+            "seconds since 1970; in a shell $(date -d '+8 hours' +%s)"
+        )
+    return seconds
+
+
+def _moment(text: str) -> float:
+    """Seconds since 1970 of a date with time and zone; NaN where it is none."""
+    try:
+        moment = datetime.datetime.fromisoformat(text[:-1] + "+00:00" if text.endswith("Z") else text)
+    except ValueError:
+        return math.nan
+    return moment.timestamp() if moment.tzinfo is not None else math.nan
 
 
 def die_with_parent() -> None:
@@ -69,7 +150,7 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     # It may have ended before the call above; then this process already belongs to init (or a reaper).
     if os.getppid() != parent:
-        raise Terminated
+        raise Terminated("the process that started this one has ended")
 
 
 def limit_spinning() -> None:
@@ -87,8 +168,12 @@ def limit_spinning() -> None:
 def only_one(run_folder: Path) -> Iterator[None]:
     """Hold the run folder for this process; the kernel lets go of it however the process ends.
 
+    Only the lock counts, never what the file says, so that a file left by a process that was killed blocks nobody. On a
+    disk that several hosts see it holds between them where the file system passes flock on (NFS does; after the
+    loss of a host, once the server has noticed).
+
     Raises:
-        ConfigError: another process holds it.
+        ConfigError: another process holds it, or the file system has no locks.
     """
     run_folder.mkdir(parents=True, exist_ok=True)
     path = run_folder / LOCK
@@ -101,9 +186,17 @@ def only_one(run_folder: Path) -> Iterator[None]:
             raise ConfigError(
                 f"{run_folder} is in use by {owner}: wait for it, stop it, or give this job another run_folder"
             ) from None
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+            raise ConfigError(
+                f"{run_folder} lies on a file system without locks ({error.strerror}), where two trainers could write "
+                "to it at once: put runs on another disk"
+            ) from None
         stream.seek(0)
         stream.truncate()
-        stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        since = datetime.datetime.now(datetime.timezone.utc)
+        stream.write(f"process {os.getpid()} on {socket.gethostname()} since {since:%Y-%m-%d %H:%M:%S} UTC\n")
         stream.flush()
         yield
 

@@ -7,6 +7,7 @@
 | step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds        |
 | predicted | rows, of, eta_seconds                                                                      |
 | saved     | path                                                                                       |
+| paused    | text: stopped before its end on purpose; why, and after which update                       |
 | error     | type, text                                                                                 |
 """
 

@@ -29,7 +29,7 @@ from ipu_model.process import StopRequest, peak_memory_mb
 from ipu_model.progress import Emit
 from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.tensors import require_finite
-from ipu_model.training import Pace, Totals, train
+from ipu_model.training import Keeper, Pace, Totals, require_time, train
 
 RESULT = "result.json"
 ROW_KINDS = {"pretraining": "pretrain", "question_answering": "question_answering"}
@@ -45,7 +45,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         ConfigError, RowsError, CheckpointError: the job cannot be run as stated.
         NonFiniteLoss, NonFiniteWeights: training diverged.
         OSError: something cannot be written.
-        Terminated: SIGTERM came.
+        Terminated: SIGTERM came, or the time of this host ends.
     """
     check_job(job)
     if (Path(job.run_folder) / RESULT).exists():
@@ -63,7 +63,8 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         job = dataclasses.replace(job, geometry=spread(job.geometry, instances.count))
     plan = make_plan(job, rows.manifest, chosen, precision, device)
     emit("plan", **plan.as_dict())
-    runtime = make_runtime(plan, job, make_model(job, config, base, emit), config, device, emit, instances)
+    model = make_model(job, config, base, emit)
+    runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
     try:
         if job.compile_only:
             result = _compile_only(job, plan, rows, runtime)
@@ -114,11 +115,14 @@ def _train(
         runtime.load_optimizer_state(saved.optimizer)
         runtime.load_rng_state(saved.device_rng)
         emit("message", text=f"continuing after update {first_step} of {plan.updates}")
-    compile_seconds = _compile(runtime, job, rows, plan) if first_step < plan.updates else 0.0
-    history = History(run_folder, LOSS_PARTS[job.head], first_step, saved.history if saved is not None else None)
+    compile_seconds = 0.0
+    if first_step < plan.updates:
+        require_time(stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
+        compile_seconds = _compile(runtime, job, rows, plan)
+    history = History(run_folder, LOSS_PARTS[job.head], saved.history if saved is not None else None)
     pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
-    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, first_step, checkpoints, history,
-                   emit, stop)  # fmt: skip
+    keep = Keeper(runtime, checkpoints, history, emit, first_step)
+    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, keep, emit, stop)
     weights = require_finite(runtime.state_dict(), plan.updates)
     if instances.is_writer:
         origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)

@@ -134,6 +134,16 @@ def under_torchrun(environ: Mapping[str, str]) -> Optional[TorchrunInstances]:
     return TorchrunInstances(index, count, local) if count > 1 else None
 
 
+def exit_code(code: int, environ: Mapping[str, str]) -> int:
+    """The exit code of a process that a restart cannot help: `code`, or 0 where torchrun would restart all for it.
+
+    torchrun knows only success and failure, and with `--max-restarts` begins again after any failure: after a pause,
+    too, and after a mistake in the parameters. It sets TORCHELASTIC_MAX_RESTARTS (PyTorch, "torchrun").
+    """
+    restarts = environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    return 0 if restarts.isdigit() and int(restarts) > 0 else code
+
+
 def buckets(sizes: List[int], most: int) -> List[List[int]]:
     """Cut a list of tensors into runs of at most `most` numbers; a larger tensor is a run of its own.
 

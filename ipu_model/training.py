@@ -6,7 +6,7 @@ import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Generator, Tuple
+from typing import Generator, NoReturn, Tuple
 
 from ipu_model.ahead import ahead
 from ipu_model.checkpoint import Checkpoint, Checkpoints
@@ -16,9 +16,14 @@ from ipu_model.history import History
 from ipu_model.plan import Plan
 from ipu_model.process import StopRequest, Terminated
 from ipu_model.progress import Emit
-from ipu_model.runtime import Runtime
+from ipu_model.runtime import Runtime, UpdateGivenUp
 from ipu_model.schedule import learning_rate
 from ipu_model.tensors import require_finite
+
+GUESSED_SAVE_SECONDS = 60.0
+"""What a checkpoint is taken to need until one was made: more than that of BERT large on a slow disk."""
+SAVE_MARGIN = 2.0
+"""The next checkpoint may take this many times as long as the slowest before it."""
 
 
 @dataclass
@@ -41,21 +46,25 @@ class Pace:
 
 def train(
     runtime: Runtime, rows: RowFolder, plan: Plan, seed: int, peak_learning_rate: float, pace: Pace,
-    first_step: int, checkpoints: Checkpoints, history: History, emit: Emit, stop: StopRequest,
+    keep: Keeper, emit: Emit, stop: StopRequest,
 ) -> Totals:  # fmt: skip
-    """Run updates first_step .. plan.updates - 1.
+    """Run the updates from the one after `keep.done` to plan.updates.
 
     Raises:
         NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
-        Terminated: SIGTERM came; a checkpoint holds everything up to here.
+        Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
     """
-    totals = Totals()
+    totals, first_step, history = Totals(), keep.done, keep.history
     started, window_tokens, window_started = time.perf_counter(), 0, time.perf_counter()
     per_call = plan.updates_per_call
     with closing(_batches(runtime, rows, plan, seed, first_step)) as batches:
         for step, batch in batches:
             rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate)
-            metrics = runtime.train_step(batch, rate)
+            began = time.perf_counter()
+            try:
+                metrics = runtime.train_step(batch, rate)
+            except UpdateGivenUp:
+                keep.stop_here(step, plan.updates, stop)
             done, now = step + per_call, time.perf_counter()
             if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
                 raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling,
@@ -71,12 +80,59 @@ def train(
                 emit("step", step=done, steps=plan.updates, learning_rate=rate, eta_seconds=round(eta, 1),
                      real_tokens_per_second=round(window_tokens / (now - window_started), 1), **means)  # fmt: skip
                 window_tokens, window_started = 0, now
-            stopping = stop.decide()
-            if stopping or _due(done, per_call, pace.checkpoint_every):
-                _save(runtime, checkpoints, done, history, emit)
-            if stopping:
-                raise Terminated
+            if stop.decide(now - began + keep.save_seconds):
+                keep.stop_here(done, plan.updates, stop)
+            if _due(done, per_call, pace.checkpoint_every):
+                keep.save(done)
     return totals
+
+
+class Keeper:
+    """Makes checkpoints of a training, and knows how long they take.
+
+    Attributes:
+        done: Updates that are in the newest checkpoint.
+        save_seconds: What the next one may need.
+    """
+
+    def __init__(self, runtime: Runtime, checkpoints: Checkpoints, history: History, emit: Emit, done: int = 0) -> None:
+        self.history, self.done, self.save_seconds = history, done, GUESSED_SAVE_SECONDS
+        self._runtime, self._checkpoints, self._emit = runtime, checkpoints, emit
+        self._slowest = 0.0
+
+    def save(self, done: int) -> None:
+        """Write a checkpoint after update `done`.
+
+        Raises:
+            NonFiniteWeights: there is nothing worth it.
+            OSError: it cannot be written; those before it stay.
+        """
+        began = time.perf_counter()
+        weights = require_finite(self._runtime.state_dict(), done)
+        state = Checkpoint(
+            done, weights, self._runtime.optimizer_state(), self._runtime.rng_state(), self.history.state()
+        )
+        path = self._checkpoints.save(state)
+        self._emit("saved", path=str(path))
+        self.done, self._slowest = done, max(self._slowest, time.perf_counter() - began)
+        self.save_seconds = SAVE_MARGIN * self._slowest
+
+    def stop_here(self, done: int, updates: int, stop: StopRequest) -> NoReturn:
+        """Raises: Terminated, after a checkpoint of what the newest one lacks."""
+        if done > self.done:
+            self.save(done)
+        raise Terminated(_stopped(stop, done, updates))
+
+
+def require_time(stop: StopRequest, done: int, updates: int) -> None:
+    """Raises: Terminated, if the time of any process's host ends before an update and a checkpoint can be made."""
+    if stop.time_is_up(GUESSED_SAVE_SECONDS):
+        raise Terminated(_stopped(stop, done, updates))
+
+
+def _stopped(stop: StopRequest, done: int, updates: int) -> str:
+    where = f"after update {done} of {updates}, which a checkpoint holds" if done else "before the first update"
+    return f"{stop.reason()}, {where}"
 
 
 def _batches(
@@ -91,12 +147,6 @@ def _batches(
 
     with closing(ahead(read, steps, runtime.reads_ahead)) as made:
         yield from zip(steps, made)
-
-
-def _save(runtime: Runtime, checkpoints: Checkpoints, done: int, history: History, emit: Emit) -> None:
-    weights = require_finite(runtime.state_dict(), done)
-    path = checkpoints.save(Checkpoint(done, weights, runtime.optimizer_state(), runtime.rng_state(), history.state()))
-    emit("saved", path=str(path))
 
 
 def _due(done: int, per_call: int, every: int) -> bool:

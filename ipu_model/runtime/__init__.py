@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Dict, List, Optional, Protocol
+from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Protocol
 
 import numpy as np
 from torch import Tensor, nn
@@ -73,6 +73,9 @@ class Runtime(Protocol):
         """One host call over all rows of the batch: one update, or on IPU `plan.updates_per_call` of them.
 
         The figures are those of the update, or means over the updates of the call.
+
+        Raises:
+            UpdateGivenUp: the job is to stop, and the update would have taken long; all is as before it.
         """
 
     def predict(self, batch: Batch) -> List[AnswerLogits]:
@@ -104,6 +107,10 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Let go of the device."""
+
+
+class UpdateGivenUp(Exception):
+    """An update was broken off between two micro-batches; weights, moments and generators are as before it."""
 
 
 class Immediate:
@@ -207,7 +214,7 @@ def plan_device(
 
 def make_runtime(
     plan: Plan, job: Job, model: nn.Module, config: ModelConfig, device: Optional[IpuPlan], emit: Emit,
-    instances: Optional[Instances] = None,
+    instances: Optional[Instances] = None, hurried: Callable[[], bool] = bool,
 ) -> Runtime:  # fmt: skip
     """Put a model with its weights on the device that the plan names.
 
@@ -217,6 +224,7 @@ def make_runtime(
         config: Its architecture.
         device: From plan_device.
         instances: This process among those that train together; alone by default.
+        hurried: Whether an update under way should be given up (StopRequest.hurried).
 
     Raises:
         ConfigError: there are fewer GPUs than processes.
@@ -244,5 +252,6 @@ def make_runtime(
 
         compiler = Compiler(job.compile, os.environ, lambda text: emit("message", text=text))
     return TorchRuntime(
-        model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances, compiler
-    )
+        model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances, compiler,
+        hurried,
+    )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, ContextManager, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from ipu_model.losses import LOSS_PARTS, answer_loss, label_counts, pretraining_
 from ipu_model.modeling import Tokens
 from ipu_model.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from ipu_model.precision import LowPrecisionCopies
-from ipu_model.runtime import AnswerLogits, StepMetrics
+from ipu_model.runtime import AnswerLogits, StepMetrics, UpdateGivenUp
 from ipu_model.runtime.cpu import CpuDevice
 
 
@@ -78,6 +78,8 @@ class TorchRuntime:
         device: The CPU by default.
         instances: This process among those that train together, joined; alone by default.
         compiler: What is to be compiled; None: nothing.
+        hurried: Whether an update under way should be given up. Asked on a CPU only, where an update may take minutes;
+            a GPU is faster than the answer, for which it would have to wait.
     """
 
     def __init__(
@@ -91,6 +93,7 @@ class TorchRuntime:
         device: Optional[Device] = None,
         instances: Optional[Instances] = None,
         compiler: Optional[Compiler] = None,
+        hurried: Callable[[], bool] = bool,
     ) -> None:
         self._device, self._instances = device or CpuDevice(), instances or Instances()
         # Any: both heads have forward, only one has a decoder.
@@ -99,6 +102,7 @@ class TorchRuntime:
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
+        self._hurried = hurried if self._device.place_of.type == "cpu" else None
         self._compiler = compiler
         if compiler is not None:
             compiler.take(self._model, self._optimizer)
@@ -175,16 +179,25 @@ class TorchRuntime:
 
     def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
         """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
+        generators = self._device.rng_state() if self._hurried is not None else {}
         shares: List[Tensor] = []
+        given_up = False
         one_is_all = len(micro_batches) == 1 and self._instances.count == 1
         for flat in micro_batches:
+            given_up = self._hurried is not None and bool(shares) and self._hurried()
+            if given_up:
+                break
             share, parts = self._loss(flat, counts)
             share.backward()
             if not (one_is_all and isinstance(self._optimizer, Blocked)):  # sums are made in fp32
                 self._copies.collect_gradients()
             shares.append(torch.stack([share, *parts.values()]).detach())
         figures = torch.stack(shares).double().sum(0)
-        self._instances.add([figures])
+        votes = torch.tensor([given_up], dtype=torch.float64)
+        self._instances.add([figures] if self._hurried is None else [figures, votes])
+        if float(votes) > 0:  # in any process: then in all
+            self._device.load_rng_state(generators)
+            raise UpdateGivenUp
         return figures
 
     def _loss(self, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:

@@ -21,7 +21,7 @@ from tiny_jobs import ROOT, TINY, finish, make_columns, make_job, run_here, star
 
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
-from ipu_model.process import StopRequest, Terminated, only_one
+from ipu_model.process import PAUSED, StopRequest, Terminated, only_one
 from ipu_model.running import run_job
 
 
@@ -111,16 +111,21 @@ def test_a_run_that_ended_between_its_last_checkpoint_and_its_output_only_writes
     assert (second.resumed_from_step, second.sequences) == (1, 0)
 
 
-def test_sigterm_finishes_the_update_saves_and_exits_with_143(tmp_path: Path, pretrain_rows: Path) -> None:
+def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, pretrain_rows: Path) -> None:
     settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=100000), "checkpoint_every_updates": 0}
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
     process = start_job(job)
     done = stop_in_training(process)
-    assert done.code == 143
+    assert done.code == PAUSED
     [saved] = done.of("saved")
     assert Path(saved["path"]).is_dir()
     assert not Path(job.output).exists()
     step = int(saved["path"][-8:])
+    assert done.events[-1] == {
+        "event": "paused",
+        "text": f"stopped on request, after update {step} of 100000, which a checkpoint holds; run it again to "
+        "continue",
+    }
     with pytest.raises(CheckpointError, match=r"schedule\.steps: 100000 -> 100001"):
         run_here(dataclasses.replace(job, schedule=ScheduleConfig(steps=100001)))
     # Where it logs and writes is no part of the run: it goes on, from the same update.

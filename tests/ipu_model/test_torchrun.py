@@ -31,7 +31,7 @@ from tiny_jobs import (
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.instances import Instances, current
 from ipu_model.job import Job, JobResult, ScheduleConfig
-from ipu_model.process import StopRequest
+from ipu_model.process import PAUSED, StopRequest
 from ipu_model.running import run_job
 from ipu_model.runtime.torch_device import _seed_of
 from ipu_model.torchrun import TorchrunInstances, buckets, under_torchrun
@@ -104,7 +104,7 @@ def stopped_pair(tmp_path_factory: pytest.TempPathFactory) -> Tuple[Job, Finishe
             break
     processes[1].send_signal(signal.SIGTERM)
     first, second = (finish(process) for process in processes)
-    assert (first.code, second.code) == (143, 143), first.stderr + second.stderr  # both stop, with the same update
+    assert (first.code, second.code) == (PAUSED, PAUSED), first.stderr + second.stderr  # both stop, with the same update
     return job, first
 
 
@@ -176,7 +176,7 @@ def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows
         stderr=subprocess.PIPE, universal_newlines=True,
     )  # fmt: skip
     done = stop_in_training(process)
-    assert done.of("message")[-1]["text"] == "stopped on request; run the job again to continue"
+    assert done.of("paused")[-1]["text"].startswith("stopped on request, after update ")
     assert Path(done.of("saved")[-1]["path"]).is_dir()
 
 

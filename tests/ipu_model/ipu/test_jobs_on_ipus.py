@@ -19,7 +19,7 @@ from tiny_jobs import Finished, run_here, start_job, stop_in_training
 import ipu_model.training
 from ipu_model.errors import CheckpointError
 from ipu_model.job import Job, JobResult, OptimizerConfig, ScheduleConfig
-from ipu_model.process import StopRequest, Terminated
+from ipu_model.process import PAUSED, StopRequest, Terminated
 from ipu_model.running import run_job
 from ipu_model.schedule import learning_rate
 
@@ -171,7 +171,7 @@ def test_sigterm_saves_and_exits_with_143_and_only_the_same_run_continues(tmp_pa
     job = ipu_job(tmp_path / "a", "pretrain", rows, schedule=ScheduleConfig(steps=100000))
     process = start_job(job)
     done = stop_in_training(process)
-    assert done.code == 143, done.stderr
+    assert done.code == PAUSED, done.stderr
     [saved] = done.of("saved")
     step = int(saved["path"][-8:])
     other = {**(job.ipu_config or {}), "device_iterations": 2}
