@@ -31,6 +31,7 @@ PATHS = (
     ("ipu", "config"),
     ("gate", "released"),
     ("publish", "folder"),
+    ("checkpoint", "remote"),
 )
 """Parameters that are paths: stated from the project's folder, read from the checkout's."""
 
@@ -72,6 +73,8 @@ def _seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, An
     """The same values with relative paths rewritten to mean the same place from `folder`."""
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
     for section, key in PATHS:
+        if values[section][key] is None or "://" in values[section][key]:
+            continue
         path = Path(values[section][key])
         if not path.is_absolute() and path.parts[:1] != ("inputs",):
             rewritten[section][key] = os.path.relpath(root / path, folder)

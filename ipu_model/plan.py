@@ -126,7 +126,8 @@ def spread(geometry: BatchGeometry, processes: int) -> BatchGeometry:
     if geometry.replication_factor not in (1, processes):
         raise ConfigError(
             f"geometry.replication_factor={geometry.replication_factor}, but the number of processes is {processes}: "
-            "on CPUs and GPUs each process holds one copy. Leave it at 1 and say torchrun --nproc-per-node"
+            "on CPUs and GPUs each process holds one copy. Start as many processes (device.processes, or what the "
+            "launcher of this host says, torchrun --nproc-per-node)"
         )
     return dataclasses.replace(geometry, replication_factor=processes)
 

@@ -48,8 +48,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         Terminated: SIGTERM came, or the time of this host ends.
     """
     check_job(job)
-    if (Path(job.run_folder) / RESULT).exists():
-        (Path(job.run_folder) / RESULT).unlink()  # of an earlier run: what stands there is always this run's
+    _forget_result(Path(job.run_folder))
     chosen = choose_runtime(job.runtime)
     base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
     config = architecture(job, base)
@@ -79,6 +78,12 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     return result
 
 
+def _forget_result(run_folder: Path) -> None:
+    """What stands there is always this run's."""
+    if (run_folder / RESULT).exists():
+        (run_folder / RESULT).unlink()
+
+
 def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> JobResult:
     """The program is in the cache afterwards; nothing else is written.
 
@@ -106,9 +111,7 @@ def _train(
     run_folder = Path(job.run_folder)
     checkpoints = Checkpoints(instances.shared_folder(run_folder), fingerprint, emit, instances.is_writer)
     saved = checkpoints.latest()
-    first_step = 0
-    if saved is not None:
-        first_step = saved.step
+    first_step = saved.step if saved is not None else 0
     _require_one_place(instances, first_step, run_folder)
     if saved is not None:
         runtime.load_state_dict(saved.model)

@@ -2,23 +2,30 @@
 
 The only module of `tasks` that names `ipu_model.job`; the others import Job and its parts from here. The
 device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours, and may be started
-by a launcher (PODIUM_DEVICE_LAUNCHER, for example poprun, which starts several instances of the job). Prediction is
-one process and has no launcher.
+by a launcher (tasks/launcher.py), which starts several processes of the job.
+
+SIGTERM and Ctrl-C are passed on: the device process makes a checkpoint and ends, then the stage does, as paused.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
+from ipu_model.errors import ConfigError
+from ipu_model.ipu.config import read_ipu_config
 from ipu_model.job import (
     BatchGeometry,
     Job,
@@ -28,21 +35,23 @@ from ipu_model.job import (
     ScheduleConfig,
 )
 from tasks import artifacts
-from tasks.errors import DeviceJobFailed
-from tasks.process import describe_exit
+from tasks.errors import DeviceJobFailed, StagePaused
+from tasks.process import describe_exit, die_with_parent
 
 __all__ = [
     "BatchGeometry",
+    "ConfigError",
     "Job",
     "JobResult",
     "ModelConfig",
     "OptimizerConfig",
     "ScheduleConfig",
+    "device_python",
+    "read_ipu_config",
     "run_device_job",
 ]
 
 DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
-DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
 SECONDS_BETWEEN_LINES = 5.0
 """People read progress in lines; more often than this nobody reads them."""
 KEPT_LINES = 20
@@ -52,7 +61,19 @@ Event = dict[str, Any]
 Say = Callable[[str], None]
 
 
-def run_device_job(job: Job, *, python: str | None = None, say: Say | None = None) -> JobResult:
+def device_python() -> str:
+    """The interpreter that runs device jobs."""
+    return os.environ.get(DEVICE_PYTHON) or sys.executable
+
+
+def run_device_job(
+    job: Job,
+    *,
+    python: str | None = None,
+    launcher: Sequence[str] = (),
+    say: Say | None = None,
+    on_event: Callable[[Event], None] | None = None,
+) -> JobResult:
     """Run `job` in the interpreter that owns the device and wait for it.
 
     Its job.json, job.log and result.json lie in `job.run_folder`. Progress is said in lines that begin
@@ -61,21 +82,26 @@ def run_device_job(job: Job, *, python: str | None = None, say: Say | None = Non
     Args:
         job: what to run; relative paths count from the current directory.
         python: the device's interpreter; default PODIUM_DEVICE_PYTHON, then this interpreter.
+        launcher: words before it (launcher.launch_words).
         say: takes each line for people; default: standard output.
+        on_event: takes every event, for who wants to know more than people do.
 
     Raises:
         DeviceJobFailed: the process could not start, failed, or left no result; the message carries its
             own error or the last lines of its log.
+        StagePaused: it stopped on purpose before its end; run again, it continues.
     """
     folder = Path(job.run_folder)
     folder.mkdir(parents=True, exist_ok=True)
     result_path = folder / "result.json"
     result_path.unlink(missing_ok=True)
     artifacts.write_text(folder / "job.json", job.to_json())
-    interpreter = python or os.environ.get(DEVICE_PYTHON) or sys.executable
-    launcher = "" if job.kind == "predict" else os.environ.get(DEVICE_LAUNCHER, "")
+    command = [*launcher, python or device_python(), "-m", "ipu_model", str(folder / "job.json")]
     with (folder / "job.log").open("a", encoding="utf-8") as log:
-        error = _run(launcher, interpreter, folder / "job.json", log, say or _print_line)
+        told = _Told(log, say or print_line, on_event)
+        error = _run(command, told)
+    if told.paused is not None:
+        raise StagePaused(f"{job.kind} job: {told.paused}", in_a_hurry=told.stop_asked)
     if error is not None:
         raise DeviceJobFailed(f"{job.kind} job: {error} (log: {folder / 'job.log'})")
     if not result_path.is_file():
@@ -83,64 +109,117 @@ def run_device_job(job: Job, *, python: str | None = None, say: Say | None = Non
     return JobResult.from_json(result_path.read_text(encoding="utf-8"))
 
 
-def _run(launcher: str, interpreter: str, job_file: Path, log: IO[str], say: Say) -> str | None:
-    """Run the device process to its end; None when it succeeded, else what went wrong."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": _python_path(os.environ.get("PYTHONPATH"))}
-    try:
-        # Split as a shell would, but given to no shell: it comes from the host's environment, not from params.yaml.
-        before = shlex.split(launcher)
-    except ValueError as error:
-        return f"{DEVICE_LAUNCHER}={launcher!r} cannot be split into words ({error}): quote it as for a shell"
+def _run(command: list[str], told: _Told) -> str | None:
+    """Run the device process to its end; None when it succeeded or paused, else what went wrong."""
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
         process = subprocess.Popen(
-            [*before, interpreter, "-m", "ipu_model", str(job_file)],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            preexec_fn=die_with_parent,  # a launcher knows nothing of that; the job itself asks again
         )  # fmt: skip
     except OSError as error:
-        if before:
-            return f"{before[0]} cannot be started ({error.strerror}); {DEVICE_LAUNCHER} names it"
-        return f"{interpreter} cannot be started ({error.strerror}); set {DEVICE_PYTHON} to the device's Python"
+        named = f"set {DEVICE_PYTHON} to the device's Python"
+        if command[1:2] != ["-m"]:
+            named = "it is the launcher (device.launcher, or PODIUM_DEVICE_LAUNCHER of this host)"
+        return f"{command[0]} cannot be started ({error.strerror}); {named}"
     assert process.stdout is not None
     try:
-        failure, tail = _follow(process.stdout, log, say)
+        with _stop_passed_on(process) as stop:
+            told.follow(process.stdout)
+            code = process.wait()
+            told.stop_asked = stop.asked
     finally:
-        if process.poll() is None and sys.exc_info()[0] is not None:
+        if process.poll() is None:
             process.terminate()
-        code = process.wait()
-    if code == 0:
-        return None
-    return failure or f"{describe_exit(code)} of {interpreter}\n" + "".join(tail).rstrip()
+            process.wait()
+    if told.failure is None and told.paused is None and stop.asked and code != 0:
+        # While it compiled, or so early that it could not say so: its last checkpoint is as new as it can be.
+        told.paused = f"stopped on request ({describe_exit(code)}); run it again to continue"
+    if told.failure is not None or told.paused is not None or code == 0:
+        return told.failure
+    return f"{describe_exit(code)} of {command[0]}\n" + "".join(told.tail).rstrip()
 
 
-def _python_path(own: str | None) -> str:
-    """This project first, then what the host's PYTHONPATH names: a Poplar SDK puts its packages there."""
+@dataclass
+class _Stop:
+    asked: bool = False
+
+
+@contextlib.contextmanager
+def _stop_passed_on(process: subprocess.Popen[str]) -> Iterator[_Stop]:
+    """While the device process runs, SIGTERM and Ctrl-C ask it to stop; a second Ctrl-C interrupts."""
+    stop = _Stop()
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        if stop.asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.asked = True
+        process.terminate()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def python_path(own: str | None) -> str:
+    """PYTHONPATH of a child process: this project first, then the host's own, where a Poplar SDK has its packages."""
     project = str(Path(__file__).resolve().parent.parent)
     return f"{project}{os.pathsep}{own}" if own else project
 
 
-def _follow(lines: Iterable[str], log: IO[str], say: Say) -> tuple[str | None, deque[str]]:
-    """Copy the process's output to the log and say its events; its own error text and the last lines."""
+@dataclass
+class _Told:
+    """What the device process says: copied to the log, and to people in words."""
+
+    log: IO[str]
+    say: Say
+    on_event: Callable[[Event], None] | None = None
     failure: str | None = None
-    tail: deque[str] = deque(maxlen=KEPT_LINES)
-    said_at = 0.0
-    for line in lines:
-        log.write(line)
-        log.flush()
-        event = _event(line)
-        if event is None:
-            tail.append(line)
-            continue
+    """Its own error."""
+    paused: str | None = None
+    """Why it stopped on purpose."""
+    stop_asked: bool = False
+    """Whether this process was asked to."""
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=KEPT_LINES))
+    """The last lines that were no events."""
+    _said_at: float = 0.0
+
+    def follow(self, lines: Iterable[str]) -> None:
+        """Take all lines to the end."""
+        for line in lines:
+            self.log.write(line)
+            self.log.flush()
+            event = _event(line)
+            if event is None:
+                self.tail.append(line)
+                continue
+            self._take(event)
+            if self.on_event is not None:
+                self.on_event(event)
+
+    def _take(self, event: Event) -> None:
         if event["event"] == "error":
-            failure = str(event.get("text"))
-            continue
+            self.failure = str(event.get("text"))
+            return
+        if event["event"] == "paused":
+            self.paused = str(event.get("text"))
+            return
+        if event["event"] == "plan":  # torchrun may have started the job again
+            self.failure = self.paused = None
         text = in_words(event)
         done, of = event.get("step", event.get("rows")), event.get("steps", event.get("of"))
-        if text is None or (done is not None and done != of and time.monotonic() - said_at < SECONDS_BETWEEN_LINES):
-            continue
+        soon = time.monotonic() - self._said_at < SECONDS_BETWEEN_LINES
+        if text is None or (done is not None and done != of and soon):
+            return
         if done is not None:
-            said_at = time.monotonic()
-        say(text)
-    return failure, tail
+            self._said_at = time.monotonic()
+        self.say(text)
 
 
 def _event(line: str) -> Event | None:
@@ -189,6 +268,8 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
 
-def _print_line(text: str) -> None:
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+def print_line(text: str) -> None:
+    """Say a line on standard output, if somebody still reads it: a checkpoint matters more than its news."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()

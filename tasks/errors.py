@@ -6,7 +6,8 @@
     |-- DataInvalid            1  the data were read and are not fit to train on (validation verdict)
     |-- DeviceJobFailed        1  the device process ended without a result
     |-- PublishError           1  nothing, or nothing new, was published
-    `-- GateRejected           3  the metrics do not pass; nothing was published
+    |-- GateRejected           3  the metrics do not pass; nothing was published
+    `-- StagePaused            4  a device job stopped on purpose before its end; run again, it continues
 
 Messages say what was found, what is required, and which knob to turn.
 """
@@ -20,7 +21,7 @@ from collections.abc import Callable
 
 from tasks.process import die_with_parent
 
-DONE, FAILED, WRONG_USAGE, REJECTED = 0, 1, 2, 3
+DONE, FAILED, WRONG_USAGE, REJECTED, PAUSED = 0, 1, 2, 3, 4
 
 
 class PodiumError(Exception):
@@ -57,6 +58,17 @@ class GateRejected(PodiumError):
     exit_code = REJECTED
 
 
+class StagePaused(PodiumError):
+    """A device job stopped on purpose before its end, its checkpoint written; run again, it continues."""
+
+    exit_code = PAUSED
+
+    def __init__(self, text: str, in_a_hurry: bool = False) -> None:
+        """`in_a_hurry`: by SIGTERM, so that this process has some seconds left and no more."""
+        super().__init__(text)
+        self.in_a_hurry = in_a_hurry
+
+
 def run_main(main: Callable[[], None]) -> None:
     """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
 
@@ -68,7 +80,8 @@ def run_main(main: Callable[[], None]) -> None:
     try:
         main()
     except PodiumError as error:
-        print(f"error: {error}", file=sys.stderr)
+        word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
+        print(f"{word}: {error}", file=sys.stderr)
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
         print("interrupted: nothing half-written was kept; run it again to continue", file=sys.stderr)

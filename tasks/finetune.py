@@ -12,6 +12,7 @@ from pathlib import Path
 from tasks import artifacts
 from tasks.device_job import Job, ModelConfig, ScheduleConfig
 from tasks.errors import run_main
+from tasks.launcher import launch_words
 from tasks.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, load_params
 from tasks.rows import read_manifest
 from tasks.training import (
@@ -85,8 +86,12 @@ def main() -> None:
     params = load_params()
     require_verdict(ROWS)
     job = finetune_job(params.finetune, params.model, params.device, params.ipu, untrained=compile_only)
-    run, say = (compile_executable, compiled) if compile_only else (train, summary)
-    sys.stdout.write(say("finetune", run(job, "finetune")) + "\n")
+    launcher = launch_words(job, params.device)
+    if compile_only:
+        said = compiled("finetune", compile_executable(job, "finetune", launcher=launcher))
+    else:
+        said = summary("finetune", train(job, "finetune", launcher=launcher, remote=params.checkpoint.remote))
+    sys.stdout.write(said + "\n")
 
 
 if __name__ == "__main__":

@@ -12,25 +12,24 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from tasks import artifacts
 from tasks.errors import ParamsError, run_main
 from tasks.overlays import resolve
+from tasks.param_sections import (
+    CheckpointParams,
+    DeviceParams,
+    Fraction,
+    IpuParams,
+    Name,
+    Positive,
+    Section,
+    Seed,
+)
 from tasks.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Name = Annotated[str, StringConstraints(min_length=1)]
-
-
-class Section(BaseModel):
-    """Frozen, no unknown keys, no silent conversion (the text "3" is no number), no NaN."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class CorpusParams(Section):
@@ -125,24 +124,6 @@ class ModelParams(Section):
         return self
 
 
-class DeviceParams(Section):
-    runtime: Literal["auto", "cpu", "cuda", "ipu"]
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
-    compile: Literal["none", "optimizer", "layers", "all"]
-    micro_batch_size: Positive
-
-
-class IpuParams(Section):
-    """Placement and memory on IPUs; the keys of the mappings are checked by ipu_model.ipu.config."""
-
-    config: Name
-    phase1: dict[str, Any] | None
-    phase2: dict[str, Any] | None
-    finetune: dict[str, Any] | None
-    predict: dict[str, Any] | None
-    inference_execution: Literal["auto", "sharded", "pipelined"]
-
-
 class BatchParams(Section):
     """The batch behind one update and how it is learned from; `None` is device.micro_batch_size."""
 
@@ -224,6 +205,7 @@ class Params(Section):
     model: ModelParams
     device: DeviceParams
     ipu: IpuParams
+    checkpoint: CheckpointParams
     pretrain: PretrainParams
     finetune: FinetuneParams
     evaluate: EvaluateParams

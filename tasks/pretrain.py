@@ -15,6 +15,7 @@ from pathlib import Path
 from tasks import artifacts
 from tasks.device_job import Job, ScheduleConfig
 from tasks.errors import run_main
+from tasks.launcher import launch_words
 from tasks.params import PHASES, DeviceParams, IpuParams, ModelParams, PretrainParams, load_params
 from tasks.rows import read_manifest
 from tasks.training import (
@@ -85,8 +86,12 @@ def main() -> None:
     params = load_params()
     require_verdict(phase)
     job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, untrained=compile_only)
-    run, say = (compile_executable, compiled) if compile_only else (train, summary)
-    sys.stdout.write(say(f"pretrain {phase}", run(job, f"pretrain-{phase}")) + "\n")
+    launcher, name = launch_words(job, params.device), f"pretrain-{phase}"
+    if compile_only:
+        said = compiled(f"pretrain {phase}", compile_executable(job, name, launcher=launcher))
+    else:
+        said = summary(f"pretrain {phase}", train(job, name, launcher=launcher, remote=params.checkpoint.remote))
+    sys.stdout.write(said + "\n")
 
 
 if __name__ == "__main__":

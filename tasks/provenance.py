@@ -35,15 +35,15 @@ def provenance(parameters: Mapping[str, Any], root: Path = Path()) -> dict[str, 
     """Everything the file `provenance.json` states.
 
     Args:
-        parameters: the resolved content of params.yaml (plain values). The `publish` section is left out: it says
-            where a release goes, not what it is.
+        parameters: the resolved content of params.yaml (plain values). The sections `publish` and `checkpoint` are
+            left out: they say where a release and its checkpoints go, not what it is.
         root: the checkout.
 
     Raises:
         PublishError: a report that should be read is not JSON, or holds a NaN.
     """
     lock = root / "dvc.lock"
-    shared = {section: values for section, values in parameters.items() if section != "publish"}
+    shared = {name: values for name, values in parameters.items() if name not in ("publish", "checkpoint")}
     portable = without_host_paths(shared)
     return {
         "podium": FORMAT_VERSION,

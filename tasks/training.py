@@ -6,10 +6,12 @@ import dataclasses
 import hashlib
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tasks import artifacts
+from tasks.checkpoint_travel import travelling
 from tasks.device_job import BatchGeometry, Job, JobResult, ModelConfig, OptimizerConfig, run_device_job
 from tasks.errors import InputError, ParamsError
 from tasks.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
@@ -27,8 +29,9 @@ def model_config(params: ModelParams, manifest: Manifest) -> ModelConfig:
 
 
 def geometry(batch: BatchParams, device: DeviceParams) -> BatchGeometry:
-    """The batch of a training job; replicas are a matter of the IPU config."""
-    return BatchGeometry(batch.global_batch_size, batch.micro_batch_size or device.micro_batch_size)
+    """The batch of a training job; on IPUs replicas are a matter of the IPU config, else each process is one."""
+    copies = device.processes if device.launcher == "torchrun" else 1
+    return BatchGeometry(batch.global_batch_size, batch.micro_batch_size or device.micro_batch_size, copies)
 
 
 def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerConfig:
@@ -80,7 +83,7 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
     return {**values, **(getattr(ipu, job) or {})}
 
 
-def compile_executable(job: Job, name: str, root: Path = Path()) -> JobResult:
+def compile_executable(job: Job, name: str, root: Path = Path(), launcher: Sequence[str] = ()) -> JobResult:
     """Compile a job into the cache and stop; no model, metrics or plots are written.
 
     Raises:
@@ -93,21 +96,33 @@ def compile_executable(job: Job, name: str, root: Path = Path()) -> JobResult:
             "device.runtime to ipu"
         )
     folder = root / artifacts.RUNS / f"compile-{name}"
-    return run_device_job(dataclasses.replace(job, run_folder=str(folder), compile_only=True))
+    return run_device_job(dataclasses.replace(job, run_folder=str(folder), compile_only=True), launcher=launcher)
 
 
-def train(job: Job, name: str, root: Path = Path()) -> JobResult:
+def train(
+    job: Job, name: str, root: Path = Path(), launcher: Sequence[str] = (), remote: str | None = None
+) -> JobResult:
     """Run a training job and write `metrics/<name>.json` and `plots/<name>.csv` beside the model.
 
     The run folder is `runs/<name>/<fingerprint>/`, so that a run killed in the middle continues, and a
     run with other parameters or data starts afresh instead of stumbling over the old checkpoints.
 
+    Args:
+        job: its run folder is chosen here.
+        name: of the stage, for files.
+        root: the checkout.
+        launcher: from launcher.launch_words.
+        remote: `checkpoint.remote`, where checkpoints travel to and come from.
+
     Raises:
-        DeviceJobFailed: see `run_device_job`; checkpoints stay for the next run.
+        ParamsError: the remote cannot be used.
+        DeviceJobFailed, StagePaused: see `run_device_job`; checkpoints stay for the next run.
     """
     runs = root / artifacts.RUNS / name
     folder = runs / fingerprint(job)
-    result = run_device_job(dataclasses.replace(job, run_folder=str(folder)))
+    with travelling(folder, remote, f"{name}/{folder.name}", root) as on_event:
+        job = dataclasses.replace(job, run_folder=str(folder))
+        result = run_device_job(job, launcher=launcher, on_event=on_event)
     history = (folder / "history.csv").read_text(encoding="utf-8")
     artifacts.write_text(root / artifacts.PLOTS / f"{name}.csv", history)
     artifacts.write_json(root / artifacts.METRICS / f"{name}.json", figures(result))

@@ -20,6 +20,7 @@ ALLOWED = {
         *(f"tasks/{name}.py" for name in ("card", "hub", "hub_calls", "hub_inputs", "hub_models", "provenance")),
         "tests/",
     ),
+    "fsspec": ("tasks/checkpoint_remote.py", "tasks/checkpoint_travel.py", "tests/"),
     "datasets": ("tasks/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("bench/", "tests/"),
     "torch": ("ipu_model/", "bench/", "tests/"),

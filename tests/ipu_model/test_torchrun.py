@@ -104,7 +104,9 @@ def stopped_pair(tmp_path_factory: pytest.TempPathFactory) -> Tuple[Job, Finishe
             break
     processes[1].send_signal(signal.SIGTERM)
     first, second = (finish(process) for process in processes)
-    assert (first.code, second.code) == (PAUSED, PAUSED), first.stderr + second.stderr  # both stop, with the same update
+    assert (first.code, second.code) == (PAUSED, PAUSED), (
+        first.stderr + second.stderr
+    )  # both stop, with the same update
     return job, first
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import stat
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -98,7 +97,7 @@ def test_an_interpreter_that_is_not_there_names_the_variable(job, monkeypatch):
         run_device_job(job)
 
 
-def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, interpreter, tmp_path, monkeypatch):
+def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, interpreter, tmp_path):
     python = interpreter(
         "job = json.load(open(sys.argv[3]))\n"
         f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
@@ -109,36 +108,17 @@ def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, inte
         f"json.dump(sys.argv[1:], open({str(tmp_path / 'seen.json')!r}, 'w'))\nos.execv(sys.argv[3], sys.argv[3:])\n"
     )
     launcher.chmod(launcher.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", f"'{launcher}' --num-replicas '4; $HOME *'")
-    assert run_device_job(job, python=python, say=lambda text: None) == RESULT
+    words = [str(launcher), "--num-replicas", "4; $HOME *"]
+    assert run_device_job(job, python=python, launcher=words, say=lambda text: None) == RESULT
     job_file = str(tmp_path / "run" / "job.json")
     assert json.loads((tmp_path / "seen.json").read_text()) == [
         "--num-replicas", "4; $HOME *", python, "-m", "ipu_model", job_file,
     ]  # fmt: skip
 
 
-def test_prediction_is_one_process_and_has_no_launcher(job, interpreter, monkeypatch):
-    python = interpreter(
-        "job = json.load(open(sys.argv[3]))\n"
-        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({RESULT.to_json()!r})"
-    )
-    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "/nowhere/poprun")
-    assert run_device_job(replace(job, kind="predict"), python=python, say=lambda text: None) == RESULT
-    with pytest.raises(DeviceJobFailed, match="/nowhere/poprun cannot be started"):
-        run_device_job(job, python=python)
-
-
-@pytest.mark.parametrize(
-    ("launcher", "message"),
-    [
-        ("/nowhere/poprun -x", r"/nowhere/poprun cannot be started.*PODIUM_DEVICE_LAUNCHER"),
-        ("poprun 'open", r"PODIUM_DEVICE_LAUNCHER=.* cannot be split into words \(No closing quotation\)"),
-    ],
-)
-def test_a_launcher_that_cannot_run_names_its_variable(job, monkeypatch, launcher, message):
-    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", launcher)
-    with pytest.raises(DeviceJobFailed, match=message):
-        run_device_job(job)
+def test_a_launcher_that_is_not_there_is_named_with_its_knobs(job):
+    with pytest.raises(DeviceJobFailed, match=r"/nowhere/poprun cannot be started.*device\.launcher"):
+        run_device_job(job, launcher=["/nowhere/poprun", "-x"])
 
 
 @pytest.mark.parametrize("own", [None, "", "/sdk/python:/sdk/more"])

@@ -1,0 +1,66 @@
+"""What a section of params.yaml is, and the sections that say how and where device jobs run (the others: params.py)."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+class Section(BaseModel):
+    """Frozen, no unknown keys, no silent conversion (the text "3" is no number), no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class DeviceParams(Section):
+    runtime: Literal["auto", "cpu", "cuda", "ipu"]
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    compile: Literal["none", "optimizer", "layers", "all"]
+    micro_batch_size: Positive
+    launcher: Literal["torchrun", "poprun"] | None
+    processes: Positive
+    restarts: Annotated[int, Field(ge=0)]
+
+    @model_validator(mode="after")
+    def _the_launcher_serves_the_device(self) -> DeviceParams:
+        serves = {"torchrun": ("cpu", "cuda"), "poprun": ("ipu",)}
+        if self.launcher is not None and self.runtime not in serves[self.launcher]:
+            raise ValueError(
+                f"launcher {self.launcher} starts jobs on {' and '.join(serves[self.launcher])}, found "
+                f"runtime={self.runtime}: state one of them, or launcher: null"
+            )
+        if self.launcher is None and self.processes > 1:
+            raise ValueError(f"processes={self.processes} needs launcher: torchrun (cpu, cuda) or poprun (ipu)")
+        if self.launcher != "torchrun" and self.restarts:
+            raise ValueError(f"restarts={self.restarts} needs launcher: torchrun; others do not start again")
+        return self
+
+
+class IpuParams(Section):
+    """Placement and memory on IPUs; the keys of the mappings are checked by ipu_model.ipu.config."""
+
+    config: Name
+    phase1: dict[str, Any] | None
+    phase2: dict[str, Any] | None
+    finetune: dict[str, Any] | None
+    predict: dict[str, Any] | None
+    inference_execution: Literal["auto", "sharded", "pipelined"]
+
+
+class CheckpointParams(Section):
+    """Where checkpoints travel to; it changes no result, so that no stage depends on it."""
+
+    remote: Name | None
+
+    @model_validator(mode="after")
+    def _no_secret(self) -> CheckpointParams:
+        if self.remote and urlsplit(self.remote).password is not None:
+            raise ValueError("remote holds a password, and params.yaml is for everybody: leave it to the environment")
+        return self

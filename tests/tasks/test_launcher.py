@@ -1,0 +1,108 @@
+"""The words before the device's Python; the processes they start are in test_torchrun_door.py."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tasks.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from tasks.errors import ParamsError
+from tasks.launcher import launch_words
+from tasks.params import DeviceParams, check
+from tasks.strict_yaml import read_yaml
+from tasks.training import geometry
+from tests.tasks.trained_checkout import PROJECT
+
+JOB = Job(
+    kind="pretrain", head="pretraining", rows="rows", output="model", run_folder="run", geometry=BatchGeometry(8),
+    model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2), optimizer=OptimizerConfig(),
+    schedule=ScheduleConfig(steps=3), ipu_config={"layers_per_ipu": [0, 4, 4, 4], "replication_factor": 16},
+)  # fmt: skip
+
+
+def device(**values: Any) -> DeviceParams:
+    return params(**values).device
+
+
+def params(**values: Any) -> Any:
+    content = read_yaml(PROJECT / "params.yaml")
+    content["device"].update(values)
+    return check(content)
+
+
+def test_without_a_launcher_the_job_is_one_process() -> None:
+    assert launch_words(JOB, device(), {}) == []
+
+
+def test_torchrun_is_that_of_the_devices_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PODIUM_DEVICE_PYTHON", raising=False)
+    words = launch_words(JOB, device(launcher="torchrun", processes=4, restarts=2), {})
+    assert words[0] == sys.executable
+    assert " ".join(words[1:]) == (
+        "-m torch.distributed.run --standalone --no-python --nproc-per-node 4 --max-restarts 2"
+    )
+
+
+def test_poprun_is_told_replicas_and_ipus_of_the_jobs_ipu_config() -> None:
+    words = launch_words(JOB, device(runtime="ipu", launcher="poprun", processes=4), {})
+    assert " ".join(words) == "poprun --num-instances 4 --num-replicas 16 --ipus-per-replica 4"
+
+
+def test_instances_that_cannot_share_the_replicas_are_refused() -> None:
+    with pytest.raises(ParamsError, match="processes=3 cannot share the 16 replicas of the pretrain job"):
+        launch_words(JOB, device(runtime="ipu", launcher="poprun", processes=3), {})
+
+
+def test_a_config_that_poprun_cannot_be_told_of_is_refused() -> None:
+    wrong = replace(JOB, ipu_config={"replication_factr": 4})
+    with pytest.raises(ParamsError, match=r"(?s)IPU config of the pretrain job.*replication_factor"):
+        launch_words(wrong, device(runtime="ipu", launcher="poprun", processes=2), {})
+
+
+def test_the_words_of_the_host_take_their_place() -> None:
+    environ = {"PODIUM_DEVICE_LAUNCHER": "poprun --mpi-local-args '-x PYTHONPATH' --num-instances 2"}
+    words = launch_words(JOB, device(launcher="torchrun", processes=2), environ)
+    assert words == ["poprun", "--mpi-local-args", "-x PYTHONPATH", "--num-instances", "2"]
+    with pytest.raises(ParamsError, match=r"PODIUM_DEVICE_LAUNCHER=.* cannot be split into words \(No closing quota"):
+        launch_words(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": "poprun 'open"})
+
+
+def test_prediction_is_one_process_and_has_no_launcher() -> None:
+    environ = {"PODIUM_DEVICE_LAUNCHER": "poprun"}
+    assert launch_words(replace(JOB, kind="predict"), device(launcher="torchrun", processes=2), environ) == []
+
+
+def test_the_job_states_how_many_processes_share_it() -> None:
+    two = params(launcher="torchrun", processes=2)
+    assert geometry(two.finetune, two.device).replication_factor == 2
+    on_ipus = params(runtime="ipu", launcher="poprun", processes=2)
+    assert geometry(on_ipus.finetune, on_ipus.device).replication_factor == 1  # the IPU config says it
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"processes": 2}, "processes=2 needs launcher"),
+        ({"launcher": "poprun"}, "launcher poprun starts jobs on ipu, found runtime=cpu"),
+        (
+            {"launcher": "torchrun", "runtime": "auto"},
+            "launcher torchrun starts jobs on cpu and cuda, found runtime=auto",
+        ),
+        ({"restarts": 1}, "restarts=1 needs launcher: torchrun"),
+        ({"launcher": "mpirun"}, "launcher='mpirun'"),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamsError, match=f"device.*{message}"):
+        params(**values)
+
+
+def test_a_remote_with_a_password_is_refused_without_repeating_it() -> None:
+    content = read_yaml(PROJECT / "params.yaml")
+    content["checkpoint"]["remote"] = "sftp://me:hunter2@host/path"
+    with pytest.raises(ParamsError, match="leave it to the environment") as caught:
+        check(content)
+    assert "hunter2" not in str(caught.value)
