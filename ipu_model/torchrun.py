@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
@@ -49,8 +50,17 @@ class TorchrunInstances(Instances):
 
         if not dist.is_available():
             raise ConfigError("this build of torch has no torch.distributed: start the job without torchrun")
+        from torch.distributed.rendezvous import rendezvous
+
+        # torchrun keeps the store when it starts all again, and torch 2.13 then finds the addresses of the processes
+        # that are gone there: under a name of its own every attempt finds its own.
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         with _together():
-            dist.init_process_group(BACKENDS[device], rank=self.index, world_size=self.count, timeout=TIMEOUT)
+            store, _, _ = next(rendezvous("env://", self.index, self.count, timeout=TIMEOUT))
+            dist.init_process_group(
+                BACKENDS[device], store=dist.PrefixStore(f"attempt-{attempt}", store), rank=self.index,
+                world_size=self.count, timeout=TIMEOUT,
+            )  # fmt: skip
 
     def add(self, tensors: List[Tensor]) -> None:
         """Put into every tensor its sum over the processes: the same bits in each."""
