@@ -31,7 +31,7 @@ ALLOWED = {
     "bench": ("bench/", "tests/bench/"),
     "pickle": (),
 }
-DOCUMENTS = ("README.md", "bench/README.md", "docs/cuda.md", "docs/ipu.md", "presets/README.md")
+DOCUMENTS = ("README.md", "bench/README.md", "docs/cuda.md", "docs/ipu.md", "docs/survive.md", "presets/README.md")
 MADE_BY_RUNS = ("data", "models", "metrics", "plots", "reports", "runs", "published", "evaluation", "predictions")
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
