@@ -165,7 +165,7 @@ KINDS: Tuple[Kind, ...] = (
     Kind(
         r"Too many IPUs requested \((\d+)\)",
         lambda found: f"{found[1]} IPUs in one process, at most 64 can be",
-        _do("start several instances: PODIUM_DEVICE_LAUNCHER='poprun --num-instances ... --num-replicas ...'"),
+        _do("start several instances: device.launcher: poprun, device.processes: 2 or more"),
     ),
     Kind(
         r"Fabric error|IPUoF Server unreachable|CONNECTION_KILL",

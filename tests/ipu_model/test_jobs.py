@@ -240,6 +240,25 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
     assert Path(job.output).is_dir()
 
 
+def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_it_is_written_again(
+    tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+
+    def full(folder: Path, *_: Any) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("ipu_model.running.write_model", full)
+        with pytest.raises(OSError, match="No space left"):
+            run_here(job)
+    assert sorted(path.name for path in Path(job.output).parent.iterdir()) == ["run"]
+    assert sorted(path.name for path in Path(job.run_folder).glob("step-*")) == ["step-00000004", "step-00000006"]
+    assert run_here(job).of("step") == []
+    assert (Path(job.output) / "model.safetensors").is_file()
+
+
 @pytest.mark.parametrize(
     ("changes", "type_", "message"),
     [

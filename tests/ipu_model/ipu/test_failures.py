@@ -65,7 +65,7 @@ ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638
         (
             Error("poptorch_cpp_error", "Too many IPUs requested (128). Experiments that need more than 64 IPUs"),
             "128 IPUs in one process",
-            "PODIUM_DEVICE_LAUNCHER",
+            "device.launcher: poprun",
         ),
         (
             Error(
