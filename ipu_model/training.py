@@ -121,6 +121,8 @@ class Keeper:
         """Raises: Terminated, after a checkpoint of what the newest one lacks."""
         if done > self.done:
             self.save(done)
+        # A launcher ends all processes soon after the first one: nobody leaves before the checkpoint is written.
+        stop.agree(True)
         raise Terminated(_stopped(stop, done, updates))
 
 
