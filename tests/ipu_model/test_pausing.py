@@ -17,6 +17,7 @@ import pytest
 from tiny_jobs import ROOT, finish, make_job, run_here, start_job
 
 from ipu_model.errors import ConfigError
+from ipu_model.instances import Instances
 from ipu_model.job import Job, ScheduleConfig
 from ipu_model.process import PATIENCE_SECONDS, PAUSED, StopRequest, Terminated, only_one, stop_time
 from ipu_model.running import run_job
@@ -192,3 +193,20 @@ def test_the_last_update_before_the_end_is_not_made_twice(tmp_path: Path, pretra
     assert "after update 2 of 2" in why
     steps: List[Any] = run_here(job).of("step")
     assert steps == []
+
+
+def test_no_process_leaves_before_the_checkpoint_is_written(tmp_path: Path, pretrain_rows: Path) -> None:
+    """A launcher ends all of them soon after the first: each waits for the others once more."""
+    seen: List[str] = []
+
+    class Watched(Instances):
+        def any_of(self, mine: bool) -> bool:
+            seen.append("asked")
+            return mine
+
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, checkpoint_every_updates=0)
+    stop = StopRequest()
+    stop.requested = True
+    with pytest.raises(Terminated):
+        run_job(job, lambda event, **fields: seen.append(event), stop, Watched())
+    assert seen[-3:] == ["asked", "saved", "asked"]
