@@ -65,4 +65,4 @@ check: $(HOST)  ## ruff, mypy (3.11, and ipu_model as 3.8 reads it), the archite
 	@python -m pytest -q tests/test_architecture.py
 
 clean:  ## remove what the runs made (keeps .venv, inputs and the DVC cache)
-	rm -rf data models predictions evaluation metrics plots reports published runs dvc.lock
+	rm -rf data models predictions evaluation executables metrics plots reports published runs dvc.lock

@@ -38,6 +38,10 @@ PLAN = (
     "validate@squad-train",
     "squad_rows@dev",
     "validate@squad-dev",
+    "compile@phase1",
+    "compile@phase2",
+    "compile@finetune",
+    "compile@predict",
     "pretrain@phase1",
     "pretrain@phase2",
     "finetune",
@@ -45,7 +49,8 @@ PLAN = (
     "evaluate",
     "gate",
 )
-"""Every stage of dvc.yaml, each after what it needs: all data are made and checked before training starts."""
+"""Every stage of dvc.yaml, each after what it needs: all data are made and checked, and all programs built, before
+training starts."""
 
 SECONDS_BETWEEN_UPDATES = 3.0
 """A progress artifact costs a call to the API; nobody needs it more often."""

@@ -152,6 +152,9 @@ class Job:
     all; ipu always compiles everything."""
     compile_only: bool = False
     """Compile into the cache, on ipu without IPUs, and stop before anything is trained."""
+    executables: Optional[str] = None
+    """On ipu: folder of programs that travels between hosts. A compile_only job fills it; others take from it, checked,
+    what the cache of their host lacks. null: neither."""
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
@@ -203,6 +206,8 @@ class JobResult:
     versions: Dict[str, str] = field(default_factory=dict)
     peak_device_memory_mb: Optional[float] = None
     """Peak memory of tensors on the GPU of the first process, MB of 2**20 bytes; null on other runtimes."""
+    program: Optional[str] = None
+    """On ipu, how the program came to be: built and why, loaded from the cache, or restored from `executables`."""
 
     @property
     def real_tokens_per_second(self) -> float:

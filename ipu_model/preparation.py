@@ -23,7 +23,7 @@ from ipu_model.progress import Emit
 HEAD_OF_KIND = {"pretrain": "pretraining", "finetune": "question_answering", "predict": "question_answering"}
 NOT_IN_FINGERPRINT = (
     "run_folder", "output", "log_every_updates", "checkpoint_every_updates",  # change no weights
-    "compile_only", "inference_execution",  # train nothing
+    "compile_only", "executables", "inference_execution",  # train nothing
     "rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config",  # what they stand for enters instead
 )  # fmt: skip
 REASONS = ("runtime_reason", "precision_reason")
@@ -44,7 +44,7 @@ def check_job(job: Job) -> None:
     """
     if HEAD_OF_KIND[job.kind] != job.head:
         raise ConfigError(f"a {job.kind} job has the head {HEAD_OF_KIND[job.kind]}, found {job.head}: change job.head")
-    if job.kind == "predict" and job.init_checkpoint is None:
+    if job.kind == "predict" and job.init_checkpoint is None and not job.compile_only:
         raise ConfigError("a predict job needs init_checkpoint: the model folder to predict with")
     if job.log_every_updates < 1:
         raise ConfigError(f"log_every_updates={job.log_every_updates} must be at least 1")

@@ -85,7 +85,7 @@ def _forget_result(run_folder: Path) -> None:
 
 
 def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> JobResult:
-    """The program is in the cache afterwards; nothing else is written.
+    """The program is in the cache afterwards, and in job.executables; nothing else is written.
 
     Raises:
         ConfigError: there is no program, as no update is to be made.
@@ -193,4 +193,5 @@ def _result(
             **runtime.versions(),
         },
         peak_device_memory_mb=runtime.peak_device_memory_mb(),
+        program=runtime.program,
     )

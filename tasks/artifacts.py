@@ -34,8 +34,13 @@ EVALUATION = Path("evaluation")
 SQUAD_PREDICTIONS = EVALUATION / "predictions.json"
 METRICS = Path("metrics")
 SQUAD_METRICS = METRICS / "squad.json"
+PREDICT_METRICS = METRICS / "predict.json"
 GATE = METRICS / "gate.json"
 PLOTS = Path("plots")
+EXECUTABLES = Path("executables")
+"""phase1, phase2, finetune, predict: programs for IPUs, which DVC carries; `.live` is the host's, ignored by DVC."""
+EXECUTABLES_RECORD = "podium.json"
+"""In each: what the programs were built for and their SHA-256, or why there are none."""
 PUBLISH_RECEIPT = Path("reports/publish.json")
 RUN_REPORT = Path("reports/run.json")
 RUN_PAGE = Path("reports/run.html")
@@ -46,6 +51,16 @@ RUNS = Path("runs")
 def rows_folder(name: str) -> Path:
     """Rows of `phase1`, `phase2`, `squad-train` or `squad-dev`."""
     return ROWS / name
+
+
+def executables_folder(job: str) -> Path:
+    """Programs of `phase1`, `phase2`, `finetune` or `predict`."""
+    return EXECUTABLES / job
+
+
+def compile_report(job: str) -> Path:
+    """What decides the program of a job, and nothing else: training depends on it."""
+    return Path("reports") / f"compile-{job}.json"
 
 
 def validation_report(name: str) -> Path:

@@ -1,11 +1,10 @@
 """Stage finetune: the pre-trained model and packed questions in, a question-answering model out.
 
-python -m tasks.finetune [--compile-only]
+python -m tasks.finetune
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -16,8 +15,7 @@ from tasks.launcher import launch_words
 from tasks.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, load_params
 from tasks.rows import read_manifest
 from tasks.training import (
-    compile_executable,
-    compiled,
+    carried_executables,
     geometry,
     ipu_config,
     model_config,
@@ -61,16 +59,17 @@ def finetune_job(
         precision=device.precision,
         compile=device.compile,
         seed=params.seed,
-        model=_own_model(params, model, rows, untrained),
+        model=own_model(params, model, rows, untrained),
         init_checkpoint=None if untrained else str(root / artifacts.MODELS / PHASES[-1]),
         optimizer=optimizer_config(params, params),
         schedule=ScheduleConfig(epochs=params.epochs, warmup_fraction=params.warmup_fraction),
         checkpoint_every_updates=params.checkpoint_every_updates,
         ipu_config=ipu_config(ipu, "finetune", device, root),
+        executables=carried_executables("finetune", device, root),
     )
 
 
-def _own_model(params: FinetuneParams, model: ModelParams, rows: Path, untrained: bool) -> ModelConfig | None:
+def own_model(params: FinetuneParams, model: ModelParams, rows: Path, untrained: bool) -> ModelConfig | None:
     """The architecture where fine-tuning states other dropout than pre-training had; else that of its weights."""
     stated = {"hidden_dropout": params.hidden_dropout, "attention_dropout": params.attention_dropout}
     changed = {name: value for name, value in stated.items() if value is not None}
@@ -80,18 +79,12 @@ def _own_model(params: FinetuneParams, model: ModelParams, rows: Path, untrained
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Fine-tune on the packed questions.")
-    parser.add_argument("--compile-only", action="store_true", help="build the IPU executable and stop")
-    compile_only = parser.parse_args().compile_only
     params = load_params()
     require_verdict(ROWS)
-    job = finetune_job(params.finetune, params.model, params.device, params.ipu, untrained=compile_only)
+    job = finetune_job(params.finetune, params.model, params.device, params.ipu)
     launcher = launch_words(job, params.device)
-    if compile_only:
-        said = compiled("finetune", compile_executable(job, "finetune", launcher=launcher))
-    else:
-        said = summary("finetune", train(job, "finetune", launcher=launcher, remote=params.checkpoint.remote))
-    sys.stdout.write(said + "\n")
+    result = train(job, "finetune", launcher=launcher, remote=params.checkpoint.remote)
+    sys.stdout.write(summary("finetune", result) + "\n")
 
 
 if __name__ == "__main__":

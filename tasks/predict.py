@@ -1,19 +1,19 @@
 """Stage predict: start and end logits of every dev feature.
 
-python -m tasks.predict [--compile-only]
+python -m tasks.predict
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
+from typing import Any
 
 from tasks import artifacts
-from tasks.device_job import BatchGeometry, Job, run_device_job
+from tasks.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.errors import run_main
 from tasks.params import DeviceParams, IpuParams, load_params
-from tasks.training import compile_executable, compiled, ipu_config, require_verdict
+from tasks.training import carried_executables, ipu_config, program_figures, require_verdict
 
 ROWS = "squad-dev"
 
@@ -44,13 +44,23 @@ def predict_job(
         init_checkpoint=str(model),
         ipu_config=ipu_config(ipu, "predict", device, root),
         inference_execution=ipu.inference_execution,
+        executables=carried_executables("predict", device, root),
     )
 
 
+def figures(result: JobResult) -> dict[str, Any]:
+    """The figures of prediction for `dvc metrics show`."""
+    return {
+        "features": result.sequences,
+        "predict_seconds": round(result.train_seconds, 2),
+        "real_tokens_per_second": round(result.real_tokens_per_second, 1),
+        "runtime": result.runtime,
+        "precision": result.precision,
+        **program_figures(result),
+    }
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Predict start and end logits of the dev questions.")
-    parser.add_argument("--compile-only", action="store_true", help="build the IPU executable and stop")
-    compile_only = parser.parse_args().compile_only
     params = load_params()
     require_verdict(ROWS)
     job = predict_job(
@@ -61,11 +71,9 @@ def main() -> None:
         params.ipu,
         artifacts.RUNS / "predict",
     )
-    if compile_only:
-        sys.stdout.write(compiled("predict", compile_executable(job, "predict")) + "\n")
-        return
     artifacts.PREDICTIONS.mkdir(exist_ok=True)
     result = run_device_job(job)
+    artifacts.write_json(artifacts.PREDICT_METRICS, figures(result))
     sys.stdout.write(
         f"predict: {result.sequences} features in {result.train_seconds:.1f} s "
         f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})\n"

@@ -1,6 +1,6 @@
 """Stage pretrain@phase1, pretrain@phase2: rows in, a BERT with its pre-training heads out.
 
-    python -m tasks.pretrain phase1|phase2 [--compile-only]
+    python -m tasks.pretrain phase1|phase2
 
 Phase 2 starts from phase 1's weights with a new optimizer and schedule. With `pretrain.enabled: false`
 both phases make no update: the model passes through as it was initialised.
@@ -19,8 +19,7 @@ from tasks.launcher import launch_words
 from tasks.params import PHASES, DeviceParams, IpuParams, ModelParams, PretrainParams, load_params
 from tasks.rows import read_manifest
 from tasks.training import (
-    compile_executable,
-    compiled,
+    carried_executables,
     geometry,
     ipu_config,
     model_config,
@@ -74,24 +73,20 @@ def pretrain_job(
         ),
         checkpoint_every_updates=params.checkpoint_every_updates,
         ipu_config=ipu_config(ipu, phase, device, root),
+        executables=carried_executables(phase, device, root),
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train one phase (MLM and next-sentence prediction).")
     parser.add_argument("phase", choices=PHASES)
-    parser.add_argument("--compile-only", action="store_true", help="build the IPU executable and stop")
-    arguments = parser.parse_args()
-    phase, compile_only = arguments.phase, arguments.compile_only
+    phase = parser.parse_args().phase
     params = load_params()
     require_verdict(phase)
-    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, untrained=compile_only)
-    launcher, name = launch_words(job, params.device), f"pretrain-{phase}"
-    if compile_only:
-        said = compiled(f"pretrain {phase}", compile_executable(job, name, launcher=launcher))
-    else:
-        said = summary(f"pretrain {phase}", train(job, name, launcher=launcher, remote=params.checkpoint.remote))
-    sys.stdout.write(said + "\n")
+    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu)
+    launcher = launch_words(job, params.device)
+    result = train(job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote)
+    sys.stdout.write(summary(f"pretrain {phase}", result) + "\n")
 
 
 if __name__ == "__main__":

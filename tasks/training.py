@@ -13,11 +13,13 @@ from typing import Any
 from tasks import artifacts
 from tasks.checkpoint_travel import travelling
 from tasks.device_job import BatchGeometry, Job, JobResult, ModelConfig, OptimizerConfig, run_device_job
-from tasks.errors import InputError, ParamsError
+from tasks.errors import InputError
 from tasks.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
 from tasks.rows import Manifest, read_manifest
 
-EXECUTION_ONLY = ("output", "run_folder", "checkpoint_every_updates", "log_every_updates", "compile_only")
+EXECUTION_ONLY = (
+    "output", "run_folder", "checkpoint_every_updates", "log_every_updates", "compile_only", "executables",
+)  # fmt: skip
 """Fields of a job that say where and how often, not what."""
 IPU_CONFIG = "ipu_config.json"
 """Name of the file in the folder `ipu.config`."""
@@ -83,20 +85,15 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
     return {**values, **(getattr(ipu, job) or {})}
 
 
-def compile_executable(job: Job, name: str, root: Path = Path(), launcher: Sequence[str] = ()) -> JobResult:
-    """Compile a job into the cache and stop; no model, metrics or plots are written.
+def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> str | None:
+    """The folder of programs that stage compile@<job> filled, here or on another host; None where there are none.
 
-    Raises:
-        ParamsError: the job runs on another device.
-        DeviceJobFailed: see `run_device_job`.
+    Args:
+        job: phase1, phase2, finetune or predict.
+        device: section `device`.
+        root: the checkout.
     """
-    if job.runtime not in ("auto", "ipu") and job.compile == "none":
-        raise ParamsError(
-            f"--compile-only: nothing is compiled on device.runtime {job.runtime}: set device.compile to all, or "
-            "device.runtime to ipu"
-        )
-    folder = root / artifacts.RUNS / f"compile-{name}"
-    return run_device_job(dataclasses.replace(job, run_folder=str(folder), compile_only=True), launcher=launcher)
+    return str(root / artifacts.executables_folder(job)) if device.runtime in ("auto", "ipu") else None
 
 
 def train(
@@ -157,7 +154,15 @@ def figures(result: JobResult) -> dict[str, Any]:
         "resumed_from_step": result.resumed_from_step,
         "runtime": result.runtime,
         "precision": result.precision,
+        **program_figures(result),
     }
+
+
+def program_figures(result: JobResult) -> dict[str, Any]:
+    """On IPUs: how the program came to be (built and why, loaded, restored), and the seconds until it was ready."""
+    if result.program is None:
+        return {}
+    return {"program": result.program, "compile_seconds": round(result.compile_seconds, 1)}
 
 
 def require_verdict(name: str, root: Path = Path()) -> None:
@@ -171,11 +176,6 @@ def require_verdict(name: str, root: Path = Path()) -> None:
         raise InputError(f"{path} is missing: run `dvc repro validate@{name}` first")
     if not json.loads(path.read_text(encoding="utf-8"))["valid"]:
         raise InputError(f"{path} says the data are not valid; see {path.with_suffix('.html')}")
-
-
-def compiled(name: str, result: JobResult) -> str:
-    """One line at the end of a stage that only compiled."""
-    return f"{name}: executable ready after {result.compile_seconds:.1f} s ({result.runtime}, {result.precision})"
 
 
 def summary(name: str, result: JobResult) -> str:

@@ -32,7 +32,9 @@ ALLOWED = {
     "pickle": (),
 }
 DOCUMENTS = ("README.md", "bench/README.md", "docs/cuda.md", "docs/ipu.md", "docs/survive.md", "presets/README.md")
-MADE_BY_RUNS = ("data", "models", "metrics", "plots", "reports", "runs", "published", "evaluation", "predictions")
+MADE_BY_RUNS = (
+    "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "reports", "runs",
+)  # fmt: skip
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
 
@@ -105,6 +107,11 @@ def outs_of(stage):
     return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
 
 
+def parameter_files(stage):
+    """Files beside params.yaml that a stage takes parameters from."""
+    return [path for entry in stage.get("params", []) if isinstance(entry, dict) for path in entry]
+
+
 @pytest.mark.parametrize("path", sources(*PACKAGES, "tests"), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down_only(path):
     here = path.relative_to(ROOT).as_posix()
@@ -142,9 +149,20 @@ def test_the_flow_runs_every_stage_after_what_it_needs():
     assert sorted(PLAN) == sorted(stages)
     written_by = {out: name for name, stage in stages.items() for out in outs_of(stage)}
     for name, stage in stages.items():
-        for dep in stage["deps"]:
-            if dep in written_by:
-                assert PLAN.index(written_by[dep]) < PLAN.index(name), f"{name} needs {dep}"
+        for dep in (*stage["deps"], *parameter_files(stage)):
+            for path in (dep, str(Path(dep).parent)):
+                if path in written_by:
+                    assert PLAN.index(written_by[path]) < PLAN.index(name), f"{name} needs {path}"
+
+
+def test_every_device_stage_has_its_program_built_before_and_depends_on_no_program():
+    stages = dvc_stages()
+    for name, stage in stages.items():
+        if "ipu_model" in stage["deps"] and not name.startswith("compile@"):
+            job = name.rpartition("@")[2]
+            assert f"reports/compile-{job}.json" in stage["deps"], name
+            assert f"reports/compile-{job}.json" in outs_of(stages[f"compile@{job}"])
+        assert not [dep for dep in stage["deps"] if dep.startswith("executables")], name
 
 
 def test_every_training_stage_depends_on_the_verdict_of_its_rows():

@@ -14,25 +14,28 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ipu_model.dotted import flat
 from ipu_model.errors import ConfigError
+from ipu_model.ipu.carried import difference, differing, give, take
 from ipu_model.ipu.config import CACHE_OFF
 from ipu_model.ipu.program_folder import RECORD, ProgramFolder, Say, Sizes, link, read_record, states
 
 CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
-VERSIONS = ("poptorch", "poplar_sdk", "torch")
-"""Parts, by the last word of their name, that name a version."""
-SHOWN = 4
-"""Differences that a line names."""
+LIVE = ".live"
+"""Name of the folder of live executables beside those that travel."""
 
 
-def cache_root(environ: Mapping[str, str], configured: Optional[str], say: Say) -> Optional[Path]:
-    """Where executables are kept: PODIUM_EXECUTABLE_CACHE, else executable_cache_dir, else nowhere (None).
+def cache_root(
+    environ: Mapping[str, str], configured: Optional[str], say: Say, carried: Optional[str] = None
+) -> Optional[Path]:
+    """Where executables are kept: PODIUM_EXECUTABLE_CACHE, else executable_cache_dir, else beside those that travel,
+    else nowhere (None).
 
     Args:
         configured: executable_cache_dir of the ipu_config; "" and "disabled" mean none, as in Optimum.
+        carried: Job.executables.
     """
     configured = None if configured in (None, *CACHE_OFF) else configured
     chosen = environ.get(CACHE_VARIABLE) or None
@@ -42,6 +45,9 @@ def cache_root(environ: Mapping[str, str], configured: Optional[str], say: Say) 
     elif configured is not None:
         chosen = configured
         say(f"executables: {chosen} (executable_cache_dir of the ipu_config)")
+    elif carried is not None:
+        chosen = str(Path(carried).parent / LIVE)
+        say(f"executables: {chosen} (set {CACHE_VARIABLE} to share them with other checkouts of this host)")
     else:
         say(f"executables: not kept, every run compiles; set {CACHE_VARIABLE} or executable_cache_dir to a folder")
     return None if chosen is None else Path(chosen).expanduser()
@@ -59,10 +65,11 @@ class ExecutableCache:
     Args:
         root: From cache_root.
         say: Takes lines for people.
+        carried: Folder of programs that came from elsewhere (carried.py), for configurations that the root lacks.
     """
 
-    def __init__(self, root: Path, say: Say) -> None:
-        self._root, self._say = _writable(Path(root), say), say
+    def __init__(self, root: Path, say: Say, carried: Optional[str] = None) -> None:
+        self._root, self._say, self._carried = _writable(Path(root), say), say, carried
         self._source = Path(root) if self._root != Path(root) else None
         self._opened: Dict[str, ProgramFolder] = {}
 
@@ -78,11 +85,16 @@ class ExecutableCache:
         """Whether compiling will find its executable, and why, in one line. Damaged executables are discarded."""
         opened = self._open(parts)
         opened.expected = bool(opened.before)
+        damaged = f"{opened.damage}: discarded" if opened.damage else ""
+        if opened.filled:
+            also = f"; in it {damaged}" if damaged else ""
+            return True, f"hit, {_amount(opened.sizes)} from {self._carried}, checked and put into {opened.path}{also}"
         if opened.before:
             return True, f"hit, {_amount(opened.sizes)} in {opened.path}"
-        if opened.damage:
-            return False, f"miss, {opened.damage}: discarded, built anew"
-        return False, f"miss, {self._nearest(flat(parts))}"
+        refused = f"{self._carried} {opened.not_filled}" if opened.not_filled else ""
+        why = "; ".join(filter(None, [damaged, refused])) or self._nearest(flat(parts))
+        opened.told = f"built: {why}"
+        return False, f"miss, {why}{', built anew' if damaged or refused else ''}"
 
     def outcome(self, parts: Dict[str, Any]) -> str:
         """After compiling: whether PopART found its executable; records what the folder now holds."""
@@ -100,11 +112,26 @@ class ExecutableCache:
                     f"{opened.path / RECORD} with this run, and report it"
                 )
             opened.before = states(opened.path)
+            opened.told = opened.told or "built, although a hit was expected"
             return text
         if opened.before:
             opened.touch()
+            opened.told = f"restored from {self._carried}" if opened.filled else "loaded from the cache"
             return "loaded from the cache, nothing was compiled"
         return "built, but PopART kept nothing (the IPU Model has no cache): the next run compiles again"
+
+    def summary(self, parts: Dict[str, Any]) -> str:
+        """After outcome: how the program came to be, for result.json: built and why, loaded, or restored."""
+        return self._open(parts).told
+
+    def give(self, parts: Dict[str, Any], target: Optional[str]) -> None:
+        """After outcome: fill the folder `target`, where there is one, for other hosts.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if target is not None:
+            give(self._open(parts).path, flat(parts), Path(target))
 
     def close(self) -> None:
         """Let go of the folders."""
@@ -120,7 +147,7 @@ class ExecutableCache:
                 path.mkdir(parents=True, exist_ok=True)
                 if self._source is not None:
                     link(self._source / key, path)
-                self._opened[key] = ProgramFolder(path, self._say)
+                self._opened[key] = ProgramFolder(path, self._say, self._fill(parts))
             except OSError as error:
                 raise ConfigError(
                     f"the executable cache {self._root} cannot be used ({error.strerror}): set {CACHE_VARIABLE} to a "
@@ -128,24 +155,25 @@ class ExecutableCache:
                 ) from error
         return self._opened[key]
 
+    def _fill(self, parts: Dict[str, Any]) -> Optional[Callable[[Path], str]]:
+        source = self._carried
+        return None if source is None else lambda path: take(Path(source), flat(parts), path)
+
     def _nearest(self, parts: Dict[str, Any]) -> str:
         """The stored configuration of the same mode that differs least, and in what."""
         best: Optional[List[str]] = None
+        nearest: Dict[str, Any] = {}
         for root in [self._root] + ([self._source] if self._source is not None else []):
             for record in sorted(root.glob(f"*/{RECORD}")):
                 stored = read_record(record.parent).get("parts", {})
-                differing = sorted(name for name in {*stored, *parts} if stored.get(name) != parts.get(name))
+                names = differing(stored, parts)
                 if stored.get("mode") != parts.get("mode"):
                     continue  # a training program says nothing about one of inference
-                if differing and (best is None or len(differing) < len(best)):
-                    best, nearest = differing, stored
+                if names and (best is None or len(names) < len(best)):
+                    best, nearest = names, stored
         if best is None:
             return "no executable yet"
-        words = [f"{name} {_shown(nearest.get(name))} -> {_shown(parts.get(name))}" for name in best[:SHOWN]]
-        more = f" and {len(best) - SHOWN} more" if len(best) > SHOWN else ""
-        other_sdk = all(name.rpartition(".")[2] in VERSIONS for name in best)
-        sdk = "; executables do not load under another SDK" if other_sdk else ""
-        return f"no executable yet; the nearest stored one differs in {', '.join(words)}{more}{sdk}"
+        return f"no executable yet; the nearest stored one differs in {difference(nearest, parts)}"
 
 
 def _writable(root: Path, say: Say) -> Path:
@@ -157,11 +185,6 @@ def _writable(root: Path, say: Say) -> Path:
     own = home / "podium" / "executables"
     say(f"executables: {root} is read-only; what it holds is linked into {own}, what is new stays there")
     return own
-
-
-def _shown(value: Any) -> str:
-    text = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
-    return text if len(text) <= 40 else text[:40] + "..."
 
 
 def _amount(sizes: Sizes) -> str:

@@ -8,9 +8,9 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import IO, Any, Callable, Dict, List, Tuple
+from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
-from ipu_model.files import write_json
+from ipu_model.files import sha256_of, write_json
 
 RECORD = "podium.json"
 HELD = "podium.held"
@@ -29,15 +29,20 @@ class ProgramFolder:
     Args:
         path: Exists and can be written.
         say: Takes lines for people.
+        fill: Puts programs from elsewhere into the folder, where it has none; says why it did not, or "".
     """
 
-    def __init__(self, path: Path, say: Say) -> None:
+    def __init__(self, path: Path, say: Say, fill: Optional[Callable[[Path], str]] = None) -> None:
         self.path, self.expected, self.damage = path, False, ""
+        self.filled, self.not_filled, self.told = False, "", ""
         self._stream: IO[str] = (path / HELD).open("a", encoding="utf-8")
         self._first = _flocked(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if self._first:  # nobody else is here: what is damaged or left behind can go
             remove_stale_locks(path, say)
             self.damage = _discard_damaged(path)
+            if fill is not None and not states(path):
+                self.not_filled = fill(path)
+                self.filled = not self.not_filled
         fcntl.flock(self._stream, fcntl.LOCK_SH)
         self.before = states(path)
 
@@ -48,9 +53,7 @@ class ProgramFolder:
     def record(self, parts: Dict[str, Any]) -> None:
         """Write what the executables were built for. Under several instances the first to come writes."""
         if self._first:
-            created = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-            sizes = {name: state[0] for name, state in states(self.path).items()}
-            write_json(self.path / RECORD, {"parts": parts, "created": created, "executables": sizes})
+            write_json(self.path / RECORD, make_record(self.path, parts))
 
     def touch(self) -> None:
         """Remember the use: prune goes by the time of the record."""
@@ -59,6 +62,17 @@ class ProgramFolder:
 
     def release(self) -> None:
         self._stream.close()
+
+
+def make_record(folder: Path, parts: Dict[str, Any]) -> Dict[str, Any]:
+    """What podium.json says of the programs in a folder: what they were built for, when, their bytes and SHA-256."""
+    sizes = {name: state[0] for name, state in states(folder).items()}
+    return {
+        "parts": parts,
+        "created": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+        "executables": sizes,
+        "sha256": {name: sha256_of(folder / name) for name in sizes},
+    }
 
 
 def remove_stale_locks(folder: Path, say: Say) -> List[str]:
@@ -88,18 +102,28 @@ def read_record(folder: Path) -> Dict[str, Any]:
 
 
 def _discard_damaged(folder: Path) -> str:
-    """Remove executables that a killed run left half, or whose size changed; returns what was found."""
-    recorded = read_record(folder).get("executables", {})
+    """Remove executables that a killed run left half, or that changed; returns what was found."""
+    record = read_record(folder)
+    recorded, hashes = record.get("executables", {}), record.get("sha256", {})
     found = []
     for path in sorted(folder.glob(PROGRAMS)):
-        size = path.stat().st_size
-        if size and recorded.get(path.name) == size:
-            continue
-        wrong = "empty" if not size else "of another size than recorded" if path.name in recorded else "not recorded"
-        found.append(f"{path.name} is {wrong}")
-        path.unlink()
+        wrong = _wrong(path, recorded, hashes)
+        if wrong:
+            found.append(f"{path.name} is {wrong}")
+            path.unlink()
     found += [f"{name} is gone" for name in sorted(recorded) if not (folder / name).exists() and name not in str(found)]
     return "damaged: " + ", ".join(found) if found else ""
+
+
+def _wrong(path: Path, sizes: Sizes, hashes: Dict[str, str]) -> str:
+    size = path.stat().st_size
+    if not size:
+        return "empty"
+    if path.name not in sizes:
+        return "not recorded"
+    if size != sizes[path.name]:
+        return "of another size than recorded"
+    return "" if hashes.get(path.name) == sha256_of(path) else "not the one whose SHA-256 was recorded"
 
 
 def states(folder: Path) -> Dict[str, Tuple[int, int]]:

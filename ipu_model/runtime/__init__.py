@@ -55,6 +55,9 @@ class Runtime(Protocol):
     shows how the model was cut.
     """
 
+    program: Optional[str]
+    """After compile, how a program that is kept came to be (JobResult.program); None where none is."""
+
     @property
     def reads_ahead(self) -> int:
         """Batches to prepare in another thread while one is computed; 0: each when it is needed."""
@@ -117,6 +120,7 @@ class Immediate:
     """Of runtimes that do everything in its turn, and have no memory to tell of that torch knows."""
 
     reads_ahead = 0
+    program: Optional[str] = None
 
     def prepare(self, batch: Batch) -> Batch:
         """The batch itself."""

@@ -115,8 +115,9 @@ class IpuRuntime(Immediate):
         self._training: Any = None
         self._inference: Any = None
         self._rng: Optional[List[int]] = None
-        root = cache_root(os.environ, plan.config.executable_cache_dir, self._say)
-        self._cache = None if root is None else ExecutableCache(root, self._say)
+        root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
+        carried = None if job.compile_only else job.executables
+        self._cache = None if root is None else ExecutableCache(root, self._say, carried)
 
     def compile(self, example: Batch) -> None:
         """Build the executable, or find it in the cache; the weights stay as they are.
@@ -176,14 +177,16 @@ class IpuRuntime(Immediate):
         if self._cache is not None:
             self._say(f"{what}: {self._cache.expectation(parts)[1]}")
         started = time.perf_counter()
-        timeout = compile_timeout(os.environ)
-        with watching(
-            self._emit, timeout, what=f"the {what} program", log=Path(self._job.run_folder)
-        ), self._explained():
+        timeout, log = compile_timeout(os.environ), Path(self._job.run_folder)
+        with watching(self._emit, timeout, what=f"the {what} program", log=log), self._explained():
             executor.compile(*tensors)
         seconds = time.perf_counter() - started
         outcome = self._cache.outcome(parts) if self._cache is not None else "no executable cache is set"
         self._say(f"{what} program ready after {seconds:.1f} s: {outcome}")
+        if self._cache is not None:
+            self.program = self._cache.summary(parts)
+            if self._job.compile_only and self._plan.instances.is_writer:
+                self._cache.give(parts, self._job.executables)
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
         """One host call: `updates_per_call` updates with one learning rate."""

@@ -108,6 +108,8 @@ class TorchRuntime:
             compiler.take(self._model, self._optimizer)
         torch.manual_seed(_seed_of(seed, self._instances.index))
 
+    program: Optional[str] = None
+
     @property
     def reads_ahead(self) -> int:
         """Batches to prepare while one trains."""
