@@ -35,6 +35,8 @@ class RunReport:
     gate: dict[str, Any] | None = None
     published: dict[str, Any] | None = None
     error: str | None = None
+    programs: dict[str, str] = field(default_factory=dict)
+    """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
 
     def read_results(self, root: Path) -> None:
         """Take the scores and the gate's decision from the files the stages wrote."""
@@ -44,6 +46,11 @@ class RunReport:
         gate = _read(root / artifacts.GATE)
         if gate is not None:
             self.gate = {"accepted": gate["accepted"], "reasons": gate["reasons"]}
+        ran = {stage.name for stage in self.stages if stage.status == "ran"}
+        for stage, name in artifacts.DEVICE_METRICS.items():
+            figures = _read(root / artifacts.METRICS / f"{name}.json") or {}
+            if stage in ran and "program" in figures:
+                self.programs[stage] = figures["program"]
 
     def enter_receipt(self, receipt: dict[str, Any]) -> None:
         """Take what publish says of itself; its folder is stated from the checkout, ours from the project."""
@@ -79,6 +86,7 @@ def summary(report: RunReport) -> str:
     lines += [f"{stage.name:<24} {stage.status:<9} {stage.seconds:7.1f}" for stage in report.stages]
     total = sum(stage.seconds for stage in report.stages)
     lines += [f"{'all stages':<24} {'':<9} {total:7.1f}", ""]
+    lines += [f"program of {stage}: {how}" for stage, how in report.programs.items()]
     if report.metrics is not None:
         lines.append(f"exact match {report.metrics['exact_match']:.2f}, F1 {report.metrics['f1']:.2f} (dev questions)")
     if report.gate is not None:

@@ -35,6 +35,11 @@ SQUAD_PREDICTIONS = EVALUATION / "predictions.json"
 METRICS = Path("metrics")
 SQUAD_METRICS = METRICS / "squad.json"
 PREDICT_METRICS = METRICS / "predict.json"
+DEVICE_METRICS = {
+    "pretrain@phase1": "pretrain-phase1", "pretrain@phase2": "pretrain-phase2", "finetune": "finetune",
+    "predict": "predict",
+}  # fmt: skip
+"""Stages that run device jobs, and the names of their figures in metrics/."""
 GATE = METRICS / "gate.json"
 PLOTS = Path("plots")
 EXECUTABLES = Path("executables")

@@ -45,9 +45,11 @@ def take(source: Path, parts: Dict[str, Any], target: Path) -> str:
     Returns:
         Why they were not taken, in words that follow the name of `source`; "" when they were.
     """
-    record = read_record(source)
     if not source.is_dir():
         return "is not there"
+    record = read_record(source)
+    if not record and (source / RECORD).exists():
+        return f"was discarded: {RECORD} is damaged"
     if not record.get("executables"):
         return f"holds no program ({record[NOTHING]})" if NOTHING in record else "holds no program"
     stored = record.get("parts", {})

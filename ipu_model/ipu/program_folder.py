@@ -13,6 +13,8 @@ from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 from ipu_model.files import sha256_of, write_json
 
 RECORD = "podium.json"
+MAPPINGS = ("parts", "executables", "sha256")
+"""Keys of the record that hold values by name: of parts, and of files."""
 HELD = "podium.held"
 """Flocked by every process that uses the folder: nothing is removed under it."""
 PROGRAMS = "*.popef"
@@ -98,7 +100,8 @@ def read_record(folder: Path) -> Dict[str, Any]:
         values = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return values if isinstance(values, dict) else {}
+    mappings = [values] + [values.get(key, {}) for key in MAPPINGS] if isinstance(values, dict) else [values]
+    return values if all(isinstance(mapping, dict) for mapping in mappings) else {}
 
 
 def _discard_damaged(folder: Path) -> str:

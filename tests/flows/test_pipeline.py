@@ -161,3 +161,20 @@ def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own(
     assert str(failure) == (
         "stage finetune failed (exit code 255); nothing of it was kept. Its last lines:\n  error: no space left"
     )
+
+
+def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
+    (tmp_path / "metrics").mkdir()
+    for name, how in (("pretrain-phase1", "restored from executables/phase1"), ("finetune", "built: no executable yet"),
+                      ("predict", "loaded from the cache")):  # fmt: skip
+        (tmp_path / "metrics" / f"{name}.json").write_text(json.dumps({"program": how}))
+    (tmp_path / "metrics" / "pretrain-phase2.json").write_text(json.dumps({"runtime": "cpu"}))
+    states = {"pretrain@phase1": "ran", "pretrain@phase2": "ran", "finetune": "ran", "predict": "skipped"}
+    run = report.RunReport(".", stages=[report.StageRecord(name, status, 1.0) for name, status in states.items()])
+    run.read_results(tmp_path)
+    run.write(tmp_path)
+    assert run_json(tmp_path)["programs"] == {
+        "pretrain@phase1": "restored from executables/phase1", "finetune": "built: no executable yet",
+    }  # fmt: skip
+    assert "program of finetune: built: no executable yet\n" in report.summary(run)
+    assert "Program of pretrain@phase1: restored from executables/phase1." in run_page.page(run, tmp_path)

@@ -14,15 +14,16 @@ import pytest
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig
 from ipu_model.rows import Manifest
 from tasks import artifacts
+from tasks.compile import JOBS, compile_ahead, compile_job
 from tasks.device_job import DEVICE_PYTHON
-from tasks.errors import InputError, ParamsError
+from tasks.errors import DeviceJobFailed, InputError, ParamsError
 from tasks.finetune import finetune_job
 from tasks.overlays import resolve
 from tasks.params import Params, check
 from tasks.predict import predict_job
 from tasks.pretrain import pretrain_job
 from tasks.strict_yaml import read_yaml
-from tasks.training import compile_executable, fingerprint, ipu_config
+from tasks.training import fingerprint, ipu_config
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_IPU = ("device.runtime=ipu", "device.precision=fp16")
@@ -122,12 +123,38 @@ def test_jobs_can_be_compiled_before_there_are_weights(checkout):
     assert found["phase1"].model == found["phase2"].model == found["finetune"].model
 
 
-def test_compiling_is_refused_on_a_device_that_compiles_nothing(checkout):
-    with pytest.raises(ParamsError, match="device.compile to all, or device.runtime to ipu"):
-        compile_executable(jobs(params_with(), checkout)["phase1"], "pretrain-phase1", checkout)
+def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights(checkout):
+    """What the IPU program is decided by must agree; test_compile_stages.py sees that it does."""
+    params = params_with(*ON_IPU, "finetune.attention_dropout=0.15", "finetune.micro_batch_size=2")
+    real = jobs(params, checkout)
+    real["predict"] = predict_job(
+        artifacts.SQUAD_MODEL, checkout / artifacts.rows_folder("squad-dev"), artifacts.LOGITS, params.device,
+        params.ipu, checkout, checkout,
+    )  # fmt: skip
+    free = ("model", "init_checkpoint", "output", "run_folder", "compile_only", "executables")
+    for name in JOBS:
+        ahead = compile_job(name, params, checkout)
+        assert ahead.compile_only
+        assert ahead.init_checkpoint is None
+        assert ahead.executables == ahead.output == real[name].executables == str(checkout / "executables" / name)
+        assert Path(ahead.run_folder) == checkout / artifacts.RUNS / f"compile-{name}"
+        differing = [x.name for x in dataclasses.fields(Job) if getattr(ahead, x.name) != getattr(real[name], x.name)]
+        assert set(differing) <= set(free), name
+    assert compile_job("predict", params, checkout).model.attention_dropout == 0.15
+    assert compile_job("phase1", params, checkout).model.attention_dropout == 0.0
 
 
-def test_compiling_leaves_models_metrics_and_the_runs_of_training_alone(checkout, monkeypatch):
+def test_programs_travel_only_where_there_are_ipus(checkout):
+    assert {job.executables for job in jobs(params_with(), checkout).values()} == {None}
+    assert {job.executables for job in jobs(params_with("device.runtime=cuda"), checkout).values()} == {None}
+
+
+def test_where_programs_are_does_not_name_a_run(checkout):
+    job = jobs(params_with(*ON_IPU), checkout)["phase1"]
+    assert fingerprint(job) == fingerprint(dataclasses.replace(job, compile_only=True, executables=None))
+
+
+def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
     result = JobResult(
         kind="pretrain", runtime="ipu", runtime_reason="asked for", precision="fp16", steps=0, resumed_from_step=0,
         final_loss=None, final_losses={}, sequences=0, real_tokens=0, train_seconds=0.0, compile_seconds=567.0,
@@ -140,12 +167,9 @@ def test_compiling_leaves_models_metrics_and_the_runs_of_training_alone(checkout
     )
     python.chmod(python.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv(DEVICE_PYTHON, str(python))
-    job = jobs(params_with(*ON_IPU), checkout)["phase1"]
-    assert compile_executable(job, "pretrain-phase1", checkout) == result
-    assert [path.name for path in (checkout / artifacts.RUNS).iterdir()] == ["compile-pretrain-phase1"]
-    for written in (artifacts.MODELS, artifacts.METRICS, artifacts.PLOTS):
-        assert not (checkout / written).exists()
-    assert fingerprint(job) == fingerprint(dataclasses.replace(job, compile_only=True))
+    with pytest.raises(DeviceJobFailed, match="podium.json was not written"):
+        compile_ahead("phase1", params_with(*ON_IPU), checkout)
+    assert not (checkout / artifacts.compile_report("phase1")).exists()
 
 
 @pytest.mark.parametrize(

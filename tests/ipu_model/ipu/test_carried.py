@@ -1,0 +1,182 @@
+"""Programs that travel: copied and checked before they are used, refused with the reason, and what then happens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Callable, Dict, List
+
+import pytest
+
+from ipu_model.ipu.executables import ExecutableCache, cache_root
+
+PARTS: Dict[str, Any] = {"mode": "training", "poptorch": "3.4.0", "inputs": [(64, 128)], "config": {"accumulation": 16}}
+CONTENT = b"a program of twenty-seven b"
+
+
+@pytest.fixture
+def said() -> List[str]:
+    return []
+
+
+@pytest.fixture
+def carried(tmp_path: Path, said: List[str]) -> Path:
+    """What a compile_only job on another host left: one program and its record."""
+    other = ExecutableCache(tmp_path / "other-host", said.append)
+    other.expectation(PARTS)
+    (other.folder(PARTS) / "1234.popef").write_bytes(CONTENT)
+    other.outcome(PARTS)
+    other.give(PARTS, str(tmp_path / "executables" / "phase1"))
+    other.close()
+    return tmp_path / "executables" / "phase1"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, carried: Path, said: List[str]) -> Callable[[], ExecutableCache]:
+    """A cache of this host, opened anew as by another process."""
+    return lambda: ExecutableCache(tmp_path / "live", said.append, str(carried))
+
+
+def rewritten(carried: Path, **changes: Any) -> None:
+    record = json.loads((carried / "podium.json").read_text(encoding="utf-8"))
+    (carried / "podium.json").write_text(json.dumps({**record, **changes}), encoding="utf-8")
+
+
+def test_what_travels_is_the_programs_and_what_they_were_built_for(carried: Path) -> None:
+    assert sorted(path.name for path in carried.iterdir()) == ["1234.popef", "podium.json"]
+    record = json.loads((carried / "podium.json").read_text(encoding="utf-8"))
+    assert record["parts"] == {
+        "mode": "training",
+        "poptorch": "3.4.0",
+        "inputs": [[64, 128]],
+        "config.accumulation": 16,
+    }
+    assert record["sha256"] == {"1234.popef": hashlib.sha256(CONTENT).hexdigest()}
+
+
+def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(carried: Path, cache: Any) -> None:
+    first = cache()
+    hit, why = first.expectation(PARTS)
+    assert hit
+    assert why.startswith(f"hit, 1 file, 0.0 MB from {carried}, checked and put into ")
+    assert (first.folder(PARTS) / "1234.popef").read_bytes() == CONTENT
+    assert first.outcome(PARTS) == "loaded from the cache, nothing was compiled"
+    assert first.summary(PARTS) == f"restored from {carried}"
+    first.close()
+    shutil.rmtree(str(carried))
+    second = cache()
+    assert second.expectation(PARTS)[1].startswith("hit, 1 file, 0.0 MB in ")
+    assert second.outcome(PARTS) == "loaded from the cache, nothing was compiled"
+    assert second.summary(PARTS) == "loaded from the cache"
+
+
+@pytest.mark.parametrize("at", [0, 13, len(CONTENT) - 1])
+def test_a_flipped_byte_is_found_wherever_it_is(carried: Path, cache: Any, at: int) -> None:
+    damaged = bytearray(CONTENT)
+    damaged[at] ^= 1
+    (carried / "1234.popef").write_bytes(bytes(damaged))
+    refused(cache(), f"{carried} was discarded: 1234.popef does not match its SHA-256")
+
+
+def test_a_program_that_was_cut_short_is_refused(carried: Path, cache: Any) -> None:
+    (carried / "1234.popef").write_bytes(CONTENT[:-1])
+    refused(cache(), "1234.popef does not match its SHA-256")
+
+
+def refused(cache: ExecutableCache, why: str) -> None:
+    """Nothing of it is in the live folder, the reason is said, and what is built is kept."""
+    hit, told = cache.expectation(PARTS)
+    assert not hit
+    assert why in told
+    assert told.startswith("miss, ")
+    assert told.endswith(", built anew")
+    folder = cache.folder(PARTS)
+    assert [path.name for path in folder.iterdir()] == ["podium.held"]
+    (folder / "1234.popef").write_bytes(CONTENT)
+    assert cache.outcome(PARTS).startswith("built, 1 file")
+    assert why in cache.summary(PARTS)
+    assert cache.summary(PARTS).startswith("built: ")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda x: (x / "1234.popef").unlink(), "was discarded: 1234.popef is gone"),
+        (lambda x: (x / "podium.json").unlink(), "holds no program"),
+        (lambda x: (x / "podium.json").write_text("{", encoding="utf-8"), "was discarded: podium.json is damaged"),
+        (lambda x: (x / "podium.json").write_text('{"nothing": "no IPUs wanted"}'), "no program (no IPUs wanted)"),
+        (lambda x: shutil.rmtree(str(x)), "is not there"),
+        (lambda x: rewritten(x, sha256={}), "was discarded: 1234.popef has no SHA-256 in the record"),
+        (lambda x: rewritten(x, executables={"../1234.popef": 9}), "../1234.popef is no name of a program"),
+        (lambda x: rewritten(x, executables={"/etc/passwd": 9}), "/etc/passwd is no name of a program"),
+        (lambda x: rewritten(x, executables=["1234.popef"], sha256=[]), "podium.json is damaged"),
+        (lambda x: rewritten(x, parts=7), "podium.json is damaged"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_the_reason(carried: Path, cache: Any, change: Any, why: str) -> None:
+    change(carried)
+    refused(cache(), why)
+
+
+def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(carried: Path, cache: Any) -> None:
+    newer = cache()
+    hit, why = newer.expectation({**PARTS, "poptorch": "3.5.0"})
+    assert not hit
+    assert f"{carried} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another" in why
+    assert (carried / "1234.popef").exists()
+
+
+def test_one_bad_program_of_two_leaves_neither(carried: Path, cache: Any) -> None:
+    (carried / "9999.popef").write_bytes(b"second")
+    hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
+    rewritten(carried, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
+    refused(cache(), "9999.popef does not match its SHA-256")
+
+
+def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(carried: Path, cache: Any) -> None:
+    first = cache()
+    first.expectation(PARTS)
+    first.outcome(PARTS)
+    folder = first.folder(PARTS)
+    first.close()
+    (folder / "1234.popef").write_bytes(CONTENT[:-1] + b"x")  # the same size
+    second = cache()
+    hit, why = second.expectation(PARTS)
+    assert hit
+    assert why.endswith("in it damaged: 1234.popef is not the one whose SHA-256 was recorded: discarded")
+    assert (folder / "1234.popef").read_bytes() == CONTENT
+
+
+def test_a_full_disk_costs_the_copy_and_not_the_job(carried: Path, cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, full = os.replace, True
+
+    def replace(source: str, target: str) -> None:
+        if full and str(target).endswith(".popef"):
+            raise OSError(28, "No space left on device", target)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    opened = cache()
+    why = opened.expectation(PARTS)[1]
+    full = False
+    assert "could not be copied (No space left on device: " in why
+    assert [path.name for path in opened.folder(PARTS).iterdir()] == ["podium.held"]
+
+
+def test_nothing_is_taken_while_another_process_uses_the_folder(carried: Path, cache: Any) -> None:
+    first = cache()
+    folder = first.folder(PARTS)
+    (folder / "1234.popef").unlink()
+    second = cache()
+    assert second.folder(PARTS) == folder
+    assert not (folder / "1234.popef").exists()
+
+
+def test_without_a_cache_of_the_host_the_live_folder_is_beside_what_travels(carried: Path, said: List[str]) -> None:
+    assert cache_root({}, "", said.append, str(carried)) == carried.parent / ".live"
+    assert "set PODIUM_EXECUTABLE_CACHE to share them" in said[-1]
+    assert cache_root({}, "/config", said.append, str(carried)) == Path("/config")
+    assert cache_root({"PODIUM_EXECUTABLE_CACHE": "/host"}, "/config", said.append, str(carried)) == Path("/host")
