@@ -29,7 +29,7 @@ class ProgramFolder:
     """A folder in use by this process.
 
     Args:
-        path: Exists and can be written.
+        path: Made where it is missing.
         say: Takes lines for people.
         fill: Puts programs from elsewhere into the folder, where it has none; says why it did not, or "".
     """
@@ -37,8 +37,7 @@ class ProgramFolder:
     def __init__(self, path: Path, say: Say, fill: Optional[Callable[[Path], str]] = None) -> None:
         self.path, self.expected, self.damage = path, False, ""
         self.filled, self.not_filled, self.told = False, "", ""
-        self._stream: IO[str] = (path / HELD).open("a", encoding="utf-8")
-        self._first = _flocked(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._stream, self._first = _hold(path)
         if self._first:  # nobody else is here: what is damaged or left behind can go
             remove_stale_locks(path, say)
             self.damage = _discard_damaged(path)
@@ -119,6 +118,8 @@ def _discard_damaged(folder: Path) -> str:
 
 
 def _wrong(path: Path, sizes: Sizes, hashes: Dict[str, str]) -> str:
+    if not path.exists():
+        return "a link to nothing"
     size = path.stat().st_size
     if not size:
         return "empty"
@@ -131,7 +132,7 @@ def _wrong(path: Path, sizes: Sizes, hashes: Dict[str, str]) -> str:
 
 def states(folder: Path) -> Dict[str, Tuple[int, int]]:
     """Size and time of change of every executable that is not empty."""
-    stats = {path.name: path.stat() for path in folder.glob(PROGRAMS)}
+    stats = {path.name: path.stat() for path in folder.glob(PROGRAMS) if path.exists()}
     return {name: (stat.st_size, stat.st_mtime_ns) for name, stat in stats.items() if stat.st_size}
 
 
@@ -145,6 +146,22 @@ def link(source: Path, target: Path) -> None:
             (target / path.name).symlink_to(path.resolve())
     if record and not (target / RECORD).exists():
         write_json(target / RECORD, record)
+
+
+def _hold(folder: Path) -> Tuple[IO[str], bool]:
+    """The locked HELD of a folder, exclusively (True) or shared, where another process was there first.
+
+    Who waited for a lock may get that of a folder which prune removed meanwhile: then it is made anew.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        stream = (folder / HELD).open("a", encoding="utf-8")
+        first = _flocked(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not first:
+            fcntl.flock(stream, fcntl.LOCK_SH)
+        if (folder / HELD).exists() and os.path.samestat(os.fstat(stream.fileno()), os.stat(str(folder / HELD))):
+            return stream, first
+        stream.close()
 
 
 def _flocked(stream: IO[str], operation: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import fcntl
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ipu_model.files import PARTIAL
 from ipu_model.ipu.executables import CACHE_VARIABLE
-from ipu_model.ipu.program_folder import HELD, PROGRAMS, RECORD, read_record
+from ipu_model.ipu.program_folder import HELD, RECORD, read_record, states
 
 DAY = 86400.0
 GB = 1e9
@@ -33,6 +34,8 @@ class Entry:
     """Bytes of its executables."""
     used_at: float
     """Seconds since 1970 of the last use (the time of its record), or of its newest file."""
+    built_at: float
+    """Seconds since 1970 when its programs were built or came here."""
     parts: Dict[str, Any]
     """What it was built for; empty when it has no record."""
 
@@ -41,19 +44,32 @@ def entries(root: Path) -> List[Entry]:
     """The folders of a cache, least recently used first."""
     found = []
     for path in root.iterdir() if root.is_dir() else ():
-        programs = [program.stat() for program in path.glob(PROGRAMS)] if path.is_dir() else []
+        programs = states(path) if path.is_dir() else {}
         record = path / RECORD
         if not programs and not record.exists() and not (path / HELD).exists():
             continue  # not ours
-        times = [record.stat().st_mtime] if record.exists() else [stat.st_mtime for stat in programs]
-        parts = read_record(path).get("parts", {})
-        found.append(
-            Entry(path, sum(stat.st_size for stat in programs), max(times, default=path.stat().st_mtime), parts)
-        )
+        written = [state[1] / 1e9 for state in programs.values()] or [path.stat().st_mtime]
+        kept = read_record(path)
+        used_at = record.stat().st_mtime if record.exists() else max(written)
+        built_at = _seconds(kept.get("created")) or min(written)
+        found.append(Entry(path, sum(s[0] for s in programs.values()), used_at, built_at, kept.get("parts", {})))
     return sorted(found, key=lambda entry: (entry.used_at, entry.path.name))
 
 
+def _seconds(created: Any) -> float:
+    """Seconds since 1970 of the record's ISO date; 0.0 of what is none."""
+    try:
+        return datetime.datetime.fromisoformat(created).timestamp()
+    except (TypeError, ValueError):
+        return 0.0
+
+
 def older_than(found: Sequence[Entry], days: float, now: float) -> List[Entry]:
+    """Those built so many days ago, or before, used since or not."""
+    return [entry for entry in found if now - entry.built_at >= days * DAY]
+
+
+def unused_for(found: Sequence[Entry], days: float, now: float) -> List[Entry]:
     """Those not used for so many days."""
     return [entry for entry in found if now - entry.used_at >= days * DAY]
 
@@ -70,7 +86,13 @@ def beyond(found: Sequence[Entry], gigabytes: float) -> List[Entry]:
 
 
 def remove(entry: Entry) -> bool:
-    """Remove a folder unless a process uses it; it vanishes under its name at once."""
+    """Remove a folder unless a process uses it; it vanishes under its name at once.
+
+    Returns:
+        Whether it is gone, be it that another process removed it.
+    """
+    if not entry.path.is_dir():
+        return True
     with (entry.path / HELD).open("a", encoding="utf-8") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,12 +106,13 @@ def remove(entry: Entry) -> bool:
 
 def table(found: Sequence[Entry], now: float) -> str:
     """Folder, size, age and what it was built for: the parts in which the folders differ."""
-    lines = [f"{'folder':<16}  {'MB':>9}  {'unused, days':>12}  built for"]
+    lines = [f"{'folder':<16}  {'MB':>9}  {'unused, days':>12}  {'age, days':>9}  built for"]
     names = _telling(found)
     for entry in found:
         told = ", ".join(f"{name} {json.dumps(entry.parts[name])}" for name in names if name in entry.parts)
-        age = (now - entry.used_at) / DAY
-        lines.append(f"{entry.path.name:<16}  {entry.size / 1e6:>9.1f}  {age:>12.1f}  {told or 'no record'}")
+        unused, age = ((now - at) / DAY for at in (entry.used_at, entry.built_at))
+        amounts = f"{entry.size / 1e6:>9.1f}  {unused:>12.1f}  {age:>9.1f}"
+        lines.append(f"{entry.path.name:<16}  {amounts}  {told or 'no record'}")
     total = sum(entry.size for entry in found)
     return "\n".join([*lines, f"{len(found)} folders, {total / 1e6:.1f} MB"])
 
@@ -113,6 +136,8 @@ def run(arguments: Optional[Sequence[str]]) -> int:
         return 0
     if options.older_than_days is not None:
         going = older_than(found, options.older_than_days, now)
+    elif options.unused_for_days is not None:
+        going = unused_for(found, options.unused_for_days, now)
     else:
         going = beyond(found, options.larger_than_gb)
     print(table(going, now))
@@ -133,7 +158,8 @@ def _parser() -> argparse.ArgumentParser:
     for command in (listing, prune):
         command.add_argument("--root", help=f"the cache; default {CACHE_VARIABLE}")
     rule = prune.add_mutually_exclusive_group(required=True)
-    rule.add_argument("--older-than-days", type=_amount, metavar="N", help="what was not used for N days")
+    rule.add_argument("--unused-for-days", type=_amount, metavar="N", help="what was not used for N days")
+    rule.add_argument("--older-than-days", type=_amount, metavar="N", help="what was built N days ago or before")
     rule.add_argument("--larger-than-gb", type=_amount, metavar="N", help="the least used, until N GB are left")
     prune.add_argument("--yes", action="store_true", help="remove; without it nothing is touched")
     return parser

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List
@@ -14,8 +16,9 @@ from typing import Any, Callable, Dict, List
 import pytest
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu import executables, pruning
+from ipu_model.ipu import executables, program_folder, pruning
 from ipu_model.ipu.executables import ExecutableCache, cache_root, fingerprint, flat
+from ipu_model.ipu.program_folder import ProgramFolder
 
 PARTS: Dict[str, Any] = {
     "mode": "training",
@@ -228,12 +231,12 @@ def test_prune_removes_what_was_not_used_and_only_when_told(tmp_path: Path, open
     old, new = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
     ago = time.time() - 40 * 86400
     os.utime(str(old / "podium.json"), (ago, ago))
-    dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
+    dry = prune(tmp_path / "cache", "prune", "--unused-for-days", "30")
     assert old.name in dry.stdout
     assert new.name not in dry.stdout
     assert "nothing was removed" in dry.stdout
     assert old.exists()
-    assert prune(tmp_path / "cache", "prune", "--older-than-days", "30", "--yes").returncode == 0
+    assert prune(tmp_path / "cache", "prune", "--unused-for-days", "30", "--yes").returncode == 0
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [new.name]
 
 
@@ -245,7 +248,62 @@ def test_use_keeps_an_executable_young(open_cache: Any) -> None:
     cache.expectation(PARTS)
     cache.outcome(PARTS)
     found = pruning.entries(folder.parent)
-    assert pruning.older_than(found, 30, time.time()) == []
+    assert pruning.unused_for(found, 30, time.time()) == []
+
+
+def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path: Path, open_cache: Any) -> None:
+    old, new = build(open_cache()), build(open_cache(), changed(micro_batch_size=2))
+    record = json.loads((old / "podium.json").read_text(encoding="utf-8"))
+    (old / "podium.json").write_text(json.dumps({**record, "created": "2020-01-31T12:00:00+00:00"}), encoding="utf-8")
+    found = {entry.path.name: entry for entry in pruning.entries(tmp_path / "cache")}
+    assert pruning.older_than(list(found.values()), 30, time.time()) == [found[old.name]]
+    assert pruning.unused_for(list(found.values()), 30, time.time()) == []
+    assert found[new.name].built_at == pytest.approx(time.time(), abs=60)
+    dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
+    assert dry.stdout.splitlines()[1].split()[0] == old.name
+    assert "1 folders" in dry.stdout
+    assert old.exists()
+
+
+def test_two_prunes_at_once_both_end_well(open_cache: Any) -> None:
+    folder = build(open_cache())
+    entry = pruning.entries(folder.parent)[0]
+    assert pruning.remove(entry)
+    assert pruning.remove(entry)
+
+
+def test_a_job_that_waited_for_prune_gets_a_folder_that_is_there(
+    tmp_path: Path, said: List[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "cache" / "abc"
+    folder.mkdir(parents=True)
+    waits, real = threading.Event(), fcntl.flock
+
+    def flock(stream: Any, operation: int) -> None:
+        if operation == fcntl.LOCK_SH:
+            waits.set()
+        real(stream, operation)
+
+    monkeypatch.setattr(program_folder.fcntl, "flock", flock)
+    opened: List[ProgramFolder] = []
+    with (folder / "podium.held").open("a") as pruner:
+        fcntl.flock(pruner, fcntl.LOCK_EX)
+        job = threading.Thread(target=lambda: opened.append(ProgramFolder(folder, said.append)))
+        job.start()
+        assert waits.wait(30)
+        os.replace(str(folder), str(folder) + ".partial")
+        shutil.rmtree(str(folder) + ".partial")
+    job.join(30)
+    assert (opened[0].path / "podium.held").exists()
+    opened[0].release()
+
+
+def test_links_into_a_read_only_cache_that_is_gone_are_removed(open_cache: Any) -> None:
+    folder = build(open_cache())
+    (folder / "9999.popef").symlink_to(folder.parent / "gone")
+    assert [entry.size for entry in pruning.entries(folder.parent)] == [7]
+    assert open_cache().expectation(PARTS)[0]
+    assert [path.name for path in folder.glob("*.popef")] == ["1234.popef"]
 
 
 def test_a_cache_that_is_too_large_loses_the_least_used_first(tmp_path: Path, open_cache: Any) -> None:
