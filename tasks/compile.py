@@ -58,7 +58,7 @@ def why_nothing(name: str, params: Params) -> str | None:
         return "device.runtime auto is chosen where the job runs, and what it needs is compiled there"
     if device.runtime != "ipu":
         if device.compile != "none":
-            return f"inductor keeps what it compiles for {device.runtime} on each host: it reads it with pickle"
+            return f"what is compiled for {device.runtime} stays on its host: made for it, and in part read with pickle"
         return f"device.runtime {device.runtime} compiles nothing"
     if name in PHASES and not params.pretrain.enabled:
         return "pretrain.enabled is false: no update is made"
