@@ -72,12 +72,18 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def outcome(report: RunReport) -> str:
-    """The run in one word: failed, rejected, published or finished."""
+    """The run in one word: failed, rejected, proposed (a pull request waits for review), published or finished."""
     if report.error is not None:
         return "failed"
     if report.gate is not None and not report.gate["accepted"]:
         return "rejected"
-    return "published" if report.published is not None else "finished"
+    if report.published is None:
+        return "finished"
+    return _how_published(report.published)
+
+
+def _how_published(receipt: dict[str, Any]) -> str:
+    return "proposed" if receipt.get("pull_request") else "published"
 
 
 def summary(report: RunReport) -> str:
@@ -93,7 +99,7 @@ def summary(report: RunReport) -> str:
         lines.append("gate: accepted" if report.gate["accepted"] else "gate: rejected, nothing was published")
         lines += [f"  - {reason}" for reason in report.gate["reasons"]]
     if report.published is not None:
-        lines.append(f"published: {where_published(report.published)}")
+        lines.append(f"{_how_published(report.published)}: {where_published(report.published)}")
     if report.error is not None:
         lines.append(report.error)
     prefix = "" if report.folder == "." else f"{report.folder}/"

@@ -60,7 +60,8 @@ def _results(report: RunReport) -> str:
         lines.append("Gate: accepted." if report.gate["accepted"] else "Gate: rejected, nothing was published.")
         lines += report.gate["reasons"]
     if report.published is not None:
-        lines.append(f"Published: {where_published(report.published)}.")
+        how = "Proposed for review" if report.published.get("pull_request") else "Published"
+        lines.append(f"{how}: {where_published(report.published)}.")
     lines += [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
     error = f"<pre>{escape(report.error)}</pre>" if report.error is not None else ""
     return "".join(f"<p>{escape(line)}</p>" for line in lines) + error

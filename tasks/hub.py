@@ -1,17 +1,20 @@
 """A release on the Hub as one transaction: one commit on the head we saw, verified, then a tag.
 
-    head, or create_repo and its head -> ONE create_commit(parent_commit=head) -> verify every hash -> create_tag
+    whoami -> head, or create_repo and its head -> ONE create_commit(parent_commit=head) -> verify hashes -> create_tag
 
-Only the tag means "released". Until the commit lands the repository is as it was; after it, a state without a tag is
-never taken for a release, and publishing again finds the commit and adds the tag. Whatever happened to a call is
-learnt from the repository itself, never guessed.
+Only the tag means "released". In review mode a pull request takes the place of commit and tag (tasks/hub_review.py):
+nothing is released until somebody merges it and publish, run again, finds it on main, verifies and tags it.
+
+Until the commit lands the repository is as it was; after it, a state without a tag is never taken for a release, and
+publishing again finds the commit and adds the tag. Whatever happened to a call is learnt from the repository itself,
+never guessed.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOKEN = "HF_TOKEN"
-XET_SWITCH = "HF_HUB_DISABLE_XET"
 
 
 @dataclass(frozen=True)
@@ -32,27 +34,39 @@ class HubRelease:
     """What the Hub holds now."""
 
     commit: str
-    tag: str
+    tag: str | None
+    """None: nothing is released, a pull request waits for review."""
     url: str
     unchanged: bool
-    """The head already held this content: no commit was made."""
+    """The content was there already: no commit was made."""
+    pull_request: int | None = None
 
 
-def release_on_hub(release: Release, repository: str, *, private: bool, patience: Patience | None = None) -> HubRelease:
-    """Make the head of `repository` hold this release and tag it.
+def release_on_hub(
+    release: Release, repository: str, *, private: bool, review: bool = False, patience: Patience | None = None
+) -> HubRelease:
+    """Make the head of `repository` hold this release and tag it, or propose that in a pull request.
 
     Files of other names in the repository stay; files of an earlier release that this one lacks are removed in the
     same commit. The token comes from HF_TOKEN, the Hub's address from HF_ENDPOINT.
 
+    Args:
+        release: the files.
+        repository: `user/name`; created when it is not there.
+        private: create it private, and refuse to publish to a public one.
+        review: open a pull request instead of committing to main.
+        patience: how often and how long to wait.
+
     Raises:
         PublishError: with what the repository looks like now and what to do.
     """
-    from tasks.hub_calls import Caller, Patience, shown
+    from tasks.hub_calls import Caller, Patience, Waits, shown
+    from tasks.hub_client import hub_client
 
     token = _token()
-    api = _client(token, patience or Patience())
-    caller = Caller(shown(api.endpoint), repository, token, patience or Patience())
-    return _Transaction(api, caller, release).run(private)
+    waits = Waits(patience or Patience(), token)
+    api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
+    return _Transaction(api, Caller(shown(api.endpoint), repository, waits), release).run(private, review)
 
 
 def _token() -> str:
@@ -67,47 +81,25 @@ def _token() -> str:
     return token
 
 
-def _client(token: str, patience: Patience) -> Any:
-    """A Hub client for HF_ENDPOINT, with time-outs (its own default waits for ever) and without progress bars."""
-    import httpx2
-    from huggingface_hub import HfApi, constants, set_client_factory
-    from huggingface_hub.utils import disable_progress_bars, get_session
-
-    if XET_SWITCH not in os.environ:
-        # Large files go by git LFS: one path for the Hub, its mirrors and our tests, hashed before it is sent.
-        # HF_HUB_DISABLE_XET=0 chooses Xet storage.
-        constants.HF_HUB_DISABLE_XET = True
-    constants.HF_HUB_DISABLE_TELEMETRY = True
-    disable_progress_bars()
-    # Both log URLs, and the query of an upload URL is a right to write.
-    logging.getLogger("httpx2").setLevel(logging.WARNING)
-    logging.getLogger("huggingface_hub.utils._http").addFilter(without_queries)
-    hooks = get_session().event_hooks
-    timeout = httpx2.Timeout(patience.read_timeout_s, connect=patience.connect_timeout_s)
-    set_client_factory(lambda: httpx2.Client(event_hooks=hooks, follow_redirects=True, timeout=timeout))
-    return HfApi(endpoint=os.environ.get("HF_ENDPOINT", "").rstrip("/") or None, token=token)
-
-
-def without_queries(record: logging.LogRecord) -> bool:
-    """A logging filter: cuts the query off every URL of the message."""
-    record.msg, record.args = re.sub(r"(https?://[^\s?'\"]+)\?[^\s'\"]*", r"\1?...", record.getMessage()), ()
-    return True
-
-
 @dataclass
 class _Transaction:
     api: Any
     caller: Caller
     release: Release
 
-    def run(self, private: bool) -> HubRelease:
+    def run(self, private: bool, review: bool) -> HubRelease:
         name = self.caller.repository
+        self._check_token(review)
         head = self._head(private)
         if private and not head.private:
             raise PublishError(
                 f"{name} is public while publish.private is true: set publish.private=false, or make the repository "
                 "private on the Hub. Nothing was changed in it"
             )
+        if review and differences(head, self.release):
+            from tasks.hub_review import propose
+
+            return propose(self.api, self.caller, self.release, head)
         commit, unchanged = self._commit(head)
         landed = f"main was moved to {commit}, which has no release tag, so nothing new counts as released"
         self._verify(commit, "verifying the commit", landed)
@@ -115,6 +107,20 @@ class _Transaction:
         log.info("%s: %s is released as %s", name, commit, self.release.tag)
         url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"
         return HubRelease(commit, self.release.tag, url, unchanged)
+
+    def _check_token(self, review: bool) -> None:
+        from huggingface_hub.utils import validate_repo_id
+
+        from tasks.hub_token import refusal
+
+        state = "nothing was published"
+        self.caller.asked("checking the name", lambda: validate_repo_id(self.caller.repository), state)
+        who = self.caller.asked("checking the token", self.api.whoami, state)
+        if reason := refusal(who, self.caller.repository, review=review):
+            raise PublishError(
+                f"{reason}: make such a token (the Hub's settings, Access Tokens) and export it as HF_TOKEN, or set "
+                "publish.repository to where this one may write. Nothing was published"
+            )
 
     def _head(self, private: bool) -> Any:
         """The head of main; the repository is created when it is not there (or not visible to us)."""
@@ -131,14 +137,14 @@ class _Transaction:
         def create() -> None:
             self.api.create_repo(name, private=private, exist_ok=True)
 
-        head = self.caller.retried("looking for the repository", look, state)
+        head = self.caller.asked("looking for the repository", look, state)
         if head is None:
-            self.caller.retried("creating the repository", create, state)
+            self.caller.asked("creating the repository", create, state)
             head = self._info("reading the head", None, state)
         return head
 
     def _info(self, step: str, revision: str | None, state: str) -> Any:
-        return self.caller.retried(
+        return self.caller.asked(
             step,
             lambda: self.api.model_info(self.caller.repository, revision=revision, files_metadata=True),
             state,
@@ -150,42 +156,24 @@ class _Transaction:
         A failed or unanswered POST may still have landed, and somebody else may have been faster: both are seen
         by reading the head again, so the same content never makes a second commit.
         """
-        from tasks.hub_calls import FAILURES, MOVED, passes, status
+        from tasks.hub_calls import FAILURES, may_have_landed
 
-        for attempt in range(self.caller.patience.attempts):
+        for attempt in itertools.count():
             if not differences(head, self.release):
                 return str(head.sha), attempt == 0
             try:
-                return self._post(head), False
+                return send(self.api, self.caller.repository, self.release, head).oid, False
             except FAILURES as error:
                 lost = error
-                unknown = f"main was at {head.sha} before the attempt; the head could not be read since"
-            known = f"main is at {head.sha}, no commit of this publish is in it"
-            if not (passes(lost) or status(lost) in MOVED):
-                raise self.caller.failed("the commit", lost, known)
-            if attempt + 1 < self.caller.patience.attempts:
-                self.caller.wait("the commit", lost, attempt, unknown)
-            head = self._info("reading the head again", None, unknown)
-        if not differences(head, self.release):
-            return str(head.sha), False
-        raise self.caller.failed("the commit", lost, f"main is at {head.sha}, no commit of this publish is in it")
-
-    def _post(self, head: Any) -> str:
-        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-        # Operations are single-use: fresh ones for every attempt.
-        operations: list[Any] = [
-            CommitOperationAdd(name, file.source if isinstance(file.source, bytes) else str(file.source))
-            for name, file in sorted(self.release.files.items())
-        ]
-        operations += [CommitOperationDelete(name, is_folder=False) for name in outdated(head, self.release)]
-        done = self.api.create_commit(
-            self.caller.repository,
-            operations,
-            commit_message=f"Publish {self.release.tag}",
-            parent_commit=head.sha,
-        )
-        return str(done.oid)
+            again = may_have_landed(lost) and self.caller.waits.before_next("the commit", lost, attempt)
+            unknown = f"main was at {head.sha} before the attempt; the head could not be read since"
+            if may_have_landed(lost):
+                head = self._info("reading the head again", None, unknown)
+            if not again and differences(head, self.release):
+                raise self.caller.failed(
+                    "the commit", lost, f"main is at {head.sha}, no commit of this publish is in it"
+                )
+        raise AssertionError("unreachable")
 
     def _verify(self, revision: str, step: str, state: str) -> None:
         found = differences(self._info(step, revision, state), self.release)
@@ -196,13 +184,33 @@ class _Transaction:
             )
 
     def _tag(self, commit: str, state: str) -> None:
-        self.caller.retried(
+        self.caller.asked(
             "tagging the release",
             lambda: self.api.create_tag(self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True),
             state,
         )
         # An existing tag is not moved: it must stand for this very content.
         self._verify(self.release.tag, "verifying the tag", state)
+
+
+def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
+    """One commit of the whole release on `head`, or a pull request with it; the client's CommitInfo."""
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    # Operations are single-use: fresh ones for every attempt.
+    operations: list[Any] = [
+        CommitOperationAdd(name, file.source if isinstance(file.source, bytes) else str(file.source))
+        for name, file in sorted(release.files.items())
+    ]
+    operations += [CommitOperationDelete(name, is_folder=False) for name in outdated(head, release)]
+    return api.create_commit(
+        repository, operations, commit_message=title(release), parent_commit=head.sha, create_pr=create_pr
+    )
+
+
+def title(release: Release) -> str:
+    """Of a commit or a pull request; the same content always has the same."""
+    return f"Publish {release.tag}"
 
 
 def outdated(info: Any, release: Release) -> list[str]:

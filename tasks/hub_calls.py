@@ -1,8 +1,4 @@
-"""Calls to the Hub: which failures pass, how long to wait, and what to tell a person.
-
-The client retries some calls by itself (pre-upload, large-file batch, upload, verify), but never the commit, the
-creation of a repository or a tag, and no question about a repository: those are retried here, bounded.
-"""
+"""Calls to the Hub: which failures pass, how long to be patient, and what to tell a person."""
 
 from __future__ import annotations
 
@@ -10,6 +6,7 @@ import email.utils
 import json
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,16 +33,24 @@ an answer that is no JSON, a name or a card that the Hub refuses (ValueError).""
 
 @dataclass(frozen=True)
 class Patience:
-    """How often and how long to wait, in seconds."""
+    """How often and how long to wait, in seconds.
+
+    A Hub that is down ends a publish after five attempts and 7 to 15 s of waiting: publishing again goes on from
+    there and costs nothing, so a person learns soon, and only a short disturbance is waited for.
+    """
 
     attempts: int = 5
     first_wait_s: float = 1.0
     longest_wait_s: float = 20.0
     longest_retry_after_s: float = 120.0
     """A Retry-After above this ends the publish: a person should decide to wait that long."""
+    longest_wait_in_all_s: float = 600.0
+    """All waits of one publish together."""
     connect_timeout_s: float = 20.0
-    read_timeout_s: float = 300.0
-    """Silence of the server; the Hub may take a minute over a large commit."""
+    read_timeout_s: float = 60.0
+    """Silence of the server."""
+    commit_timeout_s: float = 300.0
+    """Silence after a commit or a file was sent: the Hub may take a minute over a large one."""
     sleep: Callable[[float], None] = time.sleep
 
     def wait_s(self, attempt: int) -> float:
@@ -53,59 +58,99 @@ class Patience:
         longest = min(self.longest_wait_s, self.first_wait_s * 2**attempt)
         return random.uniform(0.5, 1.0) * longest
 
+    def timeout(self, silence_s: float) -> httpx2.Timeout:
+        """For one request."""
+        return httpx2.Timeout(silence_s, connect=self.connect_timeout_s)
+
+
+class Unanswered(RuntimeError):
+    """A request failed in a way that passes; the failure itself is the `__cause__`.
+
+    Not a transport error: the client library would repeat that, and multiply our attempts by its own.
+    """
+
+    def __init__(self, repeated: bool) -> None:
+        super().__init__("no usable answer")
+        self.repeated = repeated
+        """Tried as often as patience allows; False: sent once, and it may have been carried out."""
+
+
+class Waits:
+    """Waits between attempts: longer every time, or as long as the server asks; bounded in sum."""
+
+    def __init__(self, patience: Patience, token: str) -> None:
+        self.patience, self._token = patience, token
+        self._left_s = patience.longest_wait_in_all_s
+        self._lock = threading.Lock()
+
+    def before_next(self, what: str, error: Exception, attempt: int) -> bool:
+        """Wait after attempt number `attempt` (from 0), and say so.
+
+        Returns:
+            False, without waiting, when that was the last attempt or the wait would be longer than patience allows.
+        """
+        if attempt + 1 >= self.patience.attempts:
+            return False
+        asked = retry_after_s(error)
+        if asked is not None and asked > self.patience.longest_retry_after_s:
+            return False
+        seconds = self.patience.wait_s(attempt) if asked is None else asked + self.patience.wait_s(0)
+        with self._lock:  # large files are sent from several threads
+            if seconds > self._left_s:
+                return False
+            self._left_s -= seconds
+        log.warning(
+            "%s: %s; again in %.1f s (attempt %d of %d)",
+            what, self.hidden(summary(error)), seconds, attempt + 2, self.patience.attempts,
+        )  # fmt: skip
+        self.patience.sleep(seconds)
+        return True
+
+    def hidden(self, text: str) -> str:
+        """`text` without the token, should a server have sent it back."""
+        return text.replace(self._token, "***")
+
 
 @dataclass(frozen=True)
 class Caller:
-    """Names the target in messages, hides the token, retries."""
+    """Names the target in messages and hides the token; the client repeats (tasks/hub_client.py)."""
 
     endpoint: str
     repository: str
-    token: str
-    patience: Patience
+    waits: Waits
 
-    def retried(self, step: str, call: Callable[[], T], state: str) -> T:
-        """The result of `call`, tried again while its failure is one that passes.
+    def asked(self, step: str, call: Callable[[], T], state: str) -> T:
+        """The result of `call`.
 
         Args:
             step: what was being done, for messages.
             state: what the repository looks like if this fails.
 
         Raises:
-            PublishError: a failure that does not pass, or did not pass in time.
+            PublishError: it failed, and not for a moment only.
         """
-        for attempt in range(self.patience.attempts):
-            try:
-                return call()
-            except FAILURES as error:
-                if not passes(error) or attempt + 1 == self.patience.attempts:
-                    raise self.failed(step, error, state) from None
-                self.wait(step, error, attempt, state)
-        raise AssertionError("attempts is at least 1")
-
-    def wait(self, step: str, error: Exception, attempt: int, state: str) -> None:
-        """Wait before the next attempt, as long as the Hub asks for, or longer every time.
-
-        Raises:
-            PublishError: the Hub asks for more patience than we have.
-        """
-        asked = retry_after_s(error)
-        if asked is not None and asked > self.patience.longest_retry_after_s:
+        try:
+            return call()
+        except FAILURES as error:
             raise self.failed(step, error, state) from None
-        seconds = self.patience.wait_s(attempt) if asked is None else asked + self.patience.wait_s(0)
-        log.warning(
-            "%s: %s; again in %.1f s (%d of %d)",
-            step, self.hidden(summary(error)), seconds, attempt + 2, self.patience.attempts,
-        )  # fmt: skip
-        self.patience.sleep(seconds)
 
     def failed(self, step: str, error: Exception, state: str) -> PublishError:
         """One message: what failed, what the repository looks like now, what to do."""
         text = f"{step} failed for {self.repository} at {self.endpoint}: {summary(error)}. Now: {state}. "
-        return PublishError(self.hidden(text + advice(error, self.repository, self.endpoint)))
+        return PublishError(self.waits.hidden(text + advice(error, self.repository, self.endpoint)))
 
-    def hidden(self, text: str) -> str:
-        """`text` without the token, should a server have sent it back."""
-        return text.replace(self.token, "***")
+
+def may_have_landed(error: BaseException) -> bool:
+    """Whether a commit that failed so may be in the repository nevertheless, or be refused for another one's sake.
+
+    Either way the repository tells, and the commit may be tried again after a look at it.
+    """
+    if status(error) in MOVED:
+        return True
+    found: BaseException | None = error
+    while found is not None and not isinstance(found, Unanswered):
+        found = found.__cause__
+    return passes(error) and not (isinstance(found, Unanswered) and found.repeated)
 
 
 def cause(error: BaseException) -> BaseException:

@@ -183,6 +183,7 @@ class PublishParams(Section):
     folder: Name
     repository: str | None
     private: bool
+    review: bool
     license: Name
     language: Name
 
@@ -190,6 +191,8 @@ class PublishParams(Section):
     def _hub_needs_a_repository(self) -> PublishParams:
         if self.target == "hub" and not self.repository:
             raise ValueError("target: hub needs repository: user/name")
+        if self.review and self.target != "hub":
+            raise ValueError("review: true opens a pull request, which needs target: hub")
         return self
 
 

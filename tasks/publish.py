@@ -13,7 +13,7 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks import artifacts
 from tasks.card import CardFacts, model_card
@@ -21,6 +21,9 @@ from tasks.errors import GateRejected, PublishError, run_main
 from tasks.params import Params, PublishParams, load_params
 from tasks.provenance import provenance, read_json, without_host_paths
 from tasks.release import CARD, PROVENANCE, Release, gather, write_folder
+
+if TYPE_CHECKING:
+    from tasks.hub import HubRelease
 
 
 def publish(
@@ -36,7 +39,8 @@ def publish(
 
     Returns:
         The receipt, as written to reports/publish.json: target, folder or repository, commit, tag, url,
-        unchanged, and the SHA-256 of every file.
+        pull_request, unchanged, and the SHA-256 of every file. Without a tag nothing is released: the pull request
+        waits for review.
 
     Raises:
         GateRejected: the gate said no; nothing is touched.
@@ -53,8 +57,8 @@ def publish(
     else:
         from tasks.hub import release_on_hub
 
-        done = release_on_hub(release, str(params.repository), private=params.private)
-        receipt = _receipt(params, release, unchanged=done.unchanged, commit=done.commit, url=done.url)
+        done = release_on_hub(release, str(params.repository), private=params.private, review=params.review)
+        receipt = _receipt(params, release, unchanged=done.unchanged, done=done)
     artifacts.write_json(root / artifacts.PUBLISH_RECEIPT, receipt)
     return receipt
 
@@ -128,16 +132,16 @@ def _receipt(
     release: Release,
     *,
     unchanged: bool | None,
-    commit: str | None = None,
-    url: str | None = None,
+    done: HubRelease | None = None,
 ) -> dict[str, Any]:
     place = {"folder": params.folder} if params.target == "local" else {"repository": params.repository}
     return {
         "target": params.target,
         **place,
-        "commit": commit,
-        "tag": release.tag,
-        "url": url,
+        "commit": done.commit if done else None,
+        "tag": done.tag if done else release.tag,
+        "url": done.url if done else None,
+        "pull_request": done.pull_request if done else None,
         "unchanged": unchanged,
         "files": release.hashes(),
     }
@@ -161,11 +165,9 @@ def main() -> None:
         for name, sha256 in receipt["files"].items():
             print(f"  {sha256[:12]}  {name}")
         return
-    done = "unchanged" if receipt["unchanged"] else "published"
-    print(
-        f"publish: {place} {done}, {len(receipt['files'])} files, {receipt['tag']}, "
-        f"{time.perf_counter() - started_at:.1f} s"
-    )
+    done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
+    tag = receipt["tag"] or "nothing is released before it is merged and publish runs again"
+    print(f"publish: {place} {done}, {len(receipt['files'])} files, {tag}, {time.perf_counter() - started_at:.1f} s")
 
 
 if __name__ == "__main__":

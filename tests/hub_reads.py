@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 @serves("hub", "GET", "/api/whoami-v2", "user")
 def whoami(hub: HubServer, request: Request) -> Response:
     assert request.user is not None
-    role = {"displayName": "token", "role": request.user["role"]}
-    return answer({"type": "user", "name": request.user["name"], "orgs": [], "auth": {"accessToken": role}})
+    token: dict[str, Any] = {"displayName": "token", "role": request.user["role"]}
+    if scopes := request.user.get("scopes"):
+        token["fineGrained"] = json.loads(scopes)
+    auth = {"type": "access_token", "accessToken": token}
+    return answer({"type": "user", "name": request.user["name"], "orgs": [], "auth": auth})
 
 
 @serves("hub", "GET", API, "read", "blobs securityStatus expand")
@@ -81,6 +85,26 @@ def refs(hub: HubServer, request: Request, repository: Repository) -> Response:
     return answer(
         {"branches": listed("heads", repository.branches), "converts": [], "tags": listed("tags", repository.tags)}
     )
+
+
+@serves("hub", "GET", f"{API}/discussions", "read", "type status author p")
+def discussions(hub: HubServer, request: Request, repository: Repository) -> Response:
+    """Pages of two: a client that reads only the first finds too little."""
+    if request.query.get("type", ["pull_request"]) != ["pull_request"]:
+        raise HubError(400, "only pull requests are served")
+    wanted = request.query.get("status", ["all"])[0]
+    pulls = sorted(repository.pulls.items(), reverse=True)
+    listed = [
+        {
+            "num": number, "title": pull["title"], "status": pull["status"], "author": {"name": pull["author"]},
+            "createdAt": "2026-01-01T00:00:00.000Z", "isPullRequest": True,
+            "repo": {"name": repository.name, "type": repository.kind},
+        }
+        for number, pull in pulls
+        if wanted in ("all", pull["status"])
+    ]  # fmt: skip
+    start = 2 * int(request.query.get("p", ["0"])[0])
+    return answer({"discussions": listed[start : start + 2], "count": len(listed), "start": start})
 
 
 @serves("hub", "GET", f"{GIT}/resolve/{REVISION}/(?P<path>.+)", "read", "download")

@@ -48,6 +48,8 @@ class Repository:
     commits: dict[str, Commit] = field(default_factory=dict)
     branches: dict[str, str] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
+    pulls: dict[int, dict[str, str]] = field(default_factory=dict)
+    """Number -> title, status and author of a pull request; its content is the branch refs/pr/NUMBER."""
     preuploaded: dict[str, str] = field(default_factory=dict)
     """path -> uploadMode of the last pre-upload: a commit must follow it."""
 
@@ -64,7 +66,7 @@ class Repository:
         return self.commits[oid]
 
     def history(self, branch: str = "main") -> list[Commit]:
-        """Commits of a branch, oldest first."""
+        """Commits of a branch or a pull request, oldest first."""
         found, oid = [], self.branches.get(branch)
         while oid is not None:
             found.append(self.commits[oid])

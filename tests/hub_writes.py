@@ -147,6 +147,9 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
     if not lines or [line["key"] for line in lines].count("header") != 1 or lines[0]["key"] != "header":
         raise HubError(400, "the first line, and no other, must be the header")
     header = fields(lines[0]["value"], {"summary": str, "description": str}, {"parentCommit": str})
+    asked_for_review = request.query.get("create_pr") == ["1"]
+    if asked_for_review:
+        revision = open_request(request, repository, header)
     hub.store.check_parent(repository, revision, header.get("parentCommit"))
     added: dict[str, Any] = {}
     deleted = []
@@ -162,8 +165,33 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
         raise HubError(400, "a commit needs a summary and a change")
     done = hub.store.commit(repository, revision, added, tuple(deleted), header.get("parentCommit"), header["summary"])
     repository.preuploaded.clear()
-    url = f"{hub.endpoint}/{repository.name}/commit/{done.oid}"
-    return answer({"success": True, "commitOid": done.oid, "commitUrl": url})
+    found = {"success": True, "commitOid": done.oid, "commitUrl": f"{hub.endpoint}/{repository.name}/commit/{done.oid}"}
+    if asked_for_review:
+        number = revision.rpartition("/")[2]
+        found["pullRequestUrl"] = f"{hub.endpoint}/{repository.name}/discussions/{number}"
+    return answer(found)
+
+
+def open_request(request: Request, repository: Repository, header: dict[str, Any]) -> str:
+    """A new pull request on the parent the header names, or on main; its ref."""
+    assert request.user is not None
+    base = repository.resolve(header.get("parentCommit", "main"))
+    number = max(repository.pulls, default=0) + 1
+    repository.pulls[number] = {"title": header["summary"], "status": "open", "author": request.user["name"]}
+    repository.branches[f"refs/pr/{number}"] = base.oid
+    return f"refs/pr/{number}"
+
+
+@serves("hub", "POST", rf"{API}/discussions/(?P<number>\d+)/status", "write")
+def change_status(hub: HubServer, request: Request, repository: Repository, number: str) -> Response:
+    values = fields(request.json(), {"status": str}, {"comment": str})
+    pull = repository.pulls.get(int(number))
+    if pull is None or values["status"] not in ("open", "closed") or pull["status"] == "merged":
+        raise HubError(400, f"discussion {number} cannot become {values['status']}")
+    pull["status"] = values["status"]
+    event = {"id": "1", "type": "status-change", "createdAt": "2026-01-01T00:00:00.000Z",
+             "author": {"name": pull["author"]}, "data": {"status": values["status"]}}  # fmt: skip
+    return answer({"newStatus": event})
 
 
 def added_file(hub: HubServer, repository: Repository, line: dict[str, Any]) -> tuple[str, Any]:

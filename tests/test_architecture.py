@@ -17,7 +17,10 @@ ALLOWED = {
     "dvc": (),
     "great_expectations": ("tasks/validate.py",),
     "huggingface_hub": (
-        *(f"tasks/{name}.py" for name in ("card", "hub", "hub_calls", "hub_inputs", "hub_models", "provenance")),
+        *(
+            f"tasks/{name}.py"
+            for name in ("card", "hub", "hub_calls", "hub_client", "hub_inputs", "hub_models", "provenance")
+        ),
         "tests/",
     ),
     "fsspec": ("tasks/checkpoint_remote.py", "tasks/checkpoint_travel.py", "tests/"),

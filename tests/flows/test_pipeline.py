@@ -141,6 +141,13 @@ def test_the_summary_names_stages_scores_gate_and_place():
     assert "published: published/podium-demo (unchanged)" in text
 
 
+def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
+    run = report.RunReport(".", gate={"accepted": True, "reasons": []})
+    run.published = {"url": "http://hub/user/demo/discussions/1", "pull_request": 1, "unchanged": False}
+    assert report.summary(run).startswith("Podium run: proposed\n")
+    assert "proposed: http://hub/user/demo/discussions/1" in report.summary(run)
+
+
 def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots" / "finetune.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,1.0,0.0\n")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,7 +17,4 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
     with running_hub(tmp_path / "hub") as server:
         monkeypatch.setenv("HF_TOKEN", server.add_user(TOKEN))
         monkeypatch.setenv("HF_ENDPOINT", server.endpoint)
-        # the client's own waits, which have no knob
-        quick = types.SimpleNamespace(sleep=lambda seconds: None, time=time.time)
-        monkeypatch.setattr("huggingface_hub.utils._http.time", quick)
         yield server

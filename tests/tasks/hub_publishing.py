@@ -11,6 +11,7 @@ from tests.hub_store import Commit, Repository
 TOKEN = "hf_PlantedTokenThatMustNotLeak0123456789"
 NAME = "user/demo"
 CALLS = {
+    "whoami": ("GET", r"^/api/whoami-v2$"),
     "head": ("GET", r"^/api/models/user/demo$"),
     "create": ("POST", r"^/api/repos/create$"),
     "card": ("POST", r"^/api/validate-yaml$"),
@@ -34,9 +35,10 @@ def small_release(text: str = "one") -> Release:
     return Release({name: release_file(content.encode()) for name, content in files.items()})
 
 
-def publish_small(text: str = "one", waits: list[float] | None = None) -> HubRelease:
+def publish_small(text: str = "one", waits: list[float] | None = None, *, review: bool = False) -> HubRelease:
     waits = [] if waits is None else waits
-    return release_on_hub(small_release(text), NAME, private=True, patience=Patience(sleep=waits.append))
+    patience = Patience(sleep=waits.append)
+    return release_on_hub(small_release(text), NAME, private=True, review=review, patience=patience)
 
 
 def repository(hub: HubServer) -> Repository:
