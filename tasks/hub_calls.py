@@ -26,9 +26,11 @@ PASSING = frozenset({408, 429, 500, 502, 503, 504})
 """Status codes that may be gone at the next try."""
 MOVED = frozenset({409, 412})
 """Somebody else changed the repository since its head was read."""
-FAILURES = (httpx2.HTTPError, ConnectionError, RuntimeError, ValueError)
+UNEXPECTED = (KeyError, TypeError, AttributeError)
+"""What the client raises when an answer is JSON and not laid out as it expects."""
+FAILURES = (httpx2.HTTPError, ConnectionError, RuntimeError, ValueError, *UNEXPECTED)
 """What the client raises: HTTP and transport errors, offline mode, a refused upload (RuntimeError around its cause),
-an answer that is no JSON, a name or a card that the Hub refuses (ValueError)."""
+an answer that is no JSON, a name or a card that the Hub refuses (ValueError), an unexpected answer."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def advice(error: BaseException, repository: str, endpoint: str) -> str:
     again = "publish again later: the same command goes on from there"
     if code is None:
         found = cause(error)
-        if isinstance(found, httpx2.TransportError | ConnectionError | json.JSONDecodeError):
+        if isinstance(found, (httpx2.TransportError, ConnectionError, json.JSONDecodeError, *UNEXPECTED)):
             return (
                 f"Is {endpoint} reachable from here and a Hub? HF_ENDPOINT names it, HF_HUB_OFFLINE must not be "
                 f"set; then {again}"

@@ -57,6 +57,8 @@ class Fault:
     method: str
     pattern: str
     times: int = 1
+    after: int = 0
+    """Matching requests that are let through first."""
     status: int | None = None
     """Answer with this status instead of handling the request."""
     headers: dict[str, str] = field(default_factory=dict)
@@ -131,6 +133,9 @@ class HubServer:
         with self.store.lock:
             for fault in self.faults:
                 if fault.times and fault.method == request.method and re.search(fault.pattern, request.path):
+                    if fault.after:
+                        fault.after -= 1
+                        continue
                     fault.times -= 1
                     return fault
         return None

@@ -126,7 +126,9 @@ def lfs_put(hub: HubServer, request: Request, oid: str) -> Response:
     granted = hub.granted.get(request.query["signature"][0])
     if granted != (oid, len(request.body)) or hashlib.sha256(request.body).hexdigest() != oid:
         raise HubError(400, f"upload of {len(request.body)} bytes is not what was granted: {granted}")
-    hub.unverified.add(hub.store.keep(request.body))
+    if not hub.store.has(oid, len(request.body)):  # another publisher may have sent and verified it
+        hub.unverified.add(oid)
+    hub.store.keep(request.body)
     return answer({}, headers={"ETag": f'"{oid}"'})
 
 
@@ -148,9 +150,8 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
         raise HubError(400, "the first line, and no other, must be the header")
     header = fields(lines[0]["value"], {"summary": str, "description": str}, {"parentCommit": str})
     asked_for_review = request.query.get("create_pr") == ["1"]
-    if asked_for_review:
-        revision = open_request(request, repository, header)
-    hub.store.check_parent(repository, revision, header.get("parentCommit"))
+    if not asked_for_review:
+        hub.store.check_parent(repository, revision, header.get("parentCommit"))
     added: dict[str, Any] = {}
     deleted = []
     for line in lines[1:]:
@@ -163,8 +164,11 @@ def commit(hub: HubServer, request: Request, repository: Repository, revision: s
         added[path] = blob
     if not header["summary"] or not (added or deleted):
         raise HubError(400, "a commit needs a summary and a change")
+    if asked_for_review:
+        revision = open_request(request, repository, header)
     done = hub.store.commit(repository, revision, added, tuple(deleted), header.get("parentCommit"), header["summary"])
-    repository.preuploaded.clear()
+    if not asked_for_review:  # several may propose at the same time
+        repository.preuploaded.clear()
     found = {"success": True, "commitOid": done.oid, "commitUrl": f"{hub.endpoint}/{repository.name}/commit/{done.oid}"}
     if asked_for_review:
         number = revision.rpartition("/")[2]

@@ -1,66 +1,126 @@
-"""The table of the fault matrix: every test enters how its row came out; printed at the end with counts.
+"""The table of the fault matrix: every case writes one line, `make faults` prints what they come to.
 
-    python -m tests.faults.table [FILE]        print the table of the last run
+    from tests.faults import table
+    with table.case("disk full", "models/phase1"):
+        ...                                # raise table.Lost, table.HalfPublished or table.Leak, or fail an assert
 
-Rows are appended as JSON lines to the file that PODIUM_FAULT_TABLE names (default reports/faults.jsonl), one write
-per line, so that several pytest workers may enter at once.
+`python -m tests.faults.table LINES.jsonl reports` prints the table and writes reports/faults.json and faults.md.
 """
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import sys
-from collections import Counter
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
-OUTCOMES = ("held", "lost", "half-published", "leaked")
-"""held: what the row promises was so. The others name what was broken."""
+LINES = "PODIUM_FAULT_TABLE"
+"""Environment variable: the JSON-lines file that the cases of one `make faults` write to; unset: nowhere."""
+HELD, LOST, HALF_PUBLISHED, LEAKED, NOT_RUN = OUTCOMES = ("held", "lost", "half-published", "leaked", "not run")
 
 
-def table_file() -> Path:
-    """Where rows are entered."""
-    return Path(os.environ.get("PODIUM_FAULT_TABLE", "reports/faults.jsonl"))
+class Lost(AssertionError):
+    """Work was lost, differs, or was left damaged."""
 
 
-def record(row: str, outcome: str) -> None:
-    """Enter one case of `row`.
+class HalfPublished(AssertionError):
+    """A target holds part of a release, or holds one twice."""
 
-    Args:
-        row: what went wrong, such as `hub: 503 at the commit`.
-        outcome: one of OUTCOMES.
+
+class Leak(AssertionError):
+    """A process, a lock or a temporary file outlived its run."""
+
+
+KINDS = ((HalfPublished, HALF_PUBLISHED), (Leak, LEAKED))
+
+
+def record(row: str, outcome: str, case: str = "", seconds: float = 0.0, note: str = "") -> None:
+    """Enter one case: its row, what came of it (one of OUTCOMES), which case it was, and what is worth saying."""
+    if outcome not in OUTCOMES:
+        raise ValueError(f"outcome {outcome!r} is not known; valid: {', '.join(OUTCOMES)}")
+    values = {"row": row, "outcome": outcome, "case": case, "seconds": round(seconds, 2), "note": note}
+    path = os.environ.get(LINES)
+    if path is None:
+        return
+    with open(path, "a", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)  # several workers of pytest write to it
+        stream.write(json.dumps(values) + "\n")
+
+
+@contextlib.contextmanager
+def case(row: str, name: str = "") -> Iterator[list[str]]:
+    """Enter what comes of the body: held, or the kind of its failure, which is passed on.
+
+    Yields:
+        a list; what the body appends to it is the case's note.
     """
-    assert outcome in OUTCOMES, outcome
-    table_file().parent.mkdir(parents=True, exist_ok=True)
-    with table_file().open("a", encoding="utf-8") as table:
-        table.write(json.dumps({"row": row, "outcome": outcome}) + "\n")
+    notes: list[str] = []
+    started_at, outcome = time.monotonic(), LOST
+    try:
+        yield notes
+        outcome = HELD
+    except AssertionError as error:
+        outcome = next((word for kind, word in KINDS if isinstance(error, kind)), LOST)
+        notes.append(str(error).splitlines()[0] if str(error) else "an assertion failed")
+        raise
+    finally:
+        record(row, outcome, name, time.monotonic() - started_at, "; ".join(notes))
 
 
-def counts(lines: list[str]) -> dict[str, Counter[str]]:
-    """Row -> how often each outcome came, rows in the order they were first entered."""
-    found: dict[str, Counter[str]] = {}
-    for line in lines:
-        entry = json.loads(line)
-        found.setdefault(entry["row"], Counter())[entry["outcome"]] += 1
-    return found
+def read(lines: Path) -> list[dict[str, object]]:
+    """The cases entered so far; none where no file is."""
+    if not lines.is_file():
+        return []
+    return [json.loads(line) for line in lines.read_text(encoding="utf-8").splitlines()]
 
 
-def text(found: dict[str, Counter[str]]) -> str:
-    """The table for people, its sums last."""
-    width = max([len(row) for row in found] + [len("row")])
-    lines = [f"{'row':<{width}}  {'cases':>6}" + "".join(f"  {name:>14}" for name in OUTCOMES)]
-    total: Counter[str] = Counter()
-    for row, outcomes in found.items():
-        total += outcomes
-        lines.append(_line(row, outcomes, width))
-    return "\n".join([*lines, _line("all", total, width)])
+def rows(cases: list[dict[str, object]]) -> list[dict[str, object]]:
+    """One entry per row in order of appearance: `row`, `cases`, a count per outcome, `seconds`."""
+    found: dict[object, dict[str, object]] = {}
+    for entry in cases:
+        row = found.setdefault(
+            entry["row"], {"row": entry["row"], "cases": 0, **dict.fromkeys(OUTCOMES, 0), "seconds": 0.0}
+        )
+        row["cases"] += 1
+        row[entry["outcome"]] += 1
+        row["seconds"] = round(row["seconds"] + entry["seconds"], 1)
+    return sorted(found.values(), key=lambda row: str(row["row"]))
 
 
-def _line(row: str, outcomes: Counter[str], width: int) -> str:
-    cells = "".join(f"  {outcomes[name]:>14}" for name in OUTCOMES)
-    return f"{row:<{width}}  {sum(outcomes.values()):>6}{cells}"
+def page(cases: list[dict[str, object]], wall_seconds: float) -> str:
+    """The table as Markdown, the cases that did not hold below it."""
+    columns = ("row", "cases", *OUTCOMES, "seconds")
+    entries = rows(cases)
+    total = {name: round(sum(row[name] for row in entries), 1) for name in columns[1:]}
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    lines += [
+        "| " + " | ".join(str(row[name]) for name in columns) + " |" for row in [*entries, {"row": "all", **total}]
+    ]
+    lines += [
+        "",
+        f"{len(cases)} cases in {wall_seconds / 60:.1f} minutes of wall time (`seconds` adds up parallel work).",
+    ]
+    failed = [entry for entry in cases if entry["outcome"] != HELD]
+    lines += [f"- {entry['outcome']}: {entry['row']}, {entry['case']}: {entry['note']}" for entry in failed]
+    return "\n".join(lines) + "\n"
+
+
+def main(lines: Path, reports: Path) -> int:
+    """Print the table and write it; 0 if every case held, else 1."""
+    cases = read(lines)
+    wall = time.time() - lines.with_suffix(".began").stat().st_mtime
+    text = page(cases, wall)
+    reports.mkdir(exist_ok=True)
+    (reports / "faults.md").write_text(text, encoding="utf-8")
+    values = {"wall_seconds": round(wall, 1), "rows": rows(cases), "cases": cases}
+    (reports / "faults.json").write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    sys.stdout.write(text)
+    return 0 if cases and all(entry["outcome"] == HELD for entry in cases) else 1
 
 
 if __name__ == "__main__":
-    file = Path(sys.argv[1]) if len(sys.argv) > 1 else table_file()
-    print(text(counts(file.read_text(encoding="utf-8").splitlines())))
+    raise SystemExit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -17,7 +17,6 @@ from tasks.release import NAMES
 from tests.hub_server import HubServer
 from tests.hub_store import Commit
 from tests.tasks.hub_publishing import (
-    BEFORE_THE_COMMIT,
     CALLS,
     NAME,
     TOKEN,
@@ -83,50 +82,6 @@ def test_what_an_earlier_release_left_goes_and_what_others_added_stays(hub: HubS
         "README.md", "evaluation/metrics.json", "model.safetensors", "notes.md",
     ]  # fmt: skip
     assert "ipu_config.json" in NAMES
-
-
-PASSING_FAULTS = {
-    "500": {"status": 500},
-    "503": {"status": 503, "body": b"<html>overloaded</html>"},
-    "429": {"status": 429, "headers": {"Retry-After": "2"}},
-    "dropped before": {"drop": "before"},
-    "dropped after": {"drop": "after"},
-}
-
-
-@pytest.mark.parametrize("kind", PASSING_FAULTS)
-@pytest.mark.parametrize("call", CALLS)
-def test_a_fault_that_passes_is_waited_for_and_nothing_happens_twice(hub: HubServer, call: str, kind: str) -> None:
-    hub.fault(*CALLS[call], **PASSING_FAULTS[kind])
-    waits: list[float] = []
-    done = publish_small(waits=waits)
-    assert [commit.oid for commit in commits(hub)] == [done.commit]
-    assert repository(hub).tags == {done.tag: done.commit}
-    assert done.unchanged is False
-    assert hub.faults[0].times == 0
-    if waits and kind == "429":
-        assert waits[0] >= 2
-
-
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 500])
-@pytest.mark.parametrize("call", CALLS)
-def test_a_fault_that_stays_is_told_releases_nothing_and_the_next_publish_goes_on(
-    hub: HubServer, call: str, status: int
-) -> None:
-    hub.fault(*CALLS[call], times=1000, status=status)
-    with pytest.raises(PublishError) as told:
-        publish_small()
-    invalid_card = call == "card" and status == 400
-    assert ("Invalid metadata in README.md" if invalid_card else f"status {status}") in str(told.value)
-    assert NAME in str(told.value)
-    assert "Now: " in str(told.value)
-    assert len(commits(hub)) == (0 if call in BEFORE_THE_COMMIT else 1)
-    if call != "tag-verify":
-        assert ("model", NAME) not in hub.store.repositories or repository(hub).tags == {}
-    hub.faults.clear()
-    done = publish_small()
-    assert [commit.oid for commit in commits(hub)] == [done.commit]
-    assert repository(hub).tags == {done.tag: done.commit}
 
 
 def test_a_commit_of_somebody_else_in_between_is_kept_and_ours_goes_on_top(hub: HubServer) -> None:
