@@ -9,7 +9,6 @@ The position in the data needs no entry: it follows from the step (data.UpdateRo
 
 from __future__ import annotations
 
-import json
 import random
 import re
 import shutil
@@ -22,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
-from ipu_model.files import PARTIAL, new_folder, sha256_of, write_json
+from ipu_model.files import PARTIAL, new_folder, read_json, sha256_of, write_json
 from ipu_model.progress import Emit
 from ipu_model.tensors import load_tensors, save_tensors
 
@@ -98,12 +97,23 @@ class Checkpoints:
             except CheckpointError as error:
                 self._emit("message", text=f"{error}; leaving it out and using the one before")
                 continue
-            self._check_fingerprint(path, state["fingerprint"])
-            _restore_host_rng(state["rng"])
-            rng = {name: _from_hex(x) for name, x in state["device_rng"].items()}
-            model, optimizer = load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
-            return Checkpoint(state["step"], model, optimizer, rng, state["history"])
+            try:
+                return self._restored(path, state)
+            except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
+                if isinstance(error, CheckpointError):
+                    raise
+                raise CheckpointError(
+                    f"{path / STATE} is whole and laid out otherwise than this version writes it "
+                    f"({type(error).__name__}: {error}): remove {path} to go on from the one before"
+                ) from None
         return None
+
+    def _restored(self, path: Path, state: Dict[str, Any]) -> Checkpoint:
+        self._check_fingerprint(path, state["fingerprint"])
+        _restore_host_rng(state["rng"])
+        rng = {name: _from_hex(x) for name, x in state["device_rng"].items()}
+        model, optimizer = load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
+        return Checkpoint(state["step"], model, optimizer, rng, state["history"])
 
     def remove_all(self) -> None:
         """Once the result is on disk."""
@@ -144,13 +154,13 @@ def fingerprint_differences(old: Fingerprint, new: Fingerprint) -> List[str]:
 
 def _verified_state(path: Path) -> Dict[str, Any]:
     try:
-        hashes = json.loads((path / HASHES).read_text(encoding="utf-8"))
+        hashes = read_json(path / HASHES)
         for name in (MODEL, OPTIMIZER, STATE):
             found = sha256_of(path / name)
             if found != hashes[name]:
                 raise CheckpointError(f"{path / name} is damaged: SHA-256 {found}, written was {hashes[name]}")
-        return json.loads((path / STATE).read_text(encoding="utf-8"))
-    except (OSError, ValueError, KeyError) as error:
+        return read_json(path / STATE)
+    except (OSError, ValueError, KeyError, TypeError) as error:
         if isinstance(error, CheckpointError):
             raise
         raise CheckpointError(f"{path} is incomplete ({type(error).__name__}: {error})") from None

@@ -14,6 +14,9 @@ from typing import Any, Iterator
 PARTIAL = ".partial"
 """Ending of what is being written; never read, removed by the next run."""
 
+MAX_JSON_BYTES = 64 << 20
+"""Manifests, configurations and states of checkpoints are far smaller; parsed JSON takes many times its size."""
+
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, hexadecimal; memory flat in its size."""
@@ -83,6 +86,22 @@ def new_folder(path: Path) -> Iterator[Path]:
         fsync(path.parent)
     finally:
         shutil.rmtree(str(partial), ignore_errors=True)
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
+    """
+    size = Path(path).stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise ValueError(f"it has {size} bytes; up to {MAX_JSON_BYTES} are read")
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_text(path: Path, text: str) -> None:

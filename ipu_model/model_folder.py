@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, List, Optional
@@ -15,7 +14,7 @@ from typing import Any, Dict, List, Optional
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.files import sha256_of, write_json
+from ipu_model.files import read_json, sha256_of, write_json
 from ipu_model.job import ModelConfig
 from ipu_model.tensors import load_tensors, save_tensors
 
@@ -145,7 +144,7 @@ def _read_config(path: Path) -> ModelConfig:
 
 def _read_json(path: Path) -> Dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: {path.parent} is no model folder") from None
     except ValueError as error:

@@ -34,12 +34,15 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
+from ipu_model.files import read_json
 from ipu_model.job import read_strictly
 
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 IGNORED = -100
 """Label of a slot that takes no part in the loss."""
+DERIVED = ("packing_factor", "packing_efficiency")
+"""Keys of a manifest for people, computed from others."""
 ABSENT = -1
 """cls_positions and feature_ids of a sequence that is not there."""
 KINDS = ("pretrain", "question_answering")
@@ -143,14 +146,14 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = Path(folder) / MANIFEST
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except FileNotFoundError:
         raise RowsError(f"{path} is missing: {folder} is no row folder, or was not written to the end") from None
     except ValueError as error:
         raise RowsError(f"{path} is not JSON ({error}); make the rows again") from None
-    for derived in ("packing_factor", "packing_efficiency"):
-        values.pop(derived, None)
     try:
+        if isinstance(values, dict):
+            values = {name: value for name, value in values.items() if name not in DERIVED}
         manifest = read_strictly(Manifest, values, str(path))
     except ConfigError as error:
         raise RowsError(f"{error}; make the rows again with this version") from None
@@ -159,6 +162,9 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} has schema version {manifest.schema_version}, this version reads {SCHEMA_VERSION}; "
             "make the rows again"
         )
+    unsafe = [name for name in manifest.files if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name]
+    if unsafe:
+        raise RowsError(f"{path}: {unsafe[0]!r} is no name of a row file; required are names of files of its folder")
     missing = [name for name in manifest.files if not (Path(folder) / name).is_file()]
     if missing:
         raise RowsError(f"{folder} lacks {', '.join(missing)}, which its manifest names; make the rows again")

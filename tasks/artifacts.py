@@ -52,6 +52,9 @@ RUN_PAGE = Path("reports/run.html")
 RUNS = Path("runs")
 """Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
 
+MAX_JSON_BYTES = 256 << 20
+"""Reports, predictions and configurations are far smaller; parsed JSON takes many times its size."""
+
 
 def rows_folder(name: str) -> Path:
     """Rows of `phase1`, `phase2`, `squad-train` or `squad-dev`."""
@@ -118,6 +121,27 @@ def write_text(path: Path, text: str) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path, *, encoding: str = "utf-8") -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
+    """
+    size = Path(path).stat().st_size
+    if size > MAX_JSON_BYTES:
+        raise ValueError(f"it has {size} bytes; up to {MAX_JSON_BYTES} are read")
+    return parse_json(Path(path).read_text(encoding=encoding))
+
+
+def parse_json(text: str, **options: Any) -> Any:
+    """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def write_json(path: Path, values: Any) -> None:

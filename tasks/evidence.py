@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,7 +141,7 @@ def _is_number(value: Any) -> bool:
 
 def _read_object(path: Path) -> dict[str, Any] | None:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = artifacts.read_json(path)
     except (FileNotFoundError, ValueError):
         return None
     return values if isinstance(values, dict) else None

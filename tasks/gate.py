@@ -7,7 +7,6 @@ python -m tasks.gate --check    only read metrics/gate.json; exit code 3 when re
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -170,7 +169,7 @@ def require_accepted(path: Path = artifacts.GATE) -> None:
         InputError: it is missing or damaged.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = artifacts.read_json(path)
         accepted, reasons = values["accepted"], [str(reason) for reason in values["reasons"]]
     except FileNotFoundError:
         raise InputError(f"{path} is not there; run the stage gate") from None

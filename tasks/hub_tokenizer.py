@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from tasks import artifacts
 from tasks.errors import InputError
 from tasks.hub_inputs import download_files
 from tasks.tokenizer_files import Vocabulary, check_vocabulary, read_vocabulary
@@ -67,7 +67,7 @@ def _no_fast_tokenizer(source: str, present: list[str]) -> InputError:
 
 def _read_json(path: Path, source: str) -> dict[str, Any]:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = artifacts.read_json(path)
     except ValueError as error:
         raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
     if not isinstance(values, dict):

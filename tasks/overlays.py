@@ -8,11 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks import artifacts
 from tasks.errors import ParamsError
-from tasks.strict_yaml import nearest, read_yaml
+from tasks.strict_yaml import nearest, parse_yaml, read_yaml
 
 
 def resolve(
@@ -25,10 +23,10 @@ def resolve(
     """
     values: dict[str, Any] = json.loads(json.dumps(base))
     if preset is not None:
-        path = presets / f"{preset}.yaml"
-        if not path.is_file():
-            known = sorted(p.stem for p in presets.glob("*.yaml"))
+        known = sorted(p.stem for p in presets.glob("*.yaml"))
+        if preset not in known:  # a name, never a path
             raise ParamsError(f"preset {preset!r} is not known{nearest(preset, known)}")
+        path = presets / f"{preset}.yaml"
         overlay = read_yaml(path)
         overlay.pop("description", None)
         _lay_over(values, overlay, str(path), ())
@@ -37,9 +35,9 @@ def resolve(
         if not equals or not key:
             raise ParamsError(f"--set {override!r} must read section.key=value")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise ParamsError(f"--set {override!r}: the value is not YAML; put quotes around it") from None
+            value = parse_yaml(text)
+        except ParamsError as error:
+            raise ParamsError(f"--set {override[:200]!r}: {error}; put quotes around text") from None
         if isinstance(value, str):
             value = _as_number(value)
         overlay = value

@@ -174,7 +174,7 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
         PublishError: not there, not JSON, or not an object; names `made_by`, the command that writes it.
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        values = artifacts.parse_json(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise PublishError(f"{path} is not there: run `{made_by}` first; nothing was published") from None
     except ValueError as error:  # also not UTF-8

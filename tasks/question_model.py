@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def find_model(name: str, tokenizer: Path | None = None) -> QuestionModel:
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = artifacts.read_json(path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing: {folder} is no model folder") from None
     except ValueError as error:
@@ -106,7 +105,7 @@ def _model_max_length(tokenizer: Path) -> int:
     """model_max_length of tokenizer_config.json; without one, no limit."""
     path = tokenizer / "tokenizer_config.json"
     try:
-        value = json.loads(path.read_text(encoding="utf-8")).get("model_max_length")
+        value = artifacts.read_json(path).get("model_max_length")
     except FileNotFoundError:
         return sys.maxsize
     except (ValueError, AttributeError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import difflib
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.artifacts import parse_json
 from tasks.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -244,7 +244,7 @@ def _read_jsonl(path: Path, text_column: str) -> Iterator[Line]:
         if not line.strip():
             continue
         try:
-            values = json.loads(line)
+            values = parse_json(line)
         except ValueError as error:
             raise InputError(f"{path}, line {number} is not JSON ({error}): one object a line is required") from None
         if not isinstance(values, dict):

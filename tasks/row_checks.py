@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -245,13 +244,17 @@ def read_tokenizer(path: Path) -> tuple[int, int]:
         InputError: not there, not JSON, or without [CLS].
     """
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = artifacts.read_json(path)
     except FileNotFoundError:
         raise InputError(f"{path} is not there: run the tokenizer stage first") from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}); run the tokenizer stage again") from None
-    vocabulary = dict(values.get("model", {}).get("vocab", {}))
-    vocabulary.update({token["content"]: token["id"] for token in values.get("added_tokens", [])})
+    try:
+        vocabulary = dict(values.get("model", {}).get("vocab", {}))
+        vocabulary.update({token["content"]: token["id"] for token in values.get("added_tokens", [])})
+        size = max(vocabulary.values(), default=0) + 1
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise InputError(f"{path} is not laid out as a tokenizer; run the tokenizer stage again") from None
     if "[CLS]" not in vocabulary:
         raise InputError(f"{path} has no token [CLS]; BERT needs one: look at tokenizer.path")
-    return vocabulary["[CLS]"], max(vocabulary.values()) + 1
+    return vocabulary["[CLS]"], size

@@ -5,12 +5,12 @@ Scoring wants less than training does: ids and reference answers. Standard libra
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks import artifacts
 from tasks.errors import InputError
 
 
@@ -104,15 +104,13 @@ def read_predictions(path: Path) -> dict[str, str]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+        return artifacts.read_json(path, encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except IsADirectoryError:
         raise InputError(f"{path} is a folder; name the JSON file in it") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text ({error}); convert it first") from None
-    except RecursionError:
-        raise InputError(f"{path} is nested too deeply to be read") from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON: {error}") from None
 

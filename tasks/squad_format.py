@@ -101,8 +101,8 @@ def _parse(path: Path, key: str) -> Any:
             f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
             f"set {key} to a SQuAD v1.1 JSON file"
         ) from None
-    except RecursionError:
-        raise InputError(f"{path} is nested too deeply to be SQuAD v1.1 JSON ({key})") from None
+    except (RecursionError, ValueError) as error:  # nested too deeply; a number of thousands of digits
+        raise InputError(f"{path} is not SQuAD v1.1 JSON ({error}); set {key} to such a file") from None
 
 
 def _questions(values: Any, problems: Problems) -> Iterator[Question]:

@@ -77,7 +77,7 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
     values: Any = {}
     if path.exists():
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = artifacts.read_json(path)
         except ValueError as error:
             raise InputError(f"{path} is not JSON: {error}") from None
         if not isinstance(values, dict):

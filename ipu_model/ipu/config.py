@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ipu_model.errors import ConfigError
-from ipu_model.files import write_text
+from ipu_model.files import read_json, write_text
 from ipu_model.ipu.config_checks import conflicts, pipeline, raise_problems, value_problem
 from ipu_model.ipu.migration import ignore, migrate, unknown_key
 
@@ -207,7 +207,7 @@ def load_ipu_config(path: Path, say: Callable[[str], None] = ignore, pod_type: O
     """
     path = Path(path)
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = read_json(path)
     except FileNotFoundError:
         raise ConfigError(f"{path} does not exist: name an existing ipu_config.json") from None
     except ValueError as error:

@@ -42,6 +42,16 @@ def _whole_numbers(floor: int, meaning: str) -> Rule:
 
 
 _COUNT = _at_least(1)
+MOST_IPUS = 1024
+"""Of one replica: more than the largest system has; what is derived per IPU stays small whatever a file says."""
+_IPUS: Rule = (
+    f"a whole number of at least 1, at most {MOST_IPUS}",
+    lambda value: _is_int(value) and 1 <= value <= MOST_IPUS,
+)
+_MAPPING: Rule = (
+    "a list of whole numbers of at least 0, the IPU of each pipeline stage",
+    lambda value: _is_list(value, lambda each: _is_int(each) and 0 <= each < MOST_IPUS),
+)
 _SWITCH: Rule = ("true or false", lambda value: isinstance(value, bool))
 _TEXT: Rule = ("a text", lambda value: isinstance(value, str))
 _PROPORTION: Rule = (
@@ -64,7 +74,7 @@ _RULES: Dict[str, Rule] = {
     "replication_factor": _COUNT,
     "gradient_accumulation_steps": _COUNT,
     "layers_per_ipu": _LAYERS,
-    "ipus_per_replica": _COUNT,
+    "ipus_per_replica": _IPUS,
     "optimizer_state_offchip": _SWITCH,
     "replicated_tensor_sharding": _SWITCH,
     "matmul_proportion": _PROPORTION,
@@ -80,7 +90,7 @@ _RULES: Dict[str, Rule] = {
     "auto_loss_scaling": _SWITCH,
     "executable_cache_dir": _TEXT,
     "explicit_ir_inference": _SWITCH,
-    "device_mapping": _whole_numbers(0, "the IPU of each pipeline stage"),
+    "device_mapping": _MAPPING,
     "pipeline_stages": _STAGES,
 }
 _NULLABLE = {

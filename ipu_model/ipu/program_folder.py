@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import fcntl
-import json
 import os
 from pathlib import Path
 from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
-from ipu_model.files import sha256_of, write_json
+from ipu_model.files import read_json, sha256_of, write_json
 
 RECORD = "podium.json"
 MAPPINGS = ("parts", "executables", "sha256")
@@ -96,7 +95,7 @@ def remove_stale_locks(folder: Path, say: Say) -> List[str]:
 def read_record(folder: Path) -> Dict[str, Any]:
     """podium.json of a folder; {} when it is missing or damaged."""
     try:
-        values = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+        values = read_json(folder / RECORD)
     except (OSError, ValueError):
         return {}
     mappings = [values] + [values.get(key, {}) for key in MAPPINGS] if isinstance(values, dict) else [values]
