@@ -9,16 +9,22 @@ PYTHON38 ?= $(shell for p in python3.8 $$HOME/.pyenv/versions/3.8.*/bin/python3.
 
 HOST := .venv/.made-from-host.txt
 DEVICE := .venv-poplar/.made-from-poplar.txt
+AUDIT := .venv-audit/.made-from-audit.txt
 BIN := $(CURDIR)/.venv/bin
 PIP := install --quiet --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo bench test test-device-env test-poptorch check clean
+.PHONY: help setup demo bench test test-device-env test-poptorch check audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
+
+$(AUDIT): constraints/audit.txt
+	@"$(PYTHON)" -m venv .venv-audit
+	@.venv-audit/bin/python -m pip $(PIP) -r constraints/audit.txt 2>&1 | { grep -v '^WARNING: ' || true; }
+	@cp constraints/audit.txt $(AUDIT)
 
 setup: $(HOST)  ## make .venv from constraints/host.txt (once)
 
@@ -63,6 +69,10 @@ check: $(HOST)  ## ruff, mypy (3.11, and ipu_model as 3.8 reads it), the archite
 	@ruff format --check --quiet . || { echo "run: ruff format ."; exit 1; }
 	@mypy
 	@python -m pytest -q tests/test_architecture.py
+
+audit: $(AUDIT)  ## look the pinned packages up in the public advisory database (needs a connection)
+	@echo "audit: constraints/host.txt and constraints/poplar.txt"
+	@.ci/audit .venv-audit/bin/pip-audit constraints/host.txt constraints/poplar.txt
 
 clean:  ## remove what the runs made (keeps .venv, inputs and the DVC cache)
 	rm -rf data models predictions evaluation executables metrics plots reports published runs dvc.lock

@@ -10,6 +10,7 @@ import configparser
 import hashlib
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,8 @@ PATHS = (
     ("checkpoint", "remote"),
 )
 """Parameters that are paths: stated from the project's folder, read from the checkout's."""
+SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
+"""Names of DVC's settings that are secrets."""
 
 
 def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
@@ -99,7 +102,7 @@ def _share_cache(root: Path, folder: Path) -> None:
     source, target = root / ".dvc", folder / ".dvc"
     target.mkdir(exist_ok=True)
     config = configparser.ConfigParser(interpolation=None)
-    config.read([source / "config", source / "config.local"], encoding="utf-8")
+    config.read([source / "config", *_local_config(source, target)], encoding="utf-8")
     for section in config.sections():
         url = config.get(section, "url", fallback="")
         if url and "://" not in url and not os.path.isabs(url):  # relative to the folder of the config file
@@ -110,3 +113,26 @@ def _share_cache(root: Path, folder: Path) -> None:
     config.read_dict({"cache": {"dir": os.path.relpath(cache, target)}})
     with (target / "config").open("w", encoding="utf-8") as stream:
         config.write(stream)
+
+
+def _local_config(source: Path, target: Path) -> list[Path]:
+    """The config.local whose settings may be written into the checkout's; one that holds a secret is only linked to.
+
+    Raises:
+        ParamsError: it holds a secret beside a path that would mean another place from the checkout.
+    """
+    path, link = source / "config.local", target / "config.local"
+    link.unlink(missing_ok=True)
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(path, encoding="utf-8")
+    options = [(section, *option) for section in config.sections() for option in config.items(section)]
+    if not any(SECRET.search(name) or "@" in value.partition("://")[2] for _, name, value in options):
+        return [path]
+    for section, name, value in options:
+        if name in ("url", "dir") and "://" not in value and not os.path.isabs(value):
+            raise ParamsError(
+                f"{path} holds a secret, which is not copied, and in [{section}] the relative {name} = {value}: state "
+                f"that absolutely, or in {source / 'config'}"
+            )
+    _link(path, link)
+    return []

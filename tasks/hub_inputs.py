@@ -13,6 +13,9 @@ from typing import Any
 
 from tasks.errors import InputError
 
+ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
+READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
+
 
 def open_dataset(
     section: str, name: str | None, config: str | None, split: str, revision: str | None
@@ -27,8 +30,8 @@ def open_dataset(
         revision: branch, tag or commit.
 
     Raises:
-        InputError: no name given, no such data set, configuration or split, no network, or a data set that
-            would need its own Python code to be run.
+        InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
+            one that would need its own Python code to be run.
     """
     if not name:
         raise InputError(
@@ -38,10 +41,18 @@ def open_dataset(
     _no_telemetry()
     import datasets
     import httpx2
+    from huggingface_hub import HfApi
 
     try:
-        rows = datasets.load_dataset(name, config, split=split, revision=revision, streaming=True)
-        yield from rows
+        if not Path(name).exists():
+            info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
+            files = [file.rfilename for file in info.siblings or []]
+            if not any(file.lower().endswith(READABLE) for file in files):
+                _refuse_archives(files, f"{section}.dataset={name}")  # the library would look into them
+        builder = datasets.load_dataset_builder(name, config, revision=revision)
+        chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
+        _refuse_archives(chosen, f"{section}.dataset={name}")
+        yield from builder.as_streaming_dataset(split)
     except (ValueError, RuntimeError, OSError, httpx2.HTTPError) as error:
         # the library's own errors (not found, gated, bad configuration or split, no connection) are of these kinds
         raise InputError(
@@ -49,6 +60,16 @@ def open_dataset(
             f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
             "connection; data sets that need their own Python code are not run"
         ) from None
+
+
+def _refuse_archives(files: Sequence[str], source: str) -> None:
+    """The library would unpack them, to any size and with any names inside."""
+    packed = sorted({file.rsplit("/", 1)[-1] for file in files if file.lower().split("?")[0].endswith(ARCHIVES)})
+    if packed:
+        raise InputError(
+            f"{source} holds archives ({', '.join(packed[:3])}), which are not unpacked: name a data set of Parquet, "
+            "JSON, CSV or text files, or unpack it and set the source to files"
+        )
 
 
 def _no_telemetry() -> None:

@@ -34,7 +34,10 @@ ALLOWED = {
     "bench": ("bench/", "tests/bench/"),
     "pickle": (),
 }
-DOCUMENTS = ("README.md", "bench/README.md", "docs/cuda.md", "docs/ipu.md", "docs/survive.md", "presets/README.md")
+DOCUMENTS = (
+    "README.md", "bench/README.md", "docs/cuda.md", "docs/ipu.md", "docs/security.md", "docs/survive.md",
+    "presets/README.md",
+)  # fmt: skip
 MADE_BY_RUNS = (
     "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "reports", "runs",
 )  # fmt: skip
@@ -221,3 +224,20 @@ def headings(path):
     """Anchors of a Markdown file, as GitHub makes them."""
     lines = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
+
+
+@pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))
+def test_nothing_from_outside_can_become_code(path):
+    """No switch that runs code of a repository, no loader that builds objects, no archive unpacked."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.keyword):
+            assert node.arg not in ("trust_remote_code", "allow_pickle"), f"{path.name}: {node.arg}"
+        if isinstance(node, ast.Call):
+            called = ast.unparse(node.func)
+            assert called not in ("eval", "exec", "torch.load", "yaml.unsafe_load", "yaml.full_load"), called
+            if called == "yaml.load":
+                assert [word.value.id for word in node.keywords if word.arg == "Loader"] == ["_PlainValues"], path.name
+    unpacking = {"zipfile", "tarfile", "shelve", "marshal", "dill", "joblib", "cloudpickle"} & {
+        name.split(".")[0] for name in imported_modules(path)
+    }
+    assert not unpacking, f"{path.name} imports {unpacking}"

@@ -185,3 +185,15 @@ def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
     }  # fmt: skip
     assert "program of finetune: built: no executable yet\n" in report.summary(run)
     assert "Program of pretrain@phase1: restored from executables/phase1." in run_page.page(run, tmp_path)
+
+
+def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_project):
+    local = toy_project / ".dvc" / "config.local"
+    local.write_text("['remote \"far\"']\n    url = ssh://me@host/store\n    password = hush\n")
+    values = checkout.resolved_params(toy_project, None, ["finetune.learning_rate=3e-5"])
+    folder = checkout.prepare(toy_project, values, None, ["finetune.learning_rate=3e-5"])
+    assert "hush" not in (folder / ".dvc" / "config").read_text()
+    assert (folder / ".dvc" / "config.local").resolve() == local
+    local.write_text("['remote \"far\"']\n    url = ../store\n    password = hush\n")
+    with pytest.raises(ParamsError, match=r"holds a secret.*relative url = \.\./store"):
+        checkout.prepare(toy_project, values, None, ["finetune.learning_rate=3e-5"])

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import socket
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -225,3 +227,42 @@ def test_a_hub_that_cannot_give_it_is_one_clear_error_and_nothing_half_written(
     assert "Traceback" not in result["err"]
     left = [path for path in (failures["root"] / case / stage).rglob("*") if path.name != "params.yaml"]
     assert [path for path in left if path.is_file() or ".partial" in path.name] == []
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The stage corpus on data sets that are an archive, a program, or both a program and data."""
+    root = tmp_path_factory.mktemp("hostile")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("train.jsonl", json.dumps(DOCUMENTS[0]) + "\n")
+        archive.writestr("../../escaped.txt", "out of the folder")
+    program = f"open({str(root / 'it-ran')!r}, 'w').close()\n".encode()
+    data_sets = {
+        "packed": {"train.zip": packed.getvalue()},
+        "scripted": {"scripted.py": program},
+        "both": {"both.py": program, "train.jsonl": (json.dumps(DOCUMENTS[0]) + "\n").encode()},
+    }
+    with running_hub(root / "hub") as hub:
+        for name, files in data_sets.items():
+            hub.store.add_files(hub.store.create("dataset", f"user/{name}"), files)
+        steps = [
+            {
+                "name": name, "stage": "corpus",
+                "folder": str(folder_with(root / name, corpus={"source": "hub", "dataset": f"user/{name}"})),
+            }
+            for name in data_sets
+        ]  # fmt: skip
+        return {"root": root, **run_stages(steps, root, hub.endpoint)}
+
+
+@pytest.mark.parametrize(("name", "said"), [("packed", "archives (train.zip)"), ("scripted", "corpus.dataset")])
+def test_an_archive_and_a_program_of_the_hub_are_refused(hostile: dict[str, Any], name: str, said: str) -> None:
+    assert hostile[name]["code"] == 1
+    assert said in hostile[name]["err"]
+    assert "Traceback" not in hostile[name]["err"]
+    assert not list(hostile["root"].rglob("escaped.txt"))
+
+
+def test_no_program_of_a_data_set_was_run(hostile: dict[str, Any]) -> None:
+    assert not (hostile["root"] / "it-ran").exists()

@@ -1,0 +1,145 @@
+"""Secrets that were planted are found nowhere: not in what a run wrote or printed, nor in what it sent."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.faults import table
+from tests.hub_server import HubServer
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
+from tests.tasks.hub_publishing import NAME, TOKEN
+from tests.tasks.trained_checkout import make_checkout
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRETS = {
+    "HF_TOKEN": TOKEN,
+    "PREFECT_API_AUTH_STRING": "admin:PlantedServerPassword77",
+    "AWS_SECRET_ACCESS_KEY": "PlantedAwsKey4411aBcD",
+    "remote": "PlantedRemotePassword2906",
+}
+DVC_YAML = """
+stages:
+  gate:
+    cmd: python stage.py
+    deps: [stage.py]
+    params: [gate]
+    outs: [judged.txt]
+"""
+STAGE = """
+import os, pathlib, sys
+pathlib.Path("judged.txt").write_text("yes")
+sys.exit(os.environ.get("TOY_FAILS"))
+"""
+FLOW = """
+from flows import checkout, pipeline, stages
+from tasks.errors import run_main
+stages.PLAN = ("gate",)
+checkout.CODE = ("dvc.yaml", "stage.py")
+run_main(pipeline.main)
+"""
+REFUSED = {"method": "GET", "pattern": "whoami", "status": 401, "times": 99}
+REPEATED = {"method": "POST", "pattern": "/commit/", "status": 403, "times": 99}
+WAYS: dict[str, tuple[dict, list[str], int, str]] = {
+    "published": ({}, [], 0, "Podium run: published"),
+    "token refused": (REFUSED, [], 1, "checking the token failed"),
+    "the Hub repeats the token": (REPEATED, [], 1, "*** is not enough"),
+    "a checkout of its own, nothing to publish there": ({}, ["--set", "gate.min_f1=1"], 0, "Podium run: finished"),
+    "wrong parameters": ({}, ["--set", "publish.reviewed=true"], 2, "publish.reviewed is not known"),
+}
+"""What goes wrong, overrides, exit code, and what is said."""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """Everything up to the gate is there; secrets are where users put them."""
+    project = make_checkout(tmp_path / "project")
+    (project / "dvc.lock").unlink()
+    values = yaml.safe_load((project / "params.yaml").read_text())
+    values["publish"].update(target="hub", repository=NAME)
+    (project / "params.yaml").write_text(yaml.safe_dump(values))
+    (project / "dvc.yaml").write_text(DVC_YAML)
+    (project / "stage.py").write_text(STAGE)
+    for name in ("inputs", "presets"):
+        (project / name).symlink_to(ROOT / name)
+    (project / ".dvc").mkdir()
+    (project / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    remote = f"['remote \"far\"']\n    url = ssh://me@127.0.0.1/store\n    password = {SECRETS['remote']}\n"
+    (project / ".dvc" / "config.local").write_text(remote)
+    return project
+
+
+def environment(home: Path) -> dict[str, str]:
+    planted = {name: value for name, value in SECRETS.items() if name != "remote"}
+    own = {name: str(home / name.lower()) for name in ("PREFECT_HOME", "HOME", "HF_HOME", "DVC_SITE_CACHE_DIR",
+                                                       "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")}  # fmt: skip
+    server = {
+        "PREFECT_SERVER_API_AUTH_STRING": SECRETS["PREFECT_API_AUTH_STRING"],
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    }
+    return {**os.environ, **planted, **own, **server, "PYTHONPATH": str(ROOT)}
+
+
+def run(words: list[str], project: Path, code: int) -> None:
+    """Run in the project; what it printed is kept beside it, to be searched like everything else."""
+    done = subprocess.run(
+        words, cwd=project, env=environment(project.parent), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    with (project.parent / "printed.txt").open("a", encoding="utf-8") as printed:
+        printed.write(done.stdout)
+    assert done.returncode == code, done.stdout
+
+
+def leaks(folder: Path) -> Iterator[str]:
+    """`what, where` for every secret in a file below `folder`, but for the one a user wrote it into."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not path.is_file() or path == folder / "project" / ".dvc" / "config.local":
+            continue
+        content = path.read_bytes()
+        for name, secret in SECRETS.items():
+            for form in (secret.encode(), base64.b64encode(secret.encode()), secret.partition(":")[2].encode()):
+                if form and form in content:
+                    yield f"{name}, {path.relative_to(folder)}"
+
+
+def require_no_leak(folder: Path) -> None:
+    if found := sorted(set(leaks(folder))):
+        raise table.Leak("; ".join(found))
+
+
+def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, project: Path) -> None:
+    words = [sys.executable, "-m", "tasks.publish"]
+    with table.case("secrets: publish alone"):
+        hub.fault("POST", "/commit/", status=403, body=f'{{"error": "{TOKEN} may not"}}'.encode())
+        run(words, project, 1)
+        run(words, project, 0)
+        require_no_leak(project.parent)
+    assert "*** may not" in (project.parent / "printed.txt").read_text()
+    assert len(hub.store.find("model", NAME).tags) == 1, "it did publish"
+
+
+def test_a_secret_that_was_written_is_found(tmp_path: Path) -> None:
+    (tmp_path / "log.txt").write_text(f"token {TOKEN}")
+    with pytest.raises(table.Leak, match=r"HF_TOKEN, log\.txt"):
+        require_no_leak(tmp_path)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("way", WAYS)
+def test_a_run_of_the_flow_leaks_nothing(hub: HubServer, project: Path, way: str) -> None:
+    fault, overrides, code, said = WAYS[way]
+    if fault:
+        hub.fault(**fault, body=f'{{"error": "{TOKEN} is not enough"}}'.encode())
+    with table.case("secrets: a run of the flow", way):
+        run([sys.executable, "-c", FLOW, *overrides], project, code)
+        require_no_leak(project.parent)
+    assert said in (project.parent / "printed.txt").read_text()
+    if code != 2:
+        assert any(project.parent.rglob("*.db")), "the database of the server was searched, too"
