@@ -136,15 +136,18 @@ def publish(root: Path, run: RunReport) -> dict[str, Any]:
 
 @task(name="publish", cache_policy=NO_CACHE, retries=0)
 def _publish_task(root: Path) -> dict[str, Any] | State[dict[str, Any]]:
-    process = subprocess.run(
-        [sys.executable, "-m", "tasks.publish"], cwd=root, env=dvc.environment(), text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent, check=False,
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tasks.publish"], cwd=root, env=dvc.environment(), text=True, bufsize=1,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
     )  # fmt: skip
-    for line in process.stdout.splitlines():
-        get_run_logger().info(line)
-    if process.returncode:
-        said = process.stdout.strip() or describe_exit(process.returncode)
-        rejected = " (the gate's verdict changed meanwhile)" if process.returncode == REJECTED else ""
+    assert process.stdout is not None
+    lines = []
+    for line in process.stdout:  # at once: it also says what it waits for
+        lines.append(line)
+        get_run_logger().info(line.rstrip())
+    if code := process.wait():
+        said = "".join(lines).strip() or describe_exit(code)
+        rejected = " (the gate's verdict changed meanwhile)" if code == REJECTED else ""
         return Failed(message=f"publish failed{rejected}: {said}")
     receipt: dict[str, Any] = json.loads((root / artifacts.PUBLISH_RECEIPT).read_text(encoding="utf-8"))
     return receipt

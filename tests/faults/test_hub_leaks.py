@@ -118,9 +118,11 @@ def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, pr
     words = [sys.executable, "-m", "tasks.publish"]
     with table.case("secrets: publish alone"):
         hub.fault("POST", "/commit/", status=403, body=f'{{"error": "{TOKEN} may not"}}'.encode())
+        hub.fault("GET", "whoami", status=503)
         run(words, project, 1)
         run(words, project, 0)
         require_no_leak(project.parent)
+    assert "GET /api/whoami-v2: status 503" in (project.parent / "printed.txt").read_text(), "waiting is said"
     assert "*** may not" in (project.parent / "printed.txt").read_text()
     assert len(hub.store.find("model", NAME).tags) == 1, "it did publish"
 

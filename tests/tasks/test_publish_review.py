@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
-from tasks.errors import PublishError
+from tasks.errors import ParamsError, PublishError
+from tasks.publish import parameter_values, publish
 from tests.hub_server import HubServer
 from tests.tasks.hub_publishing import CALLS, NAME, commits, publish_small, repository, small_release
+from tests.tasks.trained_checkout import make_checkout, params_with
 
 
 def open_requests(hub: HubServer) -> list[int]:
@@ -40,6 +45,23 @@ def test_a_release_for_review_is_a_pull_request_and_neither_main_nor_a_tag_moves
     assert (done.tag, done.pull_request, done.unchanged) == (None, 1, False)
     assert done.url == f"{hub.endpoint}/{NAME}/discussions/1"
     assert done.commit == repository(hub).branches["refs/pr/1"]
+
+
+def test_the_receipt_of_a_proposal_names_the_request_and_no_tag(hub: HubServer, tmp_path: Path) -> None:
+    params = params_with(target="hub", repository=NAME, review=True)
+    receipt = publish(params.publish, parameter_values(params), make_checkout(tmp_path / "checkout"))
+    assert (receipt["tag"], receipt["pull_request"], receipt["url"]) == (
+        None,
+        1,
+        f"{hub.endpoint}/{NAME}/discussions/1",
+    )
+    assert json.loads((tmp_path / "checkout/reports/publish.json").read_text()) == receipt
+    assert repository(hub).tags == {}
+
+
+def test_review_needs_the_hub() -> None:
+    with pytest.raises(ParamsError, match="needs target: hub"):
+        params_with(review=True)
 
 
 def test_the_same_content_again_opens_no_second_one_however_many_others_are_open(hub: HubServer) -> None:
