@@ -148,6 +148,13 @@ def test_stages_that_use_the_device_depend_on_all_of_ipu_model():
         assert ("tasks/device_job.py" in closure) == ("ipu_model" in stage["deps"]), name
 
 
+def test_no_stage_depends_on_how_processes_are_started_or_where_checkpoints_travel():
+    for name, stage in dvc_stages().items():
+        stated = [entry for entry in stage.get("params", []) if isinstance(entry, str)]
+        for parameter in ("device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"):
+            assert parameter not in stated, f"{name}: {parameter} changes no result"
+
+
 def test_the_flow_runs_every_stage_after_what_it_needs():
     from flows.stages import PLAN
 
