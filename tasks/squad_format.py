@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.artifacts import parse_json
 from tasks.errors import InputError
 
 MAX_FILE_BYTES = 2 << 30
@@ -89,7 +90,7 @@ def _parse(path: Path, key: str) -> Any:
         raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
     content = path.read_bytes()
     try:
-        return json.loads(content.decode("utf-8-sig"))
+        return parse_json(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
@@ -101,7 +102,7 @@ def _parse(path: Path, key: str) -> Any:
             f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
             f"set {key} to a SQuAD v1.1 JSON file"
         ) from None
-    except (RecursionError, ValueError) as error:  # nested too deeply; a number of thousands of digits
+    except ValueError as error:  # nested too deeply; a number of thousands of digits
         raise InputError(f"{path} is not SQuAD v1.1 JSON ({error}); set {key} to such a file") from None
 
 
