@@ -7,11 +7,14 @@ the project, so that stages whose parameters are the same are restored, not run 
 from __future__ import annotations
 
 import configparser
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +50,20 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
     """
     values = resolve(read_yaml(root / artifacts.PARAMS), preset, overrides, root / artifacts.PRESETS)
     check(values, "the parameters")
+    check_inputs(root, values)
+    return values
+
+
+def check_inputs(root: Path, values: dict[str, Any]) -> None:
+    """The files and folders that the parameters name must be on this host.
+
+    Raises:
+        ParamsError: naming the parameter.
+    """
     for section, key in PATHS[:5]:
         path = Path(values[section][key])
         if not (root / path).exists():
             raise ParamsError(f"{section}.{key}={str(path)!r} is not there; state a path that exists, from {root}")
-    return values
 
 
 def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
@@ -61,8 +73,23 @@ def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: l
     """
     if preset is None and not overrides:
         return root
+    return prepare_own(root, values, own_name(values, preset))
+
+
+def own_name(values: dict[str, Any], preset: str | None) -> str:
+    """The name of the checkout of these parameters: the same on every host."""
     key = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
-    folder = root / artifacts.RUNS / "checkouts" / f"{preset or 'set'}-{key}"
+    return f"{preset or 'set'}-{key}"
+
+
+def own_folder(root: Path, name: str) -> Path:
+    """Where the checkout `name` is."""
+    return root / artifacts.RUNS / "checkouts" / name
+
+
+def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
+    """Make the checkout `name` of these parameters, or bring its code up to date."""
+    folder = own_folder(root, name)
     folder.mkdir(parents=True, exist_ok=True)
     for name in CODE:
         _mirror(root / name, folder / name)
@@ -70,6 +97,33 @@ def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: l
     _share_cache(root, folder)
     artifacts.write_text(folder / artifacts.PARAMS, yaml.safe_dump(_seen_from(values, root, folder), sort_keys=False))
     return folder
+
+
+@contextlib.contextmanager
+def locked(root: Path, name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold the checkout `name`: two runs of the same parameters on one host take turns."""
+    path = own_folder(root, name).with_suffix(".lock")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"waiting: another run works in the checkout {name}")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def code_hashes(root: Path) -> dict[str, str]:
+    """Twelve digits of the SHA-256 of each part of the code that a checkout gets: what workers must agree on."""
+    return {name: _hash_of(root / name) for name in CODE}
+
+
+def _hash_of(path: Path) -> str:
+    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(f"{file.relative_to(path).as_posix()} {artifacts.sha256_of(file)}\n".encode())
+    return digest.hexdigest()[:12]
 
 
 def _seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:

@@ -5,24 +5,29 @@
 
 from __future__ import annotations
 
-import configparser
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tasks.process import describe_exit, die_with_parent
+from tasks.stage_kinds import default_remote
 
 DVC = (sys.executable, "-m", "dvc")
 KEPT_LINES = 25
 """Lines of a failed stage that its error repeats."""
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
 """How stages begin a line that says how far they are (tasks/device_job.py)."""
+PAUSED = "paused: "
+"""How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
+PUSH_WAITS = (5.0, 20.0, 60.0)
+"""Seconds before each new try to push; a remote is often back by then."""
 
 
 class StageFailed(Exception):
@@ -32,6 +37,18 @@ class StageFailed(Exception):
         self.stage = stage
         lines = "".join(f"  {line}" for line in tail).rstrip()
         super().__init__(f"stage {stage} failed ({reason}); nothing of it was kept. Its last lines:\n{lines}")
+
+
+class PushFailed(Exception):
+    """The remote did not take what stages made; it is safe in the cache of this host."""
+
+
+class StagePaused(Exception):
+    """A stage stopped before its end on purpose, and continues from its checkpoint when it is run again."""
+
+    def __init__(self, stage: str, reason: str) -> None:
+        self.stage = stage
+        super().__init__(f"stage {stage} paused: {reason}")
 
 
 def repro(stage: str, root: Path, say: Callable[[str], None], progress: Callable[[float], None]) -> str:
@@ -48,9 +65,10 @@ def repro(stage: str, root: Path, say: Callable[[str], None], progress: Callable
 
     Raises:
         StageFailed: the command failed; its outputs are as DVC leaves them, absent.
+        StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
     """
     command = [*DVC, "repro", *(["--pull"] if has_remote(root) else []), stage]
-    verdict = "skipped"
+    verdict, paused = "skipped", None
     tail: deque[str] = deque(maxlen=KEPT_LINES)
     process = subprocess.Popen(
         command, cwd=root, env=environment(), text=True, bufsize=1,
@@ -61,24 +79,67 @@ def repro(stage: str, root: Path, say: Callable[[str], None], progress: Callable
         if not line.strip():
             continue
         verdict = _verdict(line, stage) or verdict
+        if line.startswith(PAUSED):
+            paused = line[len(PAUSED) :].strip()
         if share := PROGRESS.match(line):
             progress(float(share[1]))
         if not _is_bookkeeping(line):
             tail.append(line)
             say(line.rstrip())
     if code := process.wait():
+        if paused is not None:
+            raise StagePaused(stage, paused)
         raise StageFailed(stage, describe_exit(code), list(tail))
     return verdict
 
 
-def is_up_to_date(root: Path) -> bool:
-    """Whether DVC would run nothing at all: one look instead of one per stage.
+def push(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
+    """Copy the outputs of `stages`, and the run-cache that names them, to the default remote.
+
+    A remote that does not answer is tried again a few times, over about a minute and a half.
+
+    Raises:
+        PushFailed: it did not take them; they are safe in the cache of this host.
+    """
+    for wait in (*PUSH_WAITS, None):
+        done = _call("push", "--run-cache", *stages, root=root)
+        if done.returncode == 0:
+            return
+        name, url = default_remote(root) or ("?", "?")
+        what = f"the remote {name} ({url}) did not take the outs of {', '.join(stages)}"
+        if wait is None:
+            said = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-KEPT_LINES:])
+            raise PushFailed(
+                f"{what}. They are done and in the cache of this host: bring the remote back and run again, nothing is "
+                f"computed twice. DVC said:\n{said}"
+            )
+        say(f"{what}; again in {wait:.0f} s")
+        time.sleep(wait)
+
+
+def pull(stages: Sequence[str], root: Path) -> str | None:
+    """Restore the outputs that dvc.lock states for `stages`; None when they are here, else what DVC said."""
+    done = _call("pull", *stages, root=root)
+    return done.stdout if done.returncode else None
+
+
+def _call(*words: str, root: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*DVC, *words], cwd=root, env=environment(), text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+    )  # fmt: skip
+
+
+def is_up_to_date(root: Path, stages: Sequence[str] = ()) -> bool:
+    """Whether DVC would run nothing at all for `stages` and what they need: one look instead of one per stage.
 
     A status that cannot be read (no dvc.lock yet, another run at work) counts as "not known": False.
     """
+    of_stages = ("--with-deps", *stages) if stages else ()
     done = subprocess.run(
-        [*DVC, "status", "--json"], cwd=root, env=environment(), text=True, capture_output=True, check=False
-    )
+        [*DVC, "status", "--json", *of_stages],
+        cwd=root, env=environment(), text=True, capture_output=True, check=False,
+    )  # fmt: skip
     if done.returncode:
         return False
     try:
@@ -89,9 +150,7 @@ def is_up_to_date(root: Path) -> bool:
 
 def has_remote(root: Path) -> bool:
     """Whether a default DVC remote is configured in the checkout."""
-    config = configparser.ConfigParser()
-    config.read([root / ".dvc" / "config", root / ".dvc" / "config.local"], encoding="utf-8")
-    return config.has_option("core", "remote")
+    return default_remote(root) is not None
 
 
 def environment() -> dict[str, str]:

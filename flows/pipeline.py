@@ -1,9 +1,9 @@
 """The whole pipeline as one Prefect flow: one task per stage of dvc.yaml, then publish.
 
-    python -m flows.pipeline [--preset NAME] [--set section.key=value ...] [--no-publish]
+    python -m flows.pipeline [--preset NAME] [--set section.key=value ...] [--no-publish] [--on-workers ...]
 
-Exit codes: 0 done, 1 failed, 2 wrong parameters, 3 rejected by the gate. Needs no server; with
-PREFECT_API_URL set it reports there.
+Exit codes: 0 done, 1 failed, 2 wrong parameters, 3 rejected by the gate, 4 paused at a checkpoint. Needs no server;
+with PREFECT_API_URL set it reports there, and with --on-workers it sends the stages to the workers of that server.
 """
 
 from __future__ import annotations
@@ -11,67 +11,91 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 # Read by Prefect when it is imported: nobody is called, and the temporary server serves no pages.
 for _name in ("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"):
     os.environ.setdefault(_name, "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
 
-from prefect import flow  # noqa: E402
+from prefect import flow, get_run_logger  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
-from flows import checkout, dvc, report, run_page, stages  # noqa: E402
+from flows import checkout, on_worker, report, run_page, stages, workers  # noqa: E402
 from tasks import artifacts  # noqa: E402
-from tasks.errors import FAILED, REJECTED, ParamsError, run_main  # noqa: E402
+from tasks.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
 
 REJECTED_STATE = "Rejected"
 
 
 @flow(name="podium", retries=0)
-def pipeline(preset: str | None = None, overrides: list[str] | None = None, publish: bool = True) -> State:
+def pipeline(
+    preset: str | None = None,
+    overrides: list[str] | None = None,
+    publish: bool = True,
+    part: stages.Part = "all",
+    on_workers: bool = False,
+    cpu_queue: str = workers.CPU_QUEUE,
+    device_queue: str | None = None,
+) -> State:
     """Bring every stage up to date, then publish if the gate accepts.
 
     Args:
         preset: one of presets/*.yaml, laid over params.yaml.
-        overrides: `section.key=value`, laid over both.
+        overrides: `section.key=value`, laid over both, for example `finetune.learning_rate=3e-5`.
         publish: False stops after the gate.
+        part: pretraining, or finetuning (which restores what pre-training made), or all.
+        on_workers: send the stages to queues; False runs them all in this process.
+        cpu_queue: `pool/queue` for preparing and judging data, evaluation, gate and publish.
+        device_queue: `pool/queue` for training and prediction, for example `ipu/pod-a`; by default the queue
+            `default` of the pool named like `device.runtime`.
 
     Raises:
         ParamsError: before anything runs.
 
     Returns:
-        Completed, Completed named "Rejected", or Failed with the reason; reports/run.json says the same.
+        Completed, Completed named "Rejected" or "Paused", or Failed with the reason; reports/run.json says the same.
     """
     project = Path.cwd()
-    if not (project / "dvc.yaml").is_file():
-        raise ParamsError(f"{project} holds no dvc.yaml: run from the project's folder")
+    on_worker.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)
-    root = checkout.prepare(project, values, preset, overrides)
+    plan = stages.plan_of(part)
+    if not on_workers:
+        root = checkout.prepare(project, values, preset, overrides)
+        run = report.RunReport(os.path.relpath(root, project), preset, overrides)
+        return _ended(run, project, root, lambda: stages.run_plan(plan, root, run, publish))
+    queues = workers.queues_of(values["device"]["runtime"], cpu_queue, device_queue)
+    for queue in queues:
+        workers.require_deployment(queue)
+    name = checkout.own_name(values, preset)
+    root = checkout.prepare_own(project, values, name)
+    parameters = {"values": values, "checkout_name": name, "code": checkout.code_hashes(project)}
     run = report.RunReport(os.path.relpath(root, project), preset, overrides)
+    sender = workers.Sender(root, parameters, run, get_run_logger().info)
+    return _ended(run, project, root, lambda: sender.run_plan(plan, *queues, publish))
+
+
+def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], None]) -> State:
+    """Do what `body` does, report how it went, and put that into a state."""
     try:
-        _run_stages(run, root, publish)
+        body()
     except stages.RunFailed as error:
         run.error = str(error)
         return Failed(message=run.error)
+    except stages.RunPaused as paused:
+        run.paused = f"{paused}; run again to continue"
+        return Completed(name=stages.PAUSED_STATE, message=run.paused)
     finally:
         run.write(*{project, root})
         artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
         create_markdown_artifact(report.markdown(run), key="podium-run", description="Podium run")
-    name = REJECTED_STATE if report.outcome(run) == "rejected" else None
-    return Completed(name=name, message=report.outcome(run))
-
-
-def _run_stages(run: report.RunReport, root: Path, publish: bool) -> None:
-    nothing_to_do = dvc.is_up_to_date(root)
-    for stage in stages.PLAN:
-        stages.reproduce(stage, root, run, nothing_to_do)
-    run.read_results(root)
-    if publish and run.gate is not None and run.gate["accepted"]:
-        run.enter_receipt(stages.publish(root, run))
+    rejected = report.outcome(run) == "rejected"
+    return Completed(name=REJECTED_STATE if rejected else None, message=report.outcome(run))
 
 
 def main() -> None:
@@ -79,17 +103,24 @@ def main() -> None:
     parser.add_argument("--preset", help="one of presets/*.yaml")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
     parser.add_argument("--no-publish", action="store_true", help="stop after the gate")
+    parser.add_argument("--part", choices=get_args(stages.Part), default="all", help="pre-train only, or what follows")
+    parser.add_argument("--on-workers", action="store_true", help="send the stages to workers (PREFECT_API_URL)")
+    parser.add_argument("--cpu-queue", default=workers.CPU_QUEUE, metavar="POOL/QUEUE", help="for all but device jobs")
+    parser.add_argument("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
     arguments = parser.parse_args()
     project = Path.cwd()
     checkout.resolved_params(project, arguments.preset, arguments.overrides)  # exit 2 within a second
     (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
-    state = pipeline(arguments.preset, arguments.overrides, not arguments.no_publish, return_state=True)
+    state = pipeline(
+        arguments.preset, arguments.overrides, not arguments.no_publish, arguments.part, arguments.on_workers,
+        arguments.cpu_queue, arguments.device_queue, return_state=True,
+    )  # fmt: skip
     said = report.read_summary(project)
     sys.stdout.write("\n" + (said or f"the flow ended before its first stage: {state.message}") + "\n")
     if not state.is_completed():
         raise SystemExit(FAILED)
-    if state.name == REJECTED_STATE:
-        raise SystemExit(REJECTED)
+    if code := {REJECTED_STATE: REJECTED, stages.PAUSED_STATE: PAUSED}.get(str(state.name)):
+        raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -17,9 +17,11 @@ class StageRecord:
 
     name: str
     status: str
-    """ran, skipped (nothing had changed), restored (from a cache) or failed."""
+    """ran, skipped (nothing had changed), restored (from a cache), paused or failed."""
     seconds: float
     """Wall time, the orchestration's own included."""
+    host: str | None = None
+    """Of a run on workers: where it was."""
 
 
 @dataclass
@@ -37,6 +39,19 @@ class RunReport:
     error: str | None = None
     programs: dict[str, str] = field(default_factory=dict)
     """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
+    paused: str | None = None
+    """Why a stage stopped at a checkpoint; the run continues when it is started again."""
+
+    def enter(self, record: StageRecord) -> None:
+        """Add a stage; of one that is entered again, because a worker was lost, what it cost is kept."""
+        for index, before in enumerate(self.stages):
+            if before.name == record.name:
+                spent = before.seconds + record.seconds
+                status = before.status if record.status == "skipped" else record.status
+                host = before.host if record.status == "skipped" else record.host
+                self.stages[index] = StageRecord(record.name, status, round(spent, 2), host)
+                return
+        self.stages.append(record)
 
     def read_results(self, root: Path) -> None:
         """Take the scores and the gate's decision from the files the stages wrote."""
@@ -61,7 +76,17 @@ class RunReport:
     def write(self, *roots: Path) -> None:
         """Write reports/run.json in each of `roots`."""
         for root in roots:
-            artifacts.write_json(root / artifacts.RUN_REPORT, asdict(self))
+            artifacts.write_json(root / artifacts.RUN_REPORT, self.as_values())
+
+    def as_values(self) -> dict[str, Any]:
+        """The report as plain values; what only runs on workers or paused runs have is left out of others."""
+        values = asdict(self)
+        for stage in values["stages"]:
+            if stage["host"] is None:
+                del stage["host"]
+        if self.paused is None:
+            del values["paused"]
+        return values
 
 
 def _read(path: Path) -> dict[str, Any] | None:
@@ -72,9 +97,11 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def outcome(report: RunReport) -> str:
-    """The run in one word: failed, rejected, proposed (a pull request waits for review), published or finished."""
+    """The run in one word: failed, paused, rejected, proposed (a pull request waits), published or finished."""
     if report.error is not None:
         return "failed"
+    if report.paused is not None:
+        return "paused"
     if report.gate is not None and not report.gate["accepted"]:
         return "rejected"
     if report.published is None:
@@ -89,7 +116,7 @@ def _how_published(receipt: dict[str, Any]) -> str:
 def summary(report: RunReport) -> str:
     """The run for people, as lines of text."""
     lines = [f"Podium run: {outcome(report)}", "", f"{'stage':<24} {'status':<9} seconds"]
-    lines += [f"{stage.name:<24} {stage.status:<9} {stage.seconds:7.1f}" for stage in report.stages]
+    lines += [f"{stage.name:<24} {stage.status:<9} {stage.seconds:7.1f}{_place(stage)}" for stage in report.stages]
     total = sum(stage.seconds for stage in report.stages)
     lines += [f"{'all stages':<24} {'':<9} {total:7.1f}", ""]
     lines += [f"program of {stage}: {how}" for stage, how in report.programs.items()]
@@ -100,14 +127,17 @@ def summary(report: RunReport) -> str:
         lines += [f"  - {reason}" for reason in report.gate["reasons"]]
     if report.published is not None:
         lines.append(f"{_how_published(report.published)}: {where_published(report.published)}")
-    if report.error is not None:
-        lines.append(report.error)
+    lines += [why for why in (report.error, report.paused) if why is not None]
     prefix = "" if report.folder == "." else f"{report.folder}/"
     pages = ["reports/run.html"]
     if report.metrics is not None:
         pages += ["evaluation/report.html", "reports/validation/*.html"]
     lines += ["", "to look at: " + ", ".join(prefix + page for page in pages)]
     return "\n".join(lines)
+
+
+def _place(stage: StageRecord) -> str:
+    return "" if stage.host is None else f"  {stage.host}"
 
 
 def read_summary(root: Path) -> str | None:

@@ -7,16 +7,18 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
+import httpx
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.states import Failed
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.states import Completed, Failed
 
 from flows import dvc
 from flows.report import RunReport, StageRecord
@@ -52,6 +54,21 @@ PLAN = (
 """Every stage of dvc.yaml, each after what it needs: all data are made and checked, and all programs built, before
 training starts."""
 
+PUBLISH = "publish"
+"""The last line of a run: no stage of dvc.yaml, as what it changes is outside."""
+PAUSED_STATE = "Paused"
+FINETUNING = ("questions", "squad", "finetune", "predict", "evaluate", "gate")
+"""Words in the names of stages that pre-training does not need."""
+Part = Literal["all", "pretraining", "finetuning"]
+
+
+def plan_of(part: Part) -> list[str]:
+    """The stages of a part of the plan: those that only pre-training needs, the others, or all."""
+    if part == "all":
+        return list(PLAN)
+    return [stage for stage in PLAN if any(word in stage for word in FINETUNING) == (part == "finetuning")]
+
+
 SECONDS_BETWEEN_UPDATES = 3.0
 """A progress artifact costs a call to the API; nobody needs it more often."""
 
@@ -60,15 +77,55 @@ class RunFailed(Exception):
     """A stage or publish failed for a reason its message gives; the run ends here."""
 
 
-def reproduce(stage: str, root: Path, run: RunReport, nothing_to_do: bool) -> None:
+class RunPaused(Exception):
+    """A stage stopped at a checkpoint on purpose; running again continues there."""
+
+
+Entered = Callable[[StageRecord], None]
+"""Takes the record of each stage as soon as it has ended, however it ended."""
+
+
+def run_plan(plan: Sequence[str], root: Path, run: RunReport, publish: bool, entered: Entered = lambda _: None) -> None:
+    """Bring the stages of `plan` up to date in the checkout `root`, then publish if they end in an accepting gate.
+
+    Where DVC has a default remote, the outs of each stage are there when the next one starts.
+
+    Raises:
+        RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
+        RunPaused: a stage stopped at a checkpoint.
+    """
+    nothing_to_do, remote = dvc.is_up_to_date(root, plan), dvc.has_remote(root)
+    for stage in plan:
+        reproduce(stage, root, run, nothing_to_do, entered)
+    if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
+        _push(kept, root)  # found in a cache of this host: other hosts may not have them
+    if "gate" not in plan:
+        return
+    run.read_results(root)
+    if publish and run.gate is not None and run.gate["accepted"]:
+        run.enter_receipt(_publish(root, run, entered))
+
+
+def reproduce(stage: str, root: Path, run: RunReport, nothing_to_do: bool, entered: Entered) -> None:
     """Run one stage as a Prefect task and enter it in the report, whatever comes of it.
 
     Raises:
-        RunFailed: the stage failed; its message holds the last lines it printed.
+        RunFailed, RunPaused: see `run_plan`.
     """
     task_of_stage = _stage_task.with_options(task_run_name=stage)
-    with _entered(stage, run) as entry:
-        entry.status = cast(str, _result(task_of_stage(stage, root, nothing_to_do, return_state=True)))
+    with _entered(stage, run, entered) as entry:
+        try:
+            entry.status = cast(str, _result(task_of_stage(stage, root, nothing_to_do, return_state=True)))
+        except RunPaused:
+            entry.status = "paused"
+            raise
+
+
+def _push(stages: Sequence[str], root: Path) -> None:
+    try:
+        dvc.push(stages, root, get_run_logger().info)
+    except dvc.PushFailed as error:
+        raise RunFailed(str(error)) from None
 
 
 @dataclass
@@ -77,18 +134,22 @@ class _Entry:
 
 
 @contextlib.contextmanager
-def _entered(name: str, run: RunReport) -> Iterator[_Entry]:
+def _entered(name: str, run: RunReport, entered: Entered) -> Iterator[_Entry]:
     """Time what happens inside and enter it in the report: failed, unless the body says otherwise."""
     entry, started_at = _Entry(), time.perf_counter()
     try:
         yield entry
     finally:
-        run.stages.append(StageRecord(name, entry.status, round(time.perf_counter() - started_at, 2)))
+        record = StageRecord(name, entry.status, round(time.perf_counter() - started_at, 2))
+        run.enter(record)
+        entered(record)
 
 
 def _result(state: State[Any]) -> Any:
     if state.is_failed():
         raise RunFailed(state.message)
+    if state.name == PAUSED_STATE:
+        raise RunPaused(state.message)
     return state.result()
 
 
@@ -99,9 +160,14 @@ def _stage_task(stage: str, root: Path, nothing_to_do: bool) -> str | State[str]
         log.info("nothing changed")
         return "skipped"
     try:
-        return dvc.repro(stage, root, log.info, _Progress(stage))
-    except dvc.StageFailed as error:
+        verdict = dvc.repro(stage, root, log.info, _Progress(stage))
+        if verdict == "ran" and dvc.has_remote(root):
+            dvc.push([stage], root, log.info)
+    except (dvc.StageFailed, dvc.PushFailed) as error:
         return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
+    except dvc.StagePaused as paused:
+        return Completed(name=PAUSED_STATE, message=str(paused))
+    return verdict
 
 
 class _Progress:
@@ -116,19 +182,17 @@ class _Progress:
         if percent < 100 and time.monotonic() - self._updated_at < SECONDS_BETWEEN_UPDATES:
             return
         self._updated_at = time.monotonic()
-        if self._artifact is None:
-            self._artifact = create_progress_artifact(progress=percent, key=self._key)
-        else:
-            update_progress_artifact(artifact_id=self._artifact, progress=percent)
+        # A server that is away for a while costs the stage nothing but its progress bar.
+        with contextlib.suppress(httpx.TransportError, PrefectHTTPStatusError):
+            if self._artifact is None:
+                self._artifact = create_progress_artifact(progress=percent, key=self._key)
+            else:
+                update_progress_artifact(artifact_id=self._artifact, progress=percent)
 
 
-def publish(root: Path, run: RunReport) -> dict[str, Any]:
-    """Publish as a Prefect task and enter it in the report; returns the receipt.
-
-    Raises:
-        RunFailed: publishing failed; nothing half-published is left.
-    """
-    with _entered("publish", run) as entry:
+def _publish(root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
+    """Publish as a Prefect task and enter it in the report; returns the receipt."""
+    with _entered(PUBLISH, run, entered) as entry:
         receipt = cast(dict[str, Any], _result(_publish_task(root, return_state=True)))
         entry.status = "skipped" if receipt.get("unchanged") else "ran"
     return receipt

@@ -6,6 +6,7 @@
     |-- DataInvalid            1  the data were read and are not fit to train on (validation verdict)
     |-- DeviceJobFailed        1  the device process ended without a result
     |-- PublishError           1  nothing, or nothing new, was published
+    |-- WrongWorker            1  the stage is of a kind that this worker does not offer
     |-- GateRejected           3  the metrics do not pass; nothing was published
     `-- StagePaused            4  a device job stopped on purpose before its end; run again, it continues
 
@@ -52,6 +53,10 @@ class PublishError(PodiumError):
     """Publishing did not happen; the message says what the target looks like now."""
 
 
+class WrongWorker(PodiumError):
+    """The stage is of a kind that this worker does not offer."""
+
+
 class GateRejected(PodiumError):
     """The gate said no."""
 
@@ -75,9 +80,10 @@ def run_main(main: Callable[[], None]) -> None:
     A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
     is our defect and keeps its traceback. Under DVC the process ends with the `dvc` that started it.
     """
-    if "DVC_STAGE" in os.environ:
-        die_with_parent()
     try:
+        if "DVC_STAGE" in os.environ:
+            die_with_parent()
+            _enter_stage()
         main()
     except PodiumError as error:
         word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
@@ -94,3 +100,9 @@ def run_main(main: Callable[[], None]) -> None:
             file=sys.stderr,
         )
         raise SystemExit(FAILED) from None
+
+
+def _enter_stage() -> None:
+    from tasks.stage_kinds import enter_stage  # it raises what this module defines
+
+    enter_stage()

@@ -1,0 +1,108 @@
+"""Consecutive stages of one run, on the worker they belong to, in that worker's own checkout.
+
+The flow `podium` sends these runs to queues (flows/workers.py). What it needs to know comes back through the server:
+one artifact per stage, with its record and its small files. Models and data travel through the DVC remote alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import socket
+from pathlib import Path
+from typing import Any
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import Artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
+
+from flows import checkout, stages
+from flows.api import patiently
+from flows.report import RunReport, StageRecord
+from tasks import artifacts
+from tasks.errors import ParamsError
+from tasks.params import check
+from tasks.stage_kinds import outs_of
+
+RECORD = "podium-stage"
+"""Key of the artifacts that hold a stage's record and its small files."""
+SMALL = 1_000_000
+"""Bytes of a metrics or plots file that still goes through the server."""
+LOCK = Path("dvc.lock")
+FLOW = "podium-stages"
+
+
+@flow(name=FLOW, retries=0)
+def run_stages(
+    names: list[str], values: dict[str, Any], checkout_name: str, code: dict[str, str], publish: bool = False
+) -> State:
+    """Bring consecutive stages up to date on this worker. Started by the flow `podium`, not by hand.
+
+    Args:
+        names: stages of dvc.yaml, in order.
+        values: the resolved parameters; this worker's own params.yaml is not read.
+        checkout_name: the folder under runs/checkouts/ to work in.
+        code: hashes of the code that sent this run; other code would make other stages.
+        publish: publish after the gate, if it accepts.
+
+    Returns:
+        Completed, Completed named "Paused", or Failed with the reason.
+    """
+    project, log = Path.cwd(), get_run_logger()
+    try:
+        require_project(project)
+        _require_code(project, code)
+        check(values, "the parameters of this run")
+        checkout.check_inputs(project, values)
+    except ParamsError as error:
+        return Failed(message=f"on {socket.gethostname()}: {error}")
+    with checkout.locked(project, checkout_name, log.info):
+        root = checkout.prepare_own(project, values, checkout_name)
+        run = RunReport(str(root.relative_to(project)))
+        try:
+            stages.run_plan(names, root, run, publish, lambda record: _send(record, root))
+        except stages.RunFailed as error:
+            return Failed(message=f"on {socket.gethostname()}: {error}")
+        except stages.RunPaused as paused:
+            return Completed(name=stages.PAUSED_STATE, message=str(paused))
+    return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
+
+
+def require_project(folder: Path) -> None:
+    """The flow must run in a checkout of the project.
+
+    Raises:
+        ParamsError: it does not; says what to set.
+    """
+    if not (folder / "dvc.yaml").is_file():
+        raise ParamsError(
+            f"{folder} holds no dvc.yaml: run from the project's folder; a worker finds its own through PODIUM_CHECKOUT"
+        )
+
+
+def _require_code(project: Path, code: dict[str, str]) -> None:
+    ours = checkout.code_hashes(project)
+    if different := [name for name in sorted({*ours, *code}) if ours.get(name) != code.get(name)]:
+        raise ParamsError(
+            f"{', '.join(different)} of the checkout {project} differ from those of the run: bring this worker, "
+            "and where the run was started, to the same revision"
+        )
+
+
+def _send(record: StageRecord, root: Path) -> None:
+    """Give the orchestrating flow the record of a stage, what it measured, and what restores it."""
+    names = [artifacts.PUBLISH_RECEIPT] if record.name == stages.PUBLISH else [LOCK, *_figures(record.name, root)]
+    files = {}
+    for name in names:
+        path = root / name
+        if record.status not in ("failed", "paused") and path.is_file() and path.stat().st_size <= SMALL:
+            files[name.as_posix()] = path.read_text(encoding="utf-8")
+    data = {"record": dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname())), "files": files}
+    description = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"
+    artifact = Artifact(key=RECORD, type="result", description=description, data=data)
+    patiently(artifact.create, get_run_logger().warning)
+
+
+def _figures(stage: str, root: Path) -> list[Path]:
+    """The outs of a stage that are figures, not data: they are not in DVC's cache under their own name."""
+    return [Path(out) for out in outs_of(stage, root) if Path(out).parts[0] in ("metrics", "plots")]

@@ -1,0 +1,125 @@
+"""Which kind of worker a stage belongs to, and a stage's refusal to run on another.
+
+Preparing and judging data needs no accelerator; training and prediction run on whatever `device.runtime` names.
+A worker says in PODIUM_STAGE_KINDS what it offers, so that a pod never quietly computes again what the remote lost.
+"""
+
+from __future__ import annotations
+
+import configparser
+import fcntl
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from tasks import artifacts
+from tasks.errors import InputError, WrongWorker
+from tasks.params import load_params
+from tasks.strict_yaml import read_yaml
+
+KINDS = ("cpu", "cuda", "ipu")
+AUTO = "auto"
+"""The kind of a device stage whose runtime is chosen where it runs: every worker may."""
+STAGE_KINDS = "PODIUM_STAGE_KINDS"
+DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
+DEVICE_STAGES = ("pretrain", "finetune", "predict", "compile")
+PLAN_FILE = Path("dvc.yaml")
+
+_held: list[int] = []
+"""Descriptors of locks that this process keeps until it ends."""
+
+
+def is_device_stage(stage: str) -> bool:
+    """Whether a stage of dvc.yaml, such as `pretrain@phase1`, starts a device job."""
+    return stage.partition("@")[0] in DEVICE_STAGES
+
+
+def kind_of(stage: str, runtime: str) -> str:
+    """`cpu` for stages without a device job, else the runtime of the parameters: cpu, cuda, ipu or auto."""
+    return runtime if is_device_stage(stage) else "cpu"
+
+
+def offered_kinds() -> tuple[str, ...]:
+    """What this worker offers: the words of PODIUM_STAGE_KINDS, all kinds when it is unset or empty.
+
+    Raises:
+        InputError: it names something that is no kind.
+    """
+    words = tuple(word.strip() for word in os.environ.get(STAGE_KINDS, "").split(",") if word.strip())
+    if unknown := [word for word in words if word not in KINDS]:
+        raise InputError(f"{STAGE_KINDS} names {', '.join(unknown)}; the kinds are {', '.join(KINDS)}, apart by commas")
+    return words or KINDS
+
+
+def enter_stage() -> None:
+    """Called first by every stage that DVC runs: refuse a stage of another kind, and take the device.
+
+    Raises:
+        WrongWorker: this worker does not offer the kind of the stage; says which outs were missing from which remote.
+    """
+    stage, root = os.environ["DVC_STAGE"], Path(os.environ.get("DVC_ROOT", "."))
+    if not (root / artifacts.PARAMS).is_file():
+        return
+    kind, offered = kind_of(stage, load_params(root / artifacts.PARAMS).device.runtime), offered_kinds()
+    if kind != AUTO and kind not in offered:
+        raise WrongWorker(
+            f"stage {stage} is of kind {kind}, and this worker offers only {', '.join(offered)} ({STAGE_KINDS}). "
+            f"It was started because {_missing(stage, root)}. Run it where {kind} is offered, on the same code, "
+            "parameters and inputs, and push its outs; or widen what this worker offers"
+        )
+    if is_device_stage(stage) and not stage.startswith("compile"):
+        hold_device(kind, offered)
+
+
+def _missing(stage: str, root: Path) -> str:
+    outs = ", ".join(outs_of(stage, root))
+    remote = default_remote(root)
+    if remote is None:
+        return f"its outs ({outs}) are not here, and no remote is set to restore them from (dvc remote add -d NAME URL)"
+    return f"its outs ({outs}) for these very inputs are neither here nor on the remote {remote[0]} ({remote[1]})"
+
+
+def hold_device(kind: str, offered: tuple[str, ...]) -> None:
+    """Wait until no other stage on this host uses the device, and keep it until this process ends.
+
+    The lock is the file PODIUM_DEVICE_LOCK. Without that variable IPUs have one lock per user, and other devices none.
+    """
+    path = os.environ.get(DEVICE_LOCK)
+    if not path:
+        if kind != "ipu" and not (kind == AUTO and offered == ("ipu",)):
+            return
+        path = os.path.join(tempfile.gettempdir(), f"podium-ipu-{os.getuid()}.lock")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 64, 0).decode("ascii", "replace").strip()
+        print(f"waiting for the device: {holder or 'another stage'} uses it (lock {path})", flush=True)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()}\n".encode("ascii"), 0)
+    _held.append(descriptor)
+
+
+def outs_of(stage: str, root: Path) -> list[str]:
+    """Paths that a stage of dvc.yaml writes, its foreach item filled in."""
+    name, _, key = stage.partition("@")
+    definition: dict[str, Any] = read_yaml(root / PLAN_FILE)["stages"][name]
+    definition = definition.get("do", definition)
+    entries = [entry for part in ("outs", "metrics", "plots") for entry in definition.get(part, [])]
+    paths = [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
+    return [path.replace("${key}", key).replace("${item}", key) for path in paths]
+
+
+def default_remote(root: Path) -> tuple[str, str] | None:
+    """Name and URL (without a password) of the checkout's default DVC remote, None where there is none."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read([root / ".dvc" / "config", root / ".dvc" / "config.local"], encoding="utf-8")
+    name = config.get("core", "remote", fallback=None)
+    if name is None:
+        return None
+    url = config.get(f"'remote \"{name}\"'", "url", fallback="its URL is set elsewhere")
+    password = urlsplit(url).password
+    return name, url.replace(f":{password}@", ":***@") if password else url
