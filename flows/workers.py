@@ -151,6 +151,8 @@ class Sender:
             if state.is_completed() and state.name == PAUSED_STATE:
                 self.say(f"{state.message}; sent again to {queue}")
             elif state.is_completed():
+                entered = {stage.name for stage in self.report.stages}
+                assert entered.issuperset(names), f"no record of {set(names) - entered} came from {queue}"
                 return
             elif state.is_crashed() and lost < WORKERS_LOST:
                 lost += 1
@@ -215,12 +217,13 @@ class Sender:
         )
         found = patiently(lambda: client.read_artifacts(artifact_filter=wanted, limit=200), self.say)
         for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
-            if artifact.id in entered or not isinstance(artifact.data, dict):
+            if artifact.id in entered:
                 continue
             entered.add(artifact.id)
-            for name, text in artifact.data["files"].items():
+            sent = json.loads(str(artifact.data))
+            for name, text in sent["files"].items():
                 artifacts.write_text(self.root / _inside(name), text)
-            record = StageRecord(**artifact.data["record"])
+            record = StageRecord(**sent["record"])
             self.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
             self.report.enter(record)
 
