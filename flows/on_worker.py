@@ -7,7 +7,6 @@ one artifact per stage, with its record and its small files. Models and data tra
 from __future__ import annotations
 
 import dataclasses
-import json
 import socket
 from pathlib import Path
 from typing import Any
@@ -100,7 +99,7 @@ def _send(record: StageRecord, root: Path) -> None:
             files[name.as_posix()] = path.read_text(encoding="utf-8")
     data = {"record": dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname())), "files": files}
     description = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"
-    artifact = Artifact(key=RECORD, type="result", description=description, data=json.dumps(data))
+    artifact = Artifact(key=RECORD, type="result", description=description, data=data)
     patiently(artifact.create, get_run_logger().warning)
 
 

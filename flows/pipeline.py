@@ -82,13 +82,15 @@ def pipeline(
 
 def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], None]) -> State:
     """Do what `body` does, report how it went, and put that into a state."""
+    run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
     try:
         body()
+        run.error = None
     except stages.RunFailed as error:
         run.error = str(error)
         return Failed(message=run.error)
     except stages.RunPaused as paused:
-        run.paused = f"{paused}; run again to continue"
+        run.error, run.paused = None, f"{paused}; run again to continue"
         return Completed(name=stages.PAUSED_STATE, message=run.paused)
     finally:
         run.write(*{project, root})

@@ -220,7 +220,7 @@ class Sender:
             if artifact.id in entered:
                 continue
             entered.add(artifact.id)
-            sent = json.loads(str(artifact.data))
+            sent = json.loads(str(artifact.data))  # Prefect keeps an artifact's data as JSON text
             for name, text in sent["files"].items():
                 artifacts.write_text(self.root / _inside(name), text)
             record = StageRecord(**sent["record"])
