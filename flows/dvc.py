@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tasks.process import describe_exit, die_with_parent
-from tasks.stage_kinds import default_remote
+from tasks.stage_kinds import STAGES_SENT, default_remote
 
 DVC = (sys.executable, "-m", "dvc")
 KEPT_LINES = 25
@@ -51,7 +51,13 @@ class StagePaused(Exception):
         super().__init__(f"stage {stage} paused: {reason}")
 
 
-def repro(stage: str, root: Path, say: Callable[[str], None], progress: Callable[[float], None]) -> str:
+def repro(
+    stage: str,
+    root: Path,
+    say: Callable[[str], None],
+    progress: Callable[[float], None],
+    sent: Sequence[str] | None = None,
+) -> str:
     """Bring `stage` and whatever it needs up to date in the checkout `root`.
 
     Args:
@@ -59,6 +65,7 @@ def repro(stage: str, root: Path, say: Callable[[str], None], progress: Callable
         root: the checkout's folder.
         say: takes every line for people.
         progress: takes the share that is done, 0 to 100, whenever the stage says it.
+        sent: the stages that may run here; others must be restored. None: all may.
 
     Returns:
         "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
@@ -68,10 +75,11 @@ def repro(stage: str, root: Path, say: Callable[[str], None], progress: Callable
         StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
     """
     command = [*DVC, "repro", *(["--pull"] if has_remote(root) else []), stage]
+    allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
     verdict, paused = "skipped", None
     tail: deque[str] = deque(maxlen=KEPT_LINES)
     process = subprocess.Popen(
-        command, cwd=root, env=environment(), text=True, bufsize=1,
+        command, cwd=root, env={**environment(), **allowed}, text=True, bufsize=1,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
     )  # fmt: skip
     assert process.stdout is not None

@@ -60,7 +60,7 @@ def run_stages(
         root = checkout.prepare_own(project, values, checkout_name)
         run = RunReport(str(root.relative_to(project)))
         try:
-            stages.run_plan(names, root, run, publish, lambda record: _send(record, root))
+            stages.run_plan(names, root, run, publish, True, lambda record: _send(record, root))
         except stages.RunFailed as error:
             return Failed(message=f"on {socket.gethostname()}: {error}")
         except stages.RunPaused as paused:

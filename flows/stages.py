@@ -85,10 +85,17 @@ Entered = Callable[[StageRecord], None]
 """Takes the record of each stage as soon as it has ended, however it ended."""
 
 
-def run_plan(plan: Sequence[str], root: Path, run: RunReport, publish: bool, entered: Entered = lambda _: None) -> None:
+def _nothing(record: StageRecord) -> None:
+    """For runs in one process, whose report has the record already."""
+
+
+def run_plan(
+    plan: Sequence[str], root: Path, run: RunReport, publish: bool, on_worker: bool = False, entered: Entered = _nothing
+) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish if they end in an accepting gate.
 
-    Where DVC has a default remote, the outs of each stage are there when the next one starts.
+    Where DVC has a default remote, the outs of each stage are there when the next one starts. On a worker, only the
+    stages of `plan` may run; what they need must be restored.
 
     Raises:
         RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
@@ -96,7 +103,7 @@ def run_plan(plan: Sequence[str], root: Path, run: RunReport, publish: bool, ent
     """
     nothing_to_do, remote = dvc.is_up_to_date(root, plan), dvc.has_remote(root)
     for stage in plan:
-        reproduce(stage, root, run, nothing_to_do, entered)
+        reproduce(stage, root, run, nothing_to_do, plan if on_worker else None, entered)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
         _push(kept, root)  # found in a cache of this host: other hosts may not have them
     if "gate" not in plan:
@@ -106,7 +113,9 @@ def run_plan(plan: Sequence[str], root: Path, run: RunReport, publish: bool, ent
         run.enter_receipt(_publish(root, run, entered))
 
 
-def reproduce(stage: str, root: Path, run: RunReport, nothing_to_do: bool, entered: Entered) -> None:
+def reproduce(
+    stage: str, root: Path, run: RunReport, nothing_to_do: bool, sent: Sequence[str] | None, entered: Entered
+) -> None:
     """Run one stage as a Prefect task and enter it in the report, whatever comes of it.
 
     Raises:
@@ -115,7 +124,7 @@ def reproduce(stage: str, root: Path, run: RunReport, nothing_to_do: bool, enter
     task_of_stage = _stage_task.with_options(task_run_name=stage)
     with _entered(stage, run, entered) as entry:
         try:
-            entry.status = cast(str, _result(task_of_stage(stage, root, nothing_to_do, return_state=True)))
+            entry.status = cast(str, _result(task_of_stage(stage, root, nothing_to_do, sent, return_state=True)))
         except RunPaused:
             entry.status = "paused"
             raise
@@ -154,13 +163,13 @@ def _result(state: State[Any]) -> Any:
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
-def _stage_task(stage: str, root: Path, nothing_to_do: bool) -> str | State[str]:
+def _stage_task(stage: str, root: Path, nothing_to_do: bool, sent: Sequence[str] | None) -> str | State[str]:
     log = get_run_logger()
     if nothing_to_do:
         log.info("nothing changed")
         return "skipped"
     try:
-        verdict = dvc.repro(stage, root, log.info, _Progress(stage))
+        verdict = dvc.repro(stage, root, log.info, _Progress(stage), sent)
         if verdict == "ran" and dvc.has_remote(root):
             dvc.push([stage], root, log.info)
     except (dvc.StageFailed, dvc.PushFailed) as error:

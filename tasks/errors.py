@@ -6,7 +6,7 @@
     |-- DataInvalid            1  the data were read and are not fit to train on (validation verdict)
     |-- DeviceJobFailed        1  the device process ended without a result
     |-- PublishError           1  nothing, or nothing new, was published
-    |-- WrongWorker            1  the stage is of a kind that this worker does not offer
+    |-- WrongWorker            1  the stage is of a kind that this worker does not offer, or not one it was sent
     |-- GateRejected           3  the metrics do not pass; nothing was published
     `-- StagePaused            4  a device job stopped on purpose before its end; run again, it continues
 
@@ -54,7 +54,7 @@ class PublishError(PodiumError):
 
 
 class WrongWorker(PodiumError):
-    """The stage is of a kind that this worker does not offer."""
+    """The stage is of a kind that this worker does not offer, or not one it was sent."""
 
 
 class GateRejected(PodiumError):

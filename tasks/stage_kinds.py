@@ -23,6 +23,8 @@ KINDS = ("cpu", "cuda", "ipu")
 AUTO = "auto"
 """The kind of a device stage whose runtime is chosen where it runs: every worker may."""
 STAGE_KINDS = "PODIUM_STAGE_KINDS"
+STAGES_SENT = "PODIUM_STAGES_SENT"
+"""Set by the flow on a worker: the stages it was sent, which alone may run there."""
 DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
 DEVICE_STAGES = ("pretrain", "finetune", "predict", "compile")
 PLAN_FILE = Path("dvc.yaml")
@@ -57,11 +59,13 @@ def enter_stage() -> None:
     """Called first by every stage that DVC runs: refuse a stage of another kind, and take the device.
 
     Raises:
-        WrongWorker: this worker does not offer the kind of the stage; says which outs were missing from which remote.
+        WrongWorker: this worker does not offer the kind of the stage, or was not sent it; says which outs were missing
+            from which remote.
     """
     stage, root = os.environ["DVC_STAGE"], Path(os.environ.get("DVC_ROOT", "."))
     if not (root / artifacts.PARAMS).is_file():
         return
+    _require_sent(stage, root)
     kind, offered = kind_of(stage, load_params(root / artifacts.PARAMS).device.runtime), offered_kinds()
     if kind != AUTO and kind not in offered:
         raise WrongWorker(
@@ -71,6 +75,16 @@ def enter_stage() -> None:
         )
     if is_device_stage(stage) and not stage.startswith("compile"):
         hold_device(kind, offered)
+
+
+def _require_sent(stage: str, root: Path) -> None:
+    """On a worker DVC brings what the stages need up to date, too: that is to be restored there, never made."""
+    sent = os.environ.get(STAGES_SENT)
+    if sent is not None and stage not in sent.split():
+        raise WrongWorker(
+            f"stage {stage} was not sent to this worker, only {sent}. It was started because {_missing(stage, root)}. "
+            "Run it where it belongs, on the same code, parameters and inputs: its worker pushes its outs"
+        )
 
 
 def _missing(stage: str, root: Path) -> str:

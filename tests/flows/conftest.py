@@ -28,8 +28,8 @@ stages:
     deps: [stage.py, data/second]
     params: [gate]
     metrics:
-      - metrics/squad.json: {cache: false}
-      - metrics/gate.json: {cache: false}
+      - metrics/squad.json
+      - metrics/gate.json
 """
 
 STAGE = """

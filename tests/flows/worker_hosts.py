@@ -1,0 +1,223 @@
+"""Hosts for tests of runs on workers: separate homes, checkouts and DVC caches, one remote, one real Prefect server."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from tests.flows.conftest import PUBLISH
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+COPIED = (
+    "flows", "tasks", "ipu_model", "inputs", "presets", "params.yaml", "prefect.yaml", "pyproject.toml", ".dvcignore",
+)  # fmt: skip
+
+PLAN = '\nPLAN = ("corpus", "validate@corpus", "pretrain@phase1", "evaluate", "gate")\n'
+DVC_YAML = """
+stages:
+  corpus:
+    cmd: python -m tasks.toy corpus
+    deps: [tasks/toy.py]
+    params: [corpus]
+    outs: [data/corpus]
+  validate:
+    foreach: [corpus]
+    do:
+      cmd: python -m tasks.toy validate ${item}
+      deps: [tasks/toy.py, data/corpus]
+      outs: ["reports/validation/${item}.json"]
+  pretrain:
+    foreach: [phase1]
+    do:
+      cmd: python -m tasks.toy pretrain ${item}
+      deps: [tasks/toy.py, data/corpus, reports/validation/corpus.json]
+      params: [device, pretrain.seed]
+      outs: ["models/${item}"]
+      metrics: ["metrics/pretrain-${item}.json"]
+  evaluate:
+    cmd: python -m tasks.toy evaluate
+    deps: [tasks/toy.py, models/phase1]
+    outs: [evaluation]
+    metrics: [metrics/squad.json]
+  gate:
+    cmd: python -m tasks.toy gate
+    deps: [tasks/toy.py, metrics/squad.json]
+    params: [gate]
+    metrics: [metrics/gate.json]
+"""
+# Every stage names itself and its process in TOY_LOG, a file of its host; training waits while TOY_HOLD is there.
+TOY = """
+import json, os, sys, time
+from pathlib import Path
+from tasks import artifacts
+from tasks.errors import run_main
+from tasks.params import load_params
+
+def main():
+    stage, params = os.environ["DVC_STAGE"], load_params()
+    with open(os.environ["TOY_LOG"], "a") as log:
+        log.write(f"{stage} {os.getpid()}\\n")
+    if stage == "corpus":
+        artifacts.write_text(Path("data/corpus/text"), f"text {params.corpus.seed}")
+    elif stage == "validate@corpus":
+        artifacts.write_json(Path("reports/validation/corpus.json"), {"valid": True})
+    elif stage == "pretrain@phase1":
+        if params.pretrain.seed == 13:
+            print("paused: the wall-clock limit was reached", flush=True)
+            sys.exit(4)
+        if params.pretrain.seed == 99:
+            sys.exit("error: loss is not finite")
+        while Path(os.environ["TOY_HOLD"]).exists():
+            time.sleep(0.05)
+        artifacts.write_text(Path("models/phase1/weights"), Path("data/corpus/text").read_text() + " learned")
+        artifacts.write_json(Path("metrics/pretrain-phase1.json"), {"steps": 7})
+    elif stage == "evaluate":
+        artifacts.write_text(Path("evaluation/report.html"), "<p>answers</p>")
+        artifacts.write_json(Path("metrics/squad.json"), {"exact_match": 90.0, "f1": 91.0})
+    else:
+        artifacts.write_json(Path("metrics/gate.json"), {"accepted": True, "reasons": []})
+run_main(main)
+"""
+
+
+def free_port():
+    """A port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def wait_until(condition, what, seconds=60, alive=None):
+    """Return what `condition` returns as soon as it is true; fail after `seconds`, or when `alive` has ended."""
+    until = time.monotonic() + seconds
+    while not (found := condition()):
+        assert alive is None or alive.poll() is None, f"{what}: the process it depends on has ended"
+        assert time.monotonic() < until, f"{what}: not within {seconds} s"
+        time.sleep(0.1)
+    return found
+
+
+class Server:
+    """`prefect server start` on loopback; it can be stopped and started again on the same data."""
+
+    def __init__(self, folder):
+        self.folder, self.port = folder, free_port()
+        self.url = f"http://127.0.0.1:{self.port}/api"
+        folder.mkdir()
+        self.start()
+
+    def environment(self):
+        return {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))},
+            "PREFECT_API_URL": self.url, "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_UI_ENABLED": "false", "PREFECT_WORKER_QUERY_SECONDS": "1",
+        }  # fmt: skip
+
+    def start(self):
+        words = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
+        with (self.folder / "log").open("a") as log:
+            environment = {**self.environment(), "PREFECT_HOME": str(self.folder)}
+            self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True)
+        wait_until(self.answers, "the Prefect server", alive=self.process)
+
+    def answers(self):
+        try:
+            with urllib.request.urlopen(f"{self.url}/health", timeout=1) as answer:
+                return answer.status == 200
+        except (urllib.error.URLError, OSError):
+            return False
+
+    def stop(self):
+        kill_tree(self.process)
+
+
+class Host:
+    """One machine of the team, played by folders: home, Prefect home, checkout, DVC cache."""
+
+    def __init__(self, folder, server, remote):
+        self.folder, self.project = folder, folder / "podium"
+        self.log, self.hold = folder / "ran.txt", folder.parent / "hold"
+        self.worker = None
+        self.project.mkdir(parents=True)
+        for name in COPIED:
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, self.project / name)
+        (self.project / ".dvc").mkdir()
+        (self.project / ".dvc" / "config").write_text(
+            f"[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
+            f"['remote \"store\"']\n    url = {remote}\n"
+        )
+        (self.project / "dvc.yaml").write_text(DVC_YAML)
+        (self.project / "tasks" / "toy.py").write_text(TOY)
+        (self.project / "tasks" / "publish.py").write_text(PUBLISH)
+        with (self.project / "flows" / "stages.py").open("a") as stages:
+            stages.write(PLAN)
+        self.environment = {
+            **server.environment(), "HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"),
+            "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"), "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
+            "DVC_SYSTEM_CONFIG_DIR": str(folder / "dvc-system"), "PODIUM_CHECKOUT": str(self.project),
+            "TOY_LOG": str(self.log), "TOY_HOLD": str(self.hold),
+        }  # fmt: skip
+
+    def start_worker(self, pool, queue, kinds):
+        words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--work-queue", queue]
+        with (self.folder / "worker.log").open("a") as log:
+            self.worker = subprocess.Popen(
+                words, cwd=self.folder, env={**self.environment, "PODIUM_STAGE_KINDS": kinds},
+                stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+    def start(self, *words):
+        """Start a module of the checkout."""
+        return subprocess.Popen(
+            [sys.executable, "-m", *words], cwd=self.project, env=self.environment, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+
+    def ran(self):
+        """Stages whose commands really ran here, in order."""
+        return [line.split()[0] for line in self.log.read_text().splitlines()] if self.log.exists() else []
+
+    def processes(self):
+        """Process ids of the stages that ran here."""
+        return [int(line.split()[1]) for line in self.log.read_text().splitlines()]
+
+    def lose(self):
+        """The machine is gone: worker, flow and stages at once."""
+        kill_tree(self.worker)
+        self.worker = None
+
+
+def descendants(pid):
+    """Process ids below `pid`, whatever session or group they made for themselves."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            found += [int(child), *descendants(child)]
+    return found
+
+
+def kill_tree(process):
+    """SIGKILL `process` and everything below it; they are stopped first, so that nobody sees another die."""
+    tree = [process.pid, *descendants(process.pid)]
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in tree:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue
+    process.wait()
+
+
+def is_alive(pid):
+    """Whether a process runs; one that waits for its parent to take its exit code does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
