@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from tasks.process import describe_exit, die_with_parent
@@ -76,14 +76,26 @@ def repro(
     """
     command = [*DVC, "repro", *(["--pull"] if has_remote(root) else []), stage]
     allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
-    verdict, paused = "skipped", None
-    tail: deque[str] = deque(maxlen=KEPT_LINES)
     process = subprocess.Popen(
         command, cwd=root, env={**environment(), **allowed}, text=True, bufsize=1,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
     )  # fmt: skip
     assert process.stdout is not None
-    for line in process.stdout:
+    verdict, paused, tail = _follow(process.stdout, stage, say, progress)
+    if code := process.wait():
+        if paused is not None:
+            raise StagePaused(stage, paused)
+        raise StageFailed(stage, describe_exit(code), tail)
+    return verdict
+
+
+def _follow(
+    lines: Iterable[str], stage: str, say: Callable[[str], None], progress: Callable[[float], None]
+) -> tuple[str, str | None, list[str]]:
+    """Pass on what DVC prints; returns its verdict, why the stage paused if it did, and the last lines."""
+    verdict, paused = "skipped", None
+    tail: deque[str] = deque(maxlen=KEPT_LINES)
+    for line in lines:
         if not line.strip():
             continue
         verdict = _verdict(line, stage) or verdict
@@ -94,11 +106,7 @@ def repro(
         if not _is_bookkeeping(line):
             tail.append(line)
             say(line.rstrip())
-    if code := process.wait():
-        if paused is not None:
-            raise StagePaused(stage, paused)
-        raise StageFailed(stage, describe_exit(code), list(tail))
-    return verdict
+    return verdict, paused, list(tail)
 
 
 def push(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> None:

@@ -11,6 +11,9 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+
 from tests.flows.conftest import PUBLISH
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -18,7 +21,8 @@ COPIED = (
     "flows", "tasks", "ipu_model", "inputs", "presets", "params.yaml", "prefect.yaml", "pyproject.toml", ".dvcignore",
 )  # fmt: skip
 
-PLAN = '\nPLAN = ("corpus", "validate@corpus", "pretrain@phase1", "evaluate", "gate")\n'
+ALL = ["corpus", "validate@corpus", "pretrain@phase1", "evaluate", "gate"]
+PLAN = f"\nPLAN = {tuple(ALL)}\n"
 DVC_YAML = """
 stages:
   corpus:
@@ -68,7 +72,9 @@ def main():
     elif stage == "validate@corpus":
         artifacts.write_json(Path("reports/validation/corpus.json"), {"valid": True})
     elif stage == "pretrain@phase1":
-        if params.pretrain.seed == 13:
+        begun = Path("runs/begun")
+        if params.pretrain.seed == 13 and not begun.exists():
+            artifacts.write_text(begun, "")
             print("paused: the wall-clock limit was reached", flush=True)
             sys.exit(4)
         if params.pretrain.seed == 99:
@@ -174,11 +180,20 @@ class Host:
             )  # fmt: skip
 
     def start(self, *words):
-        """Start a module of the checkout."""
-        return subprocess.Popen(
-            [sys.executable, "-m", *words], cwd=self.project, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
+        """Start a module of the checkout; what it says is in `said`."""
+        with (self.folder / "said.txt").open("w") as said:
+            return subprocess.Popen(
+                [sys.executable, "-m", *words], cwd=self.project, env=self.environment,
+                stdout=said, stderr=said, start_new_session=True,
+            )  # fmt: skip
+
+    def run(self, *words):
+        """Run a module of the checkout to its end; its exit code."""
+        return self.start(*words).wait(timeout=180)
+
+    def said(self):
+        """What the module started last has said so far."""
+        return (self.folder / "said.txt").read_text()
 
     def ran(self):
         """Stages whose commands really ran here, in order."""
@@ -192,6 +207,61 @@ class Host:
         """The machine is gone: worker, flow and stages at once."""
         kill_tree(self.worker)
         self.worker = None
+
+
+class Team:
+    """The server, the hosts made so far, and one that starts runs."""
+
+    def __init__(self, folder):
+        self.folder, self.remote = folder, folder / "remote"
+        self.server = Server(folder / "server")
+        self.hosts = {}
+        self.office = self.host("office")
+        assert self.office.run("flows.deploy", "--queue", "cpu/trainer") == 0, self.office.said()
+
+    def host(self, name):
+        """A new host."""
+        self.hosts[name] = Host(self.folder / name, self.server, self.remote)
+        return self.hosts[name]
+
+    def start(self, *overrides):
+        """Start a run from the office; training goes to a queue of its own."""
+        words = [word for override in overrides for word in ("--set", override)]
+        return self.office.start("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", *words)
+
+    def run(self, *overrides):
+        """A run from the office to its end; its exit code."""
+        return self.start(*overrides).wait(timeout=180)
+
+    def start_training(self, *overrides):
+        """Start a run whose training waits for `hold` to go; returns the run and the training stage's process id."""
+        training = self.hosts["training"]
+        seen = len(training.ran())
+        self.office.hold.touch()
+        run = self.start(*overrides)
+        wait_until(lambda: len(training.ran()) > seen, "training", alive=run)
+        return run, training.processes()[-1]
+
+    def report(self):
+        """reports/run.json of the last run from the office."""
+        return json.loads((self.office.project / "reports" / "run.json").read_text())
+
+    def statuses(self):
+        """Stage -> status of that run."""
+        return {stage["name"]: stage["status"] for stage in self.report()["stages"]}
+
+    def runs(self, *states):
+        """Name -> flow run, of the server's runs in these states."""
+        wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states))))
+        with get_client(sync_client=True) as client:
+            return {run.name: run for run in client.read_flow_runs(flow_run_filter=wanted)}
+
+    def close(self):
+        """End all processes."""
+        for host in self.hosts.values():
+            if host.worker is not None:
+                host.lose()
+        self.server.stop()
 
 
 def descendants(pid):
