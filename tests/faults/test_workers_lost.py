@@ -5,24 +5,18 @@ stages are toys (tests/flows/worker_hosts.py); one team serves all tests, in ord
 """
 
 import pytest
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.objects import StateType
-from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Crashed
 
-from tests.flows.worker_hosts import Team, is_alive, wait_until
+from tests.flows.worker_hosts import a_team, is_alive, wait_until
 
 pytestmark = pytest.mark.faults
 
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory):
-    team = Team(tmp_path_factory.mktemp("team"))
-    team.host("preparing").start_worker("cpu", "default", "cpu")
-    team.host("training").start_worker("cpu", "trainer", "cpu")
-    with temporary_settings({PREFECT_API_URL: team.server.url}):
+    with a_team(tmp_path_factory.mktemp("team")) as team:
+        team.host("preparing").start_worker("cpu", "default", "cpu")
+        team.host("training").start_worker("cpu", "trainer", "cpu")
         yield team
-    team.close()
 
 
 def test_a_failed_stage_is_not_sent_again(team):
@@ -45,7 +39,7 @@ def test_a_cancelled_run_ends_the_stage_on_its_worker(team):
     run.terminate()  # what a worker does with a run that a person cancels
     assert run.wait(timeout=60) != 0
     wait_until(lambda: not is_alive(stage), "the stage's end")
-    wait_until(lambda: not team.runs(StateType.RUNNING, StateType.CANCELLING).get("pretrain@phase1"), "the run's end")
+    wait_until(lambda: not team.runs("RUNNING", "CANCELLING").get("pretrain@phase1"), "the run's end")
     assert "the run ended early" in team.report()["error"]
 
 
@@ -67,9 +61,7 @@ def test_when_the_training_host_is_lost_another_one_finishes(team):
     run, stage = team.start_training("pretrain.seed=8")
     team.hosts["training"].lose()
     assert not is_alive(stage)
-    lost = team.runs(StateType.RUNNING)["pretrain@phase1"]
-    with get_client(sync_client=True) as client:  # what the automation does 90 s after the last heartbeat
-        client.set_flow_run_state(lost.id, Crashed(message="no heartbeat: its host or worker was lost"))
+    team.lost("pretrain@phase1")
     team.office.hold.unlink()
     spare = team.host("spare")
     spare.start_worker("cpu", "trainer", "cpu")

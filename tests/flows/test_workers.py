@@ -7,21 +7,18 @@ import json
 import re
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows import workers
 from tasks.errors import ParamsError
-from tests.flows.worker_hosts import ALL, Team
+from tests.flows.worker_hosts import ALL, a_team
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory):
-    team = Team(tmp_path_factory.mktemp("team"))
-    with temporary_settings({PREFECT_API_URL: team.server.url}):
+    with a_team(tmp_path_factory.mktemp("team")) as team:
         yield team
-    team.close()
 
 
 def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(team):

@@ -1,5 +1,7 @@
 """Hosts for tests of runs on workers: separate homes, checkouts and DVC caches, one remote, one real Prefect server."""
 
+import contextlib
+import json
 import os
 import shutil
 import signal
@@ -13,6 +15,8 @@ from pathlib import Path
 
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Crashed
 
 from tests.flows.conftest import PUBLISH
 
@@ -256,12 +260,29 @@ class Team:
         with get_client(sync_client=True) as client:
             return {run.name: run for run in client.read_flow_runs(flow_run_filter=wanted)}
 
+    def lost(self, run_name):
+        """What the automation does 90 s after the last heartbeat of a running run."""
+        with get_client(sync_client=True) as client:
+            run = self.runs("RUNNING")[run_name]
+            client.set_flow_run_state(run.id, Crashed(message="no heartbeat: its host or worker was lost"))
+
     def close(self):
         """End all processes."""
         for host in self.hosts.values():
             if host.worker is not None:
                 host.lose()
         self.server.stop()
+
+
+@contextlib.contextmanager
+def a_team(folder):
+    """A team whose processes end with the body; clients of the body talk to its server."""
+    team = Team(folder)
+    try:
+        with temporary_settings({PREFECT_API_URL: team.server.url}):
+            yield team
+    finally:
+        team.close()
 
 
 def descendants(pid):
