@@ -16,7 +16,12 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo bench test test-device-env test-poptorch check audit clean
+PORT ?= 4200
+KIND ?= cpu
+QUEUE ?= default
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+
+.PHONY: help setup demo server worker bench test test-device-env test-poptorch check audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -48,6 +53,18 @@ $(DEVICE): constraints/poplar.txt
 demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate, publish
 	@echo "demo: corpus to published model on the CPU; stages that are up to date are skipped"
 	@python -m flows.pipeline
+
+server: $(HOST)  ## a Prefect server on loopback for a local try (docs/workers.md); PORT=4200
+	@mkdir -p runs/server
+	@PREFECT_HOME="$(CURDIR)/runs/server" exec prefect server start --host 127.0.0.1 --port $(PORT)
+
+worker: export PREFECT_API_URL ?= http://127.0.0.1:$(PORT)/api
+worker: export PREFECT_WORKER_QUERY_SECONDS ?= 2
+worker: export PODIUM_CHECKOUT = $(CURDIR)
+worker: export PODIUM_STAGE_KINDS ?= $(filter-out flows,$(KIND))
+worker: $(HOST)  ## a worker of this checkout: KIND=cpu, cuda, ipu or flows; QUEUE=default or a pod's
+	@python -m flows.deploy $(if $(filter-out default,$(QUEUE)),--queue $(KIND)/$(QUEUE))
+	@exec prefect worker start --pool $(KIND) --work-queue $(QUEUE)
 
 bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
 	@python -m bench $(BENCH)
