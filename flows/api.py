@@ -13,6 +13,9 @@ PATIENCE_S = 900.0
 """How long a server may be away: a restart or an upgrade, not a lost machine."""
 WAIT_S = 3.0
 
+UNREACHED = (httpx.TransportError, PrefectHTTPStatusError)
+"""What a call raises when the server is away, or answers with an error."""
+
 Answer = TypeVar("Answer")
 
 
@@ -31,7 +34,7 @@ def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s
     while True:
         try:
             answer = call()
-        except (httpx.TransportError, PrefectHTTPStatusError) as error:
+        except UNREACHED as error:
             if isinstance(error, PrefectHTTPStatusError) and error.response.status_code < 500:
                 raise
             now = time.monotonic()

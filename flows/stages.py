@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-import httpx
 from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.exceptions import PrefectHTTPStatusError
 from prefect.states import Completed, Failed
 
 from flows import dvc
+from flows.api import UNREACHED
 from flows.report import RunReport, StageRecord
 from tasks import artifacts
 from tasks.errors import REJECTED
@@ -192,7 +191,7 @@ class _Progress:
             return
         self._updated_at = time.monotonic()
         # A server that is away for a while costs the stage nothing but its progress bar.
-        with contextlib.suppress(httpx.TransportError, PrefectHTTPStatusError):
+        with contextlib.suppress(*UNREACHED):
             if self._artifact is None:
                 self._artifact = create_progress_artifact(progress=percent, key=self._key)
             else:

@@ -5,6 +5,7 @@ Consecutive stages for the same queue go together, as one run of the deployment 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling, Crashed
 
 from flows import dvc, on_worker
-from flows.api import patiently
+from flows.api import UNREACHED, patiently
 from flows.report import RunReport, StageRecord
 from flows.stages import PAUSED_STATE, PUBLISH, RunFailed
 from tasks import artifacts
@@ -145,10 +146,13 @@ class Sender:
         Raises:
             RunFailed: a stage failed, the run was cancelled, or workers were lost too often.
         """
-        lost = 0
+        lost, paused = 0, ""
         while True:
             state = self._once(queue, names, publish)
             if state.is_completed() and state.name == PAUSED_STATE:
+                if state.message == paused:
+                    raise RunFailed(f"{paused}; it paused there before, so it makes no progress: raise its time limit")
+                paused = str(state.message)
                 self.say(f"{state.message}; sent again to {queue}")
             elif state.is_completed():
                 entered = {stage.name for stage in self.report.stages}
@@ -183,7 +187,7 @@ class Sender:
         try:
             return self._wait(sent.id, queue)
         except BaseException:  # cancelled, interrupted or failed here: the pod must not work on for nobody
-            with get_client(sync_client=True) as client:
+            with contextlib.suppress(*UNREACHED), get_client(sync_client=True) as client:
                 client.set_flow_run_state(sent.id, Cancelling(message="the run that sent it has ended"))
             raise
 
