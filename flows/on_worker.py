@@ -65,6 +65,7 @@ def run_stages(
             return Failed(message=f"on {socket.gethostname()}: {error}")
         except stages.RunPaused as paused:
             return Completed(name=stages.PAUSED_STATE, message=str(paused))
+        _send_lock(root, names)
     return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
 
 
@@ -90,17 +91,25 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
 
 
 def _send(record: StageRecord, root: Path) -> None:
-    """Give the orchestrating flow the record of a stage, what it measured, and what restores it."""
-    names = [artifacts.PUBLISH_RECEIPT] if record.name == stages.PUBLISH else [LOCK, *_figures(record.name, root)]
-    files = {}
-    for name in names:
-        path = root / name
-        if record.status not in ("failed", "paused") and path.is_file() and path.stat().st_size <= SMALL:
-            files[name.as_posix()] = path.read_text(encoding="utf-8")
+    """Give the orchestrating flow the record of a stage and what it measured."""
+    names = [artifacts.PUBLISH_RECEIPT] if record.name == stages.PUBLISH else _figures(record.name, root)
+    files = _texts(names, root) if record.status not in ("failed", "paused") else {}
     data = {"record": dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname())), "files": files}
     description = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"
     artifact = Artifact(key=RECORD, type="result", description=description, data=data)
     patiently(artifact.create, get_run_logger().warning)
+
+
+def _send_lock(root: Path, names: list[str]) -> None:
+    """Give the orchestrating flow what names the outs of the stages so far; with it, it can pull any of them."""
+    description = f"dvc.lock after {names[-1]}"
+    artifact = Artifact(key=RECORD, type="result", description=description, data={"files": _texts([LOCK], root)})
+    patiently(artifact.create, get_run_logger().warning)
+
+
+def _texts(names: list[Path], root: Path) -> dict[str, str]:
+    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= SMALL]
+    return {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
 
 
 def _figures(stage: str, root: Path) -> list[Path]:

@@ -30,6 +30,8 @@ from tasks.errors import ParamsError
 from tasks.stage_kinds import AUTO, is_device_stage
 
 POLL_S = 2.0
+RECORDS_S = 10.0
+"""Seconds between looks at what the stages have sent; curves come along each time."""
 WORKERS_LOST = 3
 """How often a run of stages is sent again after its worker was lost; more often, the stages kill their workers."""
 PENDING_S = 180.0
@@ -194,18 +196,20 @@ class Sender:
     def _wait(self, run: UUID, queue: Queue) -> State:
         """Follow a run of stages to its end; enters its records as they come."""
         entered: set[UUID] = set()
-        started_at = time.monotonic()
+        started_at = looked_at = time.monotonic()
         pending_since: float | None = None
         said_waiting = False
         with get_client(sync_client=True) as client:
             while True:
                 state = patiently(lambda: client.read_flow_run(run), self.say).state
                 assert state is not None
-                self._take_records(client, run, entered)
                 if state.is_final():
                     self._take_records(client, run, entered)
                     return state
                 now = time.monotonic()
+                if now - looked_at > RECORDS_S:
+                    self._take_records(client, run, entered)
+                    looked_at = now
                 pending_since = (pending_since or now) if state.is_pending() else None
                 if pending_since is not None and now - pending_since > PENDING_S:
                     lost: State = Crashed(message=f"a worker took it and did not start it in {PENDING_S:.0f} s")
@@ -227,6 +231,8 @@ class Sender:
             sent = json.loads(str(artifact.data))  # Prefect keeps an artifact's data as JSON text
             for name, text in sent["files"].items():
                 artifacts.write_text(self.root / _inside(name), text)
+            if "record" not in sent:
+                continue
             record = StageRecord(**sent["record"])
             self.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
             self.report.enter(record)

@@ -6,7 +6,8 @@ stages are toys (tests/flows/worker_hosts.py); one team serves all tests, in ord
 
 import pytest
 
-from tests.flows.worker_hosts import a_team, is_alive, wait_until
+from tests.flows.worker_hosts import is_alive, wait_until
+from tests.flows.worker_team import a_team
 
 pytestmark = pytest.mark.faults
 

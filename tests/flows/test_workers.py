@@ -10,7 +10,8 @@ import pytest
 
 from flows import workers
 from tasks.errors import ParamsError
-from tests.flows.worker_hosts import ALL, a_team
+from tests.flows.worker_hosts import ALL
+from tests.flows.worker_team import a_team
 
 pytestmark = pytest.mark.slow
 

@@ -1,0 +1,83 @@
+"""A server, hosts, and an office that starts runs: what tests of runs on workers share."""
+
+import contextlib
+import json
+
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Crashed
+
+from tests.flows.worker_hosts import Host, Server, wait_until
+
+
+class Team:
+    """The server, the hosts made so far, and one that starts runs."""
+
+    def __init__(self, folder):
+        self.folder, self.remote = folder, folder / "remote"
+        self.server = Server(folder / "server")
+        self.hosts = {}
+        self.office = self.host("office")
+        assert self.office.run("flows.deploy", "--queue", "cpu/trainer") == 0, self.office.said()
+
+    def host(self, name):
+        """A new host."""
+        self.hosts[name] = Host(self.folder / name, self.server, self.remote)
+        return self.hosts[name]
+
+    def start(self, *overrides):
+        """Start a run from the office; training goes to a queue of its own."""
+        words = [word for override in overrides for word in ("--set", override)]
+        return self.office.start("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", *words)
+
+    def run(self, *overrides):
+        """A run from the office to its end; its exit code."""
+        return self.start(*overrides).wait(timeout=180)
+
+    def start_training(self, *overrides):
+        """Start a run whose training waits for `hold` to go; returns the run and the training stage's process id."""
+        training = self.hosts["training"]
+        seen = len(training.ran())
+        self.office.hold.touch()
+        run = self.start(*overrides)
+        wait_until(lambda: len(training.ran()) > seen, "training", alive=run)
+        return run, training.processes()[-1]
+
+    def report(self):
+        """reports/run.json of the last run from the office."""
+        return json.loads((self.office.project / "reports" / "run.json").read_text())
+
+    def statuses(self):
+        """Stage -> status of that run."""
+        return {stage["name"]: stage["status"] for stage in self.report()["stages"]}
+
+    def runs(self, *states):
+        """Name -> flow run, of the server's runs in these states."""
+        wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=list(states))))
+        with get_client(sync_client=True) as client:
+            return {run.name: run for run in client.read_flow_runs(flow_run_filter=wanted)}
+
+    def lost(self, run_name):
+        """What the automation does 90 s after the last heartbeat of a running run."""
+        with get_client(sync_client=True) as client:
+            run = self.runs("RUNNING")[run_name]
+            client.set_flow_run_state(run.id, Crashed(message="no heartbeat: its host or worker was lost"))
+
+    def close(self):
+        """End all processes."""
+        for host in self.hosts.values():
+            if host.worker is not None:
+                host.lose()
+        self.server.stop()
+
+
+@contextlib.contextmanager
+def a_team(folder):
+    """A team whose processes end with the body; clients of the body talk to its server."""
+    team = Team(folder)
+    try:
+        with temporary_settings({PREFECT_API_URL: team.server.url}):
+            yield team
+    finally:
+        team.close()
