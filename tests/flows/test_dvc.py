@@ -1,6 +1,7 @@
 """Calling DVC: verdicts, progress, failures, and stages that die with the flow."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,11 @@ def repro(stage, root, said=None, shares=None):
     return dvc.repro(
         stage, root, (said if said is not None else []).append, (shares if shares is not None else []).append
     )
+
+
+def with_remote(project, url):
+    text = f"[core]\n    remote = store\n['remote \"store\"']\n    url = {url}\n"
+    (project / ".dvc" / "config.local").write_text(text)
 
 
 def test_a_stage_runs_once_is_then_skipped_and_is_restored_when_its_output_is_lost(toy_project, ran):
@@ -103,3 +109,49 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
         flow.send_signal(signal.SIGKILL)
         flow.wait()
         assert line.read() == ""  # the stage's end of the line was closed: it is dead, and was before its sleep ended
+
+
+def test_a_stage_that_paused_is_told_from_one_that_failed(toy_project):
+    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up after update 40')\nsys.exit(4)\n")
+    with pytest.raises(dvc.StagePaused, match="stage first paused: time is up after update 40"):
+        repro("first", toy_project)
+
+
+def test_only_stages_that_were_sent_may_run(toy_project, ran):
+    script = (toy_project / "stage.py").read_text()
+    enter = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tasks.errors import run_main\nrun_main(lambda: None)\n"
+    )
+    (toy_project / "stage.py").write_text(enter + script)
+    with pytest.raises(dvc.StageFailed, match="stage first was not sent to this worker, only second"):
+        dvc.repro("second", toy_project, print, print, ["second"])
+    assert ran() == []
+    assert dvc.repro("second", toy_project, print, print, ["first", "second"]) == "ran"
+
+
+def test_what_one_checkout_pushed_another_restores_figures_included(toy_project, ran, monkeypatch):
+    remote = toy_project.parent / "remote"
+    with_remote(toy_project, remote)
+    for stage in ("first", "second", "gate"):
+        repro(stage, toy_project)
+    dvc.push(["first", "second", "gate"], toy_project, print)
+    other = toy_project.parent / "other"
+    shutil.copytree(
+        toy_project, other, ignore=shutil.ignore_patterns("data", "metrics", "cache", "tmp", "dvc.lock", "*.gitignore")
+    )
+    assert dvc.repro("gate", other, print, print, []) == "restored", "nothing may run there"
+    assert (other / "metrics" / "gate.json").read_text() == (toy_project / "metrics" / "gate.json").read_text()
+    assert ran() == ["first", "second"]
+
+
+def test_a_remote_that_takes_nothing_ends_with_its_name_and_the_outs_stay(toy_project, monkeypatch):
+    blocked = toy_project.parent / "file"
+    blocked.write_text("no folder")
+    with_remote(toy_project, f"{blocked}/store")
+    monkeypatch.setattr(dvc, "PUSH_WAITS", (0.0,))
+    repro("first", toy_project)
+    said = []
+    with pytest.raises(dvc.PushFailed, match=r"the remote store \(\S+file/store\) did not take the outs of first"):
+        dvc.push(["first"], toy_project, said.append)
+    assert len(said) == 1
+    assert (toy_project / "data" / "first").read_text() == "done"

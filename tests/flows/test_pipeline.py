@@ -105,6 +105,18 @@ def test_exit_codes_of_the_command_line(prefect_session, toy_project, monkeypatc
     assert (toy_project / "reports" / "run.json").exists() == (code != 2), "wrong parameters run nothing"
 
 
+def test_a_paused_run_ends_with_exit_code_4_and_says_how_it_continues(
+    prefect_session, toy_project, monkeypatch, capsys
+):
+    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up')\nsys.exit(4)\n")
+    monkeypatch.setattr(sys, "argv", ["pipeline"])
+    with pytest.raises(SystemExit) as end:
+        run_main(pipeline.main)
+    assert end.value.code == 4
+    assert "stage first paused: time is up; run again to continue" in capsys.readouterr().out
+    assert statuses(toy_project) == {"first": "paused"}
+
+
 def test_an_exit_code_of_a_failed_stage_is_1(prefect_session, toy_project, monkeypatch, capsys):
     monkeypatch.setenv("TOY_FAILS", "first")
     monkeypatch.setattr(sys, "argv", ["pipeline"])

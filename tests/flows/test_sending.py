@@ -1,0 +1,79 @@
+"""Which stages go to which queue, and what the side that sends accepts from workers. No server."""
+
+import httpx
+import pytest
+
+from flows import api, stages, workers
+from flows.report import RunReport, StageRecord, outcome
+from flows.stages import RunFailed, plan_of
+from flows.workers import Queue, groups, queues_of
+from tasks.errors import ParamsError
+
+CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
+
+
+def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
+    pretraining, finetuning = plan_of("pretraining"), plan_of("finetuning")
+    assert sorted(pretraining + finetuning) == sorted(stages.PLAN) == sorted(plan_of("all"))
+    assert pretraining[-1] == "pretrain@phase2"
+    assert "tokenizer" in pretraining
+    assert not {"questions", "squad_rows@dev", "validate@squad-train", "finetune"} & set(pretraining)
+    assert finetuning[-1] == "gate"
+
+
+def test_consecutive_stages_of_one_queue_travel_together():
+    plan = ["corpus", "validate@corpus", "pretrain@phase1", "finetune", "predict", "evaluate", "gate"]
+    assert list(groups(plan, CPU, POD)) == [
+        (CPU, ["corpus", "validate@corpus"]),
+        (POD, ["pretrain@phase1", "finetune", "predict"]),
+        (CPU, ["evaluate", "gate"]),
+    ]
+    assert list(groups(plan, CPU, CPU)) == [(CPU, plan)]
+
+
+def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
+    assert queues_of("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
+    assert queues_of("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
+    with pytest.raises(ParamsError, match="device.runtime=auto does not say whose workers train"):
+        queues_of("auto", "cpu/default", None)
+    with pytest.raises(ParamsError, match="cpu_queue='cpu': state pool/queue"):
+        queues_of("cpu", "cpu", None)
+
+
+@pytest.mark.parametrize(
+    "name", ["../params.yaml", "metrics/../../x", "/etc/passwd", "tasks/corpus.py", "metrics/a/b.json"]
+)
+def test_a_worker_cannot_write_elsewhere_than_figures(name):
+    with pytest.raises(RunFailed, match="a worker sent a file named"):
+        workers._inside(name)
+    assert str(workers._inside("plots/finetune.csv")) == "plots/finetune.csv"
+
+
+def test_a_stage_that_was_sent_again_keeps_what_it_cost():
+    run = RunReport(".")
+    run.enter(StageRecord("finetune", "paused", 10.0, "pod-a"))
+    run.enter(StageRecord("finetune", "ran", 5.0, "pod-b"))
+    run.enter(StageRecord("finetune", "skipped", 0.5, "pod-b"))
+    assert run.stages == [StageRecord("finetune", "ran", 15.5, "pod-b")]
+    run.paused = "stage finetune paused"
+    assert outcome(run) == "paused"
+
+
+def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_up(monkeypatch):
+    monkeypatch.setattr(api, "WAIT_S", 0.0)
+    answers = [httpx.ConnectError("refused"), httpx.ReadTimeout("slow"), "here"]
+    said = []
+
+    def call():
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert api.patiently(call, said.append) == "here"
+    assert len(said) == 2
+    assert "does not answer (ConnectError)" in said[0]
+    assert "is back" in said[1]
+    answers[:] = [httpx.ConnectError("refused")] * 2
+    with pytest.raises(httpx.ConnectError):
+        api.patiently(call, said.append, patience_s=-1.0)
