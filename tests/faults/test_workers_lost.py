@@ -38,7 +38,7 @@ def test_a_paused_stage_is_sent_again_and_continues(team):
 def test_a_cancelled_run_ends_the_stage_on_its_worker(team):
     run, stage = team.start_training("pretrain.seed=6")
     run.terminate()  # what a worker does with a run that a person cancels
-    assert run.wait(timeout=60) != 0
+    assert run.wait(timeout=240) != 0
     wait_until(lambda: not is_alive(stage), "the stage's end")
     wait_until(lambda: not team.runs("RUNNING", "CANCELLING").get("pretrain@phase1"), "the run's end")
     assert "the run ended early" in team.report()["error"]
@@ -52,7 +52,7 @@ def test_a_server_that_is_away_costs_a_run_nothing(team):
     wait_until(lambda: not is_alive(stage), "training's end")
     wait_until(lambda: "the Prefect server does not answer" in team.office.said(), "the loss was noticed", alive=run)
     team.server.start()
-    assert run.wait(timeout=180) == 0, team.office.said()
+    assert run.wait(timeout=400) == 0, team.office.said()
     assert "the Prefect server is back" in team.office.said()
     assert team.statuses()["pretrain@phase1"] == "ran"
     assert len(team.hosts["training"].ran()) == count
@@ -66,6 +66,6 @@ def test_when_the_training_host_is_lost_another_one_finishes(team):
     team.office.hold.unlink()
     spare = team.host("spare")
     spare.start_worker("cpu", "trainer", "cpu")
-    assert run.wait(timeout=180) == 0, team.office.said()
+    assert run.wait(timeout=400) == 0, team.office.said()
     assert "sent again, 1 of 3 times" in team.office.said()
     assert spare.ran() == ["pretrain@phase1"]

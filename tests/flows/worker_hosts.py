@@ -96,7 +96,7 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def wait_until(condition, what, seconds=60, alive=None):
+def wait_until(condition, what, seconds=240, alive=None):
     """Return what `condition` returns as soon as it is true; fail after `seconds`, or when `alive` has ended."""
     until = time.monotonic() + seconds
     while not (found := condition()):
@@ -186,7 +186,7 @@ class Host:
 
     def run(self, *words):
         """Run a module of the checkout to its end; its exit code."""
-        return self.start(*words).wait(timeout=180)
+        return self.start(*words).wait(timeout=400)
 
     def said(self):
         """What the module started last has said so far."""

@@ -19,6 +19,7 @@ class Team:
         self.server = Server(folder / "server")
         self.hosts = {}
         self.office = self.host("office")
+        self.office.environment["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # else Prefect itself waits a minute, in silence
         assert self.office.run("flows.deploy", "--queue", "cpu/trainer") == 0, self.office.said()
 
     def host(self, name):
@@ -33,7 +34,7 @@ class Team:
 
     def run(self, *overrides):
         """A run from the office to its end; its exit code."""
-        return self.start(*overrides).wait(timeout=180)
+        return self.start(*overrides).wait(timeout=400)
 
     def start_training(self, *overrides):
         """Start a run whose training waits for `hold` to go; returns the run and the training stage's process id."""
