@@ -68,7 +68,10 @@ pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": folder, "u
 @pytest.fixture(scope="session")
 def prefect_session():
     """One temporary server; without heartbeats a flow takes a tenth of a second instead of one."""
-    with temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}), prefect_test_harness(server_startup_timeout=120):
+    with (
+        temporary_settings({PREFECT_FLOWS_HEARTBEAT_FREQUENCY: None}),
+        prefect_test_harness(server_startup_timeout=120),
+    ):
         yield
 
 
