@@ -17,6 +17,7 @@ def team(tmp_path_factory):
     with a_team(tmp_path_factory.mktemp("team")) as team:
         team.host("preparing").start_worker("cpu", "default", "cpu")
         team.host("training").start_worker("cpu", "trainer", "cpu")
+        team.host("spare")
         yield team
 
 
@@ -64,7 +65,7 @@ def test_when_the_training_host_is_lost_another_one_finishes(team):
     assert not is_alive(stage)
     team.lost("pretrain@phase1")
     team.office.hold.unlink()
-    spare = team.host("spare")
+    spare = team.hosts["spare"]
     spare.start_worker("cpu", "trainer", "cpu")
     assert run.wait(timeout=400) == 0, team.office.said()
     assert "sent again, 1 of 3 times" in team.office.said()
