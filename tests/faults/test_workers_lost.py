@@ -62,7 +62,7 @@ def test_a_server_that_is_away_costs_a_run_nothing(team):
 def test_when_the_training_host_is_lost_another_one_finishes(team):
     run, stage = team.start_training("pretrain.seed=8")
     team.hosts["training"].lose()
-    assert not is_alive(stage)
+    wait_until(lambda: not is_alive(stage), "the stage's end")
     team.lost("pretrain@phase1")
     team.office.hold.unlink()
     spare = team.hosts["spare"]
