@@ -16,12 +16,7 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-PORT ?= 4200
-KIND ?= cpu
-QUEUE ?= default
-export PREFECT_SERVER_ANALYTICS_ENABLED := false
-
-.PHONY: help setup demo server worker bench test test-device-env test-poptorch check audit clean
+.PHONY: help setup demo bench test faults test-device-env test-poptorch check clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -72,6 +67,13 @@ bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick",
 test: $(HOST)  ## all tests of this Python
 	@echo "test: everything but the device environment (make test-device-env)"
 	@python -m pytest -q -n 2 --dist loadfile -m "not faults"
+
+faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table
+	@echo "faults: the small run killed, starved and damaged in every way of docs/faults.md (about half an hour)"
+	@mkdir -p runs; rm -f runs/faults.jsonl; touch runs/faults.began
+	@PODIUM_FAULT_LINES="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults || \
+		echo "faults: some cases did not hold, see the table"
+	@python -m tests.faults.table runs/faults.jsonl reports
 
 test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"

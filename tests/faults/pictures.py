@@ -1,0 +1,54 @@
+"""An undisturbed small run: what the project looked like before each stage, and what it came to."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+
+from tests.faults.small_run import digests
+
+
+class Pictures:
+    """What conftest.take_pictures left in `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seconds: dict[str, float] = json.loads((folder / "seconds.json").read_text())
+        """Stage -> seconds of its `dvc repro`; publish -> seconds of the flow that publishes."""
+
+    @property
+    def stages(self) -> list[str]:
+        """Every stage in the order of the flow, then publish."""
+        return list(self.seconds)
+
+    @functools.cached_property
+    def digests(self) -> dict[str, str]:
+        """Of the finished run."""
+        return digests(self.folder / "work")
+
+    def project_before(self, stage: str, to: Path, later_from_cache: bool) -> Path:
+        """The project as it was before `stage`, to work in.
+
+        Args:
+            stage: a name of the plan, or publish.
+            to: the folder to make.
+            later_from_cache: give DVC's cache what the stages AFTER `stage` left there in the undisturbed run. DVC
+                restores a later stage from it only if all it reads has the same bytes as then; else it runs.
+        """
+        shutil.copytree(self.folder / "before" / stage, to, symlinks=True)
+        after = self.stages[self.stages.index(stage) + 1 :]
+        if later_from_cache and after:
+            known = set(_cached(self.folder / "before" / after[0]))
+            for name in _cached(self.folder / "work"):
+                if name not in known:
+                    (to / name).parent.mkdir(parents=True, exist_ok=True)
+                    shutil.copy2(self.folder / "work" / name, to / name)
+        return to
+
+
+def _cached(project: Path) -> list[str]:
+    """Every file of DVC's cache, the run-cache included, relative to the project."""
+    cache = project / ".dvc" / "cache"
+    return [str(path.relative_to(project)) for path in cache.rglob("*") if path.is_file()]

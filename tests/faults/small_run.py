@@ -1,0 +1,182 @@
+"""A run of every stage, from the corpus to the published folder, that is as small as the stages allow.
+
+What takes time in it is that every stage starts a Python of its own. Training makes many tiny updates, with a
+checkpoint every second one, so that a kill meets it everywhere between two checkpoints and within one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import safetensors.numpy
+import yaml
+
+from flows.checkout import CODE
+from tasks.overlays import resolve
+from tasks.strict_yaml import read_yaml
+from tests.faults import processes
+from tests.faults.table import HalfPublished, Leak, Lost
+
+ROOT = Path(__file__).resolve().parents[2]
+SMALL = (
+    "corpus.demo_documents=60", "tokenizer.vocabulary_size=300", "questions.demo_train=24", "questions.demo_dev=12",
+    "pretrain_rows.phase1.duplicates=1", "pretrain_rows.phase1.row_length=32", "pretrain_rows.phase2.row_length=64",
+    "squad_rows.row_length=128", "squad_rows.max_question_length=32",
+    "model.hidden_size=16", "model.num_layers=1", "model.num_heads=2", "model.intermediate_size=32",
+    "model.max_positions=128", "model.hidden_dropout=0.1", "pretrain.checkpoint_every_updates=2",
+    "pretrain.phase1.steps=60", "pretrain.phase1.global_batch_size=8", "pretrain.phase2.steps=40",
+    "pretrain.phase2.global_batch_size=4", "finetune.epochs=6", "finetune.global_batch_size=4",
+    "finetune.checkpoint_every_updates=2", "gate.min_f1=0", "publish.folder=published/small",
+)  # fmt: skip
+SAME_BYTES = ("data", "models", "predictions", "evaluation/predictions.json")
+"""What is equal byte for byte in two runs; metrics and pages hold seconds, and so does what is made of them."""
+PUBLISHED_SAME = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
+                  "evaluation/predictions.json")  # fmt: skip
+TEMPORARY = (".partial", ".tmp", ".temp", "~")
+FROM_STAGE = """
+import sys
+from flows import pipeline, stages
+from tasks.errors import run_main
+first = sys.argv.pop(1)
+stages.PLAN = stages.PLAN[stages.PLAN.index(first):] if first != "publish" else ()
+run_main(pipeline.main)
+"""
+"""The flow from one stage on; DVC itself looks at everything before it."""
+
+
+def make_project(folder: Path) -> Path:
+    """A checkout with the small parameters, without git; nothing has run in it."""
+    (folder / ".dvc").mkdir(parents=True)
+    for name in (*CODE, "inputs", "presets", "params.yaml"):
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, folder / name)
+    (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
+    (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    return folder
+
+
+@dataclass
+class Case:
+    """One project under test and the processes that work in it."""
+
+    project: Path
+    home: Path
+    """Of Prefect's and DVC's own files."""
+    api_url: str | None = None
+    """Of a Prefect server; None: every run starts one of its own."""
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    extra: dict[str, str] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, str]:
+        own = {
+            "PREFECT_HOME": str(self.home / "prefect"), "DVC_SITE_CACHE_DIR": str(self.home / "dvc-site"),
+            "DVC_GLOBAL_CONFIG_DIR": str(self.home / "dvc-global"), "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1",
+            "DVC_SYSTEM_CONFIG_DIR": str(self.home / "dvc-system"), "PODIUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1", processes.MARK: self.mark,
+        }  # fmt: skip
+        if self.api_url is not None:
+            own["PREFECT_API_URL"] = self.api_url
+        return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **own, **self.extra}
+
+    def start(self, *words: str, log: Path | None = None) -> subprocess.Popen[str]:
+        """Start a command of this Python in the project; its output goes to `log`."""
+        place = log or self.home / f"{self.mark}.log"
+        with place.open("w") as stream:
+            return subprocess.Popen(
+                [sys.executable, *words], cwd=self.project, env=self.environment(), text=True,
+                stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def run(self, *words: str, timeout: float = 400.0) -> subprocess.CompletedProcess[str]:
+        """Run a command of this Python in the project to its end; stdout holds stderr too."""
+        return subprocess.run(
+            [sys.executable, *words], cwd=self.project, env=self.environment(), text=True, check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
+        )  # fmt: skip
+
+    def flow(self, first: str | None = None) -> list[str]:
+        """The words of the flow, from its first stage or from a later one."""
+        return ["-m", "flows.pipeline"] if first is None else ["-c", FROM_STAGE, first]
+
+
+def digests(project: Path) -> dict[str, str]:
+    """Path -> SHA-256 of everything that must be the same in every run of the same parameters."""
+    found = [path for name in SAME_BYTES for path in _files(project / name)]
+    found += [project / "published" / "small" / name for name in PUBLISHED_SAME]
+    return {
+        str(path.relative_to(project)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found if path.exists()
+    }
+
+
+def require_same(project: Path, reference: dict[str, str]) -> None:
+    """Raises: Lost, naming the files that are missing, more, or others than in the undisturbed run."""
+    found = digests(project)
+    wrong = sorted(name for name in {*found, *reference} if found.get(name) != reference.get(name))
+    if wrong:
+        raise Lost(f"{len(wrong)} files are not as in the undisturbed run: {', '.join(wrong[:5])}")
+
+
+def require_whole(project: Path) -> None:
+    """No temporary names outside runs/, every file readable, every object of DVC's cache what its name says.
+
+    Raises:
+        Leak: a temporary file was left.
+        Lost: a file is damaged.
+    """
+    for path in _files(project):
+        inside = path.relative_to(project)
+        if inside.parts[0] == "runs" or inside.parts[:2] == (".dvc", "tmp"):
+            continue
+        if any(part.endswith(TEMPORARY) for part in inside.parts):
+            raise Leak(f"{inside} was left behind")
+        try:
+            _read(path)
+        except (ValueError, OSError, pa.ArrowException, safetensors.SafetensorError) as error:
+            raise Lost(f"{inside} is damaged: {error}") from None
+    for path in _files(project / ".dvc" / "cache" / "files" / "md5"):
+        named = path.parent.name + path.name.removesuffix(".dir")
+        if hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest() != named:
+            raise Lost(f"{path.relative_to(project)} of DVC's cache does not hold what its name says")
+
+
+def require_published_once(project: Path) -> None:
+    """Raises: HalfPublished, unless published/ holds one release, whole, and the receipt is about it."""
+    names = sorted(path.name for path in (project / "published").iterdir())
+    if names != ["small"]:
+        raise HalfPublished(f"published/ holds {names}")
+    receipt = json.loads((project / "reports" / "publish.json").read_text())
+    folder = project / "published" / "small"
+    found = {
+        path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(folder)
+    }
+    if found != receipt["files"]:
+        raise HalfPublished(f"the receipt is about {sorted(receipt['files'])}, the folder holds {sorted(found)}")
+
+
+def _files(place: Path) -> list[Path]:
+    if place.is_file():
+        return [place]
+    return sorted(path for path in place.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def _read(path: Path) -> None:
+    if path.suffix == ".json":
+        json.loads(path.read_text(encoding="utf-8"))
+    elif path.suffix == ".arrow":
+        with pa.memory_map(str(path)) as source:
+            pa.ipc.open_file(source).read_all().validate(full=True)
+    elif path.suffix == ".parquet":
+        pq.read_table(path).validate(full=True)
+    elif path.suffix == ".safetensors":
+        safetensors.numpy.load_file(str(path))

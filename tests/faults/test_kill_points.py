@@ -1,0 +1,99 @@
+"""SIGKILL at seeded random points of the small run, then the same run again to its end.
+
+What must hold: the second run ends well; data, weights, predictions and the published model are bit for bit those of
+the undisturbed run; no process of the killed run is left; there is never a second trainer; no temporary file is left
+outside runs/ and every file can be read; the release is there whole, once.
+
+The points are spread over the stages of the flow, publish included, each at a random time within its stage. In half
+of them only the flow's process is killed, in the others the whole tree. Everything before the stage is as the
+undisturbed run left it (a copy of the project at that moment). Every fifth second run is the whole flow with an empty
+cache of later stages; the others begin at the killed stage, and DVC may restore later stages from the undisturbed
+run's cache, which it does only where every byte they read is the same.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flows.stages import PLAN
+from tests.faults import processes, small_run, table
+from tests.faults.pictures import Pictures
+from tests.faults.small_run import Case
+
+SEED = 20261120
+POINTS = 50
+ROW = "SIGKILL, then again"
+SECONDS_TO_LOOK = 1.2
+"""What the flow takes to ask DVC whether there is anything to do, before the first stage."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One kill."""
+
+    number: int
+    stage: str
+    fraction: float
+    """Of the stage's seconds."""
+    whole_tree: bool
+
+    @property
+    def everything_runs(self) -> bool:
+        return self.number % 5 == 0
+
+    def __str__(self) -> str:
+        return f"{self.number:02d}-{self.stage}-{self.fraction:.3f}-{'tree' if self.whole_tree else 'flow'}"
+
+
+def points(count: int, seed: int) -> list[Point]:
+    """Every stage in turn, the order shuffled; the training stages, where most can be lost, get what is over."""
+    source = random.Random(seed)
+    training = [stage for stage in PLAN if stage.startswith(("pretrain@", "finetune"))]
+    stages = [*PLAN, "publish"]
+    chosen = [*stages, *stages, *training * count][:count]
+    source.shuffle(chosen)
+    return [Point(i, stage, source.random(), i % 2 == 0) for i, stage in enumerate(chosen)]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("point", points(POINTS, SEED), ids=str)
+def test_a_killed_run_is_finished_by_the_next(
+    point: Point, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
+) -> None:
+    with table.case(ROW, str(point)) as notes:
+        project = pictures.project_before(point.stage, tmp_path / "project", not point.everything_runs)
+        case = new_case(project)
+        notes.append(kill(case, point, pictures.seconds[point.stage]))
+        processes.require_none(case.mark)
+        with processes.TrainerCount(case.mark) as trainers:
+            done = case.run(*case.flow(None if point.everything_runs else point.stage))
+        if done.returncode:
+            raise table.Lost(f"the second run ended with exit code {done.returncode}:\n{done.stdout[-3000:]}")
+        if trainers.most > 1:
+            raise table.Leak(f"{trainers.most} trainers worked at once")
+        processes.require_none(case.mark, 5.0)
+        small_run.require_same(project, pictures.digests)
+        small_run.require_whole(project)
+        small_run.require_published_once(project)
+
+
+def kill(case: Case, point: Point, seconds: float) -> str:
+    """Start the flow at the stage and kill it there; says how far it had come."""
+    log = case.home / "killed.log"
+    flow = case.start(*case.flow(point.stage), log=log)
+    processes.wait_for(lambda: "Beginning flow run" in log.read_text(), 60.0, "the flow has not begun")
+    time.sleep(SECONDS_TO_LOOK + point.fraction * seconds)  # the random moment itself, waiting for nothing
+    if point.whole_tree:
+        processes.kill_all(case.mark)
+    else:
+        flow.send_signal(signal.SIGKILL)
+    flow.wait()
+    last = [line for line in log.read_text().splitlines() if line.strip()][-1]
+    return f"killed after: {last[:150]}"
