@@ -25,7 +25,8 @@ from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
-from flows import checkout, on_worker, report, run_page, stages, workers  # noqa: E402
+from flows import checkout, dvc, report, run_page, stages  # noqa: E402
+from flows.own_server import own_server  # noqa: E402
 from tasks import artifacts  # noqa: E402
 from tasks.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
 
@@ -113,10 +114,8 @@ def main() -> None:
     project = Path.cwd()
     checkout.resolved_params(project, arguments.preset, arguments.overrides)  # exit 2 within a second
     (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
-    state = pipeline(
-        arguments.preset, arguments.overrides, not arguments.no_publish, arguments.part, arguments.on_workers,
-        arguments.cpu_queue, arguments.device_queue, return_state=True,
-    )  # fmt: skip
+    with own_server():
+        state = pipeline(arguments.preset, arguments.overrides, not arguments.no_publish, return_state=True)
     said = report.read_summary(project)
     sys.stdout.write("\n" + (said or f"the flow ended before its first stage: {state.message}") + "\n")
     if not state.is_completed():

@@ -1,0 +1,90 @@
+"""A Prefect server for the time of one run, where none is named.
+
+Prefect starts such a server by itself, but nothing ends it when the run is killed: it stays, and keeps the database
+open. This one ends with the process that started it, however that ends (Linux).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+
+from prefect.settings import (
+    PREFECT_API_URL,
+    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
+    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
+    get_current_settings,
+    temporary_settings,
+)
+
+from tasks.process import describe_exit, die_with_parent
+
+LOOPBACK = "127.0.0.1"
+
+
+@contextlib.contextmanager
+def own_server() -> Iterator[None]:
+    """Let flows of the body report to a server: the one PREFECT_API_URL names, else one of their own.
+
+    Raises:
+        RuntimeError: the server did not come up.
+    """
+    if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+        yield  # where temporary servers are forbidden, Prefect says itself that a URL is missing
+        return
+    port = _free_port()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", LOOPBACK,
+         "--port", str(port), "--log-level", "error", "--lifespan", "on"],
+        env=_environment(), preexec_fn=die_with_parent,
+    )  # fmt: skip
+    url = f"http://{LOOPBACK}:{port}/api"
+    try:
+        _wait_for(url, process)
+        with temporary_settings({PREFECT_API_URL: url}):
+            yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _environment() -> dict[str, str]:
+    """What Prefect tells a temporary server of its own: this process's settings, and that it serves one program."""
+    own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+    return {**os.environ, **own, **get_current_settings().to_environment_variables(exclude_unset=True)}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+    seconds = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
+    until = time.monotonic() + seconds
+    while not _answers(url):
+        if (code := process.poll()) is not None:
+            raise RuntimeError(f"Prefect's temporary server ended with {describe_exit(code)}; its own words are above")
+        if time.monotonic() > until:
+            raise RuntimeError(
+                f"Prefect's temporary server does not answer after {seconds} s: raise "
+                "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, or name a server in PREFECT_API_URL"
+            )
+        time.sleep(0.1)
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
