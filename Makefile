@@ -71,7 +71,7 @@ test: $(HOST)  ## all tests of this Python
 faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table
 	@echo "faults: the small run killed, starved and damaged in every way of docs/faults.md (about half an hour)"
 	@mkdir -p runs; rm -f runs/faults.jsonl; touch runs/faults.began
-	@PODIUM_FAULT_LINES="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults || \
+	@PODIUM_FAULT_TABLE="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults || \
 		echo "faults: some cases did not hold, see the table"
 	@python -m tests.faults.table runs/faults.jsonl reports
 

@@ -48,7 +48,7 @@ import sys
 from flows import pipeline, stages
 from tasks.errors import run_main
 first = sys.argv.pop(1)
-stages.PLAN = stages.PLAN[stages.PLAN.index(first):] if first != "publish" else ()
+stages.PLAN = stages.PLAN[stages.PLAN.index(first):] if first != "publish" else stages.PLAN[-1:]
 run_main(pipeline.main)
 """
 """The flow from one stage on; DVC itself looks at everything before it."""

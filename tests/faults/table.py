@@ -18,9 +18,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LINES = "PODIUM_FAULT_LINES"
+LINES = "PODIUM_FAULT_TABLE"
 """Environment variable: the JSON-lines file that the cases of one `make faults` write to; unset: nowhere."""
-HELD, LOST, HALF_PUBLISHED, LEAK, NOT_RUN = OUTCOMES = ("held", "lost", "half-published", "leak", "not run")
+HELD, LOST, HALF_PUBLISHED, LEAKED, NOT_RUN = OUTCOMES = ("held", "lost", "half-published", "leaked", "not run")
 
 
 class Lost(AssertionError):
@@ -35,7 +35,7 @@ class Leak(AssertionError):
     """A process, a lock or a temporary file outlived its run."""
 
 
-KINDS = ((HalfPublished, HALF_PUBLISHED), (Leak, LEAK))
+KINDS = ((HalfPublished, HALF_PUBLISHED), (Leak, LEAKED))
 
 
 def record(row: str, outcome: str, case: str = "", seconds: float = 0.0, note: str = "") -> None:
