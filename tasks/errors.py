@@ -78,12 +78,17 @@ def run_main(main: Callable[[], None]) -> None:
     """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
 
     A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
-    is our defect and keeps its traceback. Under DVC the process ends with the `dvc` that started it.
+    is our defect and keeps its traceback. Under DVC the process ends with the `dvc` that started it, and looks
+    at the bytes of its inputs first (tasks/intact.py).
     """
+    stage = os.environ.get("DVC_STAGE")
+    if stage is not None:
+        die_with_parent()
     try:
-        if "DVC_STAGE" in os.environ:
-            die_with_parent()
-            _enter_stage()
+        if stage is not None:
+            from tasks.intact import require_inputs  # which raises what is defined here
+
+            require_inputs(stage)
         main()
     except PodiumError as error:
         word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
@@ -93,7 +98,8 @@ def run_main(main: Callable[[], None]) -> None:
         print("interrupted: nothing half-written was kept; run it again to continue", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
     except OSError as error:
-        place = f" ({error.filename})" if error.filename else ""
+        # pyarrow names no file: then at least whose outputs were being written.
+        place = f" ({error.filename})" if error.filename else f" (stage {stage})" if stage is not None else ""
         print(
             f"error: {error.strerror or error}{place}: check that the path is there, writable, "
             "and that the disk has room; nothing half-written was kept",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tasks import artifacts
 from tasks.card import CardFacts, model_card
 from tasks.errors import GateRejected, PublishError, run_main
+from tasks.intact import require
 from tasks.params import Params, PublishParams, load_params
 from tasks.provenance import provenance, read_json, without_host_paths
 from tasks.release import CARD, PROVENANCE, Release, gather, write_folder
@@ -158,6 +159,7 @@ def main() -> None:
     arguments = parser.parse_args()
     started_at = time.perf_counter()
     params = load_params()
+    require(str(path) for path in (artifacts.TOKENIZER, artifacts.SQUAD_MODEL, artifacts.EVALUATION))
     receipt = publish(params.publish, parameter_values(params), dry_run=arguments.dry_run)
     place = receipt.get("folder") or receipt["url"] or receipt["repository"]
     if arguments.dry_run:

@@ -1,0 +1,86 @@
+"""Inputs that are no longer what their stage wrote are refused, whatever their times say."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.errors import InputError
+from tasks.intact import require, require_inputs
+
+PLAN = """
+stages:
+  tokenizer:
+    deps: [data/corpus, tasks/tokenizer.py, inputs/mine]
+  validate:
+    foreach:
+      corpus: {data: data/corpus, with: reports/corpus.json}
+      phase1: {data: data/rows/phase1, with: data/corpus}
+    do:
+      deps: ["${item.data}", "${item.with}"]
+  rows:
+    foreach: [phase1, phase2]
+    do:
+      deps: [data/corpus, "data/${item}"]
+"""
+
+
+def md5(data: bytes) -> str:
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A corpus of two files, one in a folder, and a report, as DVC states them."""
+    files = {"a.txt": b"alpha", "sub/b.txt": b"beta"}
+    for name, data in files.items():
+        (tmp_path / "data" / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "data" / "corpus" / name).write_bytes(data)
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "corpus.json").write_bytes(b"{}")
+    listed = [{"md5": md5(data), "relpath": name} for name, data in files.items()]
+    outs = [
+        {"path": "data/corpus", "md5": md5(json.dumps(listed, sort_keys=True).encode()) + ".dir"},
+        {"path": "reports/corpus.json", "md5": md5(b"{}")},
+    ]
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump({"stages": {"corpus": {"outs": outs}}}))
+    (tmp_path / "dvc.yaml").write_text(PLAN)
+    return tmp_path
+
+
+@pytest.mark.parametrize("stage", ["tokenizer", "validate@corpus", "validate@phase1", "rows@phase1"])
+def test_inputs_as_they_were_written_pass_and_those_that_are_absent_or_nobodys_are_left_alone(
+    checkout: Path, stage: str
+) -> None:
+    require_inputs(stage, checkout)
+
+
+@pytest.mark.parametrize("stage", ["tokenizer", "validate@corpus", "validate@phase1", "rows@phase2"])
+def test_a_changed_byte_is_refused_though_size_and_time_are_the_same(checkout: Path, stage: str) -> None:
+    path = checkout / "data" / "corpus" / "sub" / "b.txt"
+    before = path.stat()
+    path.write_bytes(b"bet4")
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(InputError, match="data/corpus does not hold what its stage wrote"):
+        require_inputs(stage, checkout)
+    assert path.stat().st_mtime_ns != before.st_mtime_ns, "DVC would not look at it again"
+
+
+def test_a_file_that_is_missing_or_more_is_refused(checkout: Path) -> None:
+    (checkout / "data" / "corpus" / "more.txt").write_text("")
+    with pytest.raises(InputError, match="data/corpus"):
+        require(["data/corpus"], checkout)
+
+
+def test_only_what_is_named_is_looked_at(checkout: Path) -> None:
+    (checkout / "reports" / "corpus.json").write_bytes(b"[]")
+    require(["data/corpus"], checkout)
+    with pytest.raises(InputError, match=r"reports/corpus\.json"):
+        require(["data/corpus", "reports/corpus.json"], checkout)
+
+
+def test_without_a_lock_there_is_nothing_to_compare_with(tmp_path: Path) -> None:
+    require(["data/corpus"], tmp_path)
