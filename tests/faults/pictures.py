@@ -28,6 +28,18 @@ class Pictures:
         """Of the finished run."""
         return digests(self.folder / "work")
 
+    def digests_after(self, stage: str) -> dict[str, str]:
+        """Of the run after that stage."""
+        return digests(self._after(stage))
+
+    def kilobytes_added(self, stage: str) -> int:
+        """By how much the project grew with the stage, DVC's cache included."""
+        return (_bytes(self._after(stage)) - _bytes(self.folder / "before" / stage)) // 1024
+
+    def _after(self, stage: str) -> Path:
+        later = self.stages[self.stages.index(stage) + 1 :]
+        return self.folder / "before" / later[0] if later else self.folder / "work"
+
     def project_before(self, stage: str, to: Path, later_from_cache: bool) -> Path:
         """The project as it was before `stage`, to work in.
 
@@ -46,6 +58,10 @@ class Pictures:
                     (to / name).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy2(self.folder / "work" / name, to / name)
         return to
+
+
+def _bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def _cached(project: Path) -> list[str]:

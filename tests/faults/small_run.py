@@ -47,11 +47,12 @@ FROM_STAGE = """
 import sys
 from flows import pipeline, stages
 from tasks.errors import run_main
-first = sys.argv.pop(1)
-stages.PLAN = stages.PLAN[stages.PLAN.index(first):] if first != "publish" else stages.PLAN[-1:]
+first, count = sys.argv.pop(1), int(sys.argv.pop(1))
+at = stages.PLAN.index(first) if first in stages.PLAN else len(stages.PLAN) - 1
+stages.PLAN = stages.PLAN[at : at + count]
 run_main(pipeline.main)
 """
-"""The flow from one stage on; DVC itself looks at everything before it."""
+"""The flow from one stage on, for so many stages; DVC itself looks at everything before it."""
 
 
 def make_project(folder: Path) -> Path:
@@ -64,6 +65,15 @@ def make_project(folder: Path) -> Path:
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     return folder
+
+
+def code_hash() -> str:
+    """Twelve hexadecimal digits of everything a small project is made of."""
+    digest = hashlib.sha256(repr(SMALL).encode())
+    for name in (*CODE, "inputs", "params.yaml"):
+        for path in _files(ROOT / name):
+            digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 @dataclass
@@ -105,9 +115,12 @@ class Case:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
         )  # fmt: skip
 
-    def flow(self, first: str | None = None) -> list[str]:
-        """The words of the flow, from its first stage or from a later one."""
-        return ["-m", "flows.pipeline"] if first is None else ["-c", FROM_STAGE, first]
+    def flow(self, first: str | None = None, *, only: bool = False) -> list[str]:
+        """The words of the flow: all of it, from the stage `first` on, or `first` only; "publish" is after the gate."""
+        if first is None:
+            return ["-m", "flows.pipeline"]
+        after = [] if first == "publish" or not only else ["--no-publish"]
+        return ["-c", FROM_STAGE, first, "1" if only else "1000", *after]
 
 
 def digests(project: Path) -> dict[str, str]:

@@ -1,0 +1,138 @@
+"""Damaged files: in a checkpoint, in what stages hand to each other, in an executable.
+
+What must hold: the damage is refused by name, or repaired from what is whole; it never goes into a result. Where a
+byte changed with its file's time, DVC notices and restores the file. Where only the byte changed, the stage that
+reads it refuses, naming the output; the next run restores it and ends with the bytes of the undisturbed run.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults import processes, small_run, table
+from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, damage
+from tests.faults.pictures import Pictures
+from tests.faults.small_run import Case
+
+HANDED_ON = (
+    ("tokenizer", "data/corpus/part-00000.parquet"),
+    ("validate@questions", "data/questions/train.parquet"),
+    ("pretrain_rows@phase1", "data/tokenizer/tokenizer.json"),
+    ("validate@phase1", "data/rows/phase1/rows-00000.arrow"),
+    ("pretrain@phase1", "data/rows/phase1/rows-00000.arrow"),
+    ("pretrain@phase1", "data/rows/phase1/manifest.json"),
+    ("pretrain@phase2", "models/phase1/model.safetensors"),
+    ("finetune", "models/phase2/config.json"),
+    ("predict", "models/squad/model.safetensors"),
+    ("evaluate", "predictions/logits.arrow"),
+    ("gate", "evaluation/predictions.json"),
+    ("publish", "models/squad/model.safetensors"),
+    ("publish", "models/squad/config.json"),
+    ("publish", "data/tokenizer/vocab.txt"),
+    ("publish", "evaluation/predictions.json"),
+)
+"""The stage that reads, and the file of an earlier one."""
+SEEN = [entry for entry in HANDED_ON if entry[0] in ("pretrain_rows@phase1", "pretrain@phase1", "evaluate", "publish")]
+CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "sha256.json")
+
+
+@pytest.fixture
+def damaged(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]) -> Callable[[str, str, str], Case]:
+    """Makes a project before `stage` in which `name` was damaged."""
+
+    def make(stage: str, name: str, kind: str) -> Case:
+        case = new_case(pictures.project_before(stage, tmp_path / "project", later_from_cache=False))
+        assert case.run("-m", "dvc", "status").returncode == 0  # DVC now knows size and time of every file
+        damage(case.project / name, kind)
+        return case
+
+    return make
+
+
+def run_stage(case: Case, stage: str) -> subprocess.CompletedProcess[str]:
+    """The stage alone, without the flow, which adds nothing here; publish after what DVC has to repair."""
+    if stage != "publish":
+        return case.run("-m", "dvc", "repro", stage)
+    done = case.run("-m", "dvc", "repro", "gate")
+    return done if done.returncode else case.run("-m", "tasks.publish")
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("stage", "name"), HANDED_ON)
+def test_a_byte_the_disk_changed_is_refused_by_name_then_repaired(
+    stage: str, name: str, damaged: Callable[[str, str, str], Case], pictures: Pictures
+) -> None:
+    with table.case("damaged file", f"{name}, {FLIPPED_UNSEEN}, read by {stage}"):
+        case = damaged(stage, name, FLIPPED_UNSEEN)
+        done = run_stage(case, stage)
+        if done.returncode == 0:
+            raise table.Lost(f"{stage} ended well with a damaged {name}")
+        said = [line for line in done.stdout.splitlines() if line.startswith("error: ")]
+        assert said, done.stdout
+        assert any(f"error: {part} does not hold" in said[0] for part in (name, str(Path(name).parent))), said
+        if stage == "publish":
+            assert not (case.project / "published").exists()
+        require_repaired(case, stage, pictures)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", [FLIPPED, CUT])
+@pytest.mark.parametrize(("stage", "name"), SEEN)
+def test_a_changed_file_is_restored_before_it_is_read(
+    stage: str, name: str, kind: str, damaged: Callable[[str, str, str], Case], pictures: Pictures
+) -> None:
+    with table.case("damaged file", f"{name}, {kind}, read by {stage}"):
+        require_repaired(damaged(stage, name, kind), stage, pictures)
+
+
+def require_repaired(case: Case, stage: str, pictures: Pictures) -> None:
+    done = run_stage(case, stage)
+    if done.returncode:
+        raise table.Lost(f"{stage} does not end well: {done.stdout[-2000:]}")
+    small_run.require_same(case.project, pictures.digests_after(stage))
+    small_run.require_whole(case.project)
+    if stage == "publish":
+        small_run.require_published_once(case.project)
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("name", CHECKPOINT_FILES)
+@pytest.mark.parametrize("kind", [FLIPPED_UNSEEN, CUT])
+@pytest.mark.parametrize("which", ["newest", "all"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
+    name: str, kind: str, which: str, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
+) -> None:
+    if which == "all" and name != "model.safetensors":
+        pytest.skip("one file is enough to spoil both checkpoints")
+    with table.case("damaged file", f"checkpoint, {which}, {name}, {kind}") as notes:
+        case = new_case(pictures.project_before("pretrain@phase1", tmp_path / "project", later_from_cache=False))
+        found = killed_in_training(case)
+        for checkpoint in found if which == "all" else found[-1:]:
+            damage(checkpoint / name, kind)
+        done = case.run("-m", "dvc", "repro", "pretrain@phase1")
+        assert done.returncode == 0, done.stdout
+        said = [line for line in done.stdout.splitlines() if found[-1].name in line and "leaving it out" in line]
+        assert said, f"the damage is not named:\n{done.stdout}"
+        again = [line for line in done.stdout.splitlines() if "continuing after update" in line]
+        assert bool(again) == (which == "newest"), again
+        notes.extend(again)
+        small_run.require_same(case.project, pictures.digests_after("pretrain@phase1"))
+
+
+def killed_in_training(case: Case) -> list[Path]:
+    """Kill phase 1 when it has two checkpoints; these, the newest last."""
+    flow = case.start("-m", "dvc", "repro", "pretrain@phase1")
+    log = case.home / f"{case.mark}.log"
+
+    def checkpoints() -> list[Path]:
+        assert flow.poll() is None, f"it ended before it was killed:\n{log.read_text()}"
+        return sorted(case.project.glob("runs/pretrain-phase1/*/step-????????"))
+
+    processes.wait_for(lambda: len(checkpoints()) >= 2, 60.0, "there are no two checkpoints")
+    processes.kill_all(case.mark)
+    flow.wait()
+    return sorted(case.project.glob("runs/pretrain-phase1/*/step-????????"))

@@ -1,0 +1,117 @@
+"""A disk that is full at every writer, then room again.
+
+What must hold: the run ends by itself with exit code 1 and says that the disk is full and where; nothing half-written
+is left where readers look; after room was made, the same command ends well with the bytes of the undisturbed run.
+
+The disk is a small tmpfs, so these cases need the right to mount; without it they are skipped and the table says so.
+`mounted`: one folder of the project is a small disk of its own. `whole`: the project lies on a disk that has less
+room than the stage needs, so that DVC's and the flow's own writers meet it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.faults import processes, small_run, table
+from tests.faults.pictures import Pictures
+from tests.faults.small_run import Case
+
+ROW = "disk full"
+PAGE = 4096
+FULL = ("No space left on device", "os error 28")
+
+MOUNTED = (
+    ("corpus", "data", 0),
+    ("pretrain_rows@phase1", "data/rows", 8),
+    ("pretrain@phase1", "runs", 48),
+    ("pretrain@phase1", "runs", 160),
+    ("pretrain@phase1", "models", 12),
+    ("pretrain@phase1", "plots", 0),
+    ("evaluate", "metrics", 0),
+    ("publish", "published", 40),
+    ("publish", "reports", 0),
+    ("pretrain@phase1", ".dvc/cache", 16),
+    ("pretrain_rows@phase1", ".dvc/cache", 4),
+)
+"""Stage, folder, KB of room it has (beside what is in it)."""
+WHOLE = tuple(
+    (stage, share)
+    for stage in ("corpus", "pretrain_rows@phase1", "squad_rows@dev", "pretrain@phase1", "predict", "evaluate", "gate")
+    for share in (0.02, 0.5, 0.9)
+)
+"""Stage, and which share of what it adds to the disk there is room for."""
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, kilobytes: int) -> Iterator[Path]:
+    """Lay a tmpfs over `folder` with what is in it now, and room for so many KB more; skips where none may be."""
+    kept = folder.with_name(f"{folder.name}.kept")
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copytree(folder, kept, symlinks=True)
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1g", "podium", folder], capture_output=True, text=True)
+    if done.returncode:
+        shutil.rmtree(kept)
+        table.record(ROW, table.NOT_RUN, str(folder), note="no right to mount")
+        pytest.skip(f"a small disk needs the right to mount: {done.stderr.strip()}")
+    try:
+        shutil.copytree(kept, folder, symlinks=True, dirs_exist_ok=True)
+        shutil.rmtree(kept)
+        leave(folder, kilobytes)
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def leave(disk: Path, kilobytes: int) -> None:
+    """Give the disk so much room beyond what is on it now."""
+    state = os.statvfs(disk)
+    used = (state.f_blocks - state.f_bfree) * state.f_frsize
+    size = max(PAGE, -(-(used + kilobytes * 1024) // PAGE) * PAGE)  # 0 would mean: no limit
+    subprocess.run(["mount", "-o", f"remount,size={size}", disk], check=True)
+
+
+def starve_then_feed(case: Case, stage: str, disk: Path, reference: dict[str, str]) -> str:
+    """Run the flow on the full disk and again with room; says how the first run ended."""
+    starved = case.run(*case.flow(stage, only=True))
+    said = [line for line in starved.stdout.splitlines() if any(word in line for word in FULL)]
+    assert starved.returncode == 1, f"exit code {starved.returncode} on a full disk:\n{starved.stdout[-2500:]}"
+    assert said, f"it does not say that the disk is full:\n{starved.stdout[-2500:]}"
+    assert "Traceback" not in starved.stdout, f"a traceback is no message:\n{starved.stdout[-4000:]}"
+    processes.require_none(case.mark)
+    leave(disk, 1 << 19)
+    fed = case.run(*case.flow(stage, only=True))
+    if fed.returncode:
+        raise table.Lost(f"with room again it ended with exit code {fed.returncode}:\n{fed.stdout[-2500:]}")
+    small_run.require_same(case.project, reference)
+    small_run.require_whole(case.project)
+    if stage == "publish":
+        small_run.require_published_once(case.project)
+    return said[0].split(" - ")[-1].strip()[:150]
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("stage", "folder", "room"), MOUNTED)
+def test_a_writer_meets_a_full_disk(
+    stage: str, folder: str, room: int, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
+) -> None:
+    project = pictures.project_before(stage, tmp_path / "project", later_from_cache=False)
+    with small_disk(project / folder, room) as disk, table.case(ROW, f"{stage}, {folder}, {room} KB") as notes:
+        notes.append(starve_then_feed(new_case(project), stage, disk, pictures.digests_after(stage)))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(("stage", "share"), WHOLE)
+def test_the_whole_project_meets_a_full_disk(
+    stage: str, share: float, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
+) -> None:
+    project = pictures.project_before(stage, tmp_path / "project", later_from_cache=False)
+    room = int(share * pictures.kilobytes_added(stage))
+    with small_disk(project, room) as disk, table.case(ROW, f"{stage}, whole project, {share:.0%}") as notes:
+        notes.append(starve_then_feed(new_case(project), stage, disk, pictures.digests_after(stage)))

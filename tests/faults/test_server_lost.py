@@ -1,0 +1,48 @@
+"""The Prefect server is killed in the middle of a run.
+
+What must hold: the run finishes by itself, or ends with a reason; nothing of it is left running; the next run, on the
+server that came back, ends with the bytes of the undisturbed run.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.faults import processes, small_run, table
+from tests.faults.pictures import Pictures
+from tests.faults.prefect_server import PrefectServer
+from tests.faults.small_run import Case
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("seconds", [5, 60, None])
+def test_the_server_is_killed_while_a_stage_runs(seconds: int | None, tmp_path: Path, pictures: Pictures) -> None:
+    name = "for good" if seconds is None else f"for {seconds} s"
+    stage = "pretrain@phase1"
+    with PrefectServer(tmp_path) as server, table.case("server lost", f"local flow, {name}") as notes:
+        project = pictures.project_before(stage, tmp_path / "project", later_from_cache=True)
+        case, log = Case(project, tmp_path, server.api_url), tmp_path / "flow.log"
+        flow = case.start(*case.flow(stage), log=log)
+        processes.wait_for(lambda: f"Running stage '{stage}'" in log.read_text(), 90.0, "the stage has not begun")
+        server.stop()
+        if seconds is not None:
+            time.sleep(seconds)  # so long is it gone
+            server.start()
+        code = flow.wait(timeout=300)
+        processes.require_none(case.mark)
+        lines = [line for line in log.read_text().splitlines() if line.strip()]
+        notes.append(f"exit code {code}: {lines[-1][:120]}")
+        assert code in (0, 1), log.read_text()[-3000:]
+        if code == 0:
+            small_run.require_published_once(project)
+        if seconds is None:
+            server.start()
+        again = case.run(*case.flow(stage))
+        if again.returncode:
+            raise table.Lost(f"the next run ended with exit code {again.returncode}:\n{again.stdout[-2500:]}")
+        small_run.require_same(project, pictures.digests)
+        small_run.require_whole(project)
+        small_run.require_published_once(project)
