@@ -94,11 +94,32 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
         run.error, run.paused = None, f"{paused}; run again to continue"
         return Completed(name=stages.PAUSED_STATE, message=run.paused)
     finally:
+        _write_report(run, project, root)
+    if run.error is not None:
+        return Failed(message=run.error)
+    name = REJECTED_STATE if report.outcome(run) == "rejected" else None
+    return Completed(name=name, message=report.outcome(run))
+
+
+def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
+    """Say how the run ended; a disk that is full now must not hide it."""
+    try:
         run.write(*{project, root})
         artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
-        create_markdown_artifact(report.markdown(run), key="podium-run", description="Podium run")
-    rejected = report.outcome(run) == "rejected"
-    return Completed(name=REJECTED_STATE if rejected else None, message=report.outcome(run))
+    except OSError as error:
+        text = f"the report could not be written: {error}"
+        get_run_logger().error(text)
+        run.error = text if run.error is None else f"{run.error}\n{text}"
+    create_markdown_artifact(report.markdown(run), key="podium-run", description="Podium run")
+
+
+def _run_stages(run: report.RunReport, root: Path, publish: bool) -> None:
+    nothing_to_do = dvc.is_up_to_date(root)
+    for stage in stages.PLAN:
+        stages.reproduce(stage, root, run, nothing_to_do)
+    run.read_results(root)
+    if publish and run.gate is not None and run.gate["accepted"]:
+        run.enter_receipt(stages.publish(root, run))
 
 
 def main() -> None:
@@ -117,7 +138,7 @@ def main() -> None:
     with own_server():
         state = pipeline(arguments.preset, arguments.overrides, not arguments.no_publish, return_state=True)
     said = report.read_summary(project)
-    sys.stdout.write("\n" + (said or f"the flow ended before its first stage: {state.message}") + "\n")
+    sys.stdout.write("\n" + (said or f"the run left no report: {state.message}") + "\n")
     if not state.is_completed():
         raise SystemExit(FAILED)
     if code := {REJECTED_STATE: REJECTED, stages.PAUSED_STATE: PAUSED}.get(str(state.name)):
