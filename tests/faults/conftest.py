@@ -37,33 +37,38 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def pictures(shared: Path, server: str) -> Pictures:
+def pictures(shared: Path) -> Pictures:
     """The undisturbed run, made once for all workers; another code makes another."""
     folder = shared / f"pictures-{small_run.code_hash()}"
     with (shared / "pictures.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "seconds.json").exists():
             shutil.rmtree(folder, ignore_errors=True)
-            take_pictures(folder, server)
+            take_pictures(folder)
     return Pictures(folder)
 
 
-def take_pictures(folder: Path, server: str) -> None:
-    """Run stage by stage, copying the project before each; then publish, by the flow."""
+def take_pictures(folder: Path) -> None:
+    """Run stage by stage, copying the project before each, then publish."""
     folder.mkdir()
-    case = Case(small_run.make_project(folder / "work"), folder, server)
+    case = Case(small_run.make_project(folder / "work"), folder)
     seconds = {}
     for stage in (*PLAN, "publish"):
         shutil.copytree(case.project, folder / "before" / stage, symlinks=True)
         started_at = time.monotonic()
-        words = case.flow("publish") if stage == "publish" else ["-m", "dvc", "repro", stage]
-        done = case.run(*words)
+        done = case.run(*case.stage(stage))
         assert done.returncode == 0, done.stdout
         seconds[stage] = round(time.monotonic() - started_at, 2)
     (folder / "seconds.json").write_text(json.dumps(seconds))
 
 
 @pytest.fixture
-def new_case(tmp_path: Path, server: str) -> Callable[[Path], Case]:
-    """Makes a case of a project folder."""
+def new_case(tmp_path: Path) -> Callable[[Path], Case]:
+    """Makes a case of a project folder, for stages without a flow."""
+    return lambda project: Case(project, tmp_path)
+
+
+@pytest.fixture
+def new_flow(tmp_path: Path, server: str) -> Callable[[Path], Case]:
+    """Makes a case of a project folder whose flows report to the server that is there."""
     return lambda project: Case(project, tmp_path, server)

@@ -42,7 +42,7 @@ class PrefectServer:
             command, cwd=self.home, env=environment, stdout=(self.home / "server.log").open("ab"),
             stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
         )  # fmt: skip
-        wait_for(self._answers, 90.0, "the Prefect server does not answer")
+        wait_for(self._answers, 180.0, "the Prefect server does not answer")
 
     def stop(self) -> None:
         assert self._process is not None

@@ -115,6 +115,10 @@ class Case:
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
         )  # fmt: skip
 
+    def stage(self, name: str) -> list[str]:
+        """The words that bring one stage up to date, or publish, without a flow."""
+        return ["-m", "tasks.publish"] if name == "publish" else ["-m", "dvc", "repro", name]
+
     def flow(self, first: str | None = None, *, only: bool = False) -> list[str]:
         """The words of the flow: all of it, from the stage `first` on, or `first` only; "publish" is after the gate."""
         if first is None:

@@ -55,10 +55,9 @@ def damaged(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
 
 def run_stage(case: Case, stage: str) -> subprocess.CompletedProcess[str]:
     """The stage alone, without the flow, which adds nothing here; publish after what DVC has to repair."""
-    if stage != "publish":
-        return case.run("-m", "dvc", "repro", stage)
-    done = case.run("-m", "dvc", "repro", "gate")
-    return done if done.returncode else case.run("-m", "tasks.publish")
+    if stage == "publish" and (done := case.run(*case.stage("gate"))).returncode:
+        return done
+    return case.run(*case.stage(stage))
 
 
 @pytest.mark.faults

@@ -65,11 +65,11 @@ def points(count: int, seed: int) -> list[Point]:
 @pytest.mark.faults
 @pytest.mark.parametrize("point", points(POINTS, SEED), ids=str)
 def test_a_killed_run_is_finished_by_the_next(
-    point: Point, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
+    point: Point, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
 ) -> None:
     with table.case(ROW, str(point)) as notes:
         project = pictures.project_before(point.stage, tmp_path / "project", not point.everything_runs)
-        case = new_case(project)
+        case = new_flow(project)
         notes.append(kill(case, point, pictures.seconds[point.stage]))
         processes.require_none(case.mark)
         with processes.TrainerCount(case.mark) as trainers:

@@ -25,11 +25,11 @@ def start_both(case: Case, words: list[str]) -> list[tuple[subprocess.Popen[str]
 @pytest.mark.parametrize("stage", ["corpus", "pretrain@phase1", "predict"])
 @pytest.mark.parametrize("what", ["flow", "dvc"])
 def test_two_runs_in_one_project(
-    stage: str, what: str, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
+    stage: str, what: str, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]
 ) -> None:
     with table.case(ROW, f"{what}, {stage}") as notes:
-        case = new_case(pictures.project_before(stage, tmp_path / "project", later_from_cache=False))
-        words = case.flow(stage, only=True) if what == "flow" else ["-m", "dvc", "repro", stage]
+        case = new_flow(pictures.project_before(stage, tmp_path / "project", later_from_cache=False))
+        words = case.flow(stage, only=True) if what == "flow" else case.stage(stage)
         with processes.TrainerCount(case.mark) as trainers:
             both = start_both(case, words)
             codes = [process.wait(timeout=300) for process, _ in both]
