@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ipu_model.ipu.executables import ExecutableCache
 from tests.faults import processes, small_run, table
-from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, damage
+from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, KINDS, damage
 from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case
 
@@ -99,14 +100,16 @@ def require_repaired(case: Case, stage: str, pictures: Pictures) -> None:
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("name", CHECKPOINT_FILES)
-@pytest.mark.parametrize("kind", [FLIPPED_UNSEEN, CUT])
-@pytest.mark.parametrize("which", ["newest", "all"])
+@pytest.mark.parametrize(
+    ("which", "name", "kind"),
+    [
+        *(("newest", name, kind) for name in CHECKPOINT_FILES for kind in (FLIPPED_UNSEEN, CUT)),
+        *(("all", "model.safetensors", kind) for kind in (FLIPPED_UNSEEN, CUT)),
+    ],
+)
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
-    name: str, kind: str, which: str, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
+    which: str, name: str, kind: str, tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]
 ) -> None:
-    if which == "all" and name != "model.safetensors":
-        pytest.skip("one file is enough to spoil both checkpoints")
     with table.case("damaged file", f"checkpoint, {which}, {name}, {kind}") as notes:
         case = new_case(pictures.project_before("pretrain@phase1", tmp_path / "project", later_from_cache=False))
         found = killed_in_training(case)
@@ -120,6 +123,27 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
         assert bool(again) == (which == "newest"), again
         notes.extend(again)
         small_run.require_same(case.project, pictures.digests_after("pretrain@phase1"))
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_damaged_executable_is_discarded_and_built_anew(kind: str, tmp_path: Path) -> None:
+    """A program of the double: a file PopART would load as it is."""
+    with table.case("damaged file", f"executable, {kind}") as notes:
+        parts = {"mode": "training", "poptorch": "3.4.0"}
+        first = ExecutableCache(tmp_path / "cache", notes.append)
+        program = first.folder(parts) / "1234.popef"
+        first.expectation(parts)
+        program.write_bytes(b"program" * 100)
+        first.outcome(parts)
+        first.close()
+        damage(program, kind)
+        hit, why = ExecutableCache(tmp_path / "cache", notes.append).expectation(parts)
+        if hit:
+            raise table.Lost(f"a damaged executable would be loaded: {why}")
+        assert "miss, damaged: 1234.popef is" in why, why
+        assert not program.exists()
+        notes.append(why)
 
 
 def killed_in_training(case: Case) -> list[Path]:
