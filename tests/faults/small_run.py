@@ -43,16 +43,14 @@ SAME_BYTES = ("data", "models", "predictions", "evaluation/predictions.json")
 PUBLISHED_SAME = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
                   "evaluation/predictions.json")  # fmt: skip
 TEMPORARY = (".partial", ".tmp", ".temp", "~")
-FROM_STAGE = """
+SOME_STAGES = """
 import sys
 from flows import pipeline, stages
 from tasks.errors import run_main
-first, count = sys.argv.pop(1), int(sys.argv.pop(1))
-at = stages.PLAN.index(first) if first in stages.PLAN else len(stages.PLAN) - 1
-stages.PLAN = stages.PLAN[at : at + count]
+stages.PLAN = tuple(sys.argv.pop(1).split(","))
 run_main(pipeline.main)
 """
-"""The flow from one stage on, for so many stages; DVC itself looks at everything before it."""
+"""The flow with another plan; DVC itself looks at everything that comes before each of its stages."""
 
 
 def make_project(folder: Path) -> Path:
@@ -119,12 +117,10 @@ class Case:
         """The words that bring one stage up to date, or publish, without a flow."""
         return ["-m", "tasks.publish"] if name == "publish" else ["-m", "dvc", "repro", name]
 
-    def flow(self, first: str | None = None, *, only: bool = False) -> list[str]:
-        """The words of the flow: all of it, from the stage `first` on, or `first` only; "publish" is after the gate."""
-        if first is None:
-            return ["-m", "flows.pipeline"]
-        after = [] if first == "publish" or not only else ["--no-publish"]
-        return ["-c", FROM_STAGE, first, "1" if only else "1000", *after]
+    def flow(self, *names: str, publish: bool = True) -> list[str]:
+        """The words of the flow, of all stages or of those named; with `publish` after them if the gate is there."""
+        words = ["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows.pipeline"]
+        return words if publish else [*words, "--no-publish"]
 
 
 def digests(project: Path) -> dict[str, str]:

@@ -117,5 +117,5 @@ def test_the_whole_project_meets_a_full_disk(
     room = int(share * pictures.kilobytes_added(stage))
     with small_disk(project, room) as disk, table.case(ROW, f"{stage}, whole project, {share:.0%}") as notes:
         case = new_flow(project)
-        words = case.flow(stage, only=True)
+        words = case.flow(stage, publish=False)
         notes.append(starve_then_feed(case, stage, words, disk, pictures.digests_after(stage)))

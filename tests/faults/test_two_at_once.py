@@ -29,7 +29,7 @@ def test_two_runs_in_one_project(
 ) -> None:
     with table.case(ROW, f"{what}, {stage}") as notes:
         case = new_flow(pictures.project_before(stage, tmp_path / "project", later_from_cache=False))
-        words = case.flow(stage, only=True) if what == "flow" else case.stage(stage)
+        words = case.flow(stage, publish=False) if what == "flow" else case.stage(stage)
         with processes.TrainerCount(case.mark) as trainers:
             both = start_both(case, words)
             codes = [process.wait(timeout=300) for process, _ in both]
