@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from tests.flows.worker_hosts import Team, is_alive, wait_until
 
 from tests.faults import table
@@ -26,10 +25,9 @@ SECONDS_TO_NOTICE = 240.0
 @pytest.fixture
 def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
     team = Team(tmp_path_factory.mktemp("team"))
-    with temporary_settings({PREFECT_API_URL: team.server.url}):
-        team.host("preparing").start_worker("cpu", "default", "cpu")
-        team.host("training").start_worker("cpu", "trainer", "cpu,cuda")
-        yield team
+    team.host("preparing").start_worker("cpu", "default", "cpu")
+    team.host("training").start_worker("cpu", "trainer", "cpu,cuda")
+    yield team
     team.close()
 
 
