@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from flows import dvc_locks
 from tasks.process import describe_exit, die_with_parent
 from tasks.stage_kinds import STAGES_SENT, default_remote
 
@@ -74,6 +75,7 @@ def repro(
         StageFailed: the command failed; its outputs are as DVC leaves them, absent.
         StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
     """
+    dvc_locks.mend(root, say)
     command = [*DVC, "repro", *(["--pull"] if has_remote(root) else []), stage]
     allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
     process = subprocess.Popen(
