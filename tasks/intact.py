@@ -34,8 +34,8 @@ def require_inputs(stage: str, root: Path = Path()) -> None:
     name, _, key = stage.partition("@")
     body = plan.get(name, {})
     items = body.get("foreach")
-    fields = items[key] if isinstance(items, dict) else {}
-    values = {"${key}": key, "${item}": key, **{f"${{item.{field}}}": value for field, value in fields.items()}}
+    fields = (items[key] or {}) if isinstance(items, dict) else {}
+    values = {"${key}": key, "${item}": key, **{f"${{item.{field}}}": str(value) for field, value in fields.items()}}
     require((_filled(dep, values) for dep in body.get("do", body).get("deps", [])), root)
 
 
