@@ -35,7 +35,7 @@ ALLOWED = {
     "pickle": (),
 }
 DOCUMENTS = (
-    "README.md", "bench/README.md", "docs/cuda.md", "docs/faults.md", "docs/ipu.md", "docs/survive.md",
+    "README.md", "bench/README.md", "docs/cuda.md", "docs/faults.md", "docs/ipu.md", "docs/security.md", "docs/survive.md",
     "presets/README.md",
 )  # fmt: skip
 MADE_BY_RUNS = (
