@@ -75,8 +75,8 @@ def _read(path: Path) -> dict[str, Any]:
     """A YAML file that DVC reads too; {} where there is none. libyaml, as dvc.lock is long."""
     if not path.is_file():
         return {}
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return yaml.load(path.read_text(encoding="utf-8"), Loader=loader) or {}
+    values: dict[str, Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(path.read_bytes()).get_single_data()
+    return values or {}
 
 
 def _md5(path: Path) -> str:
