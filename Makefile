@@ -16,7 +16,12 @@ export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup demo bench test faults test-device-env test-poptorch check audit clean
+PORT ?= 4200
+KIND ?= cpu
+QUEUE ?= default
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+
+.PHONY: help setup demo server worker bench test faults test-device-env test-poptorch check audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20

@@ -25,7 +25,7 @@ from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
-from flows import checkout, dvc, report, run_page, stages  # noqa: E402
+from flows import checkout, on_worker, report, run_page, stages, workers  # noqa: E402
 from flows.own_server import own_server  # noqa: E402
 from tasks import artifacts  # noqa: E402
 from tasks.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
@@ -97,8 +97,8 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
         _write_report(run, project, root)
     if run.error is not None:
         return Failed(message=run.error)
-    name = REJECTED_STATE if report.outcome(run) == "rejected" else None
-    return Completed(name=name, message=report.outcome(run))
+    rejected = report.outcome(run) == "rejected"
+    return Completed(name=REJECTED_STATE if rejected else None, message=report.outcome(run))
 
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
@@ -111,15 +111,6 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         get_run_logger().error(text)
         run.error = text if run.error is None else f"{run.error}\n{text}"
     create_markdown_artifact(report.markdown(run), key="podium-run", description="Podium run")
-
-
-def _run_stages(run: report.RunReport, root: Path, publish: bool) -> None:
-    nothing_to_do = dvc.is_up_to_date(root)
-    for stage in stages.PLAN:
-        stages.reproduce(stage, root, run, nothing_to_do)
-    run.read_results(root)
-    if publish and run.gate is not None and run.gate["accepted"]:
-        run.enter_receipt(stages.publish(root, run))
 
 
 def main() -> None:
@@ -136,7 +127,10 @@ def main() -> None:
     checkout.resolved_params(project, arguments.preset, arguments.overrides)  # exit 2 within a second
     (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
     with own_server():
-        state = pipeline(arguments.preset, arguments.overrides, not arguments.no_publish, return_state=True)
+        state = pipeline(
+            arguments.preset, arguments.overrides, not arguments.no_publish, arguments.part, arguments.on_workers,
+            arguments.cpu_queue, arguments.device_queue, return_state=True,
+        )  # fmt: skip
     said = report.read_summary(project)
     sys.stdout.write("\n" + (said or f"the run left no report: {state.message}") + "\n")
     if not state.is_completed():

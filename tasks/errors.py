@@ -82,13 +82,11 @@ def run_main(main: Callable[[], None]) -> None:
     at the bytes of its inputs first (tasks/intact.py).
     """
     stage = os.environ.get("DVC_STAGE")
-    if stage is not None:
-        die_with_parent()
     try:
         if stage is not None:
-            from tasks.intact import require_inputs  # which raises what is defined here
-
-            require_inputs(stage)
+            die_with_parent()
+            _enter_stage()
+            _check_inputs(stage)
         main()
     except PodiumError as error:
         word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
@@ -112,3 +110,9 @@ def _enter_stage() -> None:
     from tasks.stage_kinds import enter_stage  # it raises what this module defines
 
     enter_stage()
+
+
+def _check_inputs(stage: str) -> None:
+    from tasks.intact import require_inputs  # it raises what this module defines
+
+    require_inputs(stage)

@@ -1,0 +1,72 @@
+"""Runs on workers when something is lost: a worker, a whole host, the server; and when a person cancels.
+
+What must hold: the run finishes on another worker or ends with the reason, and no stage works on for nobody. The
+stages are toys (tests/flows/worker_hosts.py); one team serves all tests, in order.
+"""
+
+import pytest
+
+from tests.flows.worker_hosts import is_alive, wait_until
+from tests.flows.worker_team import a_team
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory):
+    with a_team(tmp_path_factory.mktemp("team")) as team:
+        team.host("preparing").start_worker("cpu", "default", "cpu")
+        team.host("training").start_worker("cpu", "trainer", "cpu")
+        team.host("spare")
+        yield team
+
+
+def test_a_failed_stage_is_not_sent_again(team):
+    assert team.run("pretrain.seed=99") == 1, team.office.said()
+    assert "error: loss is not finite" in team.office.said()
+    assert team.statuses()["pretrain@phase1"] == "failed"
+    assert team.hosts["training"].ran() == ["pretrain@phase1"]
+
+
+def test_a_paused_stage_is_sent_again_and_continues(team):
+    before = len(team.hosts["training"].ran())
+    assert team.run("pretrain.seed=13") == 0, team.office.said()
+    assert "paused: the wall-clock limit was reached; sent again to cpu/trainer" in team.office.said()
+    assert team.hosts["training"].ran()[before:] == ["pretrain@phase1", "pretrain@phase1"]
+    assert team.statuses()["pretrain@phase1"] == "ran"
+
+
+def test_a_cancelled_run_ends_the_stage_on_its_worker(team):
+    run, stage = team.start_training("pretrain.seed=6")
+    run.terminate()  # what a worker does with a run that a person cancels
+    assert run.wait(timeout=240) != 0
+    wait_until(lambda: not is_alive(stage), "the stage's end")
+    wait_until(lambda: not team.runs("RUNNING", "CANCELLING").get("pretrain@phase1"), "the run's end")
+    assert "the run ended early" in team.report()["error"]
+
+
+def test_a_server_that_is_away_costs_a_run_nothing(team):
+    run, stage = team.start_training("pretrain.seed=7")
+    count = len(team.hosts["training"].ran())
+    team.server.stop()
+    team.office.hold.unlink()  # training ends while nobody can be told
+    wait_until(lambda: not is_alive(stage), "training's end")
+    wait_until(lambda: "the Prefect server does not answer" in team.office.said(), "the loss was noticed", alive=run)
+    team.server.start()
+    assert run.wait(timeout=400) == 0, team.office.said()
+    assert "the Prefect server is back" in team.office.said()
+    assert team.statuses()["pretrain@phase1"] == "ran"
+    assert len(team.hosts["training"].ran()) == count
+
+
+def test_when_the_training_host_is_lost_another_one_finishes(team):
+    run, stage = team.start_training("pretrain.seed=8")
+    team.hosts["training"].lose()
+    wait_until(lambda: not is_alive(stage), "the stage's end")
+    team.lost("pretrain@phase1")
+    team.office.hold.unlink()
+    spare = team.hosts["spare"]
+    spare.start_worker("cpu", "trainer", "cpu")
+    assert run.wait(timeout=400) == 0, team.office.said()
+    assert "sent again, 1 of 3 times" in team.office.said()
+    assert spare.ran() == ["pretrain@phase1"]
