@@ -1,7 +1,7 @@
-"""DVC's list of who reads and writes what in a checkout (.dvc/tmp/rwlock), when a killed DVC left half of it.
+"""What a killed DVC left half-written in a checkout: dvc.lock, and its list of who reads and writes what.
 
-DVC writes the list in place. Killed in between, or on a full disk, it leaves a file that no DVC can read again, and
-every later run would end there.
+DVC writes both in place. Killed in between, or on a full disk, it leaves a file that no DVC can read again, and every
+later run would end there.
 """
 
 from __future__ import annotations
@@ -12,12 +12,41 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
+
+from tasks.artifacts import RUNS
+
 
 def mend(root: Path, say: Callable[[str], None]) -> None:
+    """Put both right where they are broken, so that the next `dvc repro` works."""
+    _mend_list(root, say)
+    _mend_lock(root, say)
+
+
+def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
+    """Set a dvc.lock aside that DVC cannot read: it finds the stages again in its run-cache, and runs none of them."""
+    path = root / "dvc.lock"
+    try:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        values = loader(path.read_bytes()).get_single_data()
+    except FileNotFoundError:
+        return
+    except yaml.YAMLError:
+        values = None
+    if (isinstance(values, dict) and "schema" in values) or _running(root):
+        return
+    aside = root / RUNS / "dvc.lock.broken"
+    aside.parent.mkdir(exist_ok=True)
+    path.replace(aside)
+    say(f"{path} was written by half and now is {aside}: stages are found again in DVC's run-cache")
+
+
+def _mend_list(root: Path, say: Callable[[str], None]) -> None:
     """Remove the list of the checkout `root` if it is broken and nobody can be in it.
 
-    It is looked at under DVC's own guard, so that no list that is just being written is taken for broken, and it stays
-    while another DVC works in the checkout: that one entered itself there. DVC then says what is wrong.
+    The list is .dvc/tmp/rwlock. It is looked at under DVC's own guard, so that no list that is just being written is
+    taken for broken, and it stays while another DVC works in the checkout: that one entered itself there. DVC then says
+    what is wrong.
     """
     path = root / ".dvc" / "tmp" / "rwlock"
     if _is_whole(path):

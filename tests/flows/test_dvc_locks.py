@@ -1,4 +1,4 @@
-"""DVC's list of readers and writers, left half-written."""
+"""What a killed DVC left half-written."""
 
 import fcntl
 import json
@@ -49,3 +49,16 @@ def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
         assert f"process {other.pid}" in said[0]
         other.communicate(b"\n")
     assert rwlock.exists()
+
+
+@pytest.mark.parametrize("left", ["", "schema: '2.0'\nstages:\n  first:\n    cmd: 'pyth", "stages: {}\n"])
+def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(toy_project, ran, left):
+    dvc.repro("second", toy_project, print, print)
+    assert ran() == ["first", "second"]
+    (toy_project / "dvc.lock").write_text(left)
+    said = []
+    assert dvc.repro("second", toy_project, said.append, print) == "restored"
+    assert ran() == []
+    assert "written by half" in said[0]
+    assert (toy_project / "runs" / "dvc.lock.broken").read_text() == left
+    assert dvc.repro("second", toy_project, pytest.fail, print) == "skipped"
