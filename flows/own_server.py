@@ -24,6 +24,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
+from tasks.errors import PodiumError
 from tasks.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
@@ -34,7 +35,7 @@ def own_server() -> Iterator[None]:
     """Let flows of the body report to a server: the one PREFECT_API_URL names, else one of their own.
 
     Raises:
-        RuntimeError: the server did not come up.
+        PodiumError: the server did not come up.
     """
     if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
         yield  # where temporary servers are forbidden, Prefect says itself that a URL is missing
@@ -73,9 +74,9 @@ def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     until = time.monotonic() + seconds
     while not _answers(url):
         if (code := process.poll()) is not None:
-            raise RuntimeError(f"Prefect's temporary server ended with {describe_exit(code)}; its own words are above")
+            raise PodiumError(f"Prefect's temporary server ended with {describe_exit(code)}; its own words are above")
         if time.monotonic() > until:
-            raise RuntimeError(
+            raise PodiumError(
                 f"Prefect's temporary server does not answer after {seconds} s: raise "
                 "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS, or name a server in PREFECT_API_URL"
             )

@@ -19,6 +19,8 @@ from typing import get_args
 for _name in ("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"):
     os.environ.setdefault(_name, "false")
 os.environ.setdefault("DO_NOT_TRACK", "1")
+# Seconds; Prefect's own 20 are too few where a training keeps the cores busy.
+os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 
 from prefect import flow, get_run_logger  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
