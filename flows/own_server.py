@@ -16,6 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+from prefect.logging.handlers import APILogHandler
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
@@ -50,7 +51,10 @@ def own_server() -> Iterator[None]:
     try:
         _wait_for(url, process)
         with temporary_settings({PREFECT_API_URL: url}):
-            yield
+            try:
+                yield
+            finally:
+                APILogHandler().flush()  # the last lines are sent in the background, and complain of a server gone
     finally:
         process.terminate()
         process.wait()
