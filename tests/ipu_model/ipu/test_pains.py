@@ -34,7 +34,7 @@ print(json.dumps([name for name in foreign if name in sys.modules]))
 def test_speed_is_real_tokens_by_the_time_that_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
 ) -> None:
-    """A clock that is looked at once a second: the run's start, the window's, then before and after each of 4 updates."""
+    """A clock, looked at once a second: the start of the run and of the window, then around each of 4 updates."""
     ticks = itertools.count(100.0)
     monkeypatch.setattr(ipu_model.training, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     rows = rows_of(tmp_path / "rows", "pretrain", 36)
