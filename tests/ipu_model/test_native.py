@@ -34,6 +34,7 @@ import torch
 from pathlib import Path
 from test_native import arguments, scaled_sum
 from ipu_model.native import NativeFunction
+torch.set_num_threads(int(sys.argv[2]))  # another number is another library
 said = []
 before = set(sys.modules)
 NativeFunction(scaled_sum, Path(sys.argv[1]), said.append)(*arguments(50))
@@ -55,7 +56,8 @@ def test_a_library_computes_what_the_function_does_and_is_found_again_unless_dam
 
     folders = [str(Path(__file__).parent), str(Path(native.__file__).parent.parent)]
     done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {folders!r}\n{LOAD}", str(tmp_path)],
+        [sys.executable, "-c", f"import sys; sys.path[:0] = {folders!r}\n{LOAD}", str(tmp_path),
+         str(torch.get_num_threads())],
         text=True, capture_output=True, check=True,
     )  # fmt: skip
     said, imported = json.loads(done.stdout)
