@@ -69,13 +69,16 @@ def _results(report: RunReport) -> str:
 
 def _stages(report: RunReport) -> str:
     longest = max((stage.seconds for stage in report.stages), default=1.0)
+    hosts = any(stage.host for stage in report.stages)
     rows = "".join(
         f"<tr><td>{escape(stage.name)}</td><td>{escape(stage.status)}</td>"
-        f'<td class="number">{stage.seconds:.1f}</td>'
+        + (f"<td>{escape(stage.host or '')}</td>" if hosts else "")
+        + f'<td class="number">{stage.seconds:.1f}</td>'
         f'<td style="width:40%"><div class="bar" style="width:{100 * stage.seconds / longest:.1f}%"></div></td></tr>'
         for stage in report.stages
     )
-    return f"<table><tr><th>stage</th><th>status</th><th>seconds</th><th></th></tr>{rows}</table>"
+    host = "<th>host</th>" if hosts else ""
+    return f"<table><tr><th>stage</th><th>status</th>{host}<th>seconds</th><th></th></tr>{rows}</table>"
 
 
 def _figure(root: Path, name: str, title: str) -> str:

@@ -170,6 +170,9 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     assert "20 updates" in text
     assert "final loss 5.500" in text, "a run too short for a line was a run"
     assert "6 updates" in text
+    assert "<th>host</th>" not in text, "there is one host only"
+    run.stages.append(report.StageRecord("pretrain@phase1", "ran", 3.0, "pod-<a>"))
+    assert "<td>pod-&lt;a&gt;</td>" in run_page.page(run, tmp_path)
     assert text.count("no update was made") == 1, "the curve that is not there is said to be missing"
     assert "<script>" not in text
     assert "Podium run: failed" in text
