@@ -56,7 +56,8 @@ demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate
 
 server: $(HOST)  ## a Prefect server on loopback for a local try (docs/workers.md); PORT=4200
 	@mkdir -p runs/server
-	@PREFECT_HOME="$(CURDIR)/runs/server" exec prefect server start --host 127.0.0.1 --port $(PORT)
+	@PREFECT_HOME="$(CURDIR)/runs/server" PREFECT_UI_API_URL="http://127.0.0.1:$(PORT)/api" \
+		exec prefect server start --host 127.0.0.1 --port $(PORT)
 
 worker: export PREFECT_API_URL ?= http://127.0.0.1:$(PORT)/api
 worker: export PREFECT_WORKER_QUERY_SECONDS ?= 2
