@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import random
-from typing import Any, Iterator, List, Tuple
+from typing import Any, Callable, Iterator, List, Tuple, Type
 
 ODD = (None, True, [], {}, "", -1, 0, 2**40, 1e300, "../../../etc/passwd", "x" * 1000, [[1]], {"a": {}}, ["a", 1])
 DEEP = ("[" * 100_000, '{"a":' * 100_000)
@@ -49,6 +49,17 @@ def damaged_json(good: Any, count: int) -> Iterator[Tuple[str, bytes]]:
             else:
                 holder[key] = chance.choice(ODD)
         yield f"values, seed {seed}", json.dumps(values).encode()
+
+
+def require_clean(read: Callable[[], Any], what: str, ours: Type[Exception]) -> None:
+    """`read` must return, or raise an error of the tree `ours` with some text."""
+    try:
+        read()
+    except ours as error:
+        if not str(error):
+            raise AssertionError(f"{what}: an error without a word") from error
+    except Exception as error:  # noqa: BLE001 (the test is about all of them)
+        raise AssertionError(f"{what}: {type(error).__name__}: {str(error)[:200]}") from error
 
 
 def _places(values: Any) -> Iterator[Tuple[Any, Any]]:
