@@ -6,9 +6,7 @@ every start. A library is loaded in a millisecond without either, and nothing is
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import shutil
 import tempfile
 import time
@@ -18,7 +16,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 import torch
 from torch import Tensor, nn
 
-from ipu_model.files import new_file, sha256_of, write_json
+from ipu_model.files import new_file, read_json, sha256_of, write_json
+from ipu_model.ipu.executables import fingerprint
 from ipu_model.runtime.cpu import cpu_flags
 
 Call = Callable[..., List[Tensor]]
@@ -54,8 +53,7 @@ class NativeFunction:
 
     def _found_or_built(self, root: Path, arguments: Sequence[Tensor]) -> Call:
         parts = self._parts(arguments)
-        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode("utf-8")).hexdigest()[:16]
-        library = root / f"{self._function.__name__}-{digest}.so"
+        library = root / f"{self._function.__name__}-{fingerprint(parts)}.so"
         record = library.with_suffix(".json")
         started = time.perf_counter()
         state = _state(library, record)
@@ -87,7 +85,7 @@ def _state(library: Path, record: Path) -> str:
     if not record.exists() or not library.exists():
         return "absent"
     try:
-        recorded = json.loads(record.read_text(encoding="utf-8"))["sha256"]
+        recorded = read_json(record)["sha256"]
     except (ValueError, KeyError, TypeError):
         return "damaged"
     return "whole" if recorded == sha256_of(library) else "damaged"
