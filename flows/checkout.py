@@ -42,6 +42,18 @@ SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_str
 """Names of DVC's settings that are secrets."""
 
 
+def require_project(folder: Path) -> None:
+    """The flow must run in a checkout of the project.
+
+    Raises:
+        ParamsError: it does not; says what to set.
+    """
+    if not (folder / "dvc.yaml").is_file():
+        raise ParamsError(
+            f"{folder} holds no dvc.yaml: run from the project's folder; a worker finds its own through PODIUM_CHECKOUT"
+        )
+
+
 def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
     """params.yaml of `root` with the preset and the overrides laid over it, checked.
 
@@ -91,8 +103,8 @@ def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
     """Make the checkout `name` of these parameters, or bring its code up to date."""
     folder = own_folder(root, name)
     folder.mkdir(parents=True, exist_ok=True)
-    for name in CODE:
-        _mirror(root / name, folder / name)
+    for part in CODE:
+        _mirror(root / part, folder / part)
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
     artifacts.write_text(folder / artifacts.PARAMS, yaml.safe_dump(_seen_from(values, root, folder), sort_keys=False))
@@ -115,7 +127,7 @@ def locked(root: Path, name: str, say: Callable[[str], None]) -> Iterator[None]:
 
 def code_hashes(root: Path) -> dict[str, str]:
     """Twelve digits of the SHA-256 of each part of the code that a checkout gets: what workers must agree on."""
-    return {name: _hash_of(root / name) for name in CODE}
+    return {part: _hash_of(root / part) for part in CODE}
 
 
 def _hash_of(path: Path) -> str:

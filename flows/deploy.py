@@ -21,7 +21,7 @@ from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
-from flows.on_worker import require_project
+from flows.checkout import require_project
 from flows.workers import Queue
 from tasks.errors import PodiumError, run_main
 from tasks.stage_kinds import KINDS

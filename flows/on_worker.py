@@ -50,7 +50,7 @@ def run_stages(
     """
     project, log = Path.cwd(), get_run_logger()
     try:
-        require_project(project)
+        checkout.require_project(project)
         _require_code(project, code)
         check(values, "the parameters of this run")
         checkout.check_inputs(project, values)
@@ -67,18 +67,6 @@ def run_stages(
             return Completed(name=stages.PAUSED_STATE, message=str(paused))
         _send_lock(root, names)
     return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
-
-
-def require_project(folder: Path) -> None:
-    """The flow must run in a checkout of the project.
-
-    Raises:
-        ParamsError: it does not; says what to set.
-    """
-    if not (folder / "dvc.yaml").is_file():
-        raise ParamsError(
-            f"{folder} holds no dvc.yaml: run from the project's folder; a worker finds its own through PODIUM_CHECKOUT"
-        )
 
 
 def _require_code(project: Path, code: dict[str, str]) -> None:

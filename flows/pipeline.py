@@ -27,7 +27,7 @@ from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
-from flows import checkout, on_worker, report, run_page, stages, workers  # noqa: E402
+from flows import checkout, report, run_page, stages, workers  # noqa: E402
 from flows.own_server import own_server  # noqa: E402
 from tasks import artifacts  # noqa: E402
 from tasks.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
@@ -64,7 +64,7 @@ def pipeline(
         Completed, Completed named "Rejected" or "Paused", or Failed with the reason; reports/run.json says the same.
     """
     project = Path.cwd()
-    on_worker.require_project(project)
+    checkout.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)
     plan = stages.plan_of(part)
