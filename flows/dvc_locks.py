@@ -11,10 +11,12 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tasks.artifacts import RUNS
+from tasks.stage_kinds import read_dvc_file
 
 
 def mend(root: Path, say: Callable[[str], None]) -> None:
@@ -26,11 +28,10 @@ def mend(root: Path, say: Callable[[str], None]) -> None:
 def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
     """Set a dvc.lock aside that DVC cannot read: it finds the stages again in its run-cache, and runs none of them."""
     path = root / "dvc.lock"
-    try:
-        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        values = loader(path.read_bytes()).get_single_data()
-    except FileNotFoundError:
+    if not path.is_file():
         return
+    try:
+        values: Any = read_dvc_file(path)
     except yaml.YAMLError:
         values = None
     if (isinstance(values, dict) and "schema" in values) or _running(root):

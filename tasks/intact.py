@@ -13,13 +13,11 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from tasks.errors import InputError
+from tasks.stage_kinds import paths_of, read_dvc_file
 
-PLAN, LOCK = Path("dvc.yaml"), Path("dvc.lock")
+LOCK = Path("dvc.lock")
 THREADS = 8
 """Hashing leaves Python's lock alone; a core hashes about 0.6 GB/s, a disk reads more."""
 
@@ -30,13 +28,7 @@ def require_inputs(stage: str, root: Path = Path()) -> None:
     Raises:
         InputError: see `require`.
     """
-    plan = _read(root / PLAN).get("stages", {})
-    name, _, key = stage.partition("@")
-    body = plan.get(name, {})
-    items = body.get("foreach")
-    fields = (items[key] or {}) if isinstance(items, dict) else {}
-    values = {"${key}": key, "${item}": key, **{f"${{item.{field}}}": str(value) for field, value in fields.items()}}
-    require((_filled(dep, values) for dep in body.get("do", body).get("deps", [])), root)
+    require(paths_of(stage, root, ("deps",)), root)
 
 
 def require(paths: Iterable[str], root: Path = Path()) -> None:
@@ -59,24 +51,10 @@ def require(paths: Iterable[str], root: Path = Path()) -> None:
             )
 
 
-def _filled(dep: str, values: dict[str, str]) -> str:
-    for variable, value in values.items():
-        dep = dep.replace(variable, value)
-    return dep
-
-
 def _written(root: Path) -> dict[str, str]:
     """Path -> MD5 (of a folder: of the list of its files) of every output that dvc.lock states."""
-    stages = _read(root / LOCK).get("stages", {})
+    stages = read_dvc_file(root / LOCK).get("stages", {})
     return {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", []) if "md5" in out}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    """A YAML file that DVC reads too; {} where there is none. libyaml, as dvc.lock is long."""
-    if not path.is_file():
-        return {}
-    values: dict[str, Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(path.read_bytes()).get_single_data()
-    return values or {}
 
 
 def _md5(path: Path) -> str:

@@ -10,14 +10,16 @@ import configparser
 import fcntl
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import yaml
+
 from tasks import artifacts
 from tasks.errors import InputError, WrongWorker
 from tasks.params import load_params
-from tasks.strict_yaml import read_yaml
 
 KINDS = ("cpu", "cuda", "ipu")
 AUTO = "auto"
@@ -119,12 +121,37 @@ def hold_device(kind: str, offered: tuple[str, ...]) -> None:
 
 def outs_of(stage: str, root: Path) -> list[str]:
     """Paths that a stage of dvc.yaml writes, its foreach item filled in."""
+    return paths_of(stage, root, ("outs", "metrics", "plots"))
+
+
+def paths_of(stage: str, root: Path, parts: Sequence[str]) -> list[str]:
+    """Paths under `parts` (deps, outs, metrics, plots) of a stage of dvc.yaml, its foreach item filled in."""
     name, _, key = stage.partition("@")
-    definition: dict[str, Any] = read_yaml(root / PLAN_FILE)["stages"][name]
-    definition = definition.get("do", definition)
-    entries = [entry for part in ("outs", "metrics", "plots") for entry in definition.get(part, [])]
-    paths = [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
-    return [path.replace("${key}", key).replace("${item}", key) for path in paths]
+    body = read_dvc_file(root / PLAN_FILE).get("stages", {}).get(name, {})
+    items = body.get("foreach")
+    fields = (items[key] or {}) if isinstance(items, dict) else {}
+    values = {"${key}": key, "${item}": key, **{f"${{item.{field}}}": str(value) for field, value in fields.items()}}
+    definition = body.get("do", body)
+    entries = [entry for part in parts for entry in definition.get(part, [])]
+    return [_filled(next(iter(entry)) if isinstance(entry, dict) else entry, values) for entry in entries]
+
+
+def _filled(path: str, values: dict[str, str]) -> str:
+    for variable, value in values.items():
+        path = path.replace(variable, value)
+    return path
+
+
+def read_dvc_file(path: Path) -> dict[str, Any]:
+    """dvc.yaml or dvc.lock; {} where there is none. libyaml, as dvc.lock is long.
+
+    Raises:
+        yaml.YAMLError: it is broken.
+    """
+    if not path.is_file():
+        return {}
+    values: dict[str, Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(path.read_bytes()).get_single_data()
+    return values or {}
 
 
 def default_remote(root: Path) -> tuple[str, str] | None:
