@@ -1,16 +1,75 @@
-"""Presets and `--set` overrides: values laid over params.yaml for one run."""
+"""Presets and `--set` overrides: values laid over params.yaml for one run.
+
+A preset is a YAML file of `presets/`: the values it lays over params.yaml, and a head that says what it is
+(`description`, `source`, `expected`).
+"""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from tasks import artifacts
 from tasks.errors import ParamsError
+from tasks.param_sections import Name, Section
+from tasks.params import build
 from tasks.strict_yaml import nearest, parse_yaml, read_yaml
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+class Expected(Section):
+    """Figures that the source of a preset published, as Podium's own metrics name them; None: it published none."""
+
+    exact_match: Percent | None = None
+    f1: Percent | None = None
+    accuracy: Percent | None = None
+    phase1_mlm_loss: float | None = None
+    phase1_mlm_accuracy: Percent | None = None
+    phase1_nsp_loss: float | None = None
+    phase1_nsp_accuracy: Percent | None = None
+    phase2_mlm_loss: float | None = None
+    phase2_mlm_accuracy: Percent | None = None
+    phase2_nsp_loss: float | None = None
+    phase2_nsp_accuracy: Percent | None = None
+
+    def published(self) -> dict[str, float]:
+        """The figures that there are."""
+        return self.model_dump(exclude_none=True)
+
+
+class Head(Section):
+    """What a preset says of itself."""
+
+    description: Name
+    source: list[Name] = []
+    """`owner/repository:path`, or words where it is no file; empty: nobody's recipe."""
+    expected: Expected = Expected()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A file of `presets/`, read."""
+
+    name: str
+    path: str
+    head: Head
+    values: dict[str, Any]
+    """What it lays over params.yaml."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values that are laid over those before, and where they were said."""
+
+    origin: str
+    values: dict[str, Any]
 
 
 def resolve(
@@ -22,29 +81,53 @@ def resolve(
         ParamsError: no such preset, a malformed override, or a key that `base` does not have.
     """
     values: dict[str, Any] = json.loads(json.dumps(base))
-    if preset is not None:
-        known = sorted(p.stem for p in presets.glob("*.yaml"))
-        if preset not in known:  # a name, never a path
-            raise ParamsError(f"preset {preset!r} is not known{nearest(preset, known)}")
-        path = presets / f"{preset}.yaml"
-        overlay = read_yaml(path)
-        overlay.pop("description", None)
-        _lay_over(values, overlay, str(path), ())
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals or not key:
-            raise ParamsError(f"--set {override!r} must read section.key=value")
-        try:
-            value = parse_yaml(text)
-        except ParamsError as error:
-            raise ParamsError(f"--set {override[:200]!r}: {error}; put quotes around text") from None
-        if isinstance(value, str):
-            value = _as_number(value)
-        overlay = value
-        for part in reversed(key.split(".")):
-            overlay = {part: overlay}
-        _lay_over(values, overlay, f"--set {override}", ())
+    for layer in layers(preset, overrides, presets):
+        _lay_over(values, layer.values, layer.origin, ())
     return values
+
+
+def layers(preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Layer]:
+    """What is laid over params.yaml, in order.
+
+    Raises:
+        ParamsError: no such preset, or a malformed override.
+    """
+    found = [] if preset is None else [read_preset(preset, presets)]
+    return [Layer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
+
+
+def preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
+    """Every preset there is, by name."""
+    return sorted(path.stem for path in presets.glob("*.yaml"))
+
+
+def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
+    """A preset by its name, never by a path.
+
+    Raises:
+        ParamsError: there is none of that name, or its head cannot be used.
+    """
+    known = preset_names(presets)
+    if name not in known:
+        raise ParamsError(f"preset {name!r} is not known{nearest(name, known)}")
+    path = presets / f"{name}.yaml"
+    values = read_yaml(path)
+    head = {key: values.pop(key) for key in Head.model_fields if key in values}
+    return Preset(name, str(path), build(Head, head, str(path)), values)
+
+
+def _override(text: str) -> Layer:
+    key, equals, stated = text.partition("=")
+    if not equals or not key:
+        raise ParamsError(f"--set {text!r} must read section.key=value")
+    try:
+        value = parse_yaml(stated)
+    except ParamsError as error:
+        raise ParamsError(f"--set {text[:200]!r}: {error}; put quotes around text") from None
+    overlay = _as_number(value) if isinstance(value, str) else value
+    for part in reversed(key.split(".")):
+        overlay = {part: overlay}
+    return Layer(f"--set {text}", overlay)
 
 
 def _as_number(text: str) -> Any:

@@ -1,22 +1,18 @@
 """params.yaml, read strictly: one frozen section per stage, an unknown key is an error.
 
-python -m tasks.params [--preset NAME] [--set section.key=value ...]     show the resolved parameters
+`python -m tasks.params` shows, lists and compares what results from presets and `--set`: params_show.py.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import Field, ValidationError, model_validator
 
 from tasks import artifacts
 from tasks.errors import ParamsError, run_main
-from tasks.overlays import resolve
 from tasks.param_sections import (
     CheckpointParams,
     DeviceParams,
@@ -30,6 +26,8 @@ from tasks.param_sections import (
 from tasks.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
+
+S = TypeVar("S", bound=Section)
 
 
 class CorpusParams(Section):
@@ -239,17 +237,26 @@ def load_params(path: Path = artifacts.PARAMS) -> Params:
 
 def check(values: dict[str, Any], where: str = "params") -> Params:
     """Build Params from plain values; `where` names their source in messages."""
+    return build(Params, values, where)
+
+
+def build(kind: type[S], values: dict[str, Any], where: str) -> S:
+    """A section from plain values; `where` names their source in messages.
+
+    Raises:
+        ParamsError: all problems in one message, each with the nearest valid name or the range.
+    """
     try:
-        return Params.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem)}" for problem in error.errors())
+        problems = "\n".join(f"  {_explain(problem, kind)}" for problem in error.errors())
         raise ParamsError(f"{where} cannot be used:\n{problems}") from None
 
 
-def _explain(problem: Any) -> str:
+def _explain(problem: Any, kind: type[Section]) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        section = _section_at(problem["loc"][:-1])
+        section = _section_at(problem["loc"][:-1], kind)
         return f"{place} is not known{nearest(str(problem['loc'][-1]), section)}"
     if problem["type"] == "missing":
         return f"{place} is missing"
@@ -258,23 +265,15 @@ def _explain(problem: Any) -> str:
     return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
-def _section_at(place: Sequence[Any]) -> list[str]:
-    section: Any = Params
+def _section_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
+    section: Any = kind
     for part in place:
         fields = section.model_fields
-        section = next((f.annotation for n, f in fields.items() if part in (n, f.alias)), Params)
+        section = next((f.annotation for n, f in fields.items() if part in (n, f.alias)), kind)
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Show the resolved parameters, or say what is wrong with them.")
-    parser.add_argument("--preset", help="one of presets/*.yaml")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
-    arguments = parser.parse_args()
-    values = resolve(read_yaml(artifacts.PARAMS), arguments.preset, arguments.overrides)
-    check(values)
-    yaml.safe_dump(values, sys.stdout, sort_keys=False)
-
-
 if __name__ == "__main__":
+    from tasks.params_show import main
+
     run_main(main)

@@ -50,10 +50,17 @@ def sources(*folders):
 
 
 @functools.cache
-def imported_modules(path):
-    """Every dotted name a file imports, at its top or inside a function."""
+def imported_modules(path, as_program=True):
+    """Every dotted name a file imports, at its top or inside a function; what only its own command line imports
+    (under `if __name__ == "__main__"`) where it is run as a program."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    if not as_program:
+        tree.body = [
+            node for node in tree.body
+            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "__name__ == '__main__'")
+        ]  # fmt: skip
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -81,7 +88,7 @@ def import_closure(path):
         if current in found:
             continue
         found.add(current)
-        for name in imported_modules(current):
+        for name in imported_modules(current, current == path):
             if name.split(".")[0] in PACKAGES and (target := module_file(name)) is not None:
                 todo.append(target)
     return {file.relative_to(ROOT).as_posix() for file in found}
