@@ -62,7 +62,8 @@ class Data:
         corpus = corpus or self.corpus
         folder = self.folder / "rows" / f"{corpus.name}-{row_length}"
         if not folder.exists():
-            stages = (*self.stages, f"pretrain_rows.phase1.row_length={row_length}")
+            own = (f"pretrain_rows.phase1.row_length={row_length}", "pretrain_rows.held_out_fraction=0.0")
+            stages = (*self.stages, *own)  # the peer trains on all of the text
             write_pretrain_rows(params_for(stages).pretrain_rows, "phase1", corpus, self.tokenizer, folder)
         return folder
 

@@ -26,6 +26,7 @@ from tasks.param_sections import (
 from tasks.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
+HeldOut = Annotated[float, Field(ge=0, le=0.5)]
 
 S = TypeVar("S", bound=Section)
 
@@ -83,6 +84,7 @@ class PretrainRowsParams(Section):
     masked_fraction: Annotated[float, Field(gt=0, le=0.5)]
     short_sequence_probability: Fraction
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
+    held_out_fraction: HeldOut
     phase1: PhaseRowsParams
     phase2: PhaseRowsParams
 
@@ -92,6 +94,7 @@ class SquadRowsParams(Section):
     doc_stride: Annotated[int, Field(ge=0)]
     max_question_length: Positive
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
+    held_out_fraction: HeldOut
 
     @model_validator(mode="after")
     def _a_window_moves_on(self) -> SquadRowsParams:

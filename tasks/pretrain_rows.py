@@ -6,21 +6,24 @@ The corpus is read in chunks of a fixed size. A chunk is tokenized once and turn
 `duplicates` times, each time with other pairs and other masks, drawn from (seed, phase, duplicate,
 chunk); random next sentences come from the same chunk, and a row is packed from one chunk and
 duplicate. So memory does not grow with the corpus, and the rows do not depend on how many processes
-share the work.
+share the work. Documents that are held out (tasks/held_out.py) go through the same steps on their own, once.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks import artifacts
 from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 from tasks.errors import InputError, run_main
+from tasks.held_out import FOLDER as HELD_OUT
+from tasks.held_out import is_held_out
 from tasks.masking import default_predictions
 from tasks.pair_rows import RowSettings, make_chunk_rows
 from tasks.parallel import Progress, ordered_map, useful_workers
@@ -44,13 +47,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class RowsSummary:
-    """What was made, for the stage's last line."""
+    """What was made, for the stage's last line; all but `held_out` is of the training rows."""
 
     manifest: Manifest
     documents: int
     skipped: int
     tokens: int
     elapsed_s: float
+    held_out: RowsSummary | None = None
+    """None where no document was held out."""
 
 
 def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
@@ -100,34 +105,41 @@ def write_pretrain_rows(
     if workers is None:
         workers = useful_workers(sum(size.bytes for size in sizes) // CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
     progress = Progress(f"{phase} rows", "documents", sum(size.rows for size in sizes))
-    with (
-        artifacts.new_folder(folder or artifacts.rows_folder(phase)) as partial,
-        RowWriter(
-            partial,
-            "pretrain",
-            settings.row_length,
-            settings.max_sequences,
-            settings.max_predictions,
-            vocabulary.size,
-        ) as writer,
-    ):
-        return _fill(writer, settings, files, progress, workers)
+    with artifacts.new_folder(folder or artifacts.rows_folder(phase)) as partial:
+        held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
+        chunks = read_chunks(files, lambda text: not held_out(text))
+        made = _write(partial, settings, vocabulary.size, chunks, progress, workers)
+        if made is None:
+            raise InputError(
+                f"none of the {progress.total} documents in {files[0].parent} that are not held out has a token, at "
+                "least one is required: look at corpus.path, corpus.text_column and pretrain_rows.held_out_fraction"
+            )
+        if not params.held_out_fraction:
+            return made
+        (partial / HELD_OUT).mkdir()
+        once = dataclasses.replace(settings, duplicates=1)
+        kept = _write(partial / HELD_OUT, once, vocabulary.size, read_chunks(files, held_out), progress, 1)
+        if kept is None:
+            (partial / HELD_OUT).rmdir()
+        return dataclasses.replace(made, held_out=kept, elapsed_s=progress.elapsed_s)
 
 
-def _fill(writer: RowWriter, settings: RowSettings, files: list[Path], progress: Progress, workers: int) -> RowsSummary:
+def _write(
+    folder: Path, settings: RowSettings, vocabulary: int, chunks: Iterator[list[str]], progress: Progress, workers: int
+) -> RowsSummary | None:
+    """Make the row folder of these chunks; None, and no file, where none of them has a token."""
     documents = skipped = tokens = 0
     make = functools.partial(make_chunk_rows, settings)
-    for made in ordered_map(make, enumerate(read_chunks(files)), workers):
-        documents, skipped, tokens = documents + made.documents, skipped + made.skipped, tokens + made.tokens
-        for columns in made.columns:
-            writer.write(columns)
-        progress.update(documents, f", {writer.rows} rows")
-    if not writer.rows:
-        raise InputError(
-            f"none of the {documents} documents in {files[0].parent} has a token, at least one is required: "
-            "look at corpus.path and corpus.text_column"
-        )
-    manifest = writer.finish(artifacts.sha256_of(tokenizer_file(settings.tokenizer)), settings.seed)
+    sizes = (settings.row_length, settings.max_sequences, settings.max_predictions, vocabulary)
+    with RowWriter(folder, "pretrain", *sizes) as writer:
+        for made in ordered_map(make, enumerate(chunks), workers):
+            documents, skipped, tokens = documents + made.documents, skipped + made.skipped, tokens + made.tokens
+            for columns in made.columns:
+                writer.write(columns)
+            progress.update(documents, f", {writer.rows} rows")
+        if not writer.rows:
+            return None
+        manifest = writer.finish(artifacts.sha256_of(tokenizer_file(settings.tokenizer)), settings.seed)
     return RowsSummary(manifest, documents, skipped, tokens, progress.elapsed_s)
 
 
@@ -146,12 +158,12 @@ def corpus_files(corpus: Path) -> list[Path]:
     return files
 
 
-def read_chunks(files: list[Path]) -> Iterator[list[str]]:
-    """Texts of the corpus in chunks, whose borders depend on the corpus alone."""
+def read_chunks(files: list[Path], wanted: Callable[[str], bool] = lambda text: True) -> Iterator[list[str]]:
+    """The wanted texts of the corpus in chunks, whose borders depend on these texts alone."""
     before: list[str] = []
     chunk: list[str] = []
     characters = 0
-    for text in _read_texts(files):
+    for text in filter(wanted, _read_texts(files)):
         chunk.append(text)
         characters += len(text)
         if len(chunk) >= CHUNK_DOCUMENTS or characters >= CHUNK_CHARACTERS:
@@ -183,7 +195,8 @@ def main() -> None:
         f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
         f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from "
         f"{made.documents - made.skipped} documents and {made.tokens} tokens; "
-        f"{made.skipped} documents without tokens skipped; {made.elapsed_s:.1f} s"
+        f"{made.skipped} documents without tokens skipped; "
+        f"{made.held_out.documents if made.held_out else 'no'} documents held out; {made.elapsed_s:.1f} s"
     )
 
 

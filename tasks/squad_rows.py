@@ -9,9 +9,10 @@ memory does not grow with the questions and the rows do not depend on how many p
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,24 +27,19 @@ from tasks import artifacts
 from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 from tasks.errors import InputError, run_main
 from tasks.features import Features, Spans, find_answers, make_features
+from tasks.held_out import FOLDER as HELD_OUT
 from tasks.packing import pack
 from tasks.parallel import Progress, ordered_map, useful_workers
 from tasks.params import SquadRowsParams, load_params
-from tasks.parquet import read_batches, size_of
+from tasks.parquet import size_of
+from tasks.question_chunks import CHUNK_QUESTIONS, COLUMNS, read_questions, split_questions
 from tasks.rows import ABSENT, IGNORED, Layout, Manifest, RowWriter, check_geometry, from_arrow, to_arrow
 
 SPLITS = ("train", "dev")
 KIND = "question_answering"
-COLUMNS = ("id", "question", "context", "answers")
-"""Read of the questions."""
-CHUNK_QUESTIONS = 4096
-"""Questions per chunk. Another number gives other rows, so it is no parameter. On 7,110 real features rows of
-384 hold 0.960 real tokens with chunks of 1,024 questions, and 0.967 with 4,096 as with all at once."""
 CHUNKS_FOR_PROCESSES = 24
 """From here on more processes pay. A chunk takes 0.12 s, of which writing (0.03 s) stays with one process:
 87,599 questions (22 chunks) take 2.9 s in one process, 2.6 s with two more on two cores."""
-READ_AT_ONCE = 1024
-"""Questions decoded from Parquet at a time."""
 FEATURES_SCHEMA = pa.schema(
     [
         pa.field("feature_id", pa.int32(), nullable=False),
@@ -72,13 +68,14 @@ class ChunkRows:
 
 @dataclass(frozen=True)
 class RowsSummary:
-    """What was made, for the stage's last line."""
+    """What was made, for the stage's last line; all but `held_out` is of the rows to train on or to answer."""
 
     manifest: Manifest
     questions: int
     features: int
     answered: int
     elapsed_s: float
+    held_out: RowsSummary | None = None
 
 
 class _FeatureRowWriter:
@@ -190,52 +187,41 @@ def write_squad_rows(
             leaves the context no room, rows out of range of the schema.
     """
     check_geometry(params.row_length, params.max_sequences_per_row, 0, "squad_rows")
-    vocabulary = read_vocabulary(load_tokenizer(tokenizer))
     source = questions or artifacts.QUESTIONS / f"{split}.parquet"
-    make = functools.partial(make_chunk_rows, params, split, Path(tokenizer))
     total = size_of(source, COLUMNS, "questions").rows
     if workers is None:
         workers = useful_workers(-(-total // CHUNK_QUESTIONS), CHUNKS_FOR_PROCESSES)
     progress = Progress(f"squad-{split} rows", "questions", total)
+    make = functools.partial(make_chunk_rows, params, split, Path(tokenizer))
+    parts = split_questions(source, params.held_out_fraction) if split == "train" else None
+    with artifacts.new_folder(folder or artifacts.rows_folder(f"squad-{split}")) as partial:
+        side = None if parts is None else parts.training
+        chunks = ordered_map(make, read_questions(source, side), workers)
+        made = _write(partial, params, tokenizer, chunks, progress)
+        if not made.questions:
+            raise InputError(f"{source} holds no question, at least one is required: see questions.{split}_path")
+        if parts is None:
+            return made
+        (partial / HELD_OUT).mkdir()
+        kept = _write(
+            partial / HELD_OUT, params, tokenizer, map(make, read_questions(source, parts.held_out)), progress
+        )
+    return dataclasses.replace(made, held_out=kept)
+
+
+def _write(
+    folder: Path, params: SquadRowsParams, tokenizer: Path, chunks: Iterable[ChunkRows], progress: Progress
+) -> RowsSummary:
+    """Fill a row folder."""
     answered = 0
-    with (
-        artifacts.new_folder(folder or artifacts.rows_folder(f"squad-{split}")) as partial,
-        _FeatureRowWriter(partial, params.row_length, params.max_sequences_per_row, vocabulary.size) as writer,
-    ):
-        for made in ordered_map(make, read_questions(source), workers):
+    vocabulary = read_vocabulary(load_tokenizer(tokenizer))
+    with _FeatureRowWriter(folder, params.row_length, params.max_sequences_per_row, vocabulary.size) as writer:
+        for made in chunks:
             writer.write(made.columns, made.features, made.example_ids)
             answered += made.answered
             progress.update(writer.examples, f", {writer.features} features")
-        if not writer.examples:
-            raise InputError(f"{source} holds no question, at least one is required: see questions.{split}_path")
         manifest = writer.rows.finish(artifacts.sha256_of(tokenizer_file(tokenizer)), seed=0)
     return RowsSummary(manifest, writer.examples, writer.features, answered, progress.elapsed_s)
-
-
-def read_questions(path: Path) -> Iterator[pa.RecordBatch]:
-    """Chunks of questions with id, question, answers and context, each context of a chunk once (a dictionary).
-
-    They stay Arrow, which travels to another process without a Python object per text.
-
-    Raises:
-        InputError: the file is missing or no questions file.
-    """
-    waiting: list[pa.RecordBatch] = []
-    # A batch ends with its row group: chunks are cut here, so that they depend on the questions alone.
-    for batch in read_batches(path, COLUMNS, READ_AT_ONCE, "questions"):
-        waiting.append(batch)
-        while sum(map(len, waiting)) >= CHUNK_QUESTIONS:
-            table = pa.Table.from_batches(waiting)
-            yield _chunk(table.slice(0, CHUNK_QUESTIONS))
-            waiting = table.slice(CHUNK_QUESTIONS).to_batches()
-    if waiting:
-        yield _chunk(pa.Table.from_batches(waiting))
-
-
-def _chunk(table: pa.Table) -> pa.RecordBatch:
-    context = table.column("context").combine_chunks().dictionary_encode()
-    columns = {name: table.column(name).combine_chunks() for name in ("id", "question", "answers")}
-    return pa.RecordBatch.from_pydict({**columns, "context": context})
 
 
 def make_chunk_rows(
@@ -278,10 +264,11 @@ def main() -> None:
     made = write_squad_rows(load_params().squad_rows, split)
     rows = made.manifest
     answers = f", {made.answered} holding their answer" if split == "train" else ""
+    kept = f"; {made.held_out.questions} questions held out" if made.held_out else ""
     print(
         f"squad-{split}: {rows.rows} rows of {rows.row_length} with {made.features} features"
         f"{answers} of {made.questions} questions ({rows.packing_factor:.2f} a row, "
-        f"{rows.packing_efficiency:.1%} real tokens); {made.elapsed_s:.1f} s"
+        f"{rows.packing_efficiency:.1%} real tokens){kept}; {made.elapsed_s:.1f} s"
     )
 
 

@@ -23,6 +23,8 @@ from tasks import artifacts
 from tasks.checks import MAX_EXAMPLES, RECORD, Check, DataSet, Finding, Frame, Totals, explain, number, short, verdict
 from tasks.corpus_checks import CorpusData
 from tasks.errors import DataInvalid, run_main
+from tasks.held_out import FOLDER as HELD_OUT
+from tasks.held_out import held_out_folder
 from tasks.params import Params, load_params
 from tasks.question_checks import QuestionData
 from tasks.row_checks import RowData
@@ -153,14 +155,29 @@ def _judge_totals(judge: Judge, checks: Sequence[Check], totals: Totals) -> list
     return findings
 
 
-def data_set(name: str, params: Params) -> DataSet:
-    """The data set of that name, at its place in the checkout."""
+def data_sets(name: str, params: Params) -> list[DataSet]:
+    """The data set of that name, at its place in the checkout, then what was held out of it, where something was."""
     if name == "corpus":
-        return CorpusData(artifacts.CORPUS, params.validate_)
+        return [CorpusData(artifacts.CORPUS, params.validate_)]
     if name == "questions":
-        return QuestionData(artifacts.QUESTIONS, params.validate_)
+        return [QuestionData(artifacts.QUESTIONS, params.validate_)]
     masked_fraction = params.pretrain_rows.masked_fraction if name in ("phase1", "phase2") else None
-    return RowData(name, artifacts.rows_folder(name), artifacts.TOKENIZER, params.model.max_positions, masked_fraction)
+    rows = artifacts.rows_folder(name)
+    folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]
+    most = params.model.max_positions
+    return [RowData(name, folder, artifacts.TOKENIZER, most, masked_fraction) for folder in folders]
+
+
+def with_held_out(values: dict[str, Any], held_out: Mapping[str, Any]) -> dict[str, Any]:
+    """A verdict that holds for the rows and for those held out of them: valid if both are, all checks listed."""
+    checks = [{**check, "name": f"{HELD_OUT} {check['name']}"} for check in held_out["checks"]]
+    return {
+        **values,
+        "valid": values["valid"] and held_out["valid"],
+        "checks": [*values["checks"], *checks],
+        "not_checked": [*values["not_checked"], *(f"{HELD_OUT} {name}" for name in held_out["not_checked"])],
+        "held_out_rows": held_out["rows"],
+    }
 
 
 def write_reports(values: Mapping[str, Any], report: Path) -> Path:
@@ -213,8 +230,11 @@ def main() -> None:
     params = load_params()
     report = artifacts.validation_report(name)
     report.unlink(missing_ok=True)  # an older verdict does not speak of these data
-    data = data_set(name, params)
-    values = validate(data, Judge())
+    data, *held_out = data_sets(name, params)
+    judge = Judge()
+    values = validate(data, judge)
+    for rows in held_out:
+        values = with_held_out(values, validate(rows, judge))
     html = write_reports(values, report)
     if params.validate_.data_docs:
         write_data_docs(values, artifacts.DATA_DOCS / name)

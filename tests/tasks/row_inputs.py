@@ -121,7 +121,8 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     """Both phases alike; `changes` to any key of the section or of its phases."""
     phase_keys = PhaseRowsParams.model_fields
     phase = {"row_length": row_length, "max_predictions_per_row": None, "duplicates": 1}
-    section = {"seed": 3, "masked_fraction": 0.15, "short_sequence_probability": 0.1, "max_sequences_per_row": 3}
+    section = {"seed": 3, "masked_fraction": 0.15, "short_sequence_probability": 0.1, "max_sequences_per_row": 3,
+               "held_out_fraction": 0.0}  # fmt: skip
     for key, value in changes.items():
         (phase if key in phase_keys else section)[key] = value
     both = PhaseRowsParams(**phase)
@@ -129,7 +130,10 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
 
 
 def squad_params(**changes: Any) -> SquadRowsParams:
-    values = {"row_length": 384, "doc_stride": 128, "max_question_length": 64, "max_sequences_per_row": 3}
+    values = {
+        "row_length": 384, "doc_stride": 128, "max_question_length": 64, "max_sequences_per_row": 3,
+        "held_out_fraction": 0.0,
+    }  # fmt: skip
     return SquadRowsParams(**{**values, **changes})
 
 

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 import textwrap
@@ -232,7 +233,10 @@ def test_the_stage_runs_from_the_command_line(tmp_path: Path, workers: str, monk
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith("phase2: ")
-    assert "from 2500 documents" in finished.stdout
+    counts = re.search(r"from (\d+) documents .* (\d+) documents held out", finished.stdout)
+    assert counts
+    assert int(counts[1]) + int(counts[2]) == 2500
+    assert 5 < int(counts[2]) < 45  # pretrain_rows.held_out_fraction is 0.01
     assert read_manifest(tmp_path / "data/rows/phase2").row_length == 128
     assert [path.name for path in (tmp_path / "data/rows").iterdir()] == ["phase2"]
 

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks import squad_rows
+from tasks import question_chunks
 from tasks.encoding import load_tokenizer
 from tasks.errors import InputError
 from tasks.features import make_features
@@ -136,7 +136,7 @@ def test_files_have_the_schemas(tmp_path: Path) -> None:
 def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(squad_rows, "CHUNK_QUESTIONS", 30)
+    monkeypatch.setattr(question_chunks, "CHUNK_QUESTIONS", 30)
     questions = questions_on(random_texts(60))
     one = make(tmp_path / "one", questions, workers=1)
     two = make(tmp_path / "two", questions, workers=2)
@@ -145,11 +145,11 @@ def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
 
 
 def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(squad_rows, "CHUNK_QUESTIONS", 7)
-    monkeypatch.setattr(squad_rows, "READ_AT_ONCE", 4)
+    monkeypatch.setattr(question_chunks, "CHUNK_QUESTIONS", 7)
+    monkeypatch.setattr(question_chunks, "READ_AT_ONCE", 4)
     table = pa.Table.from_pylist(questions_on(random_texts(10)))
     pq.write_table(table, tmp_path / "q.parquet", row_group_size=5)
-    assert [len(chunk) for chunk in squad_rows.read_questions(tmp_path / "q.parquet")] == [7, 7, 6]
+    assert [len(chunk) for chunk in question_chunks.read_questions(tmp_path / "q.parquet")] == [7, 7, 6]
 
 
 def test_a_question_without_an_answer_points_at_cls(tmp_path: Path) -> None:
