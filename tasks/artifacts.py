@@ -16,6 +16,8 @@ PRESETS = Path("presets")
 
 CORPUS = Path("data/corpus")
 """part-00000.parquet, ... : document_id (string), title (string), text (string; paragraphs apart by a newline)."""
+READING = "reading.json"
+"""Beside a corpus, questions and prepared rows: what their stage read, left out and changed, counted."""
 TOKENIZER = Path("data/tokenizer")
 QUESTIONS = Path("data/questions")
 """train.parquet, dev.parquet: id, title, context, question (string), answers (list of struct text, answer_start)."""

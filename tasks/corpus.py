@@ -3,12 +3,15 @@
     python -m tasks.corpus
 
 `demo` generates an invented world, `files` reads the user's own files, `hub` streams a data set with the
-`datasets` library. Documents flow through one by one; memory is flat in the size of the corpus.
+`datasets` library; `none` is for pre-training data that are prepared elsewhere (pretrain_rows.source). Documents flow
+through one by one; memory is flat in the size of the corpus but for eight bytes a document. What was left out or
+changed is counted in reading.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import array
 import logging
 import time
 from collections.abc import Iterable, Iterator
@@ -16,14 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks import artifacts, world
+from tasks.documents import Document, TextColumns, as_documents
 from tasks.errors import InputError, run_main
 from tasks.hub_inputs import open_dataset
 from tasks.params import CorpusParams, load_params
-from tasks.readers import Document, Line, Reading, as_documents, read_files
+from tasks.readers import read_files
+from tasks.tables import Line, checked
+from tasks.text_files import Reading, write_reading
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +41,8 @@ GROUP_CHARACTERS = 8 << 20
 PART_CHARACTERS = 512 << 20
 """A new file begins after about this much text."""
 PROGRESS_SECONDS = 5.0
+EMPTY = "empty documents left out"
+REPEATED = "documents with the same text as an earlier one, kept"
 
 
 @dataclass
@@ -43,8 +52,6 @@ class CorpusSummary:
     documents: int = 0
     characters: int = 0
     parts: int = 0
-    empty: int = 0
-    """Documents without text, dropped."""
     reading: Reading = field(default_factory=Reading)
 
 
@@ -56,12 +63,14 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
     """
     summary = CorpusSummary()
     with artifacts.new_folder(output) as folder:
-        _write(_documents(params, summary.reading), folder, summary)
-        if not summary.documents:
-            raise InputError(
-                f"no text was found ({summary.empty} empty documents): check corpus.path, "
-                "corpus.text_column and corpus.layout"
-            )
+        if params.source != "none":
+            _write(_documents(params, summary.reading), folder, summary)
+            if not summary.documents:
+                raise InputError(
+                    f"no text was found ({summary.reading.counts[EMPTY]} empty documents): check corpus.path, "
+                    "corpus.text_column and corpus.layout"
+                )
+        write_reading(folder, params.source, summary.reading)
     return summary
 
 
@@ -70,15 +79,21 @@ def _documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
         for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
             yield Document(f"demo:{number}", made.title, made.text)
     elif params.source == "files":
-        yield from read_files(Path(params.path), params.text_column, params.layout, reading)
+        yield from read_files(Path(params.path), _columns(params), params.layout, reading)
     else:
-        yield from _hub_documents(params)
+        yield from _hub_documents(params, reading)
 
 
-def _hub_documents(params: CorpusParams) -> Iterator[Document]:
+def _columns(params: CorpusParams) -> TextColumns:
+    return TextColumns(params.text_column, params.title_column, params.id_column)
+
+
+def _hub_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
     rows = open_dataset("corpus", params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
     lines = (Line(f"row {number}", values) for number, values in enumerate(rows))
-    return as_documents(lines, params.text_column, str(params.dataset), f"data set {params.dataset}")
+    columns, source = _columns(params), f"data set {params.dataset}"
+    wanted = checked(lines, columns.wanted(), source, reading)
+    return as_documents(wanted, columns, str(params.dataset), source, reading)
 
 
 def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
@@ -86,7 +101,7 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
     writer: Any = None
     characters_in_part = 0
     try:
-        for group in _groups(_with_text(documents, summary)):
+        for group in _groups(_with_text(documents, summary.reading)):
             if writer is None or characters_in_part >= PART_CHARACTERS:
                 if writer is not None:
                     writer.close()
@@ -105,12 +120,15 @@ def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) 
             writer.close()
 
 
-def _with_text(documents: Iterable[Document], summary: CorpusSummary) -> Iterator[Document]:
+def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Document]:
+    seen = array.array("q")
     for document in documents:
         if document.text.strip():
+            seen.append(hash(document.text))  # 64 bits: a billion documents share 0.03 of them by chance
             yield document
         else:
-            summary.empty += 1
+            reading.counts[EMPTY] += 1
+    reading.counts[REPEATED] += len(seen) - len(np.unique(np.frombuffer(seen, np.int64)))
 
 
 def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -137,15 +155,13 @@ def main() -> None:
     params = load_params().corpus
     started_at = time.perf_counter()
     summary = make_corpus(params, artifacts.CORPUS)
-    extra = [f"{summary.empty:,} empty dropped"] if summary.empty else []
-    if summary.reading.files:
-        extra.append(f"{summary.reading.files} files read, {len(summary.reading.ignored)} ignored")
-    if summary.reading.layouts:
-        layouts = sorted(set(summary.reading.layouts.values()))
-        extra.append(f"layout {', '.join(layouts)}" + (" (found by auto)" if params.layout == "auto" else ""))
+    if params.source == "none":
+        print("corpus (none): nothing to read, the rows of pre-training are prepared elsewhere (pretrain_rows.source)")
+        return
     print(
         f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "
-        f"{summary.parts} files{''.join(f', {e}' for e in extra)}, {time.perf_counter() - started_at:.1f} s"
+        f"{summary.parts} files{''.join(f', {part}' for part in summary.reading.summary())}, "
+        f"{time.perf_counter() - started_at:.1f} s"
     )
 
 

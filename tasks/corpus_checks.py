@@ -10,15 +10,48 @@ import numpy as np
 import pyarrow as pa
 
 from tasks import text_features
-from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
+from tasks.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
 from tasks.errors import InputError
 from tasks.histograms import Lengths
 from tasks.params import ValidateParams
+from tasks.text_files import read_reading
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30
 """Characters that the longest document must exceed: five or six words. Sentence pairs need more than titles."""
 LOOK = "look at corpus.path, corpus.text_column and corpus.layout in params.yaml"
+
+
+def corpus_data(folder: Path, limits: ValidateParams) -> DataSet:
+    """The corpus in `folder`; one that is there to hold nothing (corpus.source: none) is judged as such."""
+    return NoCorpus(folder) if read_reading(folder)["source"] == "none" else CorpusData(folder, limits)
+
+
+class NoCorpus:
+    """The folder of a plan whose rows of pre-training are prepared elsewhere."""
+
+    name, record = "corpus", "document"
+    record_checks: Sequence[Check] = ()
+    prerequisites: Sequence[Check] = (
+        Check("no_files", "*.parquet", "no document: corpus.source is none",
+              "delete the folder and run the corpus stage", maximum=0),
+    )  # fmt: skip
+    total_checks: Sequence[Check] = ()
+
+    def __init__(self, folder: Path) -> None:
+        self.files = sorted(path.name for path in Path(folder).glob("*.parquet"))
+
+    def prepare(self) -> Totals:
+        return Totals({"no_files": len(self.files)}, {"no_files": self.files})
+
+    def frames(self) -> Iterator[Frame]:
+        return iter(())
+
+    def totals(self) -> Totals:
+        return Totals()
+
+    def statistics(self) -> dict[str, Any]:
+        return {"numbers": {"documents": 0}, "histograms": []}
 
 
 class CorpusData:
@@ -31,6 +64,7 @@ class CorpusData:
         if not self.files:
             raise InputError(f"{folder} holds no .parquet file: run the corpus stage first")
         self.limits = limits
+        self.reading: dict[str, int] = read_reading(folder)["numbers"]
         self.prerequisites: Sequence[Check] = (
             Check(
                 "schema",
@@ -108,6 +142,7 @@ class CorpusData:
                 "longest": lengths.largest,
                 "control characters and U+FFFD": self._control,
                 "files": len(self.files),
+                **self.reading,
             },
             "histograms": [lengths.histogram("Length of documents", "characters")],
         }

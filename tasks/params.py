@@ -13,6 +13,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from tasks import artifacts
 from tasks.errors import ParamsError, run_main
+from tasks.param_inputs import (
+    CorpusParams,
+    PretrainRowsParams,
+    QuestionsParams,
+    SquadRowsParams,
+    TokenizerParams,
+)
 from tasks.param_sections import (
     CheckpointParams,
     DeviceParams,
@@ -26,43 +33,8 @@ from tasks.param_sections import (
 from tasks.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
-HeldOut = Annotated[float, Field(ge=0, le=0.5)]
 
 S = TypeVar("S", bound=Section)
-
-
-class CorpusParams(Section):
-    source: Literal["demo", "files", "hub"]
-    path: Name
-    text_column: Name
-    layout: Literal["auto", "wikitext", "paragraphs"]
-    seed: Seed
-    demo_documents: Positive
-    dataset: str | None
-    dataset_config: str | None
-    dataset_split: Name
-    dataset_revision: str | None
-
-
-class TokenizerParams(Section):
-    source: Literal["train", "file", "hub"]
-    path: Name
-    vocabulary_size: Annotated[int, Field(ge=100, le=2**31)]
-    lowercase: bool
-    repository: str | None
-    revision: str | None
-
-
-class QuestionsParams(Section):
-    source: Literal["demo", "files", "hub"]
-    train_path: Name
-    dev_path: Name
-    seed: Seed
-    demo_train: Positive
-    demo_dev: Positive
-    dataset: str | None
-    dataset_config: str | None
-    dataset_revision: str | None
 
 
 class ValidateParams(Section):
@@ -71,40 +43,6 @@ class ValidateParams(Section):
     max_control_share: Fraction
     max_document_characters: Positive
     data_docs: bool
-
-
-class PhaseRowsParams(Section):
-    row_length: Annotated[int, Field(ge=16, le=32767)]
-    max_predictions_per_row: Positive | None
-    duplicates: Positive
-
-
-class PretrainRowsParams(Section):
-    seed: Seed
-    masked_fraction: Annotated[float, Field(gt=0, le=0.5)]
-    short_sequence_probability: Fraction
-    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
-    held_out_fraction: HeldOut
-    phase1: PhaseRowsParams
-    phase2: PhaseRowsParams
-
-
-class SquadRowsParams(Section):
-    row_length: Annotated[int, Field(ge=16, le=32767)]
-    doc_stride: Annotated[int, Field(ge=0)]
-    max_question_length: Positive
-    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
-    held_out_fraction: HeldOut
-
-    @model_validator(mode="after")
-    def _a_window_moves_on(self) -> SquadRowsParams:
-        context = self.row_length - self.max_question_length - 3
-        if self.doc_stride >= context:
-            raise ValueError(
-                f"doc_stride={self.doc_stride} must be smaller than the context of the smallest window: row_length "
-                f"{self.row_length} - max_question_length {self.max_question_length} - 3 special tokens = {context}"
-            )
-        return self
 
 
 class ModelParams(Section):

@@ -14,6 +14,7 @@ from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.errors import InputError
 from tasks.histograms import Lengths
 from tasks.params import ValidateParams
+from tasks.text_files import read_reading
 
 SPLITS = ("train", "dev")
 SCHEMA = pa.schema(
@@ -38,6 +39,7 @@ class QuestionData:
         for path in self.files.values():
             if not path.is_file():
                 raise InputError(f"{path} is not there: run the questions stage first")
+        self.reading: dict[str, int] = read_reading(folder)["numbers"]
         self.prerequisites: Sequence[Check] = (
             Check("schema", ", ".join(SCHEMA.names), "id, title, context, question: string; "
                   "answers: list of struct (text: string, answer_start: integer)",
@@ -138,6 +140,7 @@ class QuestionData:
                 **{f"{split} questions": count for split, count in self._count.items()},
                 "answers": self._lengths["answer"].count,
                 **{f"mean characters of a {name}": lengths.mean for name, lengths in self._lengths.items()},
+                **self.reading,
             },
             "histograms": [
                 lengths.histogram(f"Length of {name}s", "characters") for name, lengths in self._lengths.items()

@@ -3,8 +3,9 @@
     python -m tasks.questions
 
 Writes train.parquet and dev.parquet with the columns of `SCHEMA`. `demo` asks about the invented world,
-`files` reads SQuAD v1.1 JSON (`questions.train_path`, `questions.dev_path`), `hub` a data set with SQuAD's
-columns and splits. Every question is checked before anything is written.
+`files` reads SQuAD v1.1 JSON, CSV, JSON lines or Parquet by the ending of the name (`questions.train_path`,
+`questions.dev_path`), `hub` a data set with SQuAD's splits. Every question is checked before anything is written;
+what was changed or looks odd is counted in reading.json.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from tasks import artifacts, world
 from tasks.errors import InputError, run_main
 from tasks.hub_inputs import open_dataset
 from tasks.params import QuestionsParams, load_params
-from tasks.squad_format import Answer, Problems, Question, check_questions, read_squad, refuse_common_ids, squad_row
+from tasks.question_tables import questions_of, read_question_table, wanted_columns
+from tasks.squad_format import Answer, Question, read_squad, refuse_common_ids
+from tasks.tables import ENDINGS, Line, checked
+from tasks.text_files import Reading, write_reading
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
 SCHEMA = pa.schema(
@@ -38,6 +42,7 @@ SCHEMA = pa.schema(
 FILES = {"train": "train.parquet", "dev": "dev.parquet"}
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 ROW_GROUP = 4096
+REPEATED = "questions asked more than once of the same context, kept"
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,7 @@ class QuestionsSummary:
     dev: int
     train_contexts: int
     dev_contexts: int
+    reading: Reading
 
 
 def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
@@ -56,12 +62,15 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
     Raises:
         InputError: all problems of the first file that has any (ten are shown), or ids that both files use.
     """
-    train, dev = _load(params, "train"), _load(params, "dev")
+    reading = Reading()
+    train, dev = (_load(params, name, reading) for name in ("train", "dev"))
     refuse_common_ids(train, dev, *_names(params))
     with artifacts.new_folder(output) as folder:
         for name, questions in (("train", train), ("dev", dev)):
             pq.write_table(_table(questions), folder / FILES[name], compression="zstd", row_group_size=ROW_GROUP)
-    return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev))
+            reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
+        write_reading(folder, params.source, reading)
+    return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
 
 
 def _names(params: QuestionsParams) -> tuple[str, str]:
@@ -70,10 +79,10 @@ def _names(params: QuestionsParams) -> tuple[str, str]:
     return "the training questions", "the development questions"
 
 
-def _load(params: QuestionsParams, name: str) -> list[Question]:
+def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
     if params.source == "files":
-        key = f"questions.{name}_path"
-        return read_squad(Path(params.train_path if name == "train" else params.dev_path), key)
+        path = Path(params.train_path if name == "train" else params.dev_path)
+        return _read_file(path, f"questions.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
@@ -83,14 +92,28 @@ def _load(params: QuestionsParams, name: str) -> list[Question]:
         ]
     where = f"data set {params.dataset}, split {HUB_SPLITS[name]}"
     rows = open_dataset("questions", params.dataset, params.dataset_config, HUB_SPLITS[name], params.dataset_revision)
-    problems = Problems(where)
-    read = [squad_row(row, f"row {number}", problems) for number, row in enumerate(rows)]
-    questions = [question for question in read if question is not None]
-    check_questions(questions, problems)
-    problems.refuse()
-    if not questions:
-        raise InputError(f"{where} holds no questions: set questions.dataset to a data set in SQuAD's columns")
-    return questions
+    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
+    wanted = list(wanted_columns(params.columns).values())
+    return questions_of(checked(lines, wanted, where, reading), params.columns, where, reading)
+
+
+def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
+    endings = (".json", *ENDINGS)
+    if path.is_dir():
+        inside = sorted(p.name for p in path.iterdir() if p.suffix.lower() in endings)
+        raise InputError(
+            f"{key}={path} is a folder: name one file of questions"
+            + (f" of it ({', '.join(inside[:5])})" if inside else f" (it holds none ending in {', '.join(endings)})")
+        )
+    if not path.is_file():
+        raise InputError(f"{key}={path} is not there: set {key} to a file of questions ({', '.join(endings)})")
+    ending = path.suffix.lower()
+    if ending not in endings:
+        raise InputError(
+            f"{path} ends in {ending or 'nothing'!r}: {key} needs .json (SQuAD v1.1) or a table ({', '.join(ENDINGS)})"
+        )
+    reading.files += 1
+    return read_squad(path, key) if ending == ".json" else read_question_table(path, key, params.columns, reading)
 
 
 def _table(questions: Iterable[Question]) -> pa.Table:
@@ -107,9 +130,10 @@ def main() -> None:
     params = load_params().questions
     started_at = time.perf_counter()
     made = make_questions(params, artifacts.QUESTIONS)
+    noted = "".join(f", {part}" for part in made.reading.summary())
     print(
         f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} on "
-        f"{made.dev_contexts:,} contexts, {time.perf_counter() - started_at:.1f} s"
+        f"{made.dev_contexts:,} contexts{noted}, {time.perf_counter() - started_at:.1f} s"
     )
 
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 from tasks.artifacts import parse_json
 from tasks.errors import InputError
+from tasks.tables import each_key_once
+from tasks.text_files import UTF16
 
 MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
@@ -42,16 +44,32 @@ class Problems:
         self.source = source
         self.shown: list[str] = []
         self.count = 0
+        self.unanswered: list[str] = []
 
     def add(self, problem: str) -> None:
         self.count += 1
         if len(self.shown) < SHOWN:
             self.shown.append(problem)
 
+    def add_unanswered(self, name: str) -> None:
+        """Note a question without an answer: of SQuAD v2, said in one line for all."""
+        if not self.unanswered:
+            self.count += 1
+        self.unanswered.append(name)
+
     def refuse(self) -> None:
         """Raise InputError with what was collected, if anything was."""
+        if self.unanswered:
+            some = ", ".join(repr(name) for name in self.unanswered[:SHOWN])
+            self.shown.insert(
+                0,
+                f"{len(self.unanswered):,} question(s) have no answers (is_impossible: true, or an empty list): this "
+                f"is SQuAD v2; v1.1 questions, each with an answer, are required: leave such questions out. They are "
+                f"{some}{', ...' if len(self.unanswered) > SHOWN else ''}",
+            )
         if self.count:
-            more = f"\n  ... and {self.count - SHOWN} more" if self.count > SHOWN else ""
+            left = self.count - len(self.shown)
+            more = f"\n  ... and {left} more" if left else ""
             lines = "".join(f"\n  {problem}" for problem in self.shown)
             raise InputError(f"{self.source} is not usable as SQuAD v1.1, {self.count} problem(s):{lines}{more}")
 
@@ -68,29 +86,31 @@ def read_squad(path: Path, key: str) -> list[Question]:
     """
     values = _parse(Path(path), key)
     problems = Problems(f"{path} ({key})")
-    questions = list(_questions(values, problems))
+    return checked_questions(list(_questions(values, problems)), problems)
+
+
+def checked_questions(questions: list[Question], problems: Problems) -> list[Question]:
+    """`questions`, when there are some and nothing is wrong.
+
+    Raises:
+        InputError: all problems of the source in one message, or that it holds no question.
+    """
     check_questions(questions, problems)
     problems.refuse()
     if not questions:
-        raise InputError(f"{path} holds no questions: set {key} to a SQuAD v1.1 file")
+        raise InputError(f"{problems.source} holds no questions: name SQuAD v1.1 questions")
     return questions
 
 
 def _parse(path: Path, key: str) -> Any:
-    if path.is_dir():
-        inside = sorted(p.name for p in path.glob("*.json"))
-        raise InputError(
-            f"{key}={path} is a folder: name one SQuAD v1.1 JSON file"
-            + (f" of it ({', '.join(inside[:5])})" if inside else " (it holds no .json file)")
-        )
-    if not path.is_file():
-        raise InputError(f"{key}={path} is not there: set {key} to a SQuAD v1.1 JSON file")
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
         raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
     content = path.read_bytes()
     try:
-        return parse_json(content.decode("utf-8-sig"))
+        if content.startswith(UTF16):
+            raise InputError(f"{path} begins like UTF-16; UTF-8 is required: convert the file ({key})")
+        return parse_json(content.decode("utf-8-sig"), object_pairs_hook=each_key_once)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
@@ -98,11 +118,12 @@ def _parse(path: Path, key: str) -> Any:
             f"(line {line}); convert the file ({key})"
         ) from None
     except json.JSONDecodeError as error:
+        lines = "; one object a line is JSON lines: let the name end in .jsonl" if error.msg == "Extra data" else ""
         raise InputError(
             f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-            f"set {key} to a SQuAD v1.1 JSON file"
+            f"set {key} to a SQuAD v1.1 JSON file{lines}"
         ) from None
-    except ValueError as error:  # nested too deeply; a number of thousands of digits
+    except ValueError as error:  # nested too deeply; a key twice; a number of thousands of digits
         raise InputError(f"{path} is not SQuAD v1.1 JSON ({error}); set {key} to such a file") from None
 
 
@@ -113,11 +134,11 @@ def _questions(values: Any, problems: Problems) -> Iterator[Question]:
             problems.add(f"{at}.title must be text, found {type(title).__name__}")
             title = ""
         for paragraph, where in _objects(article, "paragraphs", at, problems):
-            context = _string(paragraph, "context", where, problems)
+            context = text_of(paragraph, "context", where, problems)
             for qa, place in _objects(paragraph, "qas", where, problems):
-                name = _string(qa, "id", place, problems)
-                wording = _string(qa, "question", place, problems)
-                answers = _answers(qa, place, problems)
+                name = text_of(qa, "id", place, problems)
+                wording = text_of(qa, "question", place, problems)
+                answers = answers_of(qa, place, problems)
                 if None not in (context, name, wording, answers):
                     yield Question(str(name), title, str(context), str(wording), answers or ())
 
@@ -141,7 +162,8 @@ def _objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tup
             problems.add(f"{place}[{index}] must be an object, found {type(item).__name__}")
 
 
-def _string(parent: Mapping[str, Any], key: str, at: str, problems: Problems) -> str | None:
+def text_of(parent: Mapping[str, Any], key: str, at: str, problems: Problems) -> str | None:
+    """The text `parent[key]`; None, and a problem noted, where it is none."""
     value = parent.get(key)
     if key not in parent:
         problems.add(f"{at}.{key} is missing")
@@ -158,17 +180,15 @@ def _is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _answers(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answer, ...] | None:
+def answers_of(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answer, ...] | None:
+    """The list `qa["answers"]`; None, and a problem noted, where it or one of its entries cannot be used."""
     if qa.get("is_impossible"):
-        problems.add(
-            f"{at} (id {qa.get('id')}) has is_impossible: true: this is SQuAD v2; v1.1 questions, each with "
-            "an answer, are required: leave such questions out"
-        )
+        problems.add_unanswered(str(qa.get("id")))
         return None
     before = problems.count
     answers = []
     for answer, place in _objects(qa, "answers", at, problems):
-        text = _string(answer, "text", place, problems)
+        text = text_of(answer, "text", place, problems)
         start = answer.get("answer_start")
         if "answer_start" not in answer:
             problems.add(f"{place}.answer_start is missing")
@@ -179,35 +199,21 @@ def _answers(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answer
     return tuple(answers) if problems.count == before else None
 
 
-def squad_row(row: Mapping[str, Any], at: str, problems: Problems) -> Question | None:
-    """A question from SQuAD's columns as Hub data sets have them: answers is {text: [...], answer_start: [...]}."""
-    answers = row.get("answers")
-    if isinstance(answers, Mapping) and {"text", "answer_start"} <= set(answers):
-        pairs = zip(answers["text"], answers["answer_start"], strict=False)
-        answers = [{"text": text, "answer_start": start} for text, start in pairs]
-    values = {**row, "answers": answers} if "answers" in row else dict(row)
-    name, context, wording = (_string(values, key, at, problems) for key in ("id", "context", "question"))
-    read = _answers(values, at, problems)
-    if name is None or context is None or wording is None or read is None:
-        return None
-    return Question(name, str(values.get("title") or ""), context, wording, read)
-
-
 def check_questions(questions: Sequence[Question], problems: Problems) -> None:
     """Add to `problems`: repeated ids, empty texts, no answers, answers that do not stand where they say."""
-    seen: set[str] = set()
-    for question in questions:
-        if question.id in seen:
-            problems.add(f"question id {question.id!r} stands more than once; ids must be unique")
-        seen.add(question.id)
+    seen: dict[str, int] = {}
+    for number, question in enumerate(questions, 1):
+        first = seen.setdefault(question.id, number)
+        if first != number:
+            problems.add(
+                f"question id {question.id!r} stands more than once (questions number {first} and {number}); "
+                "ids must be unique"
+            )
         for key in ("id", "context", "question"):
             if not getattr(question, key).strip():
                 problems.add(f"question {question.id!r}: {key} is empty")
         if not question.answers:
-            problems.add(
-                f"question {question.id!r} has no answers: this is SQuAD v2; v1.1 questions, each with an "
-                "answer, are required: leave such questions out"
-            )
+            problems.add_unanswered(question.id)
         for answer in question.answers:
             _check_answer(question, answer, problems)
 

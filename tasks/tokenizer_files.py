@@ -15,7 +15,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tasks.errors import InputError
-from tasks.readers import text_lines
+from tasks.text_files import text_lines
 from tasks.wordpiece import PREFIX, SPECIAL_TOKENS
 
 MAX_CHARACTERS_PER_WORD = 100

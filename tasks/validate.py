@@ -21,7 +21,7 @@ from typing import Any
 
 from tasks import artifacts
 from tasks.checks import MAX_EXAMPLES, RECORD, Check, DataSet, Finding, Frame, Totals, explain, number, short, verdict
-from tasks.corpus_checks import CorpusData
+from tasks.corpus_checks import corpus_data
 from tasks.errors import DataInvalid, run_main
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.held_out import held_out_folder
@@ -158,7 +158,7 @@ def _judge_totals(judge: Judge, checks: Sequence[Check], totals: Totals) -> list
 def data_sets(name: str, params: Params) -> list[DataSet]:
     """The data set of that name, at its place in the checkout, then what was held out of it, where something was."""
     if name == "corpus":
-        return [CorpusData(artifacts.CORPUS, params.validate_)]
+        return [corpus_data(artifacts.CORPUS, params.validate_)]
     if name == "questions":
         return [QuestionData(artifacts.QUESTIONS, params.validate_)]
     masked_fraction = params.pretrain_rows.masked_fraction if name in ("phase1", "phase2") else None

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import corpus, readers
+from tasks import corpus, text_files
 from tasks.corpus import make_corpus
 from tasks.errors import InputError
 from tasks.params import CorpusParams
@@ -29,6 +29,8 @@ def params(**values: Any) -> CorpusParams:
         "source": "files",
         "path": "nowhere",
         "text_column": "text",
+        "title_column": None,
+        "id_column": None,
         "layout": "auto",
         "seed": 1,
         "demo_documents": 20,
@@ -90,7 +92,7 @@ def test_text_before_the_first_heading_is_kept_and_an_empty_article_counted(tmp_
     path = write(tmp_path / "a.txt", "Preface.\n\n = Empty = \n\n = Bee = \n\nIt hums.\n")
     summary = make_corpus(params(path=str(path)), tmp_path / "out")
     assert documents(tmp_path / "out") == [("a.txt:0", "", "Preface."), ("a.txt:2", "Bee", "It hums.")]
-    assert (summary.documents, summary.empty) == (2, 1)
+    assert (summary.documents, summary.reading.counts[corpus.EMPTY]) == (2, 1)
 
 
 def test_an_equation_is_no_heading(tmp_path: Path) -> None:
@@ -178,7 +180,7 @@ def test_row_groups_and_parts_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(corpus, "GROUP_DOCUMENTS", 3)
     monkeypatch.setattr(corpus, "PART_CHARACTERS", 1000)  # two groups of three, of some 200 characters each
     summary = make_corpus(params(source="demo"), tmp_path / "out")
-    parts = sorted((tmp_path / "out").iterdir())
+    parts = sorted((tmp_path / "out").glob("*.parquet"))
     assert summary.parts == len(parts) == 4
     assert [part.name for part in parts] == [f"part-{number:05d}.parquet" for number in range(4)]
     assert all(pq.ParquetFile(part).metadata.row_group(0).num_rows <= 3 for part in parts)
@@ -256,7 +258,7 @@ def test_a_character_cut_off_at_the_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_endless_line_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 100)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 100)
     assert "line 2 is longer" in refusal(tmp_path, write(tmp_path / "a.txt", "a\n" + "b" * 101 + "\n"))
 
 
@@ -353,7 +355,7 @@ def hub_folder(folder: Path) -> Path:
 def test_a_data_set_is_streamed_through_the_same_code(tmp_path: Path) -> None:
     folder = hub_folder(tmp_path / "animals")
     summary = make_corpus(params(source="hub", dataset=str(folder)), tmp_path / "out")
-    assert summary.empty == 1
+    assert summary.reading.counts[corpus.EMPTY] == 1
     assert [row[1:] for row in documents(tmp_path / "out")] == [("Ant", "It digs."), ("Bee", "It hums.")]
     make_corpus(params(source="hub", dataset=str(folder), dataset_split="validation"), tmp_path / "out")
     assert [row[1:] for row in documents(tmp_path / "out")] == [("Cat", "It naps.")]

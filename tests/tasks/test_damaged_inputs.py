@@ -11,16 +11,18 @@ import pytest
 import yaml
 
 from tasks import artifacts
+from tasks.documents import TextColumns
 from tasks.errors import ParamsError, PodiumError
 from tasks.gate import require_accepted
 from tasks.overlays import resolve
 from tasks.params import load_params
 from tasks.provenance import read_json
 from tasks.question_model import find_model
-from tasks.readers import Reading, read_files
+from tasks.readers import read_files
 from tasks.row_checks import read_tokenizer
 from tasks.squad_files import read_predictions
 from tasks.squad_format import read_squad
+from tasks.text_files import Reading
 from tasks.tokenizer_files import read_vocabulary
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 
@@ -46,7 +48,10 @@ READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     "gate.json": (GATE, require_accepted),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
     "tokenizer.json": (TOKENIZER, read_tokenizer),
-    "text.jsonl": ({"text": "Ada came.", "title": "t"}, lambda path: list(read_files(path, "text", "auto", Reading()))),
+    "text.jsonl": (
+        {"text": "Ada came.", "title": "t"},
+        lambda path: list(read_files(path, TextColumns("text"), "auto", Reading())),
+    ),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from tasks import questions, squad_format
 from tasks.errors import InputError
-from tasks.params import QuestionsParams
+from tasks.param_inputs import QuestionColumnParams, QuestionsParams
 from tasks.questions import make_questions
 
 SQUAD = Path(__file__).parents[2] / "../shared/data/squad"
@@ -30,6 +30,7 @@ def params(**values: Any) -> QuestionsParams:
         "dataset": None,
         "dataset_config": None,
         "dataset_revision": None,
+        "columns": dict.fromkeys(QuestionColumnParams.model_fields),
     }
     return QuestionsParams(**{**defaults, **values})
 
@@ -287,5 +288,5 @@ def test_a_data_set_is_checked_as_strictly(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"split train.*1 problem.*\n.*it stands at 20"):
         make_questions(params(source="hub", dataset=str(folder)), tmp_path / "out")
     other = hub_folder(tmp_path / "other", [{"id": "q1", "text": "x"}], [hub_row("d1")])
-    with pytest.raises(InputError, match="row 0.context is missing"):
+    with pytest.raises(InputError, match="row 0 has no column 'context'"):
         make_questions(params(source="hub", dataset=str(other)), tmp_path / "out")

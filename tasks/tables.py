@@ -1,0 +1,201 @@
+"""Records of the user's own tables: .jsonl, .csv, .parquet, or rows of a Hub data set. Memory stays flat.
+
+A table is asked for columns; one that is required and absent is refused with the columns that are there, one that
+nobody asks for is noted. Text must be UTF-8 (a byte order mark is accepted).
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.artifacts import parse_json
+from tasks.errors import InputError
+from tasks.text_files import MAX_LINE_BYTES, Reading, text_lines
+
+BATCH_RECORDS = 1024
+BATCH_BYTES = 16 << 20
+"""Of a Parquet file decoded at a time, about; a batch has fewer records where they are long."""
+BLANK_LINES = "blank lines passed over"
+NUMBERS = "ids that were numbers, taken as text"
+
+
+class Line(NamedTuple):
+    """One record of a table and where it stands, for messages."""
+
+    where: str
+    values: dict[str, Any]
+
+
+class Column(NamedTuple):
+    """A column that is asked for."""
+
+    name: str
+    key: str
+    """Key of params.yaml that names it."""
+    required: bool
+
+
+def read_table(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    """The records of a .jsonl, .csv or .parquet file, in order.
+
+    Args:
+        path: the file.
+        columns: what is asked for; of Parquet files nothing else is read.
+        key: the params key that named the file, for messages.
+        reading: gets the blank lines and the columns that nobody asked for.
+
+    Raises:
+        InputError: not what its ending says, another encoding, damaged, or without a required column; the message
+            names the file and the place.
+    """
+    return _READ[path.suffix.lower()](path, columns, key, reading)
+
+
+def check_columns(present: Sequence[str], columns: Sequence[Column], source: str, reading: Reading) -> None:
+    """Note the columns of `present` that nobody asks for.
+
+    Raises:
+        InputError: one stands twice, or a required one is absent (the nearest name is given).
+    """
+    twice = sorted({name for name in present if present.count(name) > 1})
+    if twice:
+        raise InputError(f"{source} has the column {twice[0]!r} more than once: rename one of them")
+    for name, key, required in columns:
+        if required and name not in present:
+            near = difflib.get_close_matches(name, present, 1)
+            raise InputError(
+                f"{source} has no column {name!r}: found {', '.join(present) or 'no columns'}"
+                + (f"; did you mean {near[0]}?" if near else "")
+                + f"; set {key}"
+            )
+    reading.unused_columns |= set(present) - {column.name for column in columns}
+
+
+def checked(lines: Iterable[Line], columns: Sequence[Column], source: str, reading: Reading) -> Iterator[Line]:
+    """`lines`, their columns checked wherever they differ from those of the line before.
+
+    Raises:
+        InputError: see `check_columns`.
+    """
+    before: tuple[str, ...] | None = None
+    for line in lines:
+        present = tuple(line.values)
+        if present != before:
+            check_columns(present, columns, f"{source}, {line.where}", reading)
+            before = present
+        yield line
+
+
+def _read_jsonl(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    return checked(json_objects(path, key, reading), columns, str(path), reading)
+
+
+def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
+    """The objects of a file with one a line.
+
+    Raises:
+        InputError: a line that is no JSON object, or text that is not UTF-8, with its number.
+    """
+    for number, line in enumerate(text_lines(path, key), 1):
+        if not line.strip():
+            reading.counts[BLANK_LINES] += 1
+            continue
+        try:
+            values = parse_json(line, object_pairs_hook=each_key_once)
+        except ValueError as error:
+            raise InputError(f"{path}, line {number} is not JSON ({error}): one object a line is required") from None
+        if not isinstance(values, dict):
+            raise InputError(
+                f"{path}, line {number} is no JSON object but {type(values).__name__}: one object a line is required"
+            )
+        yield Line(f"line {number}", values)
+
+
+def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON for `json`'s object_pairs_hook: by itself it keeps the last of equal keys and says nothing.
+
+    Raises:
+        ValueError: a key stands twice.
+    """
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in an object")
+    return values
+
+
+def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    csv.field_size_limit(MAX_LINE_BYTES)
+    rows = csv.reader(text_lines(path, key), strict=True)
+    try:
+        header = next(rows, [])
+        check_columns(header, columns, str(path), reading)
+        for row in rows:
+            if not row:
+                reading.counts[BLANK_LINES] += 1
+                continue
+            if len(row) != len(header):
+                raise InputError(
+                    f"{path}, line {rows.line_num} has {len(row)} fields, the header has {len(header)}: "
+                    "every row needs the header's columns (quote fields that hold commas)"
+                )
+            yield Line(f"line {rows.line_num}", dict(zip(header, row, strict=True)))
+    except csv.Error as error:
+        raise InputError(f"{path}, line {rows.line_num} is not CSV: {error}") from None
+
+
+def _read_parquet(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    row = 0
+    try:
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            present = file.schema_arrow.names
+            check_columns(present, columns, str(path), reading)
+            wanted = [column.name for column in columns if column.name in present]
+            for batch in file.iter_batches(_records_at_once(file.metadata), columns=wanted, use_threads=False):
+                _require_text(batch, path, row)
+                for values in batch.to_pylist():
+                    yield Line(f"row {row}", values)
+                    row += 1
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(
+            f"{path} is not a Parquet file that can be read to its end (from row {row} on: {error}); "
+            f"it may be cut off: copy or make it again ({key})"
+        ) from None
+
+
+def _records_at_once(metadata: Any) -> int:
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
+    return int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
+
+
+def _require_text(batch: Any, path: Path, first: int) -> None:
+    """Strings of a Parquet file are whatever bytes its writer put there."""
+    import pyarrow as pa
+
+    try:
+        batch.validate(full=True)
+    except pa.ArrowInvalid as problem:
+        for number in range(batch.num_rows):
+            try:
+                batch.slice(number, 1).validate(full=True)
+            except pa.ArrowInvalid as error:
+                raise InputError(
+                    f"{path}, row {first + number} is damaged or not UTF-8 ({error}): make the file again"
+                ) from None
+        raise InputError(f"{path}, rows {first} to {first + batch.num_rows - 1} are damaged ({problem})") from None
+
+
+_READ: dict[str, Callable[[Path, Sequence[Column], str, Reading], Iterator[Line]]] = {
+    ".jsonl": _read_jsonl,
+    ".csv": _read_csv,
+    ".parquet": _read_parquet,
+}
+ENDINGS = tuple(_READ)

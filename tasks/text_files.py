@@ -1,0 +1,119 @@
+"""Lines of the user's text files, and what a stage notes while it reads: counted and reported, never passed over."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks import artifacts
+from tasks.errors import InputError
+
+MAX_LINE_BYTES = 64 << 20
+"""A longer line is refused: it would have to be held in memory as a whole."""
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""How a file of that encoding begins, on any machine."""
+SHOWN_NAMES = 20
+"""Names of files and columns kept in reading.json; the others are counted."""
+
+
+@dataclass
+class Reading:
+    """What reading gave besides the records; filled while they are consumed."""
+
+    files: int = 0
+    ignored: list[str] = field(default_factory=list)
+    """Files of the folder that no reader takes."""
+    layouts: dict[str, str] = field(default_factory=dict)
+    """Text file -> the layout it was read with."""
+    unused_columns: set[str] = field(default_factory=set)
+    """Columns of tables that nothing asks for."""
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+    """What was left out or changed, in words -> how often: "empty documents left out", ..."""
+
+    def numbers(self) -> dict[str, int]:
+        """The figures that a person wants to see, those that are 0 left out."""
+        seen = {
+            "files read": self.files,
+            "files ignored": len(self.ignored),
+            "columns not used": len(self.unused_columns),
+        }
+        return {name: count for name, count in [*seen.items(), *sorted(self.counts.items())] if count}
+
+    def summary(self) -> list[str]:
+        """Parts of a stage's last line."""
+        said = [f"{self.files} files read, {len(self.ignored)} ignored"] if self.files else []
+        if self.layouts:
+            said.append(f"layout {', '.join(sorted(set(self.layouts.values())))}")
+        if self.unused_columns:
+            said.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
+        return said + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count]
+
+
+def write_reading(folder: Path, source: str, reading: Reading) -> None:
+    """Write reading.json beside the data that were read."""
+    values: dict[str, Any] = {
+        "source": source,
+        "numbers": reading.numbers(),
+        "layouts": sorted(set(reading.layouts.values())),
+        "ignored": reading.ignored[:SHOWN_NAMES],
+        "columns_not_used": sorted(reading.unused_columns)[:SHOWN_NAMES],
+    }
+    artifacts.write_json(folder / artifacts.READING, values)
+
+
+def read_reading(folder: Path) -> dict[str, Any]:
+    """reading.json of a data folder: `source` and `numbers`; an empty source where there is no such file.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    path = Path(folder) / artifacts.READING
+    if not path.is_file():
+        return {"source": "", "numbers": {}}
+    try:
+        values = artifacts.read_json(path)
+        return {"source": str(values["source"]), "numbers": {str(k): int(v) for k, v in values["numbers"].items()}}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} is not what its stage writes ({error}): delete {folder} and run that stage") from None
+
+
+def text_lines(path: Path, key: str) -> Iterator[str]:
+    """Lines of a UTF-8 file with their line ends, a byte order mark taken off.
+
+    Args:
+        path: the file.
+        key: the params key that led to it, for messages.
+
+    Raises:
+        InputError: binary content, another encoding (with byte offset and line), or a line past MAX_LINE_BYTES.
+    """
+    offset = 0
+    with path.open("rb") as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b""), 1):
+            if len(line) > MAX_LINE_BYTES:
+                raise InputError(
+                    f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines ({key})"
+                )
+            if number == 1 and line.startswith(UTF16):
+                raise InputError(
+                    f"{path} begins like UTF-16 (offset 0, line 1); UTF-8 is required; "
+                    f"convert the file, e.g. iconv -f UTF-16 -t UTF-8 ({key})"
+                )
+            if b"\0" in line:
+                raise InputError(
+                    f"{path} is binary: a NUL byte at offset {offset + line.index(0)} (line {number}); "
+                    f"a UTF-8 text file is required ({key})"
+                )
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                byte = error.object[error.start]
+                start = offset + error.start + (len(line) - len(error.object))
+                raise InputError(
+                    f"{path} is not UTF-8: byte 0x{byte:02x} at offset {start} (line {number}); UTF-8 is required; "
+                    f"convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
+                ) from None
+            offset += len(line)
