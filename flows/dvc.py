@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from flows import dvc_locks
+from flows import dvc_failures, dvc_leftovers
 from tasks.process import describe_exit, die_with_parent
 from tasks.stage_kinds import STAGES_SENT, default_remote
 
@@ -37,7 +37,7 @@ class StageFailed(Exception):
     def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
         self.stage = stage
         lines = "".join(f"  {line}" for line in tail).rstrip()
-        super().__init__(f"stage {stage} failed ({reason}); nothing of it was kept. Its last lines:\n{lines}")
+        super().__init__(f"stage {stage} failed ({reason}). Nothing of it was kept. Its last lines:\n{lines}")
 
 
 class PushFailed(Exception):
@@ -72,10 +72,11 @@ def repro(
         "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
 
     Raises:
-        StageFailed: the command failed; its outputs are as DVC leaves them, absent.
+        StageFailed: the command failed; its outputs are as DVC leaves them, absent. Or DVC could not copy them into its
+            cache; the next run makes them again.
         StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
     """
-    dvc_locks.mend(root, say)
+    dvc_leftovers.mend(root, say)
     command = [*DVC, "repro", *(["--pull"] if has_remote(root) else []), stage]
     allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
     process = subprocess.Popen(
@@ -84,10 +85,12 @@ def repro(
     )  # fmt: skip
     assert process.stdout is not None
     verdict, paused, tail = _follow(process.stdout, stage, say, progress)
-    if code := process.wait():
-        if paused is not None:
-            raise StagePaused(stage, paused)
-        raise StageFailed(stage, describe_exit(code), tail)
+    code = process.wait()
+    if code and paused is not None:
+        raise StagePaused(stage, paused)
+    if code or any(line.startswith(dvc_failures.NOT_KEPT) for line in tail):
+        reason = describe_exit(code) if code else "DVC could not keep what it made in its cache"
+        raise StageFailed(stage, reason + dvc_failures.explain(stage, root, tail), tail)
     return verdict
 
 
@@ -135,8 +138,9 @@ def push(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
         time.sleep(wait)
 
 
-def pull(stages: Sequence[str], root: Path) -> str | None:
+def pull(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> str | None:
     """Restore the outputs that dvc.lock states for `stages`; None when they are here, else what DVC said."""
+    dvc_leftovers.mend(root, say)
     done = _call("pull", *stages, root=root)
     return done.stdout if done.returncode else None
 

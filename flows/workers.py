@@ -139,7 +139,7 @@ class Sender:
             receipt = (self.root / artifacts.PUBLISH_RECEIPT).read_text(encoding="utf-8")
             self.report.enter_receipt(json.loads(receipt))
         pages = [stage for stage in plan if stage.startswith("validate@") or stage == "evaluate"]
-        if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root)) is not None:
+        if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
 
     def run(self, queue: Queue, names: list[str], publish: bool) -> None:

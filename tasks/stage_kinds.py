@@ -30,6 +30,8 @@ STAGES_SENT = "PODIUM_STAGES_SENT"
 DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
 DEVICE_STAGES = ("pretrain", "finetune", "predict", "compile")
 PLAN_FILE = Path("dvc.yaml")
+OUTS = ("outs", "metrics", "plots")
+"""Keys of a stage in dvc.yaml under which the paths stand that it writes."""
 
 _held: list[int] = []
 """Descriptors of locks that this process keeps until it ends."""
@@ -121,7 +123,7 @@ def hold_device(kind: str, offered: tuple[str, ...]) -> None:
 
 def outs_of(stage: str, root: Path) -> list[str]:
     """Paths that a stage of dvc.yaml writes, its foreach item filled in."""
-    return paths_of(stage, root, ("outs", "metrics", "plots"))
+    return paths_of(stage, root, OUTS)
 
 
 def paths_of(stage: str, root: Path, parts: Sequence[str]) -> list[str]:

@@ -155,3 +155,37 @@ def test_a_remote_that_takes_nothing_ends_with_its_name_and_the_outs_stay(toy_pr
         dvc.push(["first"], toy_project, said.append)
     assert len(said) == 1
     assert (toy_project / "data" / "first").read_text() == "done"
+
+
+def test_a_stage_whose_outs_dvc_could_not_keep_is_no_success_though_dvc_ends_with_0(toy_project, monkeypatch):
+    monkeypatch.setattr(dvc, "DVC", ("sh", "-c", "echo \"ERROR: failed to transfer '4b98' - [Errno 28]\"; exit 0"))
+    with pytest.raises(dvc.StageFailed, match=r"DVC could not keep what it made in its cache") as failure:
+        repro("first", toy_project)
+    assert "failed to transfer '4b98'" in str(failure.value)
+
+
+def test_a_full_disk_is_named_where_dvc_does_not_say_it(toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    monkeypatch.setattr("flows.dvc_failures.LITTLE", 1 << 62)
+    with pytest.raises(dvc.StageFailed, match=r"No space left on device: the disk of \S+ is full, make room there"):
+        repro("second", toy_project)
+
+
+def test_a_damaged_file_of_parameters_is_named_and_made_again(toy_project, ran):
+    text = (toy_project / "dvc.yaml").read_text()
+    read = text.replace("params: [finetune.learning_rate]", "params: [data/first/facts.json: [size]]")
+    (toy_project / "dvc.yaml").write_text(read)
+    script = (toy_project / "stage.py").read_text()
+    folder = 'if name == "first":\n    p = pathlib.Path("data/first"); p.mkdir(parents=True); (p / "facts.json")'
+    (toy_project / "stage.py").write_text(
+        script.replace('if name == "gate":', folder + '.write_text(json.dumps({"size": 4}))\nelif name == "gate":', 1)
+    )
+    repro("second", toy_project)
+    facts = toy_project / "data" / "first" / "facts.json"
+    state = facts.stat()
+    facts.write_text('{"size": 4)')
+    os.utime(facts, ns=(state.st_atime_ns, state.st_mtime_ns))
+    with pytest.raises(dvc.StageFailed, match="data/first does not hold what its stage wrote"):
+        repro("second", toy_project)
+    assert repro("second", toy_project) == "skipped"
+    assert facts.read_text() == '{"size": 4}'

@@ -1,5 +1,6 @@
 """What a killed DVC left half-written."""
 
+import contextlib
 import fcntl
 import json
 import subprocess
@@ -7,7 +8,7 @@ import sys
 
 import pytest
 
-from flows import dvc, dvc_locks
+from flows import dvc, dvc_leftovers
 
 
 @pytest.fixture
@@ -15,6 +16,16 @@ def rwlock(toy_project):
     path = toy_project / ".dvc" / "tmp" / "rwlock"
     path.parent.mkdir(exist_ok=True)
     return path
+
+
+@contextlib.contextmanager
+def a_dvc_in(folder):
+    """A process that looks like a DVC at work there; its command line can be read only once it runs."""
+    waits = [sys.executable, "-c", "print(flush=True); input()", "dvc"]
+    with subprocess.Popen(waits, cwd=folder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield process
+        process.communicate(b"\n")
 
 
 def test_a_run_after_a_kill_in_the_middle_of_the_list_works(toy_project, rwlock):
@@ -25,10 +36,10 @@ def test_a_run_after_a_kill_in_the_middle_of_the_list_works(toy_project, rwlock)
 
 
 def test_a_whole_list_and_no_list_stay_as_they_are(toy_project, rwlock):
-    dvc_locks.mend(toy_project, pytest.fail)
+    dvc_leftovers.mend(toy_project, pytest.fail)
     assert not rwlock.exists()
     rwlock.write_text(json.dumps({"write": {}, "read": {}}))
-    dvc_locks.mend(toy_project, pytest.fail)
+    dvc_leftovers.mend(toy_project, pytest.fail)
     assert json.loads(rwlock.read_text()) == {"write": {}, "read": {}}
 
 
@@ -36,18 +47,16 @@ def test_a_list_that_is_being_written_is_left_alone(toy_project, rwlock):
     rwlock.write_text("")
     with rwlock.with_suffix(".lock").open("a") as guard:
         fcntl.flock(guard, fcntl.LOCK_EX)
-        dvc_locks.mend(toy_project, pytest.fail)
+        dvc_leftovers.mend(toy_project, pytest.fail)
     assert rwlock.exists()
 
 
 def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
     rwlock.write_text("")
-    waits = [sys.executable, "-c", "input()", "dvc"]
-    with subprocess.Popen(waits, cwd=toy_project, stdin=subprocess.PIPE) as other:
+    with a_dvc_in(toy_project) as other:
         said = []
-        dvc_locks.mend(toy_project, said.append)
+        dvc_leftovers.mend(toy_project, said.append)
         assert f"process {other.pid}" in said[0]
-        other.communicate(b"\n")
     assert rwlock.exists()
 
 
@@ -62,3 +71,25 @@ def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(toy_proje
     assert "written by half" in said[0]
     assert (toy_project / "runs" / "dvc.lock.broken").read_text() == left
     assert dvc.repro("second", toy_project, pytest.fail, print) == "skipped"
+
+
+def test_unfinished_files_of_the_cache_go_once_no_dvc_that_could_write_them_is_at_work(toy_project):
+    cache = toy_project / ".dvc" / "cache" / "files" / "md5"
+    (cache / "4a").mkdir(parents=True)
+    whole = cache / "4a" / "21de"
+    left = [cache / ".3hbIm_kBw2Kh0TEWqyDyCA.tmp", cache / "4a" / ".FHm-1Dwn_STBbsB9JSQsKw.tmp"]
+    left.append(toy_project / "data" / ".IqLW4I-8BYjCmFLwLOovjg.tmp")
+    left[-1].parent.mkdir()
+    for path in (whole, *left):
+        path.write_bytes(bytes(1000))
+    other = toy_project.parent / "other"  # another checkout on the same cache, as runs with --set are
+    (other / ".dvc").mkdir(parents=True)
+    (other / ".dvc" / "config").write_text(f"[cache]\n    dir = {toy_project / '.dvc' / 'cache'}\n")
+    with a_dvc_in(other):
+        dvc_leftovers.mend(toy_project, pytest.fail)
+        assert all(path.exists() for path in left)
+    said = []
+    dvc_leftovers.mend(toy_project, said.append)
+    assert "removed 3 unfinished files (0.0 MB)" in said[0]
+    assert whole.exists()
+    assert not any(path.exists() for path in left)

@@ -1,0 +1,131 @@
+"""What a DVC left that was killed or found the disk full: half of dvc.lock, of its list of who reads and writes what,
+or of a file on its way into the cache.
+
+DVC writes the first two in place; no DVC can read half of one again, and every later run would end there. The last keep
+room on the disk that nobody gets back.
+"""
+
+from __future__ import annotations
+
+import configparser
+import fcntl
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.artifacts import RUNS
+from tasks.stage_kinds import OUTS, PLAN_FILE, read_dvc_file
+
+UNFINISHED = f".{'?' * 22}.tmp"
+"""What DVC calls a file until it is whole: a random name of 22 characters."""
+
+
+def mend(root: Path, say: Callable[[str], None]) -> None:
+    """Put the first two right where they are broken, so that the next `dvc repro` works, and remove the last."""
+    _mend_list(root, say)
+    _mend_lock(root, say)
+    _sweep(root, say)
+
+
+def _sweep(root: Path, say: Callable[[str], None]) -> None:
+    """Remove files that never got their name, in the cache and beside the outs, unless a DVC may be writing them.
+
+    They are listed before the processes are, so that none is removed of a DVC that started meanwhile.
+    """
+    cache = cache_of(root)
+    left = [*cache.glob(f"files/md5/{UNFINISHED}"), *cache.glob(f"files/md5/??/{UNFINISHED}")]
+    left += [path for folder in _folders_of_outs(root) for path in folder.rglob(UNFINISHED)]
+    if not left or any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in _dvc_processes()):
+        return
+    freed = sum(path.stat().st_size for path in left)
+    for path in left:
+        path.unlink()
+    say(f"removed {len(left)} unfinished files ({freed / 1e6:.1f} MB) that a DVC left: it was killed, or its disk full")
+
+
+def _folders_of_outs(root: Path) -> set[Path]:
+    """The folders of the checkout in which DVC puts outs: the first part of each path."""
+    stages = read_dvc_file(root / PLAN_FILE).get("stages", {}).values()
+    outs = [out for stage in stages for part in OUTS for out in stage.get("do", stage).get(part, [])]
+    return {root / Path(next(iter(out)) if isinstance(out, dict) else out).parts[0] for out in outs}
+
+
+def cache_of(root: Path) -> Path:
+    """The folder of DVC's cache that the checkout `root` works with."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read([root / ".dvc" / "config", root / ".dvc" / "config.local"], encoding="utf-8")
+    return root / ".dvc" / config.get("cache", "dir", fallback="cache")
+
+
+def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
+    """Set a dvc.lock aside that DVC cannot read: it finds the stages again in its run-cache, and runs none of them."""
+    path = root / "dvc.lock"
+    if not path.is_file():
+        return
+    try:
+        values: Any = read_dvc_file(path)
+    except yaml.YAMLError:
+        values = None
+    if (isinstance(values, dict) and "schema" in values) or _running(root):
+        return
+    aside = root / RUNS / "dvc.lock.broken"
+    aside.parent.mkdir(exist_ok=True)
+    path.replace(aside)
+    say(f"{path} was written by half and now is {aside}: stages are found again in DVC's run-cache")
+
+
+def _mend_list(root: Path, say: Callable[[str], None]) -> None:
+    """Remove the list of the checkout `root` if it is broken and nobody can be in it.
+
+    The list is .dvc/tmp/rwlock. It is looked at under DVC's own guard, so that no list that is just being written is
+    taken for broken, and it stays while another DVC works in the checkout: that one entered itself there. DVC then says
+    what is wrong.
+    """
+    path = root / ".dvc" / "tmp" / "rwlock"
+    if _is_whole(path):
+        return
+    with path.with_suffix(".lock").open("a", encoding="utf-8") as guard:
+        try:
+            fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return  # it is being written now
+        if _is_whole(path):
+            return
+        if others := _running(root):
+            say(f"{path} is broken and stays, as DVC is at work here (process {', '.join(map(str, others))})")
+            return
+        path.unlink(missing_ok=True)
+        say(f"removed {path}: a DVC that was killed, or found the disk full, had left half of it")
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return True
+    except ValueError:
+        return False
+    return True
+
+
+def _running(root: Path) -> list[int]:
+    """Process ids of every DVC whose current folder is `root`."""
+    return [process for process, here in _dvc_processes() if here is not None and here.samefile(root)]
+
+
+def _dvc_processes() -> Iterator[tuple[int, Path | None]]:
+    """Process id and current folder (None: not ours to see) of every DVC on this host (Linux; elsewhere none)."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if b"dvc" not in words and not any(word.endswith(b"/dvc") for word in words[:2]):
+                continue
+            here: Path | None = (process / "cwd").resolve(strict=True)
+        except PermissionError:
+            here = None
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has ended
+        yield int(process.name), here
