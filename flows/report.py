@@ -39,6 +39,8 @@ class RunReport:
     error: str | None = None
     programs: dict[str, str] = field(default_factory=dict)
     """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
+    packing: dict[str, dict[str, float]] = field(default_factory=dict)
+    """Of each stage that ran on a device: packing_factor and packing_efficiency of its rows."""
     paused: str | None = None
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
 
@@ -64,6 +66,8 @@ class RunReport:
         ran = {stage.name for stage in self.stages if stage.status == "ran"}
         for stage, name in artifacts.DEVICE_METRICS.items():
             figures = _read(root / artifacts.METRICS / f"{name}.json") or {}
+            if "packing_factor" in figures:
+                self.packing[stage] = {name: figures[name] for name in ("packing_factor", "packing_efficiency")}
             if stage in ran and "program" in figures:
                 self.programs[stage] = figures["program"]
 

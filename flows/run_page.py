@@ -40,6 +40,7 @@ def page(report: RunReport, root: Path) -> str:
         _results(report),
         "<h2>Loss</h2>",
         f'<div class="curves">{"".join(_figure(root, name, title) for name, title in CURVES)}</div>',
+        *_packing(report),
         "<h2>Stages</h2>",
         _stages(report),
     ]
@@ -65,6 +66,18 @@ def _results(report: RunReport) -> str:
     lines += [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
     error = f"<pre>{escape(report.error)}</pre>" if report.error is not None else ""
     return "".join(f"<p>{escape(line)}</p>" for line in lines) + error
+
+
+def _packing(report: RunReport) -> list[str]:
+    if not report.packing:
+        return []
+    rows = "".join(
+        f'<tr><td>{escape(stage)}</td><td class="number">{found["packing_factor"]:.2f}</td>'
+        f'<td class="number">{100 * found["packing_efficiency"]:.1f}%</td></tr>'
+        for stage, found in report.packing.items()
+    )
+    heads = "<tr><th>stage</th><th>sequences in a row</th><th>tokens that are no padding</th></tr>"
+    return ["<h2>Packing</h2>", f"<table>{heads}{rows}</table>"]
 
 
 def _stages(report: RunReport) -> str:

@@ -24,6 +24,7 @@ OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
 NUMBERS = ("auto", "fp32", "fp16")
 INFERENCE = ("auto", "sharded", "pipelined")
 COMPILE = ("none", "optimizer", "layers", "all")
+SCHEDULES = ("linear", "cosine", "square_root", "constant")
 
 T = TypeVar("T")
 
@@ -99,7 +100,7 @@ class OptimizerConfig:
 
 @dataclass(frozen=True)
 class ScheduleConfig:
-    """Linear warm-up, then linear decay to zero. Exactly one of `steps` and `epochs` is given."""
+    """Linear warm-up, then decay. Exactly one of `steps` and `epochs` is given."""
 
     steps: Optional[int] = None
     """Optimizer updates. 0 is allowed: the model is saved as it was initialised."""
@@ -107,8 +108,11 @@ class ScheduleConfig:
     """Passes over the rows; rounded to whole updates, at least one."""
     warmup_fraction: float = 0.1
     """Share of the updates with rising learning rate."""
+    shape: str = "linear"
+    """Of the decay after it: schedule.py."""
 
     def __post_init__(self) -> None:
+        _one_of("schedule.shape", self.shape, SCHEDULES)
         if (self.steps is None) == (self.epochs is None):
             raise ConfigError(f"state one of steps and epochs: found steps={self.steps}, epochs={self.epochs}")
         if not 0 <= self.warmup_fraction <= 1:

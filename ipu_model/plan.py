@@ -33,6 +33,8 @@ class Plan:
     sequences: int
     packing_factor: float
     """Sequences per row, rounded to four digits."""
+    packing_efficiency: float
+    """Real tokens in all tokens of the rows, 0 to 1, rounded to four digits."""
     global_batch_size: int
     """Sequences behind one update that were asked for."""
     sequences_per_update: float
@@ -43,6 +45,8 @@ class Plan:
     replication_factor: int
     updates: int
     warmup_updates: int
+    schedule: str
+    """How the learning rate decays after them: schedule.py."""
     epochs: float
     """Passes over the rows, rounded to four digits."""
     rows_per_call: int = 0
@@ -180,6 +184,7 @@ def make_plan(
         rows=manifest.rows,
         sequences=manifest.sequences,
         packing_factor=round(factor, 4),
+        packing_efficiency=round(manifest.packing_efficiency, 4),
         global_batch_size=job.geometry.global_batch_size,
         sequences_per_update=round(division.rows_per_update * factor, 1),
         rows_per_update=division.rows_per_update,
@@ -188,6 +193,7 @@ def make_plan(
         replication_factor=job.geometry.replication_factor if device is None else device.replicas,
         updates=updates,
         warmup_updates=warmup,
+        schedule="linear" if job.schedule is None else job.schedule.shape,
         epochs=round(updates * division.rows_per_update / manifest.rows, 4),
         updates_per_call=1 if device is None else device.updates_per_call,
         rows_per_call=division.micro_batch_size * MICRO_BATCHES_PER_CALL if device is None else device.rows_per_call,

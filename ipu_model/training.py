@@ -59,7 +59,7 @@ def train(
     per_call = plan.updates_per_call
     with closing(_batches(runtime, rows, plan, seed, first_step)) as batches:
         for step, batch in batches:
-            rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate)
+            rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate, plan.schedule)
             began = time.perf_counter()
             try:
                 metrics = runtime.train_step(batch, rate)

@@ -62,7 +62,7 @@ def finetune_job(
         model=own_model(params, model, rows, untrained),
         init_checkpoint=None if untrained else str(root / artifacts.MODELS / PHASES[-1]),
         optimizer=optimizer_config(params, params),
-        schedule=ScheduleConfig(epochs=params.epochs, warmup_fraction=params.warmup_fraction),
+        schedule=ScheduleConfig(epochs=params.epochs, warmup_fraction=params.warmup_fraction, shape=params.schedule),
         checkpoint_every_updates=params.checkpoint_every_updates,
         ipu_config=ipu_config(ipu, "finetune", device, root),
         executables=carried_executables("finetune", device, root),

@@ -71,6 +71,7 @@ class BatchParams(Section):
     loss_scaling: Annotated[float, Field(gt=0)]
     learning_rate: Annotated[float, Field(gt=0)]
     warmup_fraction: Fraction
+    schedule: Literal["linear", "cosine", "square_root", "constant"]
 
 
 class PhaseParams(BatchParams):
@@ -142,6 +143,7 @@ class Params(Section):
     tokenizer: TokenizerParams
     questions: QuestionsParams
     validate_: Annotated[ValidateParams, Field(alias="validate")]
+    packing: bool
     pretrain_rows: PretrainRowsParams
     squad_rows: SquadRowsParams
     model: ModelParams
@@ -174,6 +176,14 @@ def load_params(path: Path = artifacts.PARAMS) -> Params:
         ParamsError: all problems of the file in one message, each with the nearest valid name or the range.
     """
     return check(read_yaml(Path(path)), str(path))
+
+
+def packed(section: S, packing: bool) -> S:
+    """The section of a stage that makes rows, as `packing` has it: off, a row holds one sequence.
+
+    Updates stay what the recipe states, as a global batch counts sequences: fewer in a row are more rows.
+    """
+    return section if packing else section.model_copy(update={"max_sequences_per_row": 1})
 
 
 def check(values: dict[str, Any], where: str = "params") -> Params:

@@ -13,7 +13,7 @@ from tasks import artifacts
 from tasks.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.errors import run_main
 from tasks.params import DeviceParams, IpuParams, load_params
-from tasks.training import carried_executables, ipu_config, program_figures, require_verdict
+from tasks.training import carried_executables, ipu_config, packing_figures, program_figures, require_verdict
 
 ROWS = "squad-dev"
 
@@ -56,6 +56,7 @@ def figures(result: JobResult) -> dict[str, Any]:
         "real_tokens_per_second": round(result.real_tokens_per_second, 1),
         "runtime": result.runtime,
         "precision": result.precision,
+        **packing_figures(result),
         **program_figures(result),
     }
 

@@ -69,7 +69,9 @@ def pretrain_job(
         init_checkpoint=None if fresh else str(root / artifacts.MODELS / PHASES[0]),
         optimizer=optimizer_config(params, settings),
         schedule=ScheduleConfig(
-            steps=settings.steps if params.enabled else 0, warmup_fraction=settings.warmup_fraction
+            steps=settings.steps if params.enabled else 0,
+            warmup_fraction=settings.warmup_fraction,
+            shape=settings.schedule,
         ),
         checkpoint_every_updates=params.checkpoint_every_updates,
         ipu_config=ipu_config(ipu, phase, device, root),

@@ -27,7 +27,7 @@ from tasks.held_out import is_held_out
 from tasks.masking import default_predictions
 from tasks.pair_rows import RowSettings, make_chunk_rows
 from tasks.parallel import Progress, ordered_map, useful_workers
-from tasks.params import PHASES, PretrainRowsParams, load_params
+from tasks.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.parquet import read_batches, size_of
 from tasks.rows import Manifest, RowWriter, check_geometry
 
@@ -189,7 +189,8 @@ def main() -> None:
     parser.add_argument("phase", choices=PHASES)
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    made = write_pretrain_rows(load_params().pretrain_rows, phase)
+    params = load_params()
+    made = write_pretrain_rows(packed(params.pretrain_rows, params.packing), phase)
     rows = made.manifest
     print(
         f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "

@@ -30,7 +30,7 @@ from tasks.features import Features, Spans, find_answers, make_features
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.packing import pack
 from tasks.parallel import Progress, ordered_map, useful_workers
-from tasks.params import SquadRowsParams, load_params
+from tasks.params import SquadRowsParams, load_params, packed
 from tasks.parquet import size_of
 from tasks.question_chunks import CHUNK_QUESTIONS, COLUMNS, read_questions, split_questions
 from tasks.rows import ABSENT, IGNORED, Layout, Manifest, RowWriter, check_geometry, from_arrow, to_arrow
@@ -261,7 +261,8 @@ def main() -> None:
     parser.add_argument("split", choices=SPLITS)
     split = parser.parse_args().split
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    made = write_squad_rows(load_params().squad_rows, split)
+    params = load_params()
+    made = write_squad_rows(packed(params.squad_rows, params.packing), split)
     rows = made.manifest
     answers = f", {made.answered} holding their answer" if split == "train" else ""
     kept = f"; {made.held_out.questions} questions held out" if made.held_out else ""

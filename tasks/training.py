@@ -151,11 +151,17 @@ def figures(result: JobResult) -> dict[str, Any]:
         "real_tokens_per_second": round(result.real_tokens_per_second, 1),
         "train_seconds": round(result.train_seconds, 2),
         "peak_memory_mb": round(result.peak_memory_mb, 1),
+        **packing_figures(result),
         "resumed_from_step": result.resumed_from_step,
         "runtime": result.runtime,
         "precision": result.precision,
         **program_figures(result),
     }
+
+
+def packing_figures(result: JobResult) -> dict[str, float]:
+    """How full the rows of a job were: sequences a row, and the share of their tokens that is no padding (0 to 1)."""
+    return {name: result.plan[name] for name in ("packing_factor", "packing_efficiency")}
 
 
 def program_figures(result: JobResult) -> dict[str, Any]:

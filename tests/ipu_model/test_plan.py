@@ -50,6 +50,7 @@ def test_the_plan_states_what_an_update_holds(tmp_path: Path) -> None:
     plan = make_plan(job, manifest(rows=1000, sequences=1500), CPU, FP32)
     assert (plan.rows_per_update, plan.micro_batch_size, plan.gradient_accumulation_steps) == (44, 22, 2)
     assert plan.sequences_per_update == 66.0
+    assert (plan.packing_factor, plan.packing_efficiency) == (1.5, 0.9375)  # 60 of 64 tokens
     assert (plan.updates, plan.warmup_updates, plan.epochs) == (100, 10, 4.4)
 
 
