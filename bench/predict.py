@@ -30,7 +30,7 @@ def ours(spec: dict[str, Any], session: Session) -> None:
 
         def once() -> int:
             return predict(
-                runtime, rows, plan.rows_per_call, Path(folder, "logits"), say_nothing, StopRequest()
+                runtime, rows, job.head, plan.rows_per_call, Path(folder, "logits"), say_nothing, StopRequest()
             ).sequences
 
         for _ in range(spec["warmup"]):

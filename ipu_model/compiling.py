@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.blocked import BlockedLamb, advance_lamb
+from ipu_model.encoder import Layer, Masks, finish_layer
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.executables import CACHE_VARIABLE
-from ipu_model.modeling import Layer, Masks, finish_layer
 from ipu_model.native import NativeFunction
 
 OLDEST = (2, 4)

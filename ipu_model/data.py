@@ -52,8 +52,9 @@ class RowFolder:
 
     Args:
         folder: Row folder with its manifest.json.
-        kind: The kind of rows the job needs, pretrain or question_answering.
+        kind: The kind of rows the job needs, of rows.KINDS.
         model: The model that will read them.
+        labels: Of its sequence_classification head; 0 where it has none.
 
     Raises:
         RowsError: damaged, of another kind or schema, counts that differ from the manifest, or more
@@ -61,12 +62,12 @@ class RowFolder:
         ConfigError: rows longer than the model has positions.
     """
 
-    def __init__(self, folder: Path, kind: str, model: ModelConfig) -> None:
+    def __init__(self, folder: Path, kind: str, model: ModelConfig, labels: int = 0) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
         self._model = model
-        self._check_against_job(kind)
+        self._check_against_job(kind, labels)
         self._starts: List[int] = []
         self._chunks: List[Tuple[str, int, Columns]] = []
         first = 0
@@ -75,10 +76,15 @@ class RowFolder:
         self._first_rows = np.array(self._starts, dtype=np.int64)
         self._check_counts(first)
 
-    def _check_against_job(self, kind: str) -> None:
+    def _check_against_job(self, kind: str, labels: int) -> None:
         manifest, model = self.manifest, self._model
         if manifest.kind != kind:
             raise RowsError(f"{self.folder} holds {manifest.kind} rows, this job needs {kind} rows: change `rows`")
+        if manifest.num_labels != labels:
+            raise RowsError(
+                f"the labels of {self.folder} are of {manifest.num_labels} classes, the model has {labels}: make the "
+                "rows of the task that the model is for"
+            )
         if manifest.vocab_size > model.vocab_size:
             raise RowsError(
                 f"the rows of {self.folder} use a vocabulary of {manifest.vocab_size} tokens, the model has "
@@ -163,12 +169,14 @@ class RowFolder:
             "next_sentence_labels": (IGNORED, 2),
             "start_positions": (IGNORED, length),
             "end_positions": (IGNORED, length),
+            "class_labels": (IGNORED, max(1, self.manifest.num_labels)),
+            "targets": (IGNORED, np.inf),
         }
         for name, values in batch.columns.items():
             low, high = limits.get(name, (ABSENT, np.iinfo(np.int32).max))
             if values.size == 0 or (values.max() < high and values.min() >= low):
                 continue
-            row, slot = np.argwhere((values >= high) | (values < low))[0]
+            row, slot = np.argwhere(~((values < high) & (values >= low)))[0]  # NaN is neither
             number = int(batch.rows[row])
             chunk = int(np.searchsorted(self._first_rows, number, side="right")) - 1
             file, offset, _ = self._chunks[chunk]

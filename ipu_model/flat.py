@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ipu_model.attention import SequenceAttention
 from ipu_model.data import Batch
-from ipu_model.modeling import Tokens
+from ipu_model.encoder import Tokens
 from ipu_model.rows import ABSENT, IGNORED
 
 TILE = 64
@@ -36,7 +36,8 @@ class FlatBatch:
     """[N] int64, descending; on the host, as shapes follow from it."""
     labels: Dict[str, Tensor]
     """pretrain: masked_index [M], masked_labels [M], next_sentence_labels [N];
-    question_answering: start_labels [N], end_labels [N] inside their sequence, -100 = none."""
+    question_answering: start_labels [N], end_labels [N] inside their sequence, -100 = none;
+    sequence_classification: class_labels [N]; sequence_regression: targets [N], fp64."""
     feature_ids: np.ndarray
     """[N] int32; empty for pretrain rows."""
 
@@ -74,8 +75,10 @@ def flatten(batch: Batch) -> FlatBatch:
         flat_position = np.zeros(rows * length, dtype=np.int64)
         flat_position[source] = np.arange(len(source))
         labels = _pretraining_labels(columns, flat_position, at_row, at_slot)
-    else:
+    elif "start_positions" in columns:
         labels = _answer_labels(columns, firsts, at_row, at_slot)
+    else:
+        labels = _sequence_labels(columns, at_row, at_slot)
     ids = columns["feature_ids"][at_row, at_slot] if "feature_ids" in columns else np.empty(0, dtype=np.int32)
     return FlatBatch(tokens, _tensor(starts), lengths, labels, ids)
 
@@ -116,6 +119,12 @@ def _answer_labels(
         inside = absolute - (firsts - at_row * length)
         labels[name] = _tensor(np.where(absolute == IGNORED, IGNORED, inside))
     return labels
+
+
+def _sequence_labels(columns: Dict[str, np.ndarray], at_row: np.ndarray, at_slot: np.ndarray) -> Dict[str, Tensor]:
+    if "class_labels" in columns:
+        return {"class_labels": _tensor(columns["class_labels"][at_row, at_slot])}
+    return {"targets": torch.from_numpy(columns["targets"][at_row, at_slot].astype(np.float64))}
 
 
 def _fill(values: np.ndarray, count: int, value: int = 0) -> np.ndarray:

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
+from ipu_model.encoder import Tokens
 from ipu_model.flat import FlatBatch
-from ipu_model.modeling import Tokens
 
 TOKENS_PER_PASS = 4096
 """Tokens of one forward pass at most (but one sequence at least): more leave the cache, fewer cost calls."""
@@ -57,8 +57,12 @@ class EqualLengthAttention:
         return output
 
 
-def passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
-    """Cut a batch into forward passes: real tokens of each, and the tokens with what rounds them up at the end."""
+def passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
+    """Cut a batch into forward passes.
+
+    Yields:
+        Real tokens of the pass, its tokens with what rounds them up at the end, and where its sequences start, [N].
+    """
     lengths = flat.lengths.tolist()
     begin = first = 0
     while begin < len(lengths):
@@ -71,5 +75,6 @@ def passes(flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
             pad(x[first : first + tokens], rounding)
             for x in (flat.tokens.input_ids, flat.tokens.token_type_ids, flat.tokens.position_ids)
         )
-        yield tokens, Tokens(ids, types, positions, EqualLengthAttention(lengths[begin:end]))
+        attention = EqualLengthAttention(lengths[begin:end])
+        yield tokens, Tokens(ids, types, positions, attention), flat.starts[begin:end] - first
         begin, first = end, first + tokens

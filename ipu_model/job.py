@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 from ipu_model.errors import ConfigError
 
 KINDS = ("pretrain", "finetune", "predict")
-HEADS = ("pretraining", "question_answering")
+HEADS = ("pretraining", "question_answering", "sequence_classification")
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
@@ -126,7 +126,7 @@ class Job:
     kind: str
     """pretrain, finetune or predict."""
     head: str
-    """pretraining (MLM and NSP) or question_answering."""
+    """pretraining (MLM and NSP), question_answering or sequence_classification."""
     rows: str
     """Folder of packed rows with its manifest.json."""
     output: str
@@ -159,6 +159,9 @@ class Job:
     executables: Optional[str] = None
     """On ipu: folder of programs that travels between hosts. A compile_only job fills it; others take from it, checked,
     what the cache of their host lacks. null: neither."""
+    labels: Optional[List[str]] = None
+    """Of a sequence_classification head: names of its classes in order of their numbers, one name for the value of a
+    regression. null: as init_checkpoint has them, or another head."""
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
@@ -196,7 +199,7 @@ class JobResult:
     final_loss: Optional[float]
     """Mean loss of the last logged window; null when no update was made."""
     final_losses: Dict[str, float]
-    """The same, by part: mlm_loss, nsp_loss, or start_loss and end_loss."""
+    """The same, by part: mlm_loss and nsp_loss, start_loss and end_loss, or label_loss."""
     sequences: int
     """Sequences processed in this run (not before a resume)."""
     real_tokens: int

@@ -16,7 +16,11 @@ from ipu_model.decoding import masked_token_loss
 from ipu_model.flat import FlatBatch, per_sequence
 from ipu_model.rows import IGNORED
 
-LOSS_PARTS = {"pretraining": ("mlm_loss", "nsp_loss"), "question_answering": ("start_loss", "end_loss")}
+LOSS_PARTS = {
+    "pretraining": ("mlm_loss", "nsp_loss"),
+    "question_answering": ("start_loss", "end_loss"),
+    "sequence_classification": ("label_loss",),
+}
 
 
 def label_counts(batch: Batch, head: str) -> Dict[str, int]:
@@ -24,8 +28,14 @@ def label_counts(batch: Batch, head: str) -> Dict[str, int]:
     columns = {
         "pretraining": {"mlm_loss": "masked_labels", "nsp_loss": "next_sentence_labels"},
         "question_answering": {"start_loss": "start_positions", "end_loss": "end_positions"},
+        "sequence_classification": {"label_loss": label_column(batch)},
     }[head]
     return {part: max(1, batch.labels(column)) for part, column in columns.items()}
+
+
+def label_column(batch: Batch) -> str:
+    """The column of the labels of whole sequences: of classes, or of the values of a regression."""
+    return "class_labels" if "class_labels" in batch.columns else "targets"
 
 
 def pretraining_loss(
@@ -59,6 +69,21 @@ def answer_loss(logits: Tensor, flat: FlatBatch, counts: Dict[str, int]) -> Tupl
         "end_loss": _sum(tokens[..., 1], flat.labels["end_labels"]) / counts["end_loss"],
     }
     return (parts["start_loss"] + parts["end_loss"]) / 2, parts
+
+
+def label_loss(logits: Tensor, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+    """Cross-entropy of classes, or squared error of values, as BertForSequenceClassification computes them.
+
+    Args:
+        logits: [N, C]; C = 1 for a regression.
+    """
+    if "class_labels" in flat.labels:
+        total = _sum(logits, flat.labels["class_labels"])
+    else:
+        targets = flat.labels["targets"].float()
+        total = ((logits[:, 0].float() - targets).square() * (targets != IGNORED)).sum()
+    parts = {"label_loss": total / counts["label_loss"]}
+    return parts["label_loss"], parts
 
 
 def _sum(logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from torch import Tensor
 
@@ -19,7 +19,11 @@ from ipu_model.job import ModelConfig
 from ipu_model.tensors import load_tensors, save_tensors
 
 CONFIG, WEIGHTS, ORIGIN = "config.json", "model.safetensors", "podium.json"
-ARCHITECTURES = {"pretraining": "BertForPreTraining", "question_answering": "BertForQuestionAnswering"}
+ARCHITECTURES = {
+    "pretraining": "BertForPreTraining",
+    "question_answering": "BertForQuestionAnswering",
+    "sequence_classification": "BertForSequenceClassification",
+}
 
 # Ours -> Hugging Face's.
 CONFIG_KEYS = {
@@ -60,9 +64,13 @@ class ModelFolder:
     """None for a folder that Podium did not write."""
     sha256: str
     """Of model.safetensors."""
+    labels: Sequence[str] = ()
+    """Names of the classes of a sequence_classification head, in order; one for a regression, none for other heads."""
 
 
-def write_model(folder: Path, head: str, config: ModelConfig, state: Dict[str, Tensor], origin: Origin) -> None:
+def write_model(
+    folder: Path, head: str, config: ModelConfig, state: Dict[str, Tensor], origin: Origin, labels: Sequence[str] = ()
+) -> None:
     """Fill an existing folder with config.json, model.safetensors and podium.json.
 
     The tied decoder is saved once, as the word embedding, which is how transformers saves it.
@@ -72,6 +80,12 @@ def write_model(folder: Path, head: str, config: ModelConfig, state: Dict[str, T
         architectures=[ARCHITECTURES[head]], model_type="bert", hidden_act="gelu", pad_token_id=0,
         position_embedding_type="absolute", tie_word_embeddings=True,
     )  # fmt: skip
+    if labels:
+        values.update(
+            id2label={str(number): name for number, name in enumerate(labels)},
+            label2id={name: number for number, name in enumerate(labels)},
+            problem_type="regression" if len(labels) == 1 else "single_label_classification",
+        )
     write_json(folder / CONFIG, values)
     save_tensors(folder / WEIGHTS, state)
     write_json(folder / ORIGIN, dataclasses.asdict(origin))
@@ -84,7 +98,7 @@ def read_model(folder: Path) -> ModelFolder:
         CheckpointError: a file is missing or damaged, or it is no BERT that this package computes.
     """
     folder = Path(folder)
-    config = _read_config(folder / CONFIG)
+    config, labels = _read_config(folder / CONFIG)
     weights = folder / WEIGHTS
     if not weights.is_file():
         raise CheckpointError(
@@ -94,7 +108,9 @@ def read_model(folder: Path) -> ModelFolder:
     state = load_tensors(weights)
     origin = _read_json(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
     state = {_our_name(name): x.float() for name, x in state.items()}
-    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256_of(weights))
+    if "classifier.weight" not in state:
+        labels = []  # transformers gives every model the names of two
+    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256_of(weights), labels)
 
 
 def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:
@@ -128,7 +144,7 @@ def _our_name(name: str) -> str:
     return "bert." + name if bare else name
 
 
-def _read_config(path: Path) -> ModelConfig:
+def _read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
     values = _read_json(path)
     for key, required in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
         if values.get(key, required) != required:
@@ -137,9 +153,12 @@ def _read_config(path: Path) -> ModelConfig:
     if lacking:
         raise CheckpointError(f"{path} lacks {', '.join(lacking)}: it is no configuration of a BERT")
     try:
-        return ModelConfig(**{ours: values[theirs] for ours, theirs in CONFIG_KEYS.items() if theirs in values})
-    except (ConfigError, TypeError) as error:
+        names = values.get("id2label", {})
+        labels = [str(names[number]) for number in sorted(names, key=int)]
+        config = ModelConfig(**{ours: values[theirs] for ours, theirs in CONFIG_KEYS.items() if theirs in values})
+    except (ConfigError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}: {error}") from None
+    return config, labels
 
 
 def _read_json(path: Path) -> Dict[str, Any]:

@@ -7,7 +7,8 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from ipu_model.modeling import BertForPreTraining, Dense
+from ipu_model.encoder import Dense
+from ipu_model.modeling import BertForPreTraining
 
 
 class LowPrecisionCopies:

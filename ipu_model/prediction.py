@@ -1,4 +1,4 @@
-"""Start and end logits of every feature, in the order of their ids."""
+"""Logits of every feature, or of every sequence, in the order of their ids."""
 
 from __future__ import annotations
 
@@ -17,23 +17,30 @@ from ipu_model.files import new_file
 from ipu_model.process import StopRequest
 from ipu_model.progress import Emit
 from ipu_model.rows import to_arrow
-from ipu_model.runtime import AnswerLogits, Runtime
+from ipu_model.runtime import Logits, Runtime
 from ipu_model.training import Totals
 
-LOGITS_SCHEMA = pa.schema(
-    [
-        pa.field("feature_id", pa.int32(), nullable=False),
-        pa.field("start_logits", pa.list_(pa.float32()), nullable=False),
-        pa.field("end_logits", pa.list_(pa.float32()), nullable=False),
-    ]
-)
+COLUMNS = {
+    "question_answering": {"start_logits": "start", "end_logits": "end"},
+    "sequence_classification": {"logits": "logits"},
+}
+"""Head -> column of the file -> field of what the runtime gives."""
 FEATURES_PER_RECORD_BATCH = 1024
 
 
-def predict(runtime: Runtime, rows: RowFolder, size: int, output: Path, emit: Emit, stop: StopRequest) -> Totals:
+def logits_schema(head: str) -> pa.Schema:
+    """The columns of a file of logits: feature_id, and a list of numbers for each of COLUMNS."""
+    lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in COLUMNS[head]]
+    return pa.schema([pa.field("feature_id", pa.int32(), nullable=False), *lists])
+
+
+def predict(
+    runtime: Runtime, rows: RowFolder, head: str, size: int, output: Path, emit: Emit, stop: StopRequest
+) -> Totals:
     """Write the logits of all features to the Arrow IPC file `output`, which appears whole.
 
     Args:
+        head: Of the model, which says what its logits are.
         size: Rows of one call.
 
     Raises:
@@ -42,8 +49,8 @@ def predict(runtime: Runtime, rows: RowFolder, size: int, output: Path, emit: Em
     """
     totals, started = Totals(), time.perf_counter()
     told, done = started, 0
-    with new_file(output) as partial, pa.ipc.new_file(str(partial), LOGITS_SCHEMA) as arrow:
-        writer = _InOrder(arrow, rows.folder)
+    with new_file(output) as partial, pa.ipc.new_file(str(partial), logits_schema(head)) as arrow:
+        writer = _InOrder(arrow, rows.folder, head)
         with closing(_batches(runtime, rows, size)) as batches:
             for batch in batches:
                 stop.check()
@@ -75,13 +82,13 @@ class _InOrder:
     its chunk at most: memory does not grow with the questions.
     """
 
-    def __init__(self, arrow: pa.RecordBatchFileWriter, folder: Path) -> None:
-        self._arrow, self._folder = arrow, folder
-        self._waiting: Dict[int, AnswerLogits] = {}
-        self._ready: List[AnswerLogits] = []
+    def __init__(self, arrow: pa.RecordBatchFileWriter, folder: Path, head: str) -> None:
+        self._arrow, self._folder, self._head = arrow, folder, head
+        self._waiting: Dict[int, Logits] = {}
+        self._ready: List[Logits] = []
         self._written = 0
 
-    def add(self, answer: AnswerLogits) -> None:
+    def add(self, answer: Logits) -> None:
         """Take the logits of a feature.
 
         Raises:
@@ -112,8 +119,8 @@ class _InOrder:
         if not self._ready:
             return
         ids = np.arange(self._written, self._written + len(self._ready), dtype=np.int32)
-        starts, ends = (_lists([getattr(x, name) for x in self._ready]) for name in ("start", "end"))
-        self._arrow.write_batch(pa.record_batch([to_arrow(ids), starts, ends], schema=LOGITS_SCHEMA))
+        lists = [_lists([getattr(x, name) for x in self._ready]) for name in COLUMNS[self._head].values()]
+        self._arrow.write_batch(pa.record_batch([to_arrow(ids), *lists], schema=logits_schema(self._head)))
         self._written += len(self._ready)
         self._ready = []
 

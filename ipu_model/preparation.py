@@ -20,7 +20,8 @@ from ipu_model.modeling import build_model, initialise
 from ipu_model.plan import Plan
 from ipu_model.progress import Emit
 
-HEAD_OF_KIND = {"pretrain": "pretraining", "finetune": "question_answering", "predict": "question_answering"}
+FINE_TUNED = ("question_answering", "sequence_classification")
+HEADS_OF_KIND = {"pretrain": ("pretraining",), "finetune": FINE_TUNED, "predict": FINE_TUNED}
 NOT_IN_FINGERPRINT = (
     "run_folder", "output", "log_every_updates", "checkpoint_every_updates",  # change no weights
     "compile_only", "executables", "inference_execution",  # train nothing
@@ -42,8 +43,11 @@ def check_job(job: Job) -> None:
         ConfigError: the fields do not go together.
         OSError: the output cannot be written where it should go.
     """
-    if HEAD_OF_KIND[job.kind] != job.head:
-        raise ConfigError(f"a {job.kind} job has the head {HEAD_OF_KIND[job.kind]}, found {job.head}: change job.head")
+    if job.head not in HEADS_OF_KIND[job.kind]:
+        valid = " or ".join(HEADS_OF_KIND[job.kind])
+        raise ConfigError(f"a {job.kind} job has the head {valid}, found {job.head}: change job.head")
+    if (job.labels is not None) and (job.head != "sequence_classification" or not job.labels):
+        raise ConfigError(f"job.labels={job.labels}: a sequence_classification head has one or more, others none")
     if job.kind == "predict" and job.init_checkpoint is None and not job.compile_only:
         raise ConfigError("a predict job needs init_checkpoint: the model folder to predict with")
     if job.log_every_updates < 1:
@@ -79,6 +83,34 @@ def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
     return job.model
 
 
+def row_kind(job: Job) -> str:
+    """The kind of rows that the head of a job reads; one label means a regression."""
+    if job.head == "sequence_classification":
+        return "sequence_regression" if job.labels is not None and len(job.labels) == 1 else job.head
+    return "pretrain" if job.head == "pretraining" else job.head
+
+
+def with_labels(job: Job, base: Optional[ModelFolder]) -> Job:
+    """The job with the names of its classes: its own, else those of init_checkpoint; none for heads without.
+
+    Raises:
+        ConfigError: a sequence_classification head, and neither states any.
+        CheckpointError: both state some, and they differ.
+    """
+    if job.head != "sequence_classification":
+        return job
+    found = list(base.labels) if base is not None else []
+    if job.labels is None and not found:
+        raise ConfigError("a sequence_classification head needs job.labels, as init_checkpoint has none")
+    if job.labels is not None and found and found != job.labels:
+        assert base is not None
+        raise CheckpointError(
+            f"the classes of {base.path} are {', '.join(found)}, those of the job {', '.join(job.labels)}: start from "
+            "a model without that head, or leave job.labels out"
+        )
+    return dataclasses.replace(job, labels=job.labels or found)
+
+
 def check_tokenizer(rows: RowFolder, base: Optional[ModelFolder]) -> None:
     """Rows must come from the tokenizer the weights were trained with, where the folder says which.
 
@@ -100,7 +132,7 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
     Raises:
         CheckpointError: init_checkpoint lacks more than a head, or lacks the head of a predict job.
     """
-    model = build_model(job.head, config)
+    model = build_model(job.head, config, len(job.labels or ()))
     if base is None:
         initialise(model, config, job.seed)
         emit("message", text=f"model initialised from seed {job.seed}")

@@ -16,9 +16,13 @@ most. Needs numpy and pyarrow only, on Python 3.8 upwards.
 | next_sentence_labels[S] | int8             | 0 = real next, 1 = random, -100 = none                     |
 | start_positions[S]      | int16            | absolute in the row, -100 = none                           |
 | end_positions[S]        | int16            | absolute in the row, inclusive, -100 = none                |
-| feature_ids[S]          | int32            | row of features.parquet, -1 = none                         |
+| feature_ids[S]          | int32            | row of features.parquet, or of the examples; -1 = none     |
+| class_labels[S]         | int32            | class, 0..num_labels - 1, -100 = none                      |
+| targets[S]              | float32          | value of a regression, -100 = none                         |
 
-`pretrain` rows carry the masked_* and next_sentence columns, `question_answering` rows the last three.
+`pretrain` rows carry the masked_* and next_sentence columns, `question_answering` rows start_positions, end_positions
+and feature_ids, `sequence_classification` rows feature_ids and class_labels, `sequence_regression` rows feature_ids and
+targets.
 Sequences lie one after the other from position 0; padding only at the end of the row.
 """
 
@@ -37,7 +41,7 @@ from ipu_model.errors import ConfigError, RowsError
 from ipu_model.files import read_json
 from ipu_model.job import read_strictly
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
 IGNORED = -100
 """Label of a slot that takes no part in the loss."""
@@ -45,7 +49,9 @@ DERIVED = ("packing_factor", "packing_efficiency")
 """Keys of a manifest for people, computed from others."""
 ABSENT = -1
 """cls_positions and feature_ids of a sequence that is not there."""
-KINDS = ("pretrain", "question_answering")
+KINDS = ("pretrain", "question_answering", "sequence_classification", "sequence_regression")
+LABELS = {"sequence_classification": ("class_labels", pa.int32()), "sequence_regression": ("targets", pa.float32())}
+"""Column of the labels of rows with one label for each sequence, and its type."""
 MAX_SEQUENCES = 255
 """sequence_ids are uint8 and 0 is padding."""
 MAX_ROW_LENGTH = 32767
@@ -57,11 +63,11 @@ class Manifest:
     """What a row folder says of itself; readers check it against the files and the job."""
 
     kind: str
-    """pretrain or question_answering."""
+    """Of KINDS."""
     row_length: int
     max_sequences: int
     max_predictions: int
-    """P; 0 for question_answering."""
+    """P; 0 but for pretrain rows."""
     vocab_size: int
     tokenizer_sha256: str
     """SHA-256 of data/tokenizer/tokenizer.json."""
@@ -72,6 +78,8 @@ class Manifest:
     """Tokens that are not padding."""
     files: Dict[str, int]
     """File name -> rows in it, in reading order (sorted names)."""
+    num_labels: int = 0
+    """Classes of sequence_classification rows, 1 for sequence_regression, 0 for others."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -109,12 +117,14 @@ def row_schema(kind: str, row_length: int, max_sequences: int, max_predictions: 
             ("masked_labels", pa.int32(), max_predictions),
             ("next_sentence_labels", pa.int8(), max_sequences),
         )
-    else:
+    elif kind == "question_answering":
         columns += (
             ("start_positions", pa.int16(), max_sequences),
             ("end_positions", pa.int16(), max_sequences),
             ("feature_ids", pa.int32(), max_sequences),
         )
+    else:
+        columns += (("feature_ids", pa.int32(), max_sequences), (*LABELS[kind], max_sequences))
     return pa.schema([pa.field(name, pa.list_(item, size), nullable=False) for name, item, size in columns])
 
 

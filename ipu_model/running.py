@@ -24,7 +24,15 @@ from ipu_model.losses import LOSS_PARTS
 from ipu_model.model_folder import Origin, read_model, write_model
 from ipu_model.plan import DevicePlan, Plan, make_plan, spread
 from ipu_model.prediction import predict
-from ipu_model.preparation import architecture, check_job, check_tokenizer, make_fingerprint, make_model
+from ipu_model.preparation import (
+    architecture,
+    check_job,
+    check_tokenizer,
+    make_fingerprint,
+    make_model,
+    row_kind,
+    with_labels,
+)
 from ipu_model.process import StopRequest, peak_memory_mb
 from ipu_model.progress import Emit
 from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
@@ -32,7 +40,6 @@ from ipu_model.tensors import require_finite
 from ipu_model.training import Keeper, Pace, Totals, require_time, train
 
 RESULT = "result.json"
-ROW_KINDS = {"pretraining": "pretrain", "question_answering": "question_answering"}
 
 
 def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instances] = None) -> JobResult:
@@ -51,8 +58,8 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     _forget_result(Path(job.run_folder))
     chosen = choose_runtime(job.runtime)
     base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
-    config = architecture(job, base)
-    rows = RowFolder(Path(job.rows), ROW_KINDS[job.head], config)
+    config, job = architecture(job, base), with_labels(job, base)
+    rows = RowFolder(Path(job.rows), row_kind(job), config, len(job.labels or ()))
     check_tokenizer(rows, base)
     precision = choose_precision(job.precision, chosen.value)
     instances = instances or Instances()
@@ -98,7 +105,7 @@ def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> Jo
 
 def _predict(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, stop: StopRequest) -> JobResult:
     compile_seconds = _compile(runtime, job, rows, plan)
-    totals = predict(runtime, rows, plan.rows_per_call, Path(job.output), emit, stop)
+    totals = predict(runtime, rows, job.head, plan.rows_per_call, Path(job.output), emit, stop)
     emit("saved", path=job.output)
     return _result(job, plan, runtime, totals, compiling=compile_seconds)
 
@@ -130,7 +137,7 @@ def _train(
     if instances.is_writer:
         origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)
         with new_folder(Path(job.output)) as partial:
-            write_model(partial, job.head, config, weights, origin)
+            write_model(partial, job.head, config, weights, origin, job.labels or ())
             if device is not None:
                 device.save(partial)
         emit("saved", path=job.output)

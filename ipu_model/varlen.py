@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from ipu_model.modeling import Attention
+from ipu_model.encoder import Attention
 
 MakeAttention = Callable[[Tensor, int], Attention]
 """(offsets, longest) -> attention; offsets [N + 1] int32: where each sequence begins, then T."""

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from ipu_model.data import Batch
-from ipu_model.losses import LOSS_PARTS, label_counts
+from ipu_model.losses import LOSS_PARTS, label_column, label_counts
 from ipu_model.rows import ABSENT
+from ipu_model.runtime import AnswerLogits, ClassLogits, Logits
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
 LABELS = {
     "pretraining": ("cls_positions", "masked_positions", "masked_labels", "next_sentence_labels"),
     "question_answering": ("start_positions", "end_positions"),
+    "sequence_classification": ("cls_positions",),  # and one of rows.LABELS, which says what the loss is
 }
 
 
@@ -31,7 +33,8 @@ def training_tensors(batch: Batch, head: str, updates: int, micro_batches: int, 
         share: Rows of each update that this process trains on; all of them without PopDist.
 
     Returns:
-        [rows, width] int32 for each column, then [rows, 2] fp32, a weight per part of the loss (losses.LOSS_PARTS).
+        [rows, width] int32 for each column, but fp32 for targets, then [rows, parts] fp32, a weight per part of the
+        loss (losses.LOSS_PARTS).
     """
     per_update = len(batch.rows) // updates
     mine: List[Batch] = []
@@ -44,31 +47,45 @@ def training_tensors(batch: Batch, head: str, updates: int, micro_batches: int, 
         mine.append(part)
         weights.append(np.tile(row, (len(part.rows), 1)))
     names = TOKENS + LABELS[head]
-    columns = [np.concatenate([part.columns[name] for part in mine], dtype=np.int32) for name in names]
+    if head == "sequence_classification":
+        names += (label_column(batch),)
+    columns: List[np.ndarray] = [
+        np.concatenate([part.columns[name] for part in mine], dtype=_dtype(name)) for name in names
+    ]
     return tuple(torch.from_numpy(x) for x in (*columns, np.concatenate(weights)))
 
 
-def inference_tensors(batch: Batch, rows: int) -> Tuple[Tensor, ...]:
+def _dtype(name: str) -> type:
+    return np.float32 if name == "targets" else np.int32
+
+
+def inference_tensors(batch: Batch, head: str, rows: int) -> Tuple[Tensor, ...]:
     """Inputs of an inference executor: the rows of `batch`, filled up with empty ones to `rows`."""
     tensors = []
-    for name in TOKENS:
+    for name in TOKENS + (("cls_positions",) if head == "sequence_classification" else ()):
         values = batch.columns[name]
-        padded = np.zeros((rows, values.shape[1]), dtype=np.int32)  # 0 is padding in all four columns
+        nothing = ABSENT if name == "cls_positions" else 0
+        padded = np.full((rows, values.shape[1]), nothing, dtype=np.int32)
         padded[: len(values)] = values
         tensors.append(torch.from_numpy(padded))
     return tuple(tensors)
 
 
-def sequence_logits(batch: Batch, logits: np.ndarray) -> List[Tuple[int, np.ndarray, np.ndarray]]:
-    """(feature id, start logits, end logits) of every sequence, over its own tokens.
+def sequence_logits(batch: Batch, head: str, logits: np.ndarray) -> List[Logits]:
+    """Logits of every sequence: start and end over its own tokens, or those of its classes.
 
     Args:
-        logits: [rows, L, 2] fp32; rows beyond those of the batch are ignored.
+        logits: [rows, L, 2] of question_answering, [rows, S, C] of sequence_classification, fp32; rows beyond those of
+            the batch are ignored.
     """
-    found = []
+    found: List[Logits] = []
     columns: Dict[str, np.ndarray] = batch.columns
     for row, slot in np.argwhere(columns["cls_positions"] != ABSENT):
+        feature = int(columns["feature_ids"][row, slot])
+        if head == "sequence_classification":
+            found.append(ClassLogits(feature, logits[row, slot].copy()))
+            continue
         tokens = columns["sequence_ids"][row] == slot + 1
         own = logits[row][tokens]
-        found.append((int(columns["feature_ids"][row, slot]), own[:, 0].copy(), own[:, 1].copy()))
+        found.append(AnswerLogits(feature, own[:, 0].copy(), own[:, 1].copy()))
     return found

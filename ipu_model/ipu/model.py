@@ -15,14 +15,14 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Optional, Tuple, Type
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from ipu_model.encoder import Embeddings, Residual, SelfAttention
 from ipu_model.ipu.placement import Placement
-from ipu_model.modeling import Embeddings, Residual, SelfAttention
 from ipu_model.rows import IGNORED
 
 MASKED = -10000.0
@@ -176,6 +176,41 @@ class QuestionAnsweringOnIpu(DeviceModel):
             return self.ops.final_loss((start + end) / 2), start, end
 
 
+class SequenceClassificationOnIpu(DeviceModel):
+    """Loss of one micro-batch, or the logits of its sequences where no labels are given."""
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
+        cls_positions: Tensor, labels: Optional[Tensor] = None, label_weights: Optional[Tensor] = None,
+    ) -> Any:  # fmt: skip
+        """Inputs as those of PretrainingOnIpu; labels [B, S] int32 classes, or fp32 values of a regression (C = 1).
+
+        Returns:
+            With labels: loss and label_loss, the same fp32 scalar. Without: logits [B, S, C] fp32.
+        """
+        training = labels is not None
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
+        placement, model = self.layout.placement, self.bert_model
+        assert placement.pooler is not None  # of a classification placement
+        with self.ops.block("pooler", placement.pooler):
+            pooled = drop(model.bert.pool(pick(hidden, cls_positions)), self.layout.hidden_dropout, training)
+        with self.ops.block("heads", placement.heads):
+            logits = model.classifier(pooled)  # [B, S, C]
+            if labels is None or label_weights is None:
+                return logits.float()
+            compare = weighted_squares if labels.is_floating_point() else weighted_loss
+            loss = compare(logits, labels, label_weights)
+            return self.ops.final_loss(loss), loss
+
+
+DEVICE_MODELS: Dict[str, Type[DeviceModel]] = {
+    "pretraining": PretrainingOnIpu,
+    "question_answering": QuestionAnsweringOnIpu,
+    "sequence_classification": SequenceClassificationOnIpu,
+}
+"""By head of the job."""
+
+
 def block_mask(sequence_ids: Tensor, dtype: torch.dtype) -> Tensor:
     """[B, L] -> [B, 1, L, L] of `dtype`: 0 where a query may look at a key, MASKED elsewhere.
 
@@ -250,3 +285,15 @@ def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         logits.flatten(0, 1), labels.flatten().long(), ignore_index=IGNORED, reduction="none"
     )
     return (losses.float().view(labels.shape) * weights).sum()
+
+
+def weighted_squares(values: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
+    """Sum of squared error x weight over real targets, a fp32 scalar.
+
+    Args:
+        values: [B, N, 1].
+        targets: [B, N] fp32, -100 = none.
+        weights: [B, 1] fp32.
+    """
+    errors = (values[..., 0].float() - targets) * (targets != IGNORED).float()
+    return (errors * errors * weights).sum()

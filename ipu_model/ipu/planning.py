@@ -253,6 +253,7 @@ def executable_parts(
         "pipelined_inference": plan.pipelined_inference,
         "seed": job.seed,
         "inputs": [list(x.shape) for x in inputs],
+        **({} if job.labels is None else {"labels": len(job.labels)}),
         "model": dict(vars(model)),
         "optimizer": stated,
         "config": {k: v for k, v in plan.config.to_dict().items() if k != "executable_cache_dir"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Protocol
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Protocol, Sequence, Union
 
 import numpy as np
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ class StepMetrics:
     loss: float
     """Mean over the real labels of the update."""
     parts: Dict[str, float]
-    """mlm_loss and nsp_loss, or start_loss and end_loss."""
+    """By part of the loss (losses.LOSS_PARTS)."""
     sequences: int
     real_tokens: int
     gradient_norm: Optional[float]
@@ -46,6 +46,17 @@ class AnswerLogits:
     feature_id: int
     start: np.ndarray
     end: np.ndarray
+
+
+@dataclass(frozen=True)
+class ClassLogits:
+    """Logits of one sequence: [C] fp32, C = 1 for a regression."""
+
+    feature_id: int
+    logits: np.ndarray
+
+
+Logits = Union[AnswerLogits, ClassLogits]
 
 
 class Runtime(Protocol):
@@ -81,8 +92,8 @@ class Runtime(Protocol):
             UpdateGivenUp: the job is to stop, and the update would have taken long; all is as before it.
         """
 
-    def predict(self, batch: Batch) -> List[AnswerLogits]:
-        """Logits of every feature in the batch, dropout off."""
+    def predict(self, batch: Batch) -> Sequence[Logits]:
+        """Logits of every feature or sequence in the batch, of the kind that the head gives; dropout off."""
 
     def state_dict(self) -> Dict[str, Tensor]:
         """Weights by Hugging Face name, on the host."""

@@ -9,9 +9,9 @@ from typing import ContextManager, Dict, Iterator, List, Optional, Set, Tuple
 import torch
 from torch import Tensor
 
+from ipu_model.encoder import Tokens
 from ipu_model.flat import FlatBatch
 from ipu_model.inference import passes
-from ipu_model.modeling import Tokens
 from ipu_model.optimizers import clip_gradients
 from ipu_model.plan import Choice
 
@@ -32,7 +32,7 @@ class CpuDevice:
     def place(self, flat: FlatBatch) -> FlatBatch:
         return flat
 
-    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
+    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
         return passes(flat)
 
     def running(self) -> ContextManager[None]:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipu_model.encoder import Tokens
 from ipu_model.errors import ConfigError
 from ipu_model.flat import FlatBatch
-from ipu_model.modeling import Tokens
 from ipu_model.plan import Choice
 from ipu_model.varlen import AMPERE, MakeAttention, choose_attention
 
@@ -92,8 +92,8 @@ class CudaDevice:
         self._copies.synchronize()  # of the reading thread; the steps go on
         return there
 
-    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
-        yield flat.real_tokens, flat.tokens
+    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
+        yield flat.real_tokens, flat.tokens, flat.starts
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
@@ -139,7 +139,8 @@ def place(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: Mak
     blocks = flat.blocks
     offsets = np.cumsum([0, *blocks]).astype(np.int32)
     halves = torch.from_numpy(np.append(offsets, offsets[:1] * 0) if len(offsets) % 2 else offsets)
-    parts = [tokens.input_ids, tokens.token_type_ids, tokens.position_ids, flat.starts, *flat.labels.values()]
+    labels = [x.view(torch.int64) for x in flat.labels.values()]  # 64 bits each; only targets are no whole numbers
+    parts = [tokens.input_ids, tokens.token_type_ids, tokens.position_ids, flat.starts, *labels]
     moved = move(torch.cat([*parts, halves.view(torch.int64)]))
     *there, packed_offsets = moved.split([*(len(part) for part in parts), len(halves) // 2])
     attention = make_attention(packed_offsets.view(torch.int32)[: len(offsets)], max(blocks))
@@ -149,5 +150,5 @@ def place(flat: FlatBatch, move: Callable[[Tensor], Tensor], make_attention: Mak
             tokens, input_ids=there[0], token_type_ids=there[1], position_ids=there[2], attention=attention
         ),
         starts=there[3],
-        labels=dict(zip(flat.labels, there[4:])),
+        labels={name: bits.view(x.dtype) for (name, x), bits in zip(flat.labels.items(), there[4:])},
     )

@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from ipu_model.ipu import options as ipu_options
 from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import explained
-from ipu_model.ipu.model import DeviceModel, DeviceOps, PretrainingOnIpu, QuestionAnsweringOnIpu
+from ipu_model.ipu.model import DEVICE_MODELS, DeviceModel, DeviceOps
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
     make_ipu_optimizer,
@@ -37,7 +37,7 @@ from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.job import Job, ModelConfig
 from ipu_model.losses import LOSS_PARTS
 from ipu_model.progress import Emit
-from ipu_model.runtime import AnswerLogits, Immediate, StepMetrics
+from ipu_model.runtime import Immediate, Logits, StepMetrics
 
 PREFIX = "bert_model."
 """Of the device model's parameters: DeviceModel holds the model under this name."""
@@ -102,9 +102,8 @@ class IpuRuntime(Immediate):
         self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
     ) -> None:
         self._poptorch, self._job, self._plan, self._config, self._emit = poptorch, job, plan, config, emit
-        kind = PretrainingOnIpu if job.head == "pretraining" else QuestionAnsweringOnIpu
         layout = plan.layout(config, inference=job.kind == "predict")
-        self._model: DeviceModel = kind(copy.deepcopy(model), layout, device_ops(poptorch))
+        self._model: DeviceModel = DEVICE_MODELS[job.head](copy.deepcopy(model), layout, device_ops(poptorch))
         if plan.half:
             self._model.half()
         self._optimizer: Any = None
@@ -140,7 +139,7 @@ class IpuRuntime(Immediate):
             self._training.rng_state = self._rng
 
     def _compile_inference(self, example: Batch) -> None:
-        tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._plan.rows_per_call)
+        tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._job.head, self._plan.rows_per_call)
         parts = executable_parts(self._poptorch.__version__, "inference", self._job, self._plan, self._config, tensors)
         options = self._options("inference", parts)
         training_layout = self._model.layout
@@ -212,17 +211,17 @@ class IpuRuntime(Immediate):
             return float(output.double().sum()) / count
         return float(output.double().mean())
 
-    def predict(self, batch: Batch) -> List[AnswerLogits]:
+    def predict(self, batch: Batch) -> Sequence[Logits]:
         """Logits of every feature in the batch; the weights are those of the last update."""
-        answers: List[AnswerLogits] = []
+        answers: List[Logits] = []
         for start in range(0, len(batch.rows), self._plan.rows_per_call):
             part = batch.part(start, start + self._plan.rows_per_call)
             if self._inference is None:
                 self._compile_inference(part)
             with self._explained():
                 self._hold(self._inference)
-                logits = self._inference(*inference_tensors(part, self._plan.rows_per_call))
-            answers += [AnswerLogits(*found) for found in sequence_logits(part, logits.numpy())]
+                logits = self._inference(*inference_tensors(part, self._job.head, self._plan.rows_per_call))
+            answers += sequence_logits(part, self._job.head, logits.numpy())
         return answers
 
     def _training_tensors(self, batch: Batch) -> Tuple[Tensor, ...]:

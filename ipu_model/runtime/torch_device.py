@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from ipu_model.blocked import Blocked
 from ipu_model.compiling import Compiler
 from ipu_model.data import Batch
+from ipu_model.encoder import Tokens
 from ipu_model.errors import ConfigError
 from ipu_model.flat import FlatBatch, flatten, split_sequences
 from ipu_model.instances import Instances
 from ipu_model.job import OptimizerConfig
-from ipu_model.losses import LOSS_PARTS, answer_loss, label_counts, pretraining_loss
-from ipu_model.modeling import Tokens
+from ipu_model.losses import LOSS_PARTS, answer_loss, label_counts, label_loss, pretraining_loss
 from ipu_model.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from ipu_model.precision import LowPrecisionCopies
-from ipu_model.runtime import AnswerLogits, StepMetrics, UpdateGivenUp
+from ipu_model.runtime import AnswerLogits, ClassLogits, Logits, StepMetrics, UpdateGivenUp
 from ipu_model.runtime.cpu import CpuDevice
 
 
@@ -35,8 +35,8 @@ class Device(Protocol):
     def place(self, flat: FlatBatch) -> FlatBatch:
         """A micro-batch as the steps read it; may run in another thread."""
 
-    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens]]:
-        """The forward passes that predict a placed batch: how many of the tokens of each are real."""
+    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
+        """The forward passes that predict a placed batch: real tokens, tokens, and starts of the sequences of each."""
 
     def running(self) -> ContextManager[None]:
         """Around what computes: says what the device's own errors mean."""
@@ -70,7 +70,7 @@ class TorchRuntime:
 
     Args:
         model: From modeling.build_model, with its weights; moved to the device.
-        head: pretraining or question_answering.
+        head: Of job.HEADS.
         micro_batch_size: Rows in one forward pass.
         precision: fp32, or bf16 for products in bf16 with fp32 weights (precision.py).
         optimizer: None for a runtime that only predicts.
@@ -207,6 +207,8 @@ class TorchRuntime:
         if self._head == "pretraining":
             outputs = self._model(flat.tokens, flat.labels["masked_index"], flat.starts)
             return pretraining_loss(outputs, self._model.decoder(), flat, counts)
+        if self._head == "sequence_classification":
+            return label_loss(self._model(flat.tokens, flat.starts), flat, counts)
         return answer_loss(self._model(flat.tokens), flat, counts)
 
     def _clip(self) -> Tensor:
@@ -225,16 +227,21 @@ class TorchRuntime:
         if not isinstance(self._optimizer, Blocked):
             self._copies.refresh()
 
-    def predict(self, batch: Batch) -> List[AnswerLogits]:
-        """Start and end logits of every feature in the batch, dropout off."""
+    def predict(self, batch: Batch) -> Sequence[Logits]:
+        """Start and end logits of every feature in the batch, or logits of every sequence; dropout off."""
         self._model.eval()
         if isinstance(batch, PreparedBatch) and self._optimizer is None:
             (flat,) = batch.micro_batches
         else:
             flat = self._device.place(flatten(batch))
         with torch.inference_mode(), self._device.running():
-            parts = [self._model(tokens)[:count] for count, tokens in self._device.passes(flat)]
+            if self._head == "sequence_classification":
+                parts = [self._model(tokens, starts) for _, tokens, starts in self._device.passes(flat)]
+            else:
+                parts = [self._model(tokens)[:count] for count, tokens, _ in self._device.passes(flat)]
             logits = torch.cat(parts).float().cpu().numpy()
+        if self._head == "sequence_classification":
+            return [ClassLogits(int(i), of_one) for i, of_one in zip(flat.feature_ids, logits)]
         starts = split_sequences(np.ascontiguousarray(logits[:, 0]), flat.lengths)
         ends = split_sequences(np.ascontiguousarray(logits[:, 1]), flat.lengths)
         return [AnswerLogits(int(i), start, end) for i, start, end in zip(flat.feature_ids, starts, ends)]

@@ -11,9 +11,10 @@ import torch
 from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
 
 from ipu_model.compiling import INDUCTOR_CACHE, OLDEST, Compiler, check_compiler, keep_compiled
+from ipu_model.encoder import Layer
 from ipu_model.errors import ConfigError
 from ipu_model.job import OptimizerConfig
-from ipu_model.modeling import Layer, build_model
+from ipu_model.modeling import build_model
 from ipu_model.runtime import plan_device
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])

@@ -40,17 +40,19 @@ def test_passes_hold_all_tokens_in_order_and_few_shapes(tmp_path: Path, monkeypa
     flat = read(tmp_path / "rows", 30)
     made = list(passes(flat))
     assert len(made) > 5
-    assert all(count <= 40 and len(tokens.input_ids) == -(-count // 8) * 8 for count, tokens in made)
+    assert all(count <= 40 and len(tokens.input_ids) == -(-count // 8) * 8 for count, tokens, _ in made)
     for name in ("input_ids", "token_type_ids", "position_ids"):
-        parts = [getattr(tokens, name)[:count] for count, tokens in made]
+        parts = [getattr(tokens, name)[:count] for count, tokens, _ in made]
         assert torch.equal(torch.cat(parts), getattr(flat.tokens, name)[: flat.real_tokens])
-        assert all(not getattr(tokens, name)[count:].any() for count, tokens in made)
+        assert all(not getattr(tokens, name)[count:].any() for count, tokens, _ in made)
+    assert all((tokens.position_ids[starts] == 0).all() for _, tokens, starts in made)
+    assert sum(len(starts) for _, _, starts in made) == len(flat.lengths)
 
 
 def test_a_sequence_longer_than_a_pass_has_one_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "TOKENS_PER_PASS", 1)
     flat = read(tmp_path / "rows", 4)
-    assert [count for count, _ in passes(flat)] == flat.lengths.tolist()
+    assert [count for count, _, _ in passes(flat)] == flat.lengths.tolist()
 
 
 def test_logits_do_not_depend_on_how_a_batch_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,5 +63,5 @@ def test_logits_do_not_depend_on_how_a_batch_is_cut(tmp_path: Path, monkeypatch:
         whole = model(flat.tokens)[: flat.real_tokens]
         for tokens_per_pass in (30, 200, 4096):
             monkeypatch.setattr(inference, "TOKENS_PER_PASS", tokens_per_pass)
-            cut = torch.cat([model(tokens)[:count] for count, tokens in passes(flat)])
+            cut = torch.cat([model(tokens)[:count] for count, tokens, _ in passes(flat)])
             torch.testing.assert_close(cut, whole, rtol=1e-5, atol=1e-6)

@@ -12,10 +12,11 @@ from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model.attention import RowAttention
 from ipu_model.data import Batch, RowFolder
+from ipu_model.encoder import Tokens
 from ipu_model.errors import ConfigError
 from ipu_model.flat import flatten
 from ipu_model.job import ModelConfig, OptimizerConfig
-from ipu_model.modeling import Tokens, build_model, initialise
+from ipu_model.modeling import build_model, initialise
 from ipu_model.runtime import choose_precision, choose_runtime
 from ipu_model.runtime.cpu import cpu_flags
 from ipu_model.runtime.torch_device import TorchRuntime

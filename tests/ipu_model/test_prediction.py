@@ -13,7 +13,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 from ipu_model import prediction
 from ipu_model.data import Batch, RowFolder
 from ipu_model.errors import RowsError
-from ipu_model.prediction import LOGITS_SCHEMA, predict
+from ipu_model.prediction import logits_schema, predict
 from ipu_model.process import StopRequest
 from ipu_model.runtime import AnswerLogits
 
@@ -43,7 +43,8 @@ def run(folder: Path, ids: np.ndarray, size: int = 6) -> List[Dict[str, Any]]:
     write_rows(folder / "rows", "question_answering", columns, files=2)
     events: List[Dict[str, Any]] = []
     rows = RowFolder(folder / "rows", "question_answering", TINY)
-    totals = predict(Counting(), rows, size, folder / "logits.arrow", lambda kind, **x: events.append(x), StopRequest())  # type: ignore[arg-type]
+    totals = predict(Counting(), rows, "question_answering", size, folder / "logits.arrow",  # type: ignore[arg-type]
+                     lambda kind, **x: events.append(x), StopRequest())  # fmt: skip
     assert (totals.sequences, totals.real_tokens) == (rows.manifest.sequences, rows.manifest.real_tokens)
     return events
 
@@ -63,7 +64,7 @@ def test_features_come_in_order_however_the_rows_mix_them(
         sizes = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
         table = file.read_all()
     assert sizes == [batch] * (count() // batch) + [count() % batch] * (count() % batch > 0)
-    assert table.schema == LOGITS_SCHEMA
+    assert table.schema == logits_schema("question_answering")
     assert table["feature_id"].to_pylist() == list(range(count()))
     expected = [[float(n + k) for k in range(1 + n % 7)] for n in range(count())]
     assert table["start_logits"].to_pylist() == expected

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.attention import RowAttention, SequenceAttention
-from ipu_model.modeling import Attention
+from ipu_model.encoder import Attention
 from ipu_model.varlen import PaddedAttention, VarlenAttention, choose_attention
 
 LENGTHS = [9, 9, 7, 4, 1]

@@ -19,6 +19,8 @@ from ipu_model.rows import MANIFEST, Manifest, row_schema
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
 L, S, P = 24, 3, 4
+LABELS = ("no", "yes", "maybe")
+"""Classes of make_columns("sequence_classification")."""
 CLS, SEP, MASK = 2, 3, 4
 
 
@@ -37,9 +39,14 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
         columns["masked_labels"] = np.full((rows, P), -100, np.int32)
         columns["next_sentence_labels"] = np.full((rows, S), -100, np.int8)
     else:
+        columns["feature_ids"] = np.full((rows, S), -1, np.int32)
+    if kind == "question_answering":
         columns["start_positions"] = np.full((rows, S), -100, np.int16)
         columns["end_positions"] = np.full((rows, S), -100, np.int16)
-        columns["feature_ids"] = np.full((rows, S), -1, np.int32)
+    elif kind == "sequence_classification":
+        columns["class_labels"] = np.full((rows, S), -100, np.int32)
+    elif kind == "sequence_regression":
+        columns["targets"] = np.full((rows, S), -100, np.float32)
     feature = 0
     for row in range(rows):
         at = 0
@@ -59,13 +66,28 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
                 columns["masked_labels"][row, slot] = rng.integers(5, vocab)
                 columns["next_sentence_labels"][row, slot] = rng.integers(2)
             else:
-                start = int(rng.integers(1, length - 1))
-                columns["start_positions"][row, slot] = at + start
-                columns["end_positions"][row, slot] = at + int(rng.integers(start, length - 1))
+                if kind == "question_answering":
+                    start = int(rng.integers(1, length - 1))
+                    columns["start_positions"][row, slot] = at + start
+                    columns["end_positions"][row, slot] = at + int(rng.integers(start, length - 1))
+                elif kind == "sequence_classification":
+                    columns["class_labels"][row, slot] = rng.integers(len(LABELS))
+                else:
+                    columns["targets"][row, slot] = 5 * rng.random()
                 columns["feature_ids"][row, slot] = feature
                 feature += 1
             at += length
     return columns
+
+
+def head_of(kind: str) -> str:
+    """The head that rows of this kind are for."""
+    return {"pretrain": "pretraining", "sequence_regression": "sequence_classification"}.get(kind, kind)
+
+
+def labels_of(kind: str) -> int:
+    """Labels of the head that rows of this kind are for."""
+    return {"sequence_classification": len(LABELS), "sequence_regression": 1}.get(kind, 0)
 
 
 def write_rows(
@@ -92,6 +114,7 @@ def write_rows(
         vocab_size=vocab, tokenizer_sha256=tokenizer, seed=0, rows=rows,
         sequences=int((columns["cls_positions"] >= 0).sum()),
         real_tokens=int((columns["sequence_ids"] > 0).sum()), files=counts,
+        num_labels=labels_of(kind),
     )  # fmt: skip
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest

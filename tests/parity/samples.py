@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tiny_jobs import make_columns, write_rows
+from tiny_jobs import head_of, labels_of, make_columns, write_rows
 from torch import nn
 
 from ipu_model.data import Batch, RowFolder
@@ -21,12 +21,18 @@ ORIGIN = Origin(tokenizer_sha256="t" * 64, kind="pretrain", head="pretraining", 
 def make_batch(folder: Path, kind: str, config: ModelConfig, rows: int = 12) -> Batch:
     """All rows of a fresh row folder."""
     write_rows(folder, kind, make_columns(kind, rows, seed=3))
-    return RowFolder(folder, kind, config).take(torch.arange(rows).numpy())
+    return RowFolder(folder, kind, config, labels_of(kind)).take(torch.arange(rows).numpy())
 
 
 def make_models(folder: Path, head: str, config: ModelConfig, theirs: Any, seed: int = 1) -> tuple[nn.Module, Any]:
-    """Ours with random weights, biases and LayerNorm included, and theirs loaded from our folder."""
-    model = build_model(head, config)
+    """Ours with random weights, biases and LayerNorm included, and theirs loaded from our folder.
+
+    Args:
+        head: or the kind of rows that it reads, which says how many labels it has.
+    """
+    labels = [f"label {number}" for number in range(labels_of(head))]
+    head = head_of(head)
+    model = build_model(head, config, len(labels))
     initialise(model, config, seed)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -34,7 +40,7 @@ def make_models(folder: Path, head: str, config: ModelConfig, theirs: Any, seed:
             if parameter.dim() == 1:
                 parameter.add_(torch.empty(parameter.shape).normal_(0, 0.3, generator=generator))
     folder.mkdir()
-    write_model(folder, head, config, model.state_dict(), ORIGIN)
+    write_model(folder, head, config, model.state_dict(), ORIGIN, labels)
     loaded, report = theirs.from_pretrained(folder, output_loading_info=True)
     assert not report["missing_keys"], report
     assert not report["unexpected_keys"], report
@@ -63,8 +69,13 @@ def samples(batch: Batch) -> Iterator[dict[str, torch.Tensor]]:
                         labels[0, position - first] = int(label)
                 sample["labels"] = labels
                 sample["next_sentence_label"] = torch.tensor([int(columns["next_sentence_labels"][row, slot])])
-            else:
+            elif "start_positions" in columns:
                 sample["start_positions"] = torch.tensor([int(columns["start_positions"][row, slot] - first)])
                 sample["end_positions"] = torch.tensor([int(columns["end_positions"][row, slot] - first)])
+            elif "class_labels" in columns:
+                sample["labels"] = torch.tensor([int(columns["class_labels"][row, slot])])
+            else:
+                sample["labels"] = torch.tensor([float(columns["targets"][row, slot])])
+            if "feature_ids" in columns:
                 sample["feature_id"] = torch.tensor(int(columns["feature_ids"][row, slot]))
             yield sample

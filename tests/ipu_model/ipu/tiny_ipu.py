@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import torch
-from tiny_jobs import TINY, make_columns
+from tiny_jobs import TINY, head_of, labels_of, make_columns
 
 from ipu_model.data import Batch
 from ipu_model.ipu.instances import PopRunInstances
@@ -30,7 +30,7 @@ by 4e-7."""
 
 
 def make_batches(head: str, updates: int, rows_per_update: int, packed: bool = True) -> List[Batch]:
-    """One batch per update."""
+    """One batch per update. `head`, here and below, may also be sequence_regression: that head with one label."""
     kind = "pretrain" if head == "pretraining" else head
     columns = make_columns(kind, updates * rows_per_update, seed=3)
     if not packed:
@@ -55,7 +55,7 @@ def unpacked(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
 
 def make_model(head: str, config: ModelConfig = FOUR_LAYERS) -> torch.nn.Module:
     """The same weights every time."""
-    model = build_model(head, config)
+    model = build_model(head_of(head), config, labels_of(head))
     initialise(model, config, seed=5)
     return model
 
@@ -72,9 +72,10 @@ def ipu_job(head: str, optimizer: Optional[OptimizerConfig], folder: Path, repli
         "output_mode": "sum",
         **changes.pop("ipu_config", {}),
     }
-    kind = {"pretraining": "pretrain", "question_answering": "finetune"}[head]
+    kind = "pretrain" if head == "pretraining" else "finetune"
     values: Dict[str, Any] = {
-        "kind": kind, "head": head, "rows": "", "output": str(folder / "model"), "run_folder": str(folder / "run"),
+        "kind": kind, "head": head_of(head), "rows": "",
+        "output": str(folder / "model"), "run_folder": str(folder / "run"),
         "geometry": BatchGeometry(MICRO_BATCH * ACCUMULATION * replicas, MICRO_BATCH),
         "runtime": "ipu", "precision": "fp32", "seed": 7, "model": FOUR_LAYERS, "optimizer": optimizer,
         "schedule": ScheduleConfig(steps=UPDATES), "ipu_config": config,
@@ -107,22 +108,25 @@ def train(
     figures = []
     if runtime_name == "cpu":
         torch.manual_seed(0)
-        cpu = TorchRuntime(make_model(head), head, MICRO_BATCH * ACCUMULATION * replicas, "fp32", optimizer, seed=7)
+        cpu = TorchRuntime(
+            make_model(head), head_of(head), MICRO_BATCH * ACCUMULATION * replicas, "fp32", optimizer, seed=7
+        )
         singles = [cpu.train_step(x, RATES[i // iterations * iterations]) for i, x in enumerate(batches[:updates])]
         for call in range(0, updates, iterations):
             group = singles[call : call + iterations]
             row = [sum(x.loss for x in group) / iterations]
-            row += [sum(x.parts[part] for x in group) / iterations for part in LOSS_PARTS[head]]
+            row += [sum(x.parts[part] for x in group) / iterations for part in LOSS_PARTS[head_of(head)]]
             figures.append(tuple(row))
         return figures, cpu.state_dict()
-    ipu = ipu_runtime(ipu_job(head, optimizer, folder, replicas, iterations, **changes))
+    job = ipu_job(head, optimizer, folder, replicas, iterations, **changes)
+    ipu = ipu_runtime(job, model=make_model(head))
     try:
         for call in range(0, updates, iterations):
             together = join(batches[call : call + iterations])
             if call == 0:
                 ipu.compile(together)
             step = ipu.train_step(together, RATES[call])
-            figures.append((step.loss, *(step.parts[part] for part in LOSS_PARTS[head])))
+            figures.append((step.loss, *(step.parts[part] for part in LOSS_PARTS[head_of(head)])))
         return figures, ipu.state_dict()
     finally:
         ipu.close()
