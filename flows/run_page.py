@@ -64,8 +64,8 @@ def _results(report: RunReport) -> str:
         how = "Proposed for review" if report.published.get("pull_request") else "Published"
         lines.append(f"{how}: {where_published(report.published)}.")
     lines += [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
-    error = f"<pre>{escape(report.error)}</pre>" if report.error is not None else ""
-    return "".join(f"<p>{escape(line)}</p>" for line in lines) + error
+    why = "".join(f"<pre>{escape(text)}</pre>" for text in (report.error, report.paused) if text is not None)
+    return "".join(f"<p>{escape(line)}</p>" for line in lines) + why
 
 
 def _packing(report: RunReport) -> list[str]:

@@ -59,6 +59,7 @@ class NativeFunction:
         state = _state(library, record)
         if state == "whole":
             call = _load(library)
+            record.touch()  # for who removes what is not used
             self._say(f"{self._function.__name__}: loaded in {time.perf_counter() - started:.3f} s from {library}")
             return call
         record.unlink(missing_ok=True)

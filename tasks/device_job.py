@@ -93,8 +93,8 @@ def run_device_job(
     """
     folder = Path(job.run_folder)
     folder.mkdir(parents=True, exist_ok=True)
-    result_path = folder / "result.json"
-    result_path.unlink(missing_ok=True)
+    result_path = folder / "result.json"  # an old one is removed by the job, once the folder is its own
+    before = _version(result_path)
     artifacts.write_text(folder / "job.json", job.to_json())
     command = [*launcher, python or device_python(), "-m", "ipu_model", str(folder / "job.json")]
     with (folder / "job.log").open("a", encoding="utf-8") as log:
@@ -104,9 +104,17 @@ def run_device_job(
         raise StagePaused(f"{job.kind} job: {told.paused}", in_a_hurry=told.stop_asked)
     if error is not None:
         raise DeviceJobFailed(f"{job.kind} job: {error} (log: {folder / 'job.log'})")
-    if not result_path.is_file():
+    if _version(result_path) in (None, before):
         raise DeviceJobFailed(f"{job.kind} job ended without {result_path} (log: {folder / 'job.log'})")
     return JobResult.from_json(result_path.read_text(encoding="utf-8"))
+
+
+def _version(path: Path) -> tuple[int, int] | None:
+    """What changes when a file is written anew; None where there is none."""
+    with contextlib.suppress(FileNotFoundError):
+        state = path.stat()
+        return state.st_ino, state.st_mtime_ns
+    return None
 
 
 def _run(command: list[str], told: _Told) -> str | None:

@@ -1,4 +1,7 @@
-"""The command line of an executable cache: what is in it, and what may go."""
+"""The command line of an executable cache: what is in it, and what may go.
+
+In it are folders of programs for IPUs, and libraries of functions compiled for the CPU (ipu_model/native.py).
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,14 @@ from ipu_model.ipu.program_folder import HELD, RECORD, read_record, states
 DAY = 86400.0
 GB = 1e9
 USAGE = 2
+LIBRARY = ".so"
 SHOWN = 6
 """Parts that a line of the table names."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One folder of a cache."""
+    """One folder or library of a cache."""
 
     path: Path
     size: int
@@ -41,8 +45,8 @@ class Entry:
 
 
 def entries(root: Path) -> List[Entry]:
-    """The folders of a cache, least recently used first."""
-    found = []
+    """What is in a cache, least recently used first."""
+    found = _libraries(root)
     for path in root.iterdir() if root.is_dir() else ():
         programs = states(path) if path.is_dir() else {}
         record = path / RECORD
@@ -54,6 +58,17 @@ def entries(root: Path) -> List[Entry]:
         built_at = _seconds(kept.get("created")) or min(written)
         found.append(Entry(path, sum(s[0] for s in programs.values()), used_at, built_at, kept.get("parts", {})))
     return sorted(found, key=lambda entry: (entry.used_at, entry.path.name))
+
+
+def _libraries(root: Path) -> List[Entry]:
+    found = []
+    for path in root.glob(f"*{LIBRARY}"):
+        record = path.with_suffix(".json")
+        if not record.is_file():
+            continue  # not ours, or just being written
+        used_at, built_at = record.stat().st_mtime, path.stat().st_mtime
+        found.append(Entry(path, path.stat().st_size, used_at, built_at, {"function": path.stem.rpartition("-")[0]}))
+    return found
 
 
 def _seconds(created: Any) -> float:
@@ -86,11 +101,16 @@ def beyond(found: Sequence[Entry], gigabytes: float) -> List[Entry]:
 
 
 def remove(entry: Entry) -> bool:
-    """Remove a folder unless a process uses it; it vanishes under its name at once.
+    """Remove a folder unless a process uses it, it vanishes under its name at once; or a library, which stays with
+    the processes that have loaded it.
 
     Returns:
         Whether it is gone, be it that another process removed it.
     """
+    if entry.path.suffix == LIBRARY:
+        for path in (entry.path.with_suffix(".json"), entry.path):
+            path.unlink(missing_ok=True)
+        return True
     if not entry.path.is_dir():
         return True
     with (entry.path / HELD).open("a", encoding="utf-8") as stream:
@@ -105,16 +125,17 @@ def remove(entry: Entry) -> bool:
 
 
 def table(found: Sequence[Entry], now: float) -> str:
-    """Folder, size, age and what it was built for: the parts in which the folders differ."""
-    lines = [f"{'folder':<16}  {'MB':>9}  {'unused, days':>12}  {'age, days':>9}  built for"]
+    """Name, size, age and what it was built for: the parts in which the folders differ."""
+    width = max([16, *(len(entry.path.name) for entry in found)])
+    lines = [f"{'name':<{width}}  {'MB':>9}  {'unused, days':>12}  {'age, days':>9}  built for"]
     names = _telling(found)
     for entry in found:
         told = ", ".join(f"{name} {json.dumps(entry.parts[name])}" for name in names if name in entry.parts)
         unused, age = ((now - at) / DAY for at in (entry.used_at, entry.built_at))
         amounts = f"{entry.size / 1e6:>9.1f}  {unused:>12.1f}  {age:>9.1f}"
-        lines.append(f"{entry.path.name:<16}  {amounts}  {told or 'no record'}")
+        lines.append(f"{entry.path.name:<{width}}  {amounts}  {told or 'no record'}")
     total = sum(entry.size for entry in found)
-    return "\n".join([*lines, f"{len(found)} folders, {total / 1e6:.1f} MB"])
+    return "\n".join([*lines, f"{len(found)} entries, {total / 1e6:.1f} MB"])
 
 
 def _telling(found: Sequence[Entry]) -> List[str]:

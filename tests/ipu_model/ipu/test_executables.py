@@ -224,7 +224,7 @@ def test_list_shows_what_the_folders_were_built_for(tmp_path: Path, open_cache: 
     lines = {line.split()[0]: line for line in out.splitlines()}
     assert lines[first.name].endswith("geometry.micro_batch_size 4")
     assert lines[second.name].endswith("geometry.micro_batch_size 2")
-    assert out.endswith("2 folders, 0.0 MB\n")
+    assert out.endswith("2 entries, 0.0 MB\n")
 
 
 def test_prune_removes_what_was_not_used_and_only_when_told(tmp_path: Path, open_cache: Any) -> None:
@@ -238,6 +238,18 @@ def test_prune_removes_what_was_not_used_and_only_when_told(tmp_path: Path, open
     assert old.exists()
     assert prune(tmp_path / "cache", "prune", "--unused-for-days", "30", "--yes").returncode == 0
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [new.name]
+
+
+def test_prune_knows_the_libraries_of_compiled_functions_too(tmp_path: Path) -> None:
+    for name, days in (("advance_lamb-0123", 40), ("advance_lamb-4567", 1), ("half", 90)):
+        (tmp_path / f"{name}.so").write_bytes(b"library")
+        record = tmp_path / f"{name}.json"
+        record.write_text("{}", encoding="utf-8")
+        os.utime(str(record), (time.time() - days * 86400,) * 2)
+    (tmp_path / "half.json").unlink()  # it is just being written, or nobody's
+    assert prune(tmp_path, "prune", "--unused-for-days", "30", "--yes").returncode == 0
+    left = ["advance_lamb-4567.json", "advance_lamb-4567.so", "half.so"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
 
 
 def test_use_keeps_an_executable_young(open_cache: Any) -> None:
@@ -261,7 +273,7 @@ def test_age_counts_from_the_day_it_was_built_however_often_it_was_used(tmp_path
     assert found[new.name].built_at == pytest.approx(time.time(), abs=60)
     dry = prune(tmp_path / "cache", "prune", "--older-than-days", "30")
     assert dry.stdout.splitlines()[1].split()[0] == old.name
-    assert "1 folders" in dry.stdout
+    assert "1 entries" in dry.stdout
     assert old.exists()
 
 
