@@ -5,13 +5,17 @@ No code of a repository is ever run, nothing is reported home, and errors name t
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
@@ -33,26 +37,37 @@ def open_dataset(
         InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
             one that would need its own Python code to be run.
     """
+    with _errors_named(section, name, config, split, revision) as given:
+        yield from _stream(section, given, config, split, revision)
+
+
+def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:
+    """The split `train` as record batches of at most `rows_at_once` rows; otherwise as `open_dataset`.
+
+    Raises:
+        InputError: as `open_dataset`.
+    """
+    with _errors_named(section, name, None, "train", revision) as given:
+        tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
+        for table in tables:
+            yield from table.combine_chunks().to_batches()
+
+
+@contextlib.contextmanager
+def _errors_named(
+    section: str, name: str | None, config: str | None, split: str, revision: str | None
+) -> Iterator[str]:
+    """Turn the libraries' errors into one that says which keys to look at; gives the name, which must be there."""
     if not name:
         raise InputError(
-            f"{section}.source is hub and {section}.dataset is not set: "
+            f"{section.partition('.')[0]}.source is hub and {section}.dataset is not set: "
             f"set {section}.dataset to a name such as user/name"
         )
     _no_telemetry()
-    import datasets
     import httpx2
-    from huggingface_hub import HfApi
 
     try:
-        if not Path(name).exists():
-            info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
-            files = [file.rfilename for file in info.siblings or []]
-            if not any(file.lower().endswith(READABLE) for file in files):
-                _refuse_archives(files, f"{section}.dataset={name}")  # the library would look into them
-        builder = datasets.load_dataset_builder(name, config, revision=revision)
-        chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
-        _refuse_archives(chosen, f"{section}.dataset={name}")
-        yield from builder.as_streaming_dataset(split)
+        yield name
     except (ValueError, RuntimeError, OSError, httpx2.HTTPError) as error:
         # the library's own errors (not found, gated, bad configuration or split, no connection) are of these kinds
         raise InputError(
@@ -60,6 +75,21 @@ def open_dataset(
             f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
             "connection; data sets that need their own Python code are not run"
         ) from None
+
+
+def _stream(section: str, name: str, config: str | None, split: str, revision: str | None) -> Any:
+    import datasets
+    from huggingface_hub import HfApi
+
+    if not Path(name).exists():
+        info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
+        files = [file.rfilename for file in info.siblings or []]
+        if not any(file.lower().endswith(READABLE) for file in files):
+            _refuse_archives(files, f"{section}.dataset={name}")  # the library would look into them
+    builder = datasets.load_dataset_builder(name, config, revision=revision)
+    chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
+    _refuse_archives(chosen, f"{section}.dataset={name}")
+    return builder.as_streaming_dataset(split)
 
 
 def _refuse_archives(files: Sequence[str], source: str) -> None:

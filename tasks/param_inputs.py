@@ -70,9 +70,13 @@ class PhaseRowsParams(Section):
     row_length: Annotated[int, Field(ge=16, le=32767)]
     max_predictions_per_row: Positive | None
     duplicates: Positive
+    path: Name
+    dataset: str | None
+    dataset_revision: str | None
 
 
 class PretrainRowsParams(Section):
+    source: Literal["corpus", "files", "hub"]
     seed: Seed
     masked_fraction: Annotated[float, Field(gt=0, le=0.5)]
     short_sequence_probability: Fraction

@@ -157,6 +157,23 @@ class Params(Section):
     publish: PublishParams
 
     @model_validator(mode="after")
+    def _pre_training_has_one_source(self) -> Params:
+        rows, corpus = self.pretrain_rows.source, self.corpus.source
+        if rows == "corpus" and corpus == "none":
+            raise ValueError("corpus.source=none leaves no text for rows: set pretrain_rows.source to files or hub")
+        if rows != "corpus" and corpus != "none":
+            raise ValueError(
+                f"pretrain_rows.source={rows} reads prepared sequences, and the corpus ({corpus}) would be made for "
+                "nothing: set corpus.source to none"
+            )
+        if rows != "corpus" and self.tokenizer.source == "train":
+            raise ValueError(
+                f"pretrain_rows.source={rows} needs the vocabulary that the sequences were prepared with: set "
+                "tokenizer.source to file or hub"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _rows_fit_the_model(self) -> Params:
         lengths = {
             "pretrain_rows.phase1.row_length": self.pretrain_rows.phase1.row_length,

@@ -29,6 +29,7 @@ from tasks.pair_rows import RowSettings, make_chunk_rows
 from tasks.parallel import Progress, ordered_map, useful_workers
 from tasks.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.parquet import read_batches, size_of
+from tasks.prepared_rows import write_prepared_rows
 from tasks.rows import Manifest, RowWriter, check_geometry
 
 CHUNK_DOCUMENTS = 2048
@@ -189,10 +190,26 @@ def main() -> None:
     parser.add_argument("phase", choices=PHASES)
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    params = load_params()
-    made = write_pretrain_rows(packed(params.pretrain_rows, params.packing), phase)
+    whole = load_params()
+    params = packed(whole.pretrain_rows, whole.packing)
+    print(_from_corpus(params, phase) if params.source == "corpus" else _from_prepared(params, phase))
+
+
+def _from_prepared(params: PretrainRowsParams, phase: str) -> str:
+    made = write_prepared_rows(params, phase)
     rows = made.manifest
-    print(
+    return (
+        f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
+        f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from prepared data "
+        f"({', '.join(made.reading.summary())}); {made.held_out.sequences if made.held_out else 'no'} sequences held "
+        f"out; {made.elapsed_s:.1f} s"
+    )
+
+
+def _from_corpus(params: PretrainRowsParams, phase: str) -> str:
+    made = write_pretrain_rows(params, phase)
+    rows = made.manifest
+    return (
         f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
         f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from "
         f"{made.documents - made.skipped} documents and {made.tokens} tokens; "

@@ -16,6 +16,7 @@ from tasks.histograms import Lengths
 from tasks.row_features import Columns, Sequences
 from tasks.row_requirements import RowLimits, prerequisites, record_checks, total_checks
 from tasks.rows import Manifest, read_manifest, row_schema
+from tasks.text_files import read_reading
 
 BATCH_TOKENS = 1 << 20
 """Tokens looked at together: the temporary arrays stay in the processor's cache."""
@@ -220,6 +221,7 @@ class RowData:
             self._sequences_per_row.histogram("Sequences in a row", "sequences"),
         ]
         if self._is_pretrain:
+            numbers.update(read_reading(self.folder)["numbers"])
             numbers["masked tokens"] = seen["masked"]
             numbers["share of masked tokens"] = round(seen["masked"] / max(1, seen["real_tokens"]), 4)
             numbers["share of random next sentences"] = round(seen["random_next"] / max(1, seen["sequences"]), 4)
