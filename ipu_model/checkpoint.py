@@ -1,7 +1,8 @@
 """Checkpoints of a run: written whole or not at all, verified when read, bound to what they were made for.
 
     run_folder/step-00001000/   model.safetensors, optimizer.safetensors,
-                                state.json (step, fingerprint, open history window, generators),
+                                best.safetensors (where the best evaluated weights may be the result),
+                                state.json (step, fingerprint, open history window, evaluations, generators),
                                 sha256.json (file name -> SHA-256)
 
 The position in the data needs no entry: it follows from the step (data.UpdateRows).
@@ -12,7 +13,7 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
@@ -26,6 +27,7 @@ from ipu_model.progress import Emit
 from ipu_model.tensors import load_tensors, save_tensors
 
 MODEL, OPTIMIZER, STATE, HASHES = "model.safetensors", "optimizer.safetensors", "state.json", "sha256.json"
+BEST = "best.safetensors"
 KEPT = 2
 """Checkpoints that stay: the newest, and one before it in case the newest is damaged."""
 NAME = re.compile(r"step-(\d+)")
@@ -43,6 +45,10 @@ class Checkpoint:
     optimizer: Dict[str, Tensor]
     device_rng: Dict[str, Tensor]
     history: Dict[str, Any]
+    evaluations: Dict[str, Any] = field(default_factory=dict)
+    """Of judge.Judge."""
+    best: Dict[str, Tensor] = field(default_factory=dict)
+    """Weights of the best evaluation; none where only the last weights count."""
 
 
 class Checkpoints:
@@ -70,15 +76,18 @@ class Checkpoints:
         with new_folder(path) as partial:
             save_tensors(partial / MODEL, checkpoint.model)
             save_tensors(partial / OPTIMIZER, checkpoint.optimizer)
+            if checkpoint.best:
+                save_tensors(partial / BEST, checkpoint.best)
             state = {
                 "step": checkpoint.step,
                 "fingerprint": self._fingerprint,
                 "history": checkpoint.history,
+                "evaluations": checkpoint.evaluations,
                 "rng": _host_rng(),
                 "device_rng": {name: _to_hex(x) for name, x in checkpoint.device_rng.items()},
             }
             write_json(partial / STATE, state)
-            write_json(partial / HASHES, {name: sha256_of(partial / name) for name in (MODEL, OPTIMIZER, STATE)})
+            write_json(partial / HASHES, {path.name: sha256_of(path) for path in sorted(partial.iterdir())})
         for old in self._paths()[KEPT:]:
             shutil.rmtree(str(old))
         return path
@@ -113,7 +122,8 @@ class Checkpoints:
         _restore_host_rng(state["rng"])
         rng = {name: _from_hex(x) for name, x in state["device_rng"].items()}
         model, optimizer = load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
-        return Checkpoint(state["step"], model, optimizer, rng, state["history"])
+        best = load_tensors(path / BEST) if (path / BEST).exists() else {}
+        return Checkpoint(state["step"], model, optimizer, rng, state["history"], state["evaluations"], best)
 
     def remove_all(self) -> None:
         """Once the result is on disk."""
@@ -155,7 +165,7 @@ def fingerprint_differences(old: Fingerprint, new: Fingerprint) -> List[str]:
 def _verified_state(path: Path) -> Dict[str, Any]:
     try:
         hashes = read_json(path / HASHES)
-        for name in (MODEL, OPTIMIZER, STATE):
+        for name in sorted({MODEL, OPTIMIZER, STATE, *hashes}):
             found = sha256_of(path / name)
             if found != hashes[name]:
                 raise CheckpointError(f"{path / name} is damaged: SHA-256 {found}, written was {hashes[name]}")

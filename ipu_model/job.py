@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
 
 from ipu_model.errors import ConfigError
+from ipu_model.evaluation_config import EvaluationConfig
 
 KINDS = ("pretrain", "finetune", "predict")
 HEADS = ("pretraining", "question_answering", "sequence_classification")
@@ -143,6 +144,8 @@ class Job:
     """Model folder (config.json, model.safetensors) to start from; a missing head is initialised."""
     optimizer: Optional[OptimizerConfig] = None
     schedule: Optional[ScheduleConfig] = None
+    evaluation: Optional[EvaluationConfig] = None
+    """Held-out rows to look at while training; null: none."""
     checkpoint_every_updates: int = 0
     """Updates between checkpoints; 0 makes none."""
     log_every_updates: int = 10
@@ -213,6 +216,8 @@ class JobResult:
     versions: Dict[str, str] = field(default_factory=dict)
     peak_device_memory_mb: Optional[float] = None
     """Peak memory of tensors on the GPU of the first process, MB of 2**20 bytes; null on other runtimes."""
+    evaluation: Optional[Dict[str, Any]] = None
+    """Of the saved weights on held-out rows (judge.Judge.summary); null without any."""
     program: Optional[str] = None
     """On ipu, how the program came to be: built and why, loaded from the cache, or restored from `executables`."""
 

@@ -14,11 +14,13 @@ from ipu_model.checkpoint import Fingerprint
 from ipu_model.data import RowFolder
 from ipu_model.dotted import flat
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
+from ipu_model.evaluation import require_head
 from ipu_model.job import Job, ModelConfig
 from ipu_model.model_folder import ModelFolder, missing_parameters
 from ipu_model.modeling import build_model, initialise
 from ipu_model.plan import Plan
 from ipu_model.progress import Emit
+from ipu_model.rows import MANIFEST, read_manifest
 
 FINE_TUNED = ("question_answering", "sequence_classification")
 HEADS_OF_KIND = {"pretrain": ("pretraining",), "finetune": FINE_TUNED, "predict": FINE_TUNED}
@@ -26,6 +28,7 @@ NOT_IN_FINGERPRINT = (
     "run_folder", "output", "log_every_updates", "checkpoint_every_updates",  # change no weights
     "compile_only", "executables", "inference_execution",  # train nothing
     "rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config",  # what they stand for enters instead
+    "evaluation",
 )  # fmt: skip
 REASONS = ("runtime_reason", "precision_reason")
 NOT_OF_THE_PLAN = (
@@ -41,6 +44,7 @@ def check_job(job: Job) -> None:
 
     Raises:
         ConfigError: the fields do not go together.
+        RowsError: there are no held-out rows where the job says.
         OSError: the output cannot be written where it should go.
     """
     if job.head not in HEADS_OF_KIND[job.kind]:
@@ -54,6 +58,9 @@ def check_job(job: Job) -> None:
         raise ConfigError(f"log_every_updates={job.log_every_updates} must be at least 1")
     if job.checkpoint_every_updates < 0:
         raise ConfigError(f"checkpoint_every_updates={job.checkpoint_every_updates} must be at least 0 (0: none)")
+    if job.evaluation is not None:
+        require_head(job.head)
+        read_manifest(Path(job.evaluation.rows))  # a missing one is told now, and not when training begins
     for folder in (Path(job.output).absolute().parent, Path(job.run_folder).absolute()):
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(str(folder), os.W_OK):
@@ -162,6 +169,10 @@ def make_fingerprint(
         "rows": {"manifest_sha256": rows.sha256, "content_sha256": content_digest(rows)},
         "init_checkpoint": {"weights_sha256": base.sha256 if base is not None else None},
     }
+    if job.evaluation is not None:  # it decides which weights are kept, and when training stops
+        manifest = (Path(job.evaluation.rows) / MANIFEST).read_bytes()
+        sha256 = hashlib.sha256(manifest).hexdigest()
+        values["evaluation"] = {**dataclasses.asdict(job.evaluation), "rows": {"manifest_sha256": sha256}}
     return {name: value for name, value in flat(values).items() if not name.startswith(NOT_OF_THE_PLAN)}
 
 

@@ -5,6 +5,7 @@
 | message   | text                                                                                       |
 | plan      | the resolved plan (plan.py)                                                                |
 | step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds        |
+| evaluated | after, updates, best_after (updates), and figures of held-out rows (evaluation.py)        |
 | predicted | rows, of, eta_seconds                                                                      |
 | saved     | path                                                                                       |
 | paused    | text: stopped before its end on purpose; why, and after which update                       |

@@ -13,13 +13,14 @@ import pyarrow
 import safetensors
 import torch
 
-from ipu_model.checkpoint import Checkpoints, Fingerprint
+from ipu_model.checkpoint import Checkpoint, Checkpoints, Fingerprint
 from ipu_model.data import RowFolder, UpdateRows
-from ipu_model.errors import ConfigError
+from ipu_model.errors import ConfigError, RowsError
 from ipu_model.files import new_folder, write_text
 from ipu_model.history import History
 from ipu_model.instances import Instances
 from ipu_model.job import Job, JobResult, ModelConfig
+from ipu_model.judge import Judge, NoJudge
 from ipu_model.losses import LOSS_PARTS
 from ipu_model.model_folder import Origin, read_model, write_model
 from ipu_model.plan import DevicePlan, Plan, make_plan, spread
@@ -130,19 +131,45 @@ def _train(
         require_time(stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
         compile_seconds = _compile(runtime, job, rows, plan)
     history = History(run_folder, LOSS_PARTS[job.head], saved.history if saved is not None else None)
+    judge = _judge(job, plan, config, rows, runtime, saved, emit)
     pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
-    keep = Keeper(runtime, checkpoints, history, emit, first_step)
-    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, keep, emit, stop)
-    weights = require_finite(runtime.state_dict(), plan.updates)
+    keep = Keeper(runtime, checkpoints, history, judge, emit, first_step)
+    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, keep, judge, emit, stop)
+    steps, best = judge.result(totals.updates)
+    weights = require_finite(runtime.state_dict() if best is None else best, steps)
     if instances.is_writer:
-        origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, plan.updates, job.seed)
+        origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
         with new_folder(Path(job.output)) as partial:
             write_model(partial, job.head, config, weights, origin, job.labels or ())
             if device is not None:
                 device.save(partial)
         emit("saved", path=job.output)
         checkpoints.remove_all()
-    return _result(job, plan, runtime, totals, history, first_step, compile_seconds)
+    result = _result(job, plan, runtime, totals, history, first_step, compile_seconds)
+    return dataclasses.replace(result, steps=steps, evaluation=judge.summary())
+
+
+def _judge(
+    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, runtime: Runtime, saved: Optional[Checkpoint],
+    emit: Emit,
+) -> NoJudge:  # fmt: skip
+    """Of the evaluations that the job asks for.
+
+    Raises:
+        RowsError: the held-out rows are of another tokenizer than the training rows, or damaged.
+    """
+    if job.evaluation is None or not plan.updates:
+        return NoJudge()
+    held_out = RowFolder(Path(job.evaluation.rows), ROW_KINDS[job.head], config)
+    if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
+        raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
+    if plan.runtime == "ipu":
+        emit("message", text="held-out rows are evaluated on the host, in fp32: the IPUs keep the training program")
+    state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
+    return Judge(
+        runtime, job.head, held_out, job.evaluation, plan.micro_batch_size, Path(job.run_folder), plan.updates, emit,
+        state, best,
+    )  # fmt: skip
 
 
 def _require_one_place(instances: Instances, first_step: int, run_folder: Path) -> None:

@@ -50,6 +50,18 @@ class DeviceOps:
     """Marks the loss that gradients are taken of."""
 
 
+def device_ops(poptorch: Any) -> DeviceOps:
+    """The device model's operations as PopTorch has them."""
+    columns = poptorch.MatMulSerializationMode.OutputChannels
+    return DeviceOps(
+        block=lambda name, ipu: poptorch.Block(name, ipu_id=ipu),
+        outline=lambda name: poptorch.Attribute(__outline={"layer": name}),
+        checkpoint=poptorch.recomputationCheckpoint,
+        serial_matmul=lambda x, y, factor: x @ y if factor == 1 else poptorch.serializedMatMul(x, y, columns, factor),
+        final_loss=lambda loss: poptorch.identity_loss(loss, reduction="none"),
+    )
+
+
 @dataclass(frozen=True)
 class Layout:
     """How the model is cut and computed; from the IPU config."""

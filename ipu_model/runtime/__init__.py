@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Dict, Optional, Protocol, Sequence, Union
+from typing import TYPE_CHECKING, Callable, Dict, Iterable, Optional, Protocol, Sequence, Union
 
 import numpy as np
 from torch import Tensor, nn
@@ -94,6 +94,12 @@ class Runtime(Protocol):
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
         """Logits of every feature or sequence in the batch, of the kind that the head gives; dropout off."""
+
+    def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
+        """evaluation.SUMS over labelled rows, dropout off; neither weights nor generators change.
+
+        Every process of a training must call it with the same batches, and gets the same sums.
+        """
 
     def state_dict(self) -> Dict[str, Tensor]:
         """Weights by Hugging Face name, on the host."""

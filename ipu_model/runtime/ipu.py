@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -20,11 +20,12 @@ from torch import Tensor, nn
 
 from ipu_model.data import Batch
 from ipu_model.errors import ConfigError
+from ipu_model.evaluation import add_up
 from ipu_model.ipu import options as ipu_options
 from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import explained
-from ipu_model.ipu.model import DEVICE_MODELS, DeviceModel, DeviceOps
+from ipu_model.ipu.model import DEVICE_MODELS, DeviceModel, device_ops
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
     make_ipu_optimizer,
@@ -56,18 +57,6 @@ def load_poptorch() -> Any:
     return poptorch
 
 
-def device_ops(poptorch: Any) -> DeviceOps:
-    """The device model's operations as PopTorch has them."""
-    columns = poptorch.MatMulSerializationMode.OutputChannels
-    return DeviceOps(
-        block=lambda name, ipu: poptorch.Block(name, ipu_id=ipu),
-        outline=lambda name: poptorch.Attribute(__outline={"layer": name}),
-        checkpoint=poptorch.recomputationCheckpoint,
-        serial_matmul=lambda x, y, factor: x @ y if factor == 1 else poptorch.serializedMatMul(x, y, columns, factor),
-        final_loss=lambda loss: poptorch.identity_loss(loss, reduction="none"),
-    )
-
-
 def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
     """Say what the job will run on and how the model is placed, once versions and hardware were found fit for it.
 
@@ -93,7 +82,7 @@ class IpuRuntime(Immediate):
         poptorch: From load_poptorch.
         job: Its batch, optimizer and folders.
         plan: Of ipu_model.ipu.planning.
-        model: With its weights; copied, never changed.
+        model: With its weights; copied for the device. Evaluation puts the trained weights into it.
         config: Its architecture.
         emit: Told of the placement, of cache hits and misses, and of progress while compiling.
     """
@@ -102,6 +91,7 @@ class IpuRuntime(Immediate):
         self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
     ) -> None:
         self._poptorch, self._job, self._plan, self._config, self._emit = poptorch, job, plan, config, emit
+        self._host = model
         layout = plan.layout(config, inference=job.kind == "predict")
         self._model: DeviceModel = DEVICE_MODELS[job.head](copy.deepcopy(model), layout, device_ops(poptorch))
         if plan.half:
@@ -223,6 +213,11 @@ class IpuRuntime(Immediate):
                 logits = self._inference(*inference_tensors(part, self._job.head, self._plan.rows_per_call))
             answers += sequence_logits(part, self._job.head, logits.numpy())
         return answers
+
+    def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
+        """On the host, in fp32: an inference program would have to take turns with that of training on the IPUs."""
+        self._host.load_state_dict(self.state_dict())
+        return self._plan.instances.mean(add_up(self._host, self._job.head, batches), "evaluate")
 
     def _training_tensors(self, batch: Batch) -> Tuple[Tensor, ...]:
         plan = self._plan

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import Any, Callable, ContextManager, Dict, Iterator, List, Optional, Protocol, Sequence, Tuple
+from itertools import islice
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from ipu_model.compiling import Compiler
 from ipu_model.data import Batch
 from ipu_model.encoder import Tokens
 from ipu_model.errors import ConfigError
+from ipu_model.evaluation import add_up
 from ipu_model.flat import FlatBatch, flatten, split_sequences
 from ipu_model.instances import Instances
 from ipu_model.job import OptimizerConfig
@@ -98,12 +100,11 @@ class TorchRuntime:
         self._device, self._instances = device or CpuDevice(), instances or Instances()
         # Any: both heads have forward, only one has a decoder.
         self._model: Any = model.to(self._device.place_of)
-        self._head, self._micro_batch_size = head, micro_batch_size
+        self._head, self._micro_batch_size, self._compiler = head, micro_batch_size, compiler
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
         self._hurried = hurried if self._device.place_of.type == "cpu" else None
-        self._compiler = compiler
         if compiler is not None:
             compiler.take(self._model, self._optimizer)
         torch.manual_seed(_seed_of(seed, self._instances.index))
@@ -176,8 +177,9 @@ class TorchRuntime:
             norm = self._clip()
             self._update(learning_rate)
             loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
-        parts_by_name = dict(zip(LOSS_PARTS[self._head], means))
-        return StepMetrics(loss, parts_by_name, batch.sequences, batch.real_tokens, norm_before)
+        return StepMetrics(
+            loss, dict(zip(LOSS_PARTS[self._head], means)), batch.sequences, batch.real_tokens, norm_before
+        )
 
     def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
         """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
@@ -242,9 +244,14 @@ class TorchRuntime:
             logits = torch.cat(parts).float().cpu().numpy()
         if self._head == "sequence_classification":
             return [ClassLogits(int(i), of_one) for i, of_one in zip(flat.feature_ids, logits)]
-        starts = split_sequences(np.ascontiguousarray(logits[:, 0]), flat.lengths)
-        ends = split_sequences(np.ascontiguousarray(logits[:, 1]), flat.lengths)
+        starts, ends = (split_sequences(np.ascontiguousarray(logits[:, i]), flat.lengths) for i in (0, 1))
         return [AnswerLogits(int(i), start, end) for i, start, end in zip(flat.feature_ids, starts, ends)]
+
+    def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
+        """Sums over the batches; of several processes each takes its share of them."""
+        own = islice(batches, self._instances.index, None, self._instances.count)
+        with self._device.running():
+            return add_up(self._model, self._head, own, self._device.place, self._instances.add)
 
     def state_dict(self) -> Dict[str, Tensor]:
         """Weights by Hugging Face name, on the host."""

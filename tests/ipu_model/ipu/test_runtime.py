@@ -233,3 +233,26 @@ def test_two_updates_in_one_call_are_two_updates(tmp_path: Path) -> None:
     assert same(one.state_dict(), two.state_dict())
     one.close()
     two.close()
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_evaluation_sees_the_trained_weights_and_training_goes_on_as_without_it(head: str, tmp_path: Path) -> None:
+    batches = make_batches(head, 3, 16)
+    runs = []
+    for name in ("looked", "plain"):
+        ipu = ipu_runtime(ipu_job(head, ADAMW, tmp_path / name, 1, 1))
+        ipu.compile(batches[0])
+        losses = updates(ipu, batches, 0, 2)
+        if name == "looked":
+            found, generators = ipu.evaluate([batches[2]]), ipu.rng_state()
+            weights = ipu.state_dict()
+        losses += updates(ipu, batches, 2, 3)
+        runs.append((losses, ipu.state_dict()))
+        ipu.close()
+    assert runs[0][0] == runs[1][0]
+    assert same(runs[0][1], runs[1][1])
+    assert generators
+    cpu = TorchRuntime(make_model(head), head, 16, "fp32", ADAMW, seed=7)
+    cpu.load_state_dict(weights)
+    assert cpu.evaluate([batches[2]]) == pytest.approx(found, rel=1e-6)
