@@ -57,15 +57,15 @@ class RunReport:
 
     def read_results(self, root: Path) -> None:
         """Take the scores and the gate's decision from the files the stages wrote."""
-        scores = _read(root / artifacts.SQUAD_METRICS)
+        scores = read_json_object(root / artifacts.SQUAD_METRICS)
         if scores is not None:
             self.metrics = {name: scores[name] for name in ("exact_match", "f1")}
-        gate = _read(root / artifacts.GATE)
+        gate = read_json_object(root / artifacts.GATE)
         if gate is not None:
             self.gate = {"accepted": gate["accepted"], "reasons": gate["reasons"]}
         ran = {stage.name for stage in self.stages if stage.status == "ran"}
         for stage, name in artifacts.DEVICE_METRICS.items():
-            figures = _read(root / artifacts.METRICS / f"{name}.json") or {}
+            figures = read_json_object(root / artifacts.METRICS / f"{name}.json") or {}
             if "packing_factor" in figures:
                 self.packing[stage] = {name: figures[name] for name in ("packing_factor", "packing_efficiency")}
             if stage in ran and "program" in figures:
@@ -93,7 +93,8 @@ class RunReport:
         return values
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def read_json_object(path: Path) -> dict[str, Any] | None:
+    """What a stage wrote; None where it has not run."""
     if not path.is_file():
         return None
     values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -146,7 +147,7 @@ def _place(stage: StageRecord) -> str:
 
 def read_summary(root: Path) -> str | None:
     """The summary of the run that wrote reports/run.json in `root`, None if there is none."""
-    values = _read(root / artifacts.RUN_REPORT)
+    values = read_json_object(root / artifacts.RUN_REPORT)
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]

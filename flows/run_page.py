@@ -6,8 +6,9 @@ import csv
 from html import escape
 from pathlib import Path
 
-from flows.report import RunReport, outcome, where_published
+from flows.report import RunReport, outcome, read_json_object, where_published
 from tasks import artifacts
+from tasks.device_job import figures_in_words
 
 CURVES = (
     ("pretrain-phase1", "Pre-training, phase 1"),
@@ -16,14 +17,16 @@ CURVES = (
 )
 WIDTH, HEIGHT, MARGIN = 320, 170, 34
 STYLE = """
-:root { color-scheme: light dark; --line: #8884; --ink: #4a78c0; }
+:root { color-scheme: light dark; --line: #8884; --ink: #4a78c0; --held: #b3560a; }
+@media (prefers-color-scheme: dark) { :root { --held: #f0a35e; } }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
 h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 table { border-collapse: collapse; width: 100%; max-width: 42rem; }
 td, th { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line); }
 td.number { text-align: right; font-variant-numeric: tabular-nums; }
 .bar { background: var(--ink); height: .6rem; border-radius: 2px; min-width: 1px; }
-.curves { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; } svg { max-width: 100%; height: auto; }
+figure { margin: 0; max-width: 320px; } figure p { margin: 0; font-size: .85rem; }
+.curves { display: flex; flex-wrap: wrap; gap: 1rem; } svg { max-width: 100%; height: auto; }
 text { font: 11px system-ui, sans-serif; fill: currentColor; } pre { white-space: pre-wrap; }
 """
 
@@ -38,7 +41,7 @@ def page(report: RunReport, root: Path) -> str:
     body = [
         f"<h1>Podium run: {escape(outcome(report))}</h1>",
         _results(report),
-        "<h2>Loss</h2>",
+        "<h2>Loss</h2><p>Line: training. Rings: rows held out of it.</p>",
         f'<div class="curves">{"".join(_figure(root, name, title) for name, title in CURVES)}</div>',
         *_packing(report),
         "<h2>Stages</h2>",
@@ -96,8 +99,19 @@ def _stages(report: RunReport) -> str:
 
 def _figure(root: Path, name: str, title: str) -> str:
     points = read_curve(root / artifacts.PLOTS / f"{name}.csv")
-    drawing = _curve(points) if points else "<p>no update was made</p>"
-    return f"<figure><figcaption>{escape(title)}</figcaption>{drawing}</figure>"
+    held_out = read_curve(root / artifacts.held_out_plot(name))
+    drawing = _curve(points, held_out) if points else "<p>no update was made</p>"
+    return f"<figure><figcaption>{escape(title)}</figcaption>{drawing}{_held_out(root, name)}</figure>"
+
+
+def _held_out(root: Path, name: str) -> str:
+    """The figures of the saved weights on rows that the training did not see."""
+    found = (read_json_object(root / artifacts.METRICS / f"{name}.json") or {}).get("held_out")
+    if not found:
+        return ""
+    after = f"held-out rows, after update {found['step']:,}"
+    early = ", stopped early" if found["stopped_early"] else ""
+    return f"<p>{escape(after + early)}: {escape(figures_in_words(found))}</p>"
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
@@ -108,20 +122,25 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
         return [(float(line["step"]), float(line["loss"])) for line in csv.DictReader(stream)]
 
 
-def _curve(points: list[tuple[float, float]]) -> str:
-    """A line over updates that ends in a dot, all there is of a short run; the loss axis begins at zero, so that
-    curves of runs can be compared by eye."""
-    last, top = points[-1][0], max(loss for _, loss in points) or 1.0
+def _curve(points: list[tuple[float, float]], held_out: list[tuple[float, float]]) -> str:
+    """A line over updates that ends in a dot, all there is of a short run, and rings for the loss on held-out rows; the
+    loss axis begins at zero, so that curves of runs can be compared by eye."""
+    last, top = points[-1][0], max(loss for _, loss in (*points, *held_out)) or 1.0
     across, down = (WIDTH - MARGIN - 8) / last, (HEIGHT - MARGIN - 8) / top
     base = HEIGHT - MARGIN
     drawn = [(MARGIN + step * across, base - loss * down) for step, loss in points]
     line = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
+    rings = "".join(
+        f'<circle cx="{MARGIN + step * across:.1f}" cy="{base - loss * down:.1f}" r="3" fill="none" '
+        f'stroke="var(--held)" stroke-width="1.5"><title>held out, update {step:.0f}: {loss:.4f}</title></circle>'
+        for step, loss in held_out
+    )
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="loss from {points[0][1]:.2f} '
         f'to {points[-1][1]:.2f}">'
         f'<path d="M{MARGIN} 8V{base}H{WIDTH - 8}" fill="none" stroke="var(--line)"/>'
         f'<polyline points="{line}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>'
-        f'<circle cx="{drawn[-1][0]:.1f}" cy="{drawn[-1][1]:.1f}" r="2" fill="var(--ink)"/>'
+        f'<circle cx="{drawn[-1][0]:.1f}" cy="{drawn[-1][1]:.1f}" r="2" fill="var(--ink)"/>{rings}'
         f'<text x="{MARGIN - 4}" y="14" text-anchor="end">{top:.1f}</text>'
         f'<text x="{MARGIN - 4}" y="{base}" text-anchor="end">0</text>'
         f'<text x="{WIDTH - 8}" y="{base + 14}" text-anchor="end">{last:.0f} updates</text>'

@@ -77,7 +77,7 @@ class Judge(NoJudge):
         self._path = Path(folder) / EVALUATIONS
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
         self._best_step = int(state.get("best_step", 0))  # 0: nothing was evaluated yet
-        self.best, self.slowest = dict(best), 0.0
+        self.best, self.slowest, self._seconds = dict(best), 0.0, 0.0
         self._write()
 
     def is_due(self, done: int, per_call: int) -> bool:
@@ -105,7 +105,7 @@ class Judge(NoJudge):
         self._write()
         self._emit("evaluated", after=done, updates=self._updates, best_after=self._best_step, **found)
         seconds = time.perf_counter() - began
-        self.slowest = max(self.slowest, seconds)
+        self._seconds, self.slowest = self._seconds + seconds, max(self.slowest, seconds)
         return seconds
 
     @property
@@ -129,6 +129,7 @@ class Judge(NoJudge):
         return {
             **self._of_step(kept), "rows": len(self._chosen()), "evaluations": len(self._lines),
             "best_step": self._best_step, "stopped_early": last < self._updates,
+            "seconds": round(self._seconds, 3),  # in this process
         }  # fmt: skip
 
     def state(self) -> Dict[str, Any]:

@@ -63,6 +63,11 @@ def rows_folder(name: str) -> Path:
     return ROWS / name
 
 
+def held_out_plot(training: str) -> Path:
+    """The curve of a training on its held-out rows; the loss itself is plots/<training>.csv."""
+    return PLOTS / f"{training}-held-out.csv"
+
+
 def executables_folder(job: str) -> Path:
     """Programs of `phase1`, `phase2`, `finetune` or `predict`."""
     return EXECUTABLES / job

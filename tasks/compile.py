@@ -48,7 +48,9 @@ def compile_job(name: str, params: Params, root: Path = Path()) -> Job:
         job = dataclasses.replace(job, init_checkpoint=None, model=fresh)
     folder = str(root / artifacts.executables_folder(name))
     run_folder = str(root / artifacts.RUNS / f"compile-{name}")
-    return dataclasses.replace(job, output=folder, executables=folder, run_folder=run_folder, compile_only=True)
+    return dataclasses.replace(
+        job, output=folder, executables=folder, run_folder=run_folder, compile_only=True, evaluation=None
+    )
 
 
 def why_nothing(name: str, params: Params) -> str | None:

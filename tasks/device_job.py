@@ -18,13 +18,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
 from ipu_model.errors import ConfigError
+from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.job import (
     BatchGeometry,
@@ -41,6 +42,7 @@ from tasks.process import describe_exit, die_with_parent
 __all__ = [
     "BatchGeometry",
     "ConfigError",
+    "EvaluationConfig",
     "Job",
     "JobResult",
     "ModelConfig",
@@ -251,6 +253,8 @@ def in_words(event: Event) -> str | None:
             f"learning rate {event['learning_rate']:.2e}  {event['real_tokens_per_second']:,.0f} tokens/s  "
             f"{_duration(event['eta_seconds'])} left"
         )
+    if kind == "evaluated":
+        return f"held-out rows after update {event['after']}/{event['updates']}: {figures_in_words(event)}"
     if kind == "predicted":
         share = event["rows"] / max(1, event["of"])
         return f"[{share:4.0%}] rows {event['rows']}/{event['of']}  {_duration(event['eta_seconds'])} left"
@@ -260,6 +264,13 @@ def in_words(event: Event) -> str | None:
     if kind == "message":
         return str(event["text"])
     return None
+
+
+def figures_in_words(figures: Mapping[str, Any]) -> str:
+    """Those of an evaluation (ipu_model/evaluation.py) that people compare, accuracies in percent."""
+    names = [name for name in figures if name in ("loss", "perplexity") or name.endswith("_accuracy")]
+    shown = (f"{figures[n]:.1%}" if n.endswith("_accuracy") else f"{figures[n]:.4f}" for n in names)
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in zip(names, shown, strict=True))
 
 
 def _spoken(plan: dict[str, Any]) -> Iterable[tuple[str, Any]]:

@@ -10,12 +10,13 @@ from pathlib import Path
 
 from tasks import artifacts
 from tasks.device_job import Job, ModelConfig, ScheduleConfig
-from tasks.errors import run_main
+from tasks.errors import InputError, run_main
 from tasks.launcher import launch_words
 from tasks.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, load_params
 from tasks.rows import read_manifest
 from tasks.training import (
     carried_executables,
+    evaluation,
     geometry,
     ipu_config,
     model_config,
@@ -64,6 +65,7 @@ def finetune_job(
         optimizer=optimizer_config(params, params),
         schedule=ScheduleConfig(epochs=params.epochs, warmup_fraction=params.warmup_fraction, shape=params.schedule),
         checkpoint_every_updates=params.checkpoint_every_updates,
+        evaluation=evaluation(rows, params.evaluate_every_updates, keep=params.keep, patience=params.patience),
         ipu_config=ipu_config(ipu, "finetune", device, root),
         executables=carried_executables("finetune", device, root),
     )
@@ -82,6 +84,11 @@ def main() -> None:
     params = load_params()
     require_verdict(ROWS)
     job = finetune_job(params.finetune, params.model, params.device, params.ipu)
+    if job.evaluation is None and params.finetune.evaluate_every_updates is not None:
+        raise InputError(
+            f"{job.rows} has no held-out rows, which finetune.evaluate_every_updates needs: set "
+            "squad_rows.held_out_fraction and run `dvc repro squad_rows@train`"
+        )
     launcher = launch_words(job, params.device)
     result = train(job, "finetune", launcher=launcher, remote=params.checkpoint.remote)
     sys.stdout.write(summary("finetune", result) + "\n")

@@ -93,6 +93,8 @@ class PretrainParams(OptimizerParams):
     enabled: bool
     seed: Seed
     checkpoint_every_updates: Annotated[int, Field(ge=0)]
+    evaluate_every_updates: Positive | None
+    evaluate_rows: Positive | None
     phase1: PhaseParams
     phase2: PhaseParams
 
@@ -103,6 +105,18 @@ class FinetuneParams(OptimizerParams, BatchParams):
     hidden_dropout: Annotated[float, Field(ge=0, lt=1)] | None
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None
     checkpoint_every_updates: Annotated[int, Field(ge=0)]
+    evaluate_every_updates: Positive | None
+    keep: Literal["last", "best"]
+    patience: Positive | None
+
+    @model_validator(mode="after")
+    def _choosing_needs_evaluations(self) -> FinetuneParams:
+        if self.evaluate_every_updates is None and (self.keep == "best" or self.patience is not None):
+            raise ValueError(
+                f"keep: {self.keep}, patience: {self.patience} need evaluations to choose by: set "
+                "evaluate_every_updates, or keep: last and patience: null"
+            )
+        return self
 
 
 class EvaluateParams(Section):
@@ -170,6 +184,15 @@ class Params(Section):
             raise ValueError(
                 f"pretrain_rows.source={rows} needs the vocabulary that the sequences were prepared with: set "
                 "tokenizer.source to file or hub"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _what_is_evaluated_was_held_out(self) -> Params:
+        if self.finetune.evaluate_every_updates is not None and not self.squad_rows.held_out_fraction:
+            raise ValueError(
+                f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs questions that training "
+                "does not see: set squad_rows.held_out_fraction above 0, for example to 0.02"
             )
         return self
 

@@ -20,6 +20,7 @@ from tasks.params import PHASES, DeviceParams, IpuParams, ModelParams, PretrainP
 from tasks.rows import read_manifest
 from tasks.training import (
     carried_executables,
+    evaluation,
     geometry,
     ipu_config,
     model_config,
@@ -74,6 +75,7 @@ def pretrain_job(
             shape=settings.schedule,
         ),
         checkpoint_every_updates=params.checkpoint_every_updates,
+        evaluation=evaluation(rows, params.evaluate_every_updates, max_rows=params.evaluate_rows),
         ipu_config=ipu_config(ipu, phase, device, root),
         executables=carried_executables(phase, device, root),
     )
@@ -86,6 +88,8 @@ def main() -> None:
     params = load_params()
     require_verdict(phase)
     job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu)
+    if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
+        sys.stdout.write(f"no rows of {job.rows} were held out (pretrain_rows.held_out_fraction): none are evaluated\n")
     launcher = launch_words(job, params.device)
     result = train(job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote)
     sys.stdout.write(summary(f"pretrain {phase}", result) + "\n")

@@ -12,8 +12,18 @@ from typing import Any
 
 from tasks import artifacts
 from tasks.checkpoint_travel import travelling
-from tasks.device_job import BatchGeometry, Job, JobResult, ModelConfig, OptimizerConfig, run_device_job
+from tasks.device_job import (
+    BatchGeometry,
+    EvaluationConfig,
+    Job,
+    JobResult,
+    ModelConfig,
+    OptimizerConfig,
+    figures_in_words,
+    run_device_job,
+)
 from tasks.errors import InputError
+from tasks.held_out import held_out_folder
 from tasks.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
 from tasks.rows import Manifest, read_manifest
 
@@ -50,6 +60,18 @@ def optimizer_config(params: OptimizerParams, batch: BatchParams) -> OptimizerCo
         loss_scaling=batch.loss_scaling,
         first_moment_precision=params.first_moment_precision,
     )
+
+
+def evaluation(rows: Path, every: int | None, **how: Any) -> EvaluationConfig | None:
+    """What a training job looks at while it trains; None where nothing was held out of its rows, or never is.
+
+    Args:
+        rows: row folder of the training.
+        every: updates between evaluations; None for never.
+        how: other fields of EvaluationConfig.
+    """
+    folder = held_out_folder(rows)
+    return None if every is None or folder is None else EvaluationConfig(str(folder), every, **how)
 
 
 def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path()) -> dict[str, Any] | None:
@@ -99,7 +121,7 @@ def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> 
 def train(
     job: Job, name: str, root: Path = Path(), launcher: Sequence[str] = (), remote: str | None = None
 ) -> JobResult:
-    """Run a training job and write `metrics/<name>.json` and `plots/<name>.csv` beside the model.
+    """Run a training job; write `metrics/<name>.json`, `plots/<name>.csv` and `plots/<name>-held-out.csv`.
 
     The run folder is `runs/<name>/<fingerprint>/`, so that a run killed in the middle continues, and a
     run with other parameters or data starts afresh instead of stumbling over the old checkpoints.
@@ -122,6 +144,9 @@ def train(
         result = run_device_job(job, launcher=launcher, on_event=on_event)
     history = (folder / "history.csv").read_text(encoding="utf-8")
     artifacts.write_text(root / artifacts.PLOTS / f"{name}.csv", history)
+    evaluations = folder / "evaluations.csv"  # none of a job that was not evaluated: the plot is empty then
+    curve = evaluations.read_text(encoding="utf-8") if evaluations.is_file() else "step,loss\n"
+    artifacts.write_text(root / artifacts.held_out_plot(name), curve)
     artifacts.write_json(root / artifacts.METRICS / f"{name}.json", figures(result))
     for other in runs.iterdir():
         if other != folder:
@@ -135,6 +160,8 @@ def fingerprint(job: Job) -> str:
     for name in EXECUTION_ONLY:
         parts.pop(name)
     parts["rows"] = json.loads(read_manifest(Path(job.rows)).to_json())
+    if job.evaluation is not None:
+        parts["evaluation"]["rows"] = json.loads(read_manifest(Path(job.evaluation.rows)).to_json())
     if job.init_checkpoint is not None:
         parts["init_checkpoint"] = artifacts.sha256_of(Path(job.init_checkpoint) / "model.safetensors")
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
@@ -145,6 +172,7 @@ def figures(result: JobResult) -> dict[str, Any]:
     return {
         "final_loss": result.final_loss,
         **{name: round(value, 6) for name, value in result.final_losses.items()},
+        **held_out_figures(result),
         "steps": result.steps,
         "sequences": result.sequences,
         "real_tokens": result.real_tokens,
@@ -162,6 +190,14 @@ def figures(result: JobResult) -> dict[str, Any]:
 def packing_figures(result: JobResult) -> dict[str, float]:
     """How full the rows of a job were: sequences a row, and the share of their tokens that is no padding (0 to 1)."""
     return {name: result.plan[name] for name in ("packing_factor", "packing_efficiency")}
+
+
+def held_out_figures(result: JobResult) -> dict[str, Any]:
+    """Of the saved weights on held-out rows (ipu_model/evaluation.py); none without evaluation."""
+    if result.evaluation is None:
+        return {}
+    shown = {name: round(x, 6) if isinstance(x, float) else x for name, x in result.evaluation.items()}
+    return {"held_out": shown}
 
 
 def program_figures(result: JobResult) -> dict[str, Any]:
@@ -188,8 +224,9 @@ def summary(name: str, result: JobResult) -> str:
     """One line at the end of a training stage."""
     loss = "no update made" if result.final_loss is None else f"loss {result.final_loss:.4f}"
     resumed = f", resumed from update {result.resumed_from_step}" if result.resumed_from_step else ""
+    held_out = f" (held out: {figures_in_words(result.evaluation)})" if result.evaluation is not None else ""
     return (
-        f"{name}: {result.steps} updates{resumed}, {loss}, {result.real_tokens_per_second:,.0f} tokens/s, "
+        f"{name}: {result.steps} updates{resumed}, {loss}{held_out}, {result.real_tokens_per_second:,.0f} tokens/s, "
         f"{result.train_seconds:.1f} s training, peak memory {result.peak_memory_mb:,.0f} MB "
         f"({result.runtime}, {result.precision})"
     )
