@@ -160,7 +160,7 @@ def _judge(
     """
     if job.evaluation is None or not plan.updates:
         return NoJudge()
-    held_out = RowFolder(Path(job.evaluation.rows), ROW_KINDS[job.head], config)
+    held_out = RowFolder(Path(job.evaluation.rows), row_kind(job), config)
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
     if plan.runtime == "ipu":

@@ -256,7 +256,8 @@ def make_runtime(
 
         return IpuRuntime(load_poptorch(), job, device, model, config, emit)
     from ipu_model.instances import Instances
-    from ipu_model.runtime.torch_device import Device, TorchRuntime
+    from ipu_model.runtime.device import Device
+    from ipu_model.runtime.torch_device import TorchRuntime
 
     instances = instances or Instances()
     where: Optional[Device] = None

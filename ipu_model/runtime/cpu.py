@@ -20,7 +20,7 @@ FAST_BF16 = ("avx512_bf16", "amx_bf16")
 
 
 class CpuDevice:
-    """The device of a TorchRuntime that is the host itself (torch_device.Device says what each method is for).
+    """The device of a TorchRuntime that is the host itself (device.Device says what each method is for).
 
     There is nothing to copy, and no thread reads ahead: reading and flattening 4,000 tokens took 0.7 ms of an update
     of 282 ms (2 layers of 128, bf16, CPU time of one thread), and a second thread would take a core from the update.

@@ -25,7 +25,8 @@ from ipu_model.ipu import options as ipu_options
 from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import explained
-from ipu_model.ipu.model import DEVICE_MODELS, DeviceModel, device_ops
+from ipu_model.ipu.model import DEVICE_MODELS, DeviceModel
+from ipu_model.ipu.ops import device_ops
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
     make_ipu_optimizer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Protocol, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ipu_model.blocked import Blocked
 from ipu_model.compiling import Compiler
 from ipu_model.data import Batch
-from ipu_model.encoder import Tokens
 from ipu_model.errors import ConfigError
 from ipu_model.evaluation import add_up
 from ipu_model.flat import FlatBatch, flatten, split_sequences
@@ -25,38 +24,7 @@ from ipu_model.optimizers import load_optimizer_tensors, make_optimizer, optimiz
 from ipu_model.precision import LowPrecisionCopies
 from ipu_model.runtime import AnswerLogits, ClassLogits, Logits, StepMetrics, UpdateGivenUp
 from ipu_model.runtime.cpu import CpuDevice
-
-
-class Device(Protocol):
-    """Where a TorchRuntime computes."""
-
-    place_of: torch.device
-    reads_ahead: int
-    """Batches that are made ready while the device computes."""
-
-    def place(self, flat: FlatBatch) -> FlatBatch:
-        """A micro-batch as the steps read it; may run in another thread."""
-
-    def passes(self, flat: FlatBatch) -> Iterator[Tuple[int, Tokens, Tensor]]:
-        """The forward passes that predict a placed batch: real tokens, tokens, and starts of the sequences of each."""
-
-    def running(self) -> ContextManager[None]:
-        """Around what computes: says what the device's own errors mean."""
-
-    def clip(self, gradients: List[Tensor], max_norm: Optional[float]) -> Tensor:
-        """Scale gradients down to a global L2 norm of at most `max_norm`; the norm before, maybe on the device."""
-
-    def rng_state(self) -> Dict[str, Tensor]:
-        """All generators that dropout may draw from, on the host."""
-
-    def load_rng_state(self, state: Dict[str, Tensor]) -> None:
-        """Set what rng_state gave."""
-
-    def versions(self) -> Dict[str, str]:
-        """Of what the device adds to torch."""
-
-    def peak_memory_mb(self) -> Optional[float]:
-        """Peak of the device's own memory, MB of 2**20 bytes; None where it has none."""
+from ipu_model.runtime.device import Device
 
 
 @dataclass(frozen=True)
