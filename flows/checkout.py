@@ -32,6 +32,7 @@ PATHS = (
     ("tokenizer", "path"),
     ("questions", "train_path"),
     ("questions", "dev_path"),
+    ("base_model", "path"),
     ("ipu", "config"),
     ("gate", "released"),
     ("publish", "folder"),
@@ -72,7 +73,7 @@ def check_inputs(root: Path, values: dict[str, Any]) -> None:
     Raises:
         ParamsError: naming the parameter.
     """
-    for section, key in PATHS[:5]:
+    for section, key in PATHS[:6]:
         path = Path(values[section][key])
         if not (root / path).exists():
             raise ParamsError(f"{section}.{key}={str(path)!r} is not there; state a path that exists, from {root}")

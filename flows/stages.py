@@ -39,6 +39,7 @@ PLAN = (
     "validate@squad-train",
     "squad_rows@dev",
     "validate@squad-dev",
+    "base_model",
     "compile@phase1",
     "compile@phase2",
     "compile@finetune",

@@ -1,7 +1,7 @@
 """Model folders that `from_pretrained` of transformers loads, and that we load from there.
 
-`config.json` (BertConfig keys, architecture only), `model.safetensors` (Hugging Face parameter names),
-`podium.json` (where the weights come from). Pickled weights are not read.
+`config.json` (BertConfig keys, architecture only), `model.safetensors` (Hugging Face parameter names, or shards of it),
+`podium.json` (where the weights come from). Pickled weights are read by import_model.py alone.
 """
 
 from __future__ import annotations
@@ -14,16 +14,24 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.files import read_json, sha256_of, write_json
+from ipu_model.files import read_json, write_json
 from ipu_model.job import ModelConfig
-from ipu_model.tensors import load_tensors, save_tensors
+from ipu_model.tensors import save_tensors
+from ipu_model.weight_files import WEIGHTS, read_weights
 
-CONFIG, WEIGHTS, ORIGIN = "config.json", "model.safetensors", "podium.json"
+CONFIG, ORIGIN = "config.json", "podium.json"
 ARCHITECTURES = {
     "pretraining": "BertForPreTraining",
     "question_answering": "BertForQuestionAnswering",
     "sequence_classification": "BertForSequenceClassification",
+    "masked_lm": "BertForMaskedLM",  # this and the next: of models that were taken in
+    "encoder": "BertModel",
 }
+REQUIRED = {
+    "model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False,
+    "add_cross_attention": False, "pruned_heads": {},
+}  # fmt: skip
+"""Keys of BertConfig that say what is computed, and the values this package computes (their defaults in BertConfig)."""
 
 # Ours -> Hugging Face's.
 CONFIG_KEYS = {
@@ -63,7 +71,7 @@ class ModelFolder:
     tokenizer_sha256: Optional[str]
     """None for a folder that Podium did not write."""
     sha256: str
-    """Of model.safetensors."""
+    """Of model.safetensors; of shards, of their hashes."""
     labels: Sequence[str] = ()
     """Names of the classes of a sequence_classification head, in order; one for a regression, none for other heads."""
 
@@ -98,19 +106,13 @@ def read_model(folder: Path) -> ModelFolder:
         CheckpointError: a file is missing or damaged, or it is no BERT that this package computes.
     """
     folder = Path(folder)
-    config, labels = _read_config(folder / CONFIG)
-    weights = folder / WEIGHTS
-    if not weights.is_file():
-        raise CheckpointError(
-            f"{weights} is missing: weights must be safetensors (pickled weights such as pytorch_model.bin are "
-            "not read; convert them with save_pretrained(safe_serialization=True))"
-        )
-    state = load_tensors(weights)
+    config, labels = read_config(folder / CONFIG)
+    state, sha256 = read_weights(folder)
     origin = _read_json(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
-    state = {_our_name(name): x.float() for name, x in state.items()}
+    state = {our_name(name): x.float() for name, x in state.items()}
     if "classifier.weight" not in state:
         labels = []  # transformers gives every model the names of two
-    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256_of(weights), labels)
+    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels)
 
 
 def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:
@@ -135,7 +137,7 @@ def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[
     return missing
 
 
-def _our_name(name: str) -> str:
+def our_name(name: str) -> str:
     """Older names of the same parameters: LayerNorm gamma and beta, and a bare encoder without its prefix."""
     for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
         if name.endswith(old):
@@ -144,10 +146,17 @@ def _our_name(name: str) -> str:
     return "bert." + name if bare else name
 
 
-def _read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
+def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
+    """The architecture that a config.json of transformers states, and the names of its labels.
+
+    What it leaves out has BertConfig's default.
+
+    Raises:
+        CheckpointError: missing, damaged, or of a model that this package does not compute.
+    """
     values = _read_json(path)
-    for key, required in (("model_type", "bert"), ("hidden_act", "gelu"), ("position_embedding_type", "absolute")):
-        if values.get(key, required) != required:
+    for key, required in REQUIRED.items():
+        if values.get(key) not in (None, required):
             raise CheckpointError(f"{path}: {key} is {values[key]!r}, this version computes {required!r} only")
     lacking = [theirs for theirs in ("vocab_size", "hidden_size") if theirs not in values]
     if lacking:

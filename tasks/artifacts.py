@@ -30,6 +30,8 @@ DATA_DOCS = Path("reports/data_docs")
 """Great Expectations' own pages, one folder per data set, where validate.data_docs is on."""
 MODELS = Path("models")
 SQUAD_MODEL = MODELS / "squad"
+BASE_MODEL = MODELS / "base"
+"""A given model to start from; none was given where it holds base_model.json alone."""
 PREDICTIONS = Path("predictions")
 LOGITS = PREDICTIONS / "logits.arrow"
 EVALUATION = Path("evaluation")

@@ -44,7 +44,7 @@ def compile_job(name: str, params: Params, root: Path = Path()) -> Job:
     else:
         rows = root / artifacts.rows_folder(DEV_ROWS)
         job = predict_job(artifacts.SQUAD_MODEL, rows, artifacts.LOGITS, params.device, params.ipu, root, root)
-        fresh = own_model(params.finetune, params.model, rows, untrained=True)
+        fresh = own_model(params.finetune, params.model, rows, whole=True)
         job = dataclasses.replace(job, init_checkpoint=None, model=fresh)
     folder = str(root / artifacts.executables_folder(name))
     run_folder = str(root / artifacts.RUNS / f"compile-{name}")

@@ -36,6 +36,7 @@ def finetune_job(
     ipu: IpuParams,
     root: Path = Path(),
     *,
+    base: bool = False,
     untrained: bool = False,
 ) -> Job:
     """The device job of fine-tuning, its run folder still to be chosen.
@@ -46,6 +47,7 @@ def finetune_job(
         device: section `device`.
         ipu: section `ipu`.
         root: the checkout.
+        base: start from the model that stage base_model took in, as nothing was pre-trained.
         untrained: start from fresh weights, so that the job can be compiled before pre-training has run.
     """
     rows = root / artifacts.rows_folder(ROWS)
@@ -60,8 +62,10 @@ def finetune_job(
         precision=device.precision,
         compile=device.compile,
         seed=params.seed,
-        model=own_model(params, model, rows, untrained),
-        init_checkpoint=None if untrained else str(root / artifacts.MODELS / PHASES[-1]),
+        model=own_model(params, model, rows, untrained or base),
+        init_checkpoint=None
+        if untrained
+        else str(root / (artifacts.BASE_MODEL if base else artifacts.MODELS / PHASES[-1])),
         optimizer=optimizer_config(params, params),
         schedule=ScheduleConfig(epochs=params.epochs, warmup_fraction=params.warmup_fraction, shape=params.schedule),
         checkpoint_every_updates=params.checkpoint_every_updates,
@@ -71,11 +75,12 @@ def finetune_job(
     )
 
 
-def own_model(params: FinetuneParams, model: ModelParams, rows: Path, untrained: bool) -> ModelConfig | None:
-    """The architecture where fine-tuning states other dropout than pre-training had; else that of its weights."""
+def own_model(params: FinetuneParams, model: ModelParams, rows: Path, whole: bool) -> ModelConfig | None:
+    """The architecture where fine-tuning states other dropout than pre-training had, or `whole` asks for it; else None,
+    that of its weights."""
     stated = {"hidden_dropout": params.hidden_dropout, "attention_dropout": params.attention_dropout}
     changed = {name: value for name, value in stated.items() if value is not None}
-    if not changed and not untrained:
+    if not changed and not whole:
         return None
     return model_config(model.model_copy(update=changed), read_manifest(rows))
 
@@ -83,7 +88,8 @@ def own_model(params: FinetuneParams, model: ModelParams, rows: Path, untrained:
 def main() -> None:
     params = load_params()
     require_verdict(ROWS)
-    job = finetune_job(params.finetune, params.model, params.device, params.ipu)
+    base = params.base_model.source != "none" and not params.pretrain.enabled
+    job = finetune_job(params.finetune, params.model, params.device, params.ipu, base=base)
     if job.evaluation is None and params.finetune.evaluate_every_updates is not None:
         raise InputError(
             f"{job.rows} has no held-out rows, which finetune.evaluate_every_updates needs: set "

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,16 +111,19 @@ def _no_telemetry() -> None:
     logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line per request, with the whole URL
 
 
-def download_files(repository: str, revision: str | None, names: Sequence[str]) -> tuple[list[str], dict[str, Path]]:
-    """Those files of a Hub model that exist among `names`, all of one commit.
+def download_files(
+    repository: str, revision: str | None, choose: Callable[[list[str]], list[str]], section: str
+) -> tuple[str, list[str], dict[str, Path]]:
+    """Some files of a Hub model, all of one commit.
 
     Args:
         repository: `user/name`.
         revision: branch, tag or commit; None is the main branch.
-        names: what to download where it exists.
+        choose: which of all names to download.
+        section: section of params.yaml that the messages name (`tokenizer` or `base_model`).
 
     Returns:
-        All file names of the commit, and the local path of each downloaded one.
+        The commit, all file names of it, and the local path of each downloaded one.
 
     Raises:
         InputError: no such model or revision, no right to read it, or no connection.
@@ -134,14 +137,12 @@ def download_files(repository: str, revision: str | None, names: Sequence[str]) 
         info = api.model_info(repository, revision=revision)
         present = sorted(file.rfilename for file in info.siblings or [])
         # by commit, not by branch: the branch may move between two files
-        files = {
-            name: Path(api.hf_hub_download(repository, name, revision=info.sha)) for name in names if name in present
-        }
+        files = {name: Path(api.hf_hub_download(repository, name, revision=info.sha)) for name in choose(present)}
     except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
         # the client's own errors (not found, gated, malformed name, offline) are of these kinds
         reason = str(error).strip().split("\n")[0] or type(error).__name__
         raise InputError(
-            f"tokenizer.repository={repository} (revision {revision}) cannot be read: {reason}. Check the name, "
-            "tokenizer.revision and the connection; HF_TOKEN opens private models"
+            f"{section}.repository={repository} (revision {revision}) cannot be read: {reason}. Check the name, "
+            f"{section}.revision and the connection; HF_TOKEN opens private models"
         ) from None
-    return present, files
+    return str(info.sha), present, files

@@ -34,7 +34,10 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
         present = sorted(file.name for file in local.iterdir() if file.is_file())
         files = {name: local / name for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present}
     else:
-        present, files = download_files(repository, revision, (TOKENIZER, CONFIG, VOCABULARY))
+        wanted = (TOKENIZER, CONFIG, VOCABULARY)
+        _, present, files = download_files(
+            repository, revision, lambda names: [name for name in names if name in wanted], "tokenizer"
+        )
     source = f"tokenizer.repository={repository}"
     config = _read_json(files[CONFIG], source) if CONFIG in files else {}
     if "auto_map" in config:

@@ -35,6 +35,15 @@ class TokenizerParams(Section):
     revision: str | None
 
 
+class BaseModelParams(Section):
+    """A model to start from, in place of fresh weights."""
+
+    source: Literal["none", "folder", "hub"]
+    path: Name
+    repository: str | None
+    revision: str | None
+
+
 class QuestionColumnParams(Section):
     """Columns of a table of questions; `None` is SQuAD's own name."""
 

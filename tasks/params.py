@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, model_validator
 from tasks import artifacts
 from tasks.errors import ParamsError, run_main
 from tasks.param_inputs import (
+    BaseModelParams,
     CorpusParams,
     PretrainRowsParams,
     QuestionsParams,
@@ -161,6 +162,7 @@ class Params(Section):
     pretrain_rows: PretrainRowsParams
     squad_rows: SquadRowsParams
     model: ModelParams
+    base_model: BaseModelParams
     device: DeviceParams
     ipu: IpuParams
     checkpoint: CheckpointParams

@@ -3,7 +3,7 @@
     python -m tasks.pretrain phase1|phase2
 
 Phase 2 starts from phase 1's weights with a new optimizer and schedule. With `pretrain.enabled: false`
-both phases make no update: the model passes through as it was initialised.
+both phases make no update: the model passes through as it was initialised, or as `base_model` brought it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tasks import artifacts
 from tasks.device_job import Job, ScheduleConfig
 from tasks.errors import run_main
 from tasks.launcher import launch_words
-from tasks.params import PHASES, DeviceParams, IpuParams, ModelParams, PretrainParams, load_params
+from tasks.params import PHASES, DeviceParams, IpuParams, ModelParams, PhaseParams, PretrainParams, load_params
 from tasks.rows import read_manifest
 from tasks.training import (
     carried_executables,
@@ -39,6 +39,7 @@ def pretrain_job(
     ipu: IpuParams,
     root: Path = Path(),
     *,
+    base: bool = False,
     untrained: bool = False,
 ) -> Job:
     """The device job of one phase, its run folder still to be chosen.
@@ -50,11 +51,13 @@ def pretrain_job(
         device: section `device`.
         ipu: section `ipu`.
         root: the checkout.
+        base: phase 1 starts from the model that stage base_model took in.
         untrained: phase 2 starts from fresh weights, too, so that it can be compiled before phase 1 has run.
     """
     settings = params.phase1 if phase == "phase1" else params.phase2
     rows = root / artifacts.rows_folder(phase)
-    fresh = phase == PHASES[0] or untrained
+    first = phase == PHASES[0]
+    start = None if untrained else _start(phase, base)
     return Job(
         kind="pretrain",
         head="pretraining",
@@ -66,19 +69,27 @@ def pretrain_job(
         precision=device.precision,
         compile=device.compile,
         seed=params.seed,
-        model=model_config(model, read_manifest(rows)) if fresh else None,
-        init_checkpoint=None if fresh else str(root / artifacts.MODELS / PHASES[0]),
+        model=model_config(model, read_manifest(rows)) if first or untrained else None,
+        init_checkpoint=None if start is None else str(root / start),
         optimizer=optimizer_config(params, settings),
-        schedule=ScheduleConfig(
-            steps=settings.steps if params.enabled else 0,
-            warmup_fraction=settings.warmup_fraction,
-            shape=settings.schedule,
-        ),
+        schedule=_schedule(params, settings),
         checkpoint_every_updates=params.checkpoint_every_updates,
         evaluation=evaluation(rows, params.evaluate_every_updates, max_rows=params.evaluate_rows),
         ipu_config=ipu_config(ipu, phase, device, root),
         executables=carried_executables(phase, device, root),
     )
+
+
+def _start(phase: str, base: bool) -> Path | None:
+    """The model folder that a phase starts from; None: fresh weights."""
+    if phase != PHASES[0]:
+        return artifacts.MODELS / PHASES[0]
+    return artifacts.BASE_MODEL if base else None
+
+
+def _schedule(params: PretrainParams, settings: PhaseParams) -> ScheduleConfig:
+    steps = settings.steps if params.enabled else 0
+    return ScheduleConfig(steps=steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule)
 
 
 def main() -> None:
@@ -87,7 +98,8 @@ def main() -> None:
     phase = parser.parse_args().phase
     params = load_params()
     require_verdict(phase)
-    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu)
+    base = params.base_model.source != "none"
+    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, base=base)
     if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
         sys.stdout.write(f"no rows of {job.rows} were held out (pretrain_rows.held_out_fraction): none are evaluated\n")
     launcher = launch_words(job, params.device)

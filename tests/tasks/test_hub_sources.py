@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from safetensors.numpy import load_file
 
 from tests.hub_server import HubServer, running_hub
 from tests.tasks.trained_checkout import PROJECT, WORDS, make_checkout
@@ -131,11 +132,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
             root / "there", corpus={"source": "hub", "dataset": "user/towns"},
             questions={"source": "hub", "dataset": "user/asked"},
             tokenizer={"source": "hub", "repository": "user/model"},
+            base_model={"source": "hub", "repository": "user/model"},
+            model={"hidden_size": 16, "intermediate_size": 32},
         )  # fmt: skip
         steps = [
             {"name": f"{stage} {folder.name}", "stage": stage, "folder": str(folder)}
             for folder in (here, there)
-            for stage in ("corpus", "questions", "tokenizer")
+            for stage in ("corpus", "questions", "tokenizer", "base_model")
         ]
         yield Runs(root, run_stages(steps, root, hub.endpoint), hub)
 
@@ -169,6 +172,16 @@ def test_a_hub_tokenizer_equals_the_same_vocabulary_from_a_file(runs: Runs) -> N
     assert len(files("here")["vocab.txt"].split()) == 5 + len(WORDS)
 
 
+def test_a_hub_model_is_taken_in_as_its_folder_has_it(runs: Runs) -> None:
+    base, model = runs.root / "there/models/base", runs.root / "trained/models/squad"
+    ours, theirs = load_file(base / "model.safetensors"), load_file(model / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    assert all(x.tobytes() == theirs[name].tobytes() for name, x in ours.items())
+    record = json.loads((base / "base_model.json").read_text(encoding="utf-8"))
+    assert record["commit"] == runs.hub.store.find("model", "user/model").history()[-1].oid
+    assert (record["source"], record["repository"]) == ("hub", "user/model")
+
+
 def test_nothing_but_the_named_repositories_was_asked_for(runs: Runs) -> None:
     paths = {path for _, path, _ in runs.hub.requests}
     assert [path for path in paths if not any(name in path for name in ("user/", "/objects/"))] == []
@@ -194,6 +207,7 @@ BAD = {
     "corpus": ("corpus.dataset", {"corpus": {"source": "hub", "dataset": "user/towns"}}),
     "questions": ("questions.dataset", {"questions": {"source": "hub", "dataset": "user/asked"}}),
     "tokenizer": ("tokenizer.repository", {"tokenizer": {"source": "hub", "repository": "user/model"}}),
+    "base_model": ("base_model.repository", {"base_model": {"source": "hub", "repository": "user/model"}}),
 }
 
 
