@@ -17,7 +17,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from tasks.squad_files import read_predictions, read_references
 
 if TYPE_CHECKING:
     from tasks.answers import Answer
+    from tasks.calibration import Calibration
     from tasks.params import EvaluateParams
     from tasks.slices import Slice
     from tasks.squad_files import Question
@@ -81,12 +82,14 @@ def evaluate(params: EvaluateParams, inputs: EvaluateInputs, root: Path = Path()
 
     Returns:
         The content of metrics/squad.json: exact_match and f1 in percent with the bounds of their 95%
-        bootstrap intervals, total, answered, slices, and the SHA-256 of the weights and predictions.
+        bootstrap intervals, total, answered, calibration_error, brier_score, the bins of the calibration, slices, and
+        the SHA-256 of the weights and predictions.
 
     Raises:
         InputError: a file that is missing, damaged, or belongs to another run.
     """
     from tasks.answers import best_answers
+    from tasks.calibration import calibration
     from tasks.slices import f1_counts, slices
     from tasks.squad_files import read_dev_questions
     from tasks.windows import read_windows
@@ -102,8 +105,9 @@ def evaluate(params: EvaluateParams, inputs: EvaluateInputs, root: Path = Path()
         {question.id: found[0].text for question, found in zip(questions, answers, strict=True)},
     )
     parts = slices(questions, windows.windows_of_examples(len(questions)), scores.exact_match, scores.f1)
-    evaluation = Evaluation(questions, answers, scores, parts, f1_counts(scores.f1))
-    metrics = _metrics(scores, parts)
+    calibrated = calibration([found[0].probability for found in answers], scores.exact_match)
+    evaluation = Evaluation(questions, answers, scores, parts, f1_counts(scores.f1), calibrated)
+    metrics = _metrics(scores, parts, calibrated)
     with artifacts.new_folder(root / artifacts.EVALUATION) as folder:
         _write_evaluation(folder, evaluation, metrics, inputs.weights)
     _write_plots(root / artifacts.PLOTS, evaluation)
@@ -121,6 +125,8 @@ class Evaluation:
     scores: Scores
     parts: Sequence[Slice]
     f1_counts: Mapping[str, int]
+    calibrated: Calibration
+    """Probability of the predictions against exact match."""
 
 
 def _write_evaluation(folder: Path, found: Evaluation, metrics: dict[str, Any], weights: Path) -> None:
@@ -135,11 +141,12 @@ def _write_evaluation(folder: Path, found: Evaluation, metrics: dict[str, Any], 
         {"path": str(artifacts.SQUAD_MODEL / weights.name), "sha256": artifacts.sha256_of(weights)},
         {"path": str(artifacts.SQUAD_PREDICTIONS), "sha256": artifacts.sha256_of(predictions)},
     ]
-    mistakes = worst_mistakes(found.questions, best, found.scores.exact_match, found.scores.f1)
-    artifacts.write_text(folder / "report.html", page(metrics, found.parts, found.f1_counts, mistakes))
+    mistakes = worst_mistakes(found.questions, found.answers, found.scores.exact_match, found.scores.f1)
+    html = page(metrics, found.parts, found.f1_counts, found.calibrated, mistakes)
+    artifacts.write_text(folder / "report.html", html)
 
 
-def _metrics(scores: Scores, parts: Sequence[Slice]) -> dict[str, Any]:
+def _metrics(scores: Scores, parts: Sequence[Slice], calibrated: Calibration) -> dict[str, Any]:
     from tasks.statistics import bootstrap_intervals
 
     exact, overlap = bootstrap_intervals(list(zip(scores.exact_match, scores.f1, strict=True)))
@@ -151,18 +158,25 @@ def _metrics(scores: Scores, parts: Sequence[Slice]) -> dict[str, Any]:
         "f1_low": round(100 * overlap.low, 4),
         "f1_high": round(100 * overlap.high, 4),
         "answered": scores.total - len(scores.unanswered),
+        **calibrated.record(),
         "slices": [part.record() for part in parts],
     }
 
 
 def _write_plots(folder: Path, found: Evaluation) -> None:
-    """plots/squad-question-words.csv and plots/squad-f1.csv."""
-    from tasks.slices import QUESTION_WORD
+    """plots/squad-slices.csv (all of them), -question-words.csv (a plot needs a file), -f1.csv and -calibration.csv."""
+    from tasks.calibration import Bin
+    from tasks.slices import QUESTION_WORD, Slice
 
     columns = ("questions", "exact_match", "f1", "f1_low", "f1_high")
     words = [part for part in found.parts if part.by == QUESTION_WORD]
     rows = [[part.slice, *(getattr(part, name) for name in columns)] for part in words]
     _write_csv(folder / "squad-question-words.csv", ("question_word", *columns), rows)
+    _write_csv(
+        folder / "squad-slices.csv", [one.name for one in fields(Slice)], [astuple(part) for part in found.parts]
+    )
+    bins = [astuple(one) for one in found.calibrated.bins if one.count]
+    _write_csv(folder / "squad-calibration.csv", [one.name for one in fields(Bin)], bins)
     _write_csv(folder / "squad-f1.csv", ("f1", "questions"), list(found.f1_counts.items()))
 
 

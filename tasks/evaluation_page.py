@@ -8,10 +8,13 @@ from html import escape
 from typing import Any
 
 from tasks.answers import Answer
+from tasks.calibration import Calibration
+from tasks.reliability_diagram import reliability_section
 from tasks.slices import Slice
 from tasks.squad_files import Question
 
 SHOWN_MISTAKES = 25
+SHOWN_CANDIDATES = 3
 AROUND = 110
 """Characters of the context shown on either side of a marked answer."""
 
@@ -34,12 +37,18 @@ h3 { font-size: 1rem; margin: 0 0 10px; } p { margin: 0 0 12px; } .quiet { color
 .scores .value { font-size: 2rem; line-height: 1.2; font-weight: 600; font-variant-numeric: tabular-nums; }
 .figures { columns: 420px 2; column-gap: 12px; }
 .figures .card { break-inside: avoid; margin-bottom: 12px; }
-.bars { display: grid; grid-template-columns: max-content minmax(60px, 1fr) max-content max-content;
-  gap: 6px 10px; align-items: center; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
+.bars { display: grid; gap: 6px 10px; align-items: center; font-size: 0.9rem; font-variant-numeric: tabular-nums; }
 .bars .number { text-align: right; } .bars .head { color: var(--quiet); font-size: 0.8rem; }
 .bars svg { display: block; width: 100%; height: 18px; }
 .track { fill: var(--track); } .bar { fill: var(--bar); }
 .interval { stroke: var(--ink); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+.reliability { display: flex; flex-wrap: wrap; gap: 16px 32px; align-items: flex-start; }
+.reliability svg { max-width: 100%; height: auto; font-size: 12px; } .reliability text { fill: var(--ink); }
+.diagonal { stroke: var(--quiet); stroke-width: 1.5; stroke-dasharray: 5 4; }
+.point { fill: var(--card); stroke: var(--ink); stroke-width: 1.5; }
+table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
+td, th { text-align: right; padding: 2px 12px 2px 0; border-bottom: 1px solid var(--line); font-weight: 400; }
+th { color: var(--quiet); }
 .mistake { margin-top: 12px; } .mistake h3 { margin-bottom: 6px; }
 .mistake p { margin-bottom: 8px; } .mistake dl { margin: 0; display: grid; grid-template-columns: max-content 1fr;
   gap: 2px 12px; font-size: 0.9rem; } dt { color: var(--quiet); } dd { margin: 0; }
@@ -60,25 +69,35 @@ class Mistake:
     """A question whose predicted answer is none of the references."""
 
     question: Question
-    prediction: Answer
+    candidates: Sequence[Answer]
+    """The n best answers, the prediction first."""
     f1: float
     """0 to 1."""
 
+    @property
+    def prediction(self) -> Answer:
+        """The best of them."""
+        return self.candidates[0]
+
 
 def worst_mistakes(
-    questions: Sequence[Question], predictions: Sequence[Answer], exact: Sequence[float], f1: Sequence[float]
+    questions: Sequence[Question], answers: Sequence[Sequence[Answer]], exact: Sequence[float], f1: Sequence[float]
 ) -> list[Mistake]:
     """Wrong answers: lowest F1 first, then those the model was surest of, then in the order of the questions."""
     wrong = [
-        Mistake(question, prediction, overlap)
-        for question, prediction, match, overlap in zip(questions, predictions, exact, f1, strict=True)
+        Mistake(question, candidates, overlap)
+        for question, candidates, match, overlap in zip(questions, answers, exact, f1, strict=True)
         if not match
     ]
     return sorted(wrong, key=lambda mistake: (mistake.f1, -mistake.prediction.probability))
 
 
 def page(
-    metrics: Mapping[str, Any], parts: Sequence[Slice], f1_counts: Mapping[str, int], mistakes: Sequence[Mistake]
+    metrics: Mapping[str, Any],
+    parts: Sequence[Slice],
+    f1_counts: Mapping[str, int],
+    calibrated: Calibration,
+    mistakes: Sequence[Mistake],
 ) -> str:
     """The page; every text of the data is escaped.
 
@@ -86,6 +105,7 @@ def page(
         metrics: content of metrics/squad.json.
         parts: scores by slice.
         f1_counts: label of an F1 range -> questions in it.
+        calibrated: probabilities of the predictions against exact match.
         mistakes: all of them, worst first; the first SHOWN_MISTAKES are shown.
     """
     sections = [
@@ -95,9 +115,10 @@ def page(
         "<h1>Evaluation of the answers</h1>",
         _scores(metrics),
         "<h2>Where it is strong, where not</h2>",
-        '<p class="quiet">F1 in percent per kind of question; the thin line is its 95% interval, wide where the '
-        "questions are few.</p>",
+        '<p class="quiet">F1 and exact match (EM) in percent per kind of question; bar and thin line: F1 and its 95% '
+        "interval, wide where the questions are few. Both intervals of every slice: plots/squad-slices.csv.</p>",
         f'<div class="figures">{_slices(parts)}{_distribution(f1_counts)}</div>',
+        reliability_section(calibrated),
         _mistakes(mistakes, metrics["total"]),
         _footer(metrics),
         "</main></body></html>\n",
@@ -122,11 +143,17 @@ def _slices(parts: Sequence[Slice]) -> str:
     cards = []
     for by in dict.fromkeys(part.by for part in parts):
         rows = "".join(
-            _row(part.slice, _bar(part.f1, part.f1_low, part.f1_high), f"{part.f1:.1f}", f"{part.questions:,}")
+            _row(
+                part.slice,
+                _bar(part.f1, part.f1_low, part.f1_high),
+                f"{part.f1:.1f}",
+                f"{part.exact_match:.1f}",
+                f"{part.questions:,}",
+            )  # fmt: skip
             for part in parts
             if part.by == by
         )
-        cards.append(_bars(f"By {by}", ("F1", "questions"), rows))
+        cards.append(_bars(f"By {by}", ("F1", "EM", "questions"), rows))
     return "".join(cards)
 
 
@@ -139,13 +166,15 @@ def _distribution(f1_counts: Mapping[str, int]) -> str:
     return _bars("Questions by their F1", ("share", "questions"), rows)
 
 
-def _bars(title: str, heads: tuple[str, str], rows: str) -> str:
+def _bars(title: str, heads: Sequence[str], rows: str) -> str:
     head = "".join(f'<span class="head{" number" if text else ""}">{text}</span>' for text in ("", "", *heads))
-    return f'<section class="card"><h3>{escape(title)}</h3><div class="bars">{head}{rows}</div></section>'
+    columns = f"minmax(0, max-content) minmax(60px, 1fr) repeat({len(heads)}, max-content)"
+    bars = f'<div class="bars" style="grid-template-columns:{columns}">{head}{rows}</div>'
+    return f'<section class="card"><h3>{escape(title)}</h3>{bars}</section>'
 
 
-def _row(label: str, drawing: str, value: str, count: str) -> str:
-    numbers = "".join(f'<span class="number">{text}</span>' for text in (value, count))
+def _row(label: str, drawing: str, *values: str) -> str:
+    numbers = "".join(f'<span class="number">{text}</span>' for text in values)
     return f"<span>{escape(label)}</span>{drawing}{numbers}"
 
 
@@ -172,7 +201,8 @@ def _mistakes(mistakes: Sequence[Mistake], total: int) -> str:
     which = "all of them" if len(shown) == len(mistakes) else f"the worst {len(shown)}"
     return (
         f'<h2>Mistakes</h2><p class="quiet">{count}; below, {which}: lowest F1 first, then those the model was '
-        'surest of. Marked in the context: <mark class="reference">reference</mark>, '
+        "surest of. Best answers have their score (sum of two logits) and probability. "
+        'Marked in the context: <mark class="reference">reference</mark>, '
         '<mark class="prediction">prediction</mark>, <mark class="both">both</mark>.</p>'
         + "".join(_mistake(mistake) for mistake in shown)
     )
@@ -185,6 +215,7 @@ def _mistake(mistake: Mistake) -> str:
         ("Reference", escape(references)),
         ("Prediction", escape(prediction.text) or "(none)"),
         ("F1", f"{100 * mistake.f1:.1f}, probability among the best answers {prediction.probability:.2f}"),
+        ("Best answers", " | ".join(_candidate(answer) for answer in mistake.candidates[:SHOWN_CANDIDATES])),
         ("Question id", escape(question.id)),
     )
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
@@ -192,6 +223,10 @@ def _mistake(mistake: Mistake) -> str:
         f'<section class="card mistake"><h3>{escape(question.question)}</h3>'
         f'<p class="excerpt">{excerpt(question, prediction)}</p><dl>{listed}</dl></section>'
     )
+
+
+def _candidate(answer: Answer) -> str:
+    return f'{escape(answer.text) or "(none)"} <span class="quiet">{answer.score:.2f}, {answer.probability:.2f}</span>'
 
 
 def excerpt(question: Question, prediction: Answer) -> str:

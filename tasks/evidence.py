@@ -23,6 +23,9 @@ class Released:
     candidate_f1: tuple[float, ...]
     """0 to 1 per common question."""
     released_f1: tuple[float, ...]
+    candidate_exact: tuple[float, ...]
+    """0 or 1."""
+    released_exact: tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -92,11 +95,12 @@ def gather(released: Path, root: Path = Path()) -> Evidence:
 
 
 def compare(questions: Sequence[Question], candidate: Mapping[str, str], released: Mapping[str, str]) -> Released:
-    """F1 of both models on the questions that both answered; empty where there is none."""
+    """Scores of both models on the questions that both answered; empty where there is none."""
     common = [(q.id, q.answers) for q in questions if q.id in candidate and q.id in released]
     if not common:
-        return Released((), ())
-    return Released(score(common, candidate).f1, score(common, released).f1)
+        return Released((), (), (), ())
+    ours, theirs = score(common, candidate), score(common, released)
+    return Released(ours.f1, theirs.f1, ours.exact_match, theirs.exact_match)
 
 
 def _scores(path: Path) -> dict[str, Any]:

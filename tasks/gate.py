@@ -47,6 +47,8 @@ def decide(evidence: Evidence, limits: GateParams) -> GateDecision:
       both answered, reject when the upper bound of the two-sided `confidence` paired-bootstrap interval of
       mean d lies below -max_f1_drop, that is, when the drop beyond what is tolerated is significant.
       A released model without a common question is rejected: no drop can be ruled out.
+    - The same of exact match and max_exact_match_drop, where McNemar's exact test must find the two unequal, too
+      (p < 1 - confidence): with few questions that changed, it is the stricter of the two.
     - Every data verdict is there and valid.
     - Every training made no update, or ended with a finite loss.
     - Every dev question has a prediction, and the scores belong to these predictions.
@@ -56,6 +58,8 @@ def decide(evidence: Evidence, limits: GateParams) -> GateDecision:
         found.append(_floor("exact_match", evidence.exact_match, limits.min_exact_match))
     if evidence.released is not None:
         found.append(_no_drop(evidence.released, limits))
+        if evidence.released.released_exact:
+            found.append(_no_exact_drop(evidence.released, limits))
     found += [_verdict(name, valid) for name, valid in evidence.verdicts.items()]
     found += [_loss(name, figures) for name, figures in evidence.losses.items()]
     found.append(_complete(evidence))
@@ -90,6 +94,25 @@ def _no_drop(released: Released, limits: GateParams) -> tuple[Check, str]:
         f"tolerated are {limits.max_f1_drop:g} points (gate.max_f1_drop)."
     )
     return Check(name, high >= -limits.max_f1_drop, found, required), reason
+
+
+def _no_exact_drop(released: Released, limits: GateParams) -> tuple[Check, str]:
+    from tasks.statistics import mcnemar_exact, paired_bootstrap
+
+    ours, theirs = released.candidate_exact, released.released_exact
+    d, test = paired_bootstrap(ours, theirs, confidence=limits.confidence), mcnemar_exact(theirs, ours)
+    mean, low, high = (round(100 * x, 4) for x in (d.mean, d.low, d.high))
+    found = (
+        f"{mean:+.2f} points ({low:+.2f} to {high:+.2f}) on {len(ours)} questions, {test.first_only} lost and "
+        f"{test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
+    )
+    reason = (
+        f"exact match fell significantly against the released model: {found} at confidence {limits.confidence:g}, "
+        f"tolerated are {limits.max_exact_match_drop:g} points (gate.max_exact_match_drop)."
+    )
+    required = f"no significant exact match drop of more than {limits.max_exact_match_drop:g} points"
+    fell = high < -limits.max_exact_match_drop and test.p_value < 1 - limits.confidence
+    return Check("released_model_exact_match", not fell, found, required), reason
 
 
 def _verdict(name: str, valid: bool | None) -> tuple[Check, str]:

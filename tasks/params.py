@@ -130,6 +130,7 @@ class GateParams(Section):
     min_exact_match: Annotated[float, Field(ge=0, le=100)] | None
     released: Name
     max_f1_drop: Annotated[float, Field(ge=0, le=100)]
+    max_exact_match_drop: Annotated[float, Field(ge=0, le=100)]
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
 
 

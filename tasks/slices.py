@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,9 +12,14 @@ import numpy as np
 
 from tasks.squad import percent
 from tasks.squad_files import Question
-from tasks.statistics import bootstrap_interval
+from tasks.statistics import bootstrap_intervals
 
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
+TITLE = "title"
+TITLES = 50
+"""Titles with a slice of their own, at most: those with the most questions."""
+TITLE_QUESTIONS = 5
+"""Questions that a title with a slice of its own has at least."""
 _WORDS = ("what", "which", "who", "when", "where", "why", "how many", "how", "other")
 _FIRST_WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how (?:many|much)|how)\b")
 _ANSWER_WORDS = ((1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
@@ -26,15 +32,16 @@ class Slice:
     """Scores of the questions that have one property."""
 
     by: str
-    """The property: question word, answer length, context length or windows."""
+    """The property: question word, answer length, context length, windows or title."""
     slice: str
     questions: int
     exact_match: float
-    """Percent."""
+    """Percent, as all below."""
+    exact_match_low: float
+    """95% bootstrap interval; wide where the questions are few."""
+    exact_match_high: float
     f1: float
-    """Percent."""
     f1_low: float
-    """95% bootstrap interval of f1; wide where the questions are few."""
     f1_high: float
 
     def record(self) -> dict[str, Any]:
@@ -72,7 +79,9 @@ def _f1_range(value: float) -> str:
 def slices(
     questions: Sequence[Question], windows: Sequence[int], exact: Sequence[float], f1: Sequence[float]
 ) -> list[Slice]:
-    """Scores by question word, length of the first reference answer, context length and number of windows.
+    """Scores by question word, length of the first reference answer, context length, number of windows and title.
+
+    The titles come worst F1 first, those with few questions together at the end; a single title is no slice.
 
     Args:
         questions: in the order of the scores.
@@ -90,6 +99,20 @@ def slices(
     for by, (names, order) in labels.items():
         members = np.asarray(names, dtype=object)
         found += [_slice(by, name, np.flatnonzero(members == name), exact, f1) for name in order if name in names]
+    return found + _by_title([question.title for question in questions], exact, f1)
+
+
+def _by_title(titles: Sequence[str], exact: Sequence[float], f1: Sequence[float]) -> list[Slice]:
+    counts = Counter(titles)
+    if len(counts) < 2:
+        return []
+    own = [name for name, count in counts.most_common(TITLES) if count >= TITLE_QUESTIONS]
+    members = np.asarray(titles, dtype=object)
+    found = [_slice(TITLE, name or "(no title)", np.flatnonzero(members == name), exact, f1) for name in own]
+    found.sort(key=lambda part: (part.f1, part.slice))
+    rest = np.flatnonzero(~np.isin(members, own)) if own else np.arange(len(members))
+    if len(rest):
+        found.append(_slice(TITLE, f"{len(counts) - len(own):,} other titles", rest, exact, f1))
     return found
 
 
@@ -99,14 +122,16 @@ def _sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) 
 
 
 def _slice(by: str, name: str, members: np.ndarray, exact: Sequence[float], f1: Sequence[float]) -> Slice:
-    values = [f1[i] for i in members]
-    interval = bootstrap_interval(values)
+    both = [(exact[i], f1[i]) for i in members]
+    exactly, overlap = bootstrap_intervals(both)
     return Slice(
-        by=by,
-        slice=name,
-        questions=len(members),
-        exact_match=percent([exact[i] for i in members]),
-        f1=percent(values),
-        f1_low=round(100 * interval.low, 4),
-        f1_high=round(100 * interval.high, 4),
+        by,
+        name,
+        len(members),
+        percent([match for match, _ in both]),
+        round(100 * exactly.low, 4),
+        round(100 * exactly.high, 4),
+        percent([value for _, value in both]),
+        round(100 * overlap.low, 4),
+        round(100 * overlap.high, 4),
     )

@@ -24,6 +24,8 @@ class Question:
     answers: tuple[str, ...]
     answer_starts: tuple[int, ...] = ()
     """First character of each answer in the context."""
+    title: str = ""
+    """Of the article."""
 
 
 def read_references(path: Path) -> list[tuple[str, tuple[str, ...]]]:
@@ -124,7 +126,7 @@ def read_dev_questions(path: Path) -> list[Question]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = ["id", "question", "context", "answers"]
+    names = ["id", "title", "question", "context", "answers"]
     try:
         table = pq.read_table(path, columns=names)
     except FileNotFoundError:
@@ -143,6 +145,7 @@ def read_dev_questions(path: Path) -> list[Question]:
             row["context"],
             tuple(answer["text"] for answer in row["answers"]),
             tuple(answer["answer_start"] for answer in row["answers"]),
+            row["title"],
         )
         for row in table.select(names).to_pylist()
     ]

@@ -1,4 +1,5 @@
-"""How sure a mean over questions is: percentile bootstrap, seeded (Efron and Tibshirani 1993, chapter 13).
+"""How sure a mean over questions is: percentile bootstrap, seeded (Efron and Tibshirani 1993, chapter 13); and whether
+two models differ.
 
 The questions are resampled with replacement; what is reported says how much the score would move with
 another set of questions of the same kind. It says nothing about training again with another seed.
@@ -86,6 +87,40 @@ def paired_bootstrap(
         raise ValueError(f"{len(candidate)} and {len(released)} values cannot be paired")
     difference = np.asarray(candidate, dtype=np.float64) - np.asarray(released, dtype=np.float64)
     return bootstrap_interval(difference, confidence=confidence, resamples=resamples, seed=seed)
+
+
+@dataclass(frozen=True)
+class McNemar:
+    """Two models on the same questions, each right or wrong."""
+
+    first_only: int
+    """Questions that only the first had right."""
+    second_only: int
+    p_value: float
+    """Two-sided: how likely a difference as large is if both were equally good."""
+
+
+def mcnemar_exact(first: Sequence[float], second: Sequence[float]) -> McNemar:
+    """McNemar's test in its exact form (McNemar 1947, Psychometrika 12; Dietterich 1998 compares such tests).
+
+    If both models were equally good, each question that one alone had right would fall to either with probability 1/2.
+
+    Args:
+        first: 1.0 (right) or 0.0 per question.
+        second: the same questions, in the same order.
+
+    Raises:
+        ValueError: unequal lengths, or a value that is neither.
+    """
+    one, two = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if one.shape != two.shape:
+        raise ValueError(f"{len(first)} and {len(second)} values cannot be paired")
+    if not (np.isin(one, (0.0, 1.0)).all() and np.isin(two, (0.0, 1.0)).all()):
+        raise ValueError("McNemar's test wants 0 (wrong) or 1 (right) for every question")
+    from scipy.stats import binomtest  # half a second to import, and few need it
+
+    only = int((one > two).sum()), int((two > one).sum())
+    return McNemar(*only, float(binomtest(only[0], sum(only), 0.5).pvalue) if sum(only) else 1.0)
 
 
 def _resampled_means(values: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:

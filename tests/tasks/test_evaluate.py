@@ -264,3 +264,20 @@ def test_scoring_starts_fast(tmp_path: Path) -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     # Processor time, not the clock: a busy machine is no defect of ours. Half a second is what a person waits.
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_calibration_and_all_slices_with_their_intervals_are_written(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    metrics = evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    nbest = json.loads((tmp_path / "evaluation" / "nbest.json").read_text())
+    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
+    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
+    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
+    assert sum(one["count"] for one in metrics["calibration"]) == 3
+    lines = (tmp_path / "plots" / "squad-calibration.csv").read_text().splitlines()
+    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
+    slices = (tmp_path / "plots" / "squad-slices.csv").read_text().splitlines()
+    assert slices[0] == "by,slice,questions,exact_match,exact_match_low,exact_match_high,f1,f1_low,f1_high"
+    assert len(slices) == 1 + len(metrics["slices"])
+    page = (tmp_path / "evaluation" / "report.html").read_text()
+    assert f"Expected calibration error {metrics['calibration_error']:.3f}" in page

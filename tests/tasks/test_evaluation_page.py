@@ -2,7 +2,7 @@ import pytest
 
 from tasks.answers import Answer
 from tasks.evaluation_page import excerpt, worst_mistakes
-from tasks.slices import f1_counts, question_word
+from tasks.slices import TITLE, f1_counts, question_word, slices
 from tasks.squad_files import Question
 
 
@@ -50,7 +50,7 @@ def test_a_long_context_is_cut_between_words_around_both() -> None:
 
 def test_mistakes_come_lowest_f1_first_then_surest_first() -> None:
     questions = [Question(str(i), "?", "c", ("c",)) for i in range(4)]
-    answers = [Answer("x", 0, 1, 0.0, probability) for probability in (0.9, 0.2, 0.8, 0.3)]
+    answers = [[Answer("x", 0, 1, 0.0, probability)] for probability in (0.9, 0.2, 0.8, 0.3)]
     wrong = worst_mistakes(questions, answers, exact=[1.0, 0.0, 0.0, 0.0], f1=[1.0, 0.0, 0.5, 0.0])
     assert [mistake.question.id for mistake in wrong] == ["3", "1", "2"]
 
@@ -79,3 +79,16 @@ def test_f1_ranges_include_their_lower_bound() -> None:
     assert f1_counts([0.0, 0.1, 0.25, 0.5, 0.74, 0.75, 1.0, 1.0]) == {
         "0": 1, "under 0.25": 1, "0.25 to 0.5": 1, "0.5 to 0.75": 2, "0.75 to 1": 1, "1": 2,
     }  # fmt: skip
+
+
+def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:
+    titles = ["good"] * 6 + ["bad"] * 5 + ["small"] * 2 + ["tiny"]
+    questions = [Question(str(i), "What?", "c", ("c",), title=title) for i, title in enumerate(titles)]
+    f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
+    found = [part for part in slices(questions, [1] * 14, [float(x == 1.0) for x in f1], f1) if part.by == TITLE]
+    assert [(part.slice, part.questions, part.f1, part.exact_match) for part in found] == [
+        ("bad", 5, 20.0, 20.0), ("good", 6, 100.0, 100.0), ("2 other titles", 3, 50.0, 0.0),
+    ]  # fmt: skip
+    assert found[0].exact_match_low == 0.0 < found[0].exact_match_high <= 80.0
+    one = [Question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
+    assert not [part for part in slices(one, [1] * 9, [1.0] * 9, [1.0] * 9) if part.by == TITLE]

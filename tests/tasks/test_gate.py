@@ -12,7 +12,10 @@ from tasks.gate import decide, record, require_accepted
 from tasks.params import GateParams
 from tasks.squad_files import Question
 
-LIMITS = GateParams(min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0, confidence=0.95)
+LIMITS = GateParams(
+    min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0,
+    max_exact_match_drop=0.0, confidence=0.95,
+)  # fmt: skip
 GOOD = Evidence(
     exact_match=91.0,
     f1=93.5,
@@ -33,6 +36,12 @@ def limits(**changes: Any) -> GateParams:
 
 def evidence(**changes: Any) -> Evidence:
     return dataclasses.replace(GOOD, **changes)
+
+
+def released_with(candidate: list[float], released: list[float]) -> Released:
+    """F1 as given; exact where it is 1."""
+    exact = [tuple(float(f1 == 1.0) for f1 in scores) for scores in (candidate, released)]
+    return Released(tuple(candidate), tuple(released), *exact)
 
 
 def test_a_model_without_objection_is_accepted_without_reasons() -> None:
@@ -94,22 +103,34 @@ def test_a_score_that_is_no_number_is_rejected(value: float) -> None:
 def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
     candidate: list[float], released: list[float], tolerated: float, accepted: bool
 ) -> None:
-    compared = evidence(released=Released(tuple(candidate), tuple(released)))
-    decision = decide(compared, limits(max_f1_drop=tolerated))
+    compared = evidence(released=released_with(candidate, released))
+    decision = decide(compared, limits(max_f1_drop=tolerated, max_exact_match_drop=tolerated))
     assert decision.accepted is accepted
     if not accepted:
         assert decision.reasons[0].startswith("f1 fell significantly against the released model: -")
 
 
+def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
+    # F1 stays. Five lost, none won: the interval ends below 0, but of five coins all fall alike 2 in 32 times.
+    five = Released((0.9,) * 40, (0.9,) * 40, (1.0,) * 20 + (0.0,) * 20, (1.0,) * 25 + (0.0,) * 15)
+    assert decide(evidence(released=five), LIMITS).accepted
+    six = Released((0.9,) * 40, (0.9,) * 40, (1.0,) * 20 + (0.0,) * 20, (1.0,) * 26 + (0.0,) * 14)
+    decision = decide(evidence(released=six), LIMITS)
+    assert len(decision.reasons) == 1
+    assert decision.reasons[0].startswith("exact match fell significantly against the released model: -15.00 points")
+    assert "6 lost and 0 won (McNemar's exact test: p = 0.03125)" in decision.reasons[0]
+    assert decide(evidence(released=six), limits(max_exact_match_drop=15.0)).accepted
+
+
 def test_more_confidence_rejects_less() -> None:
     # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
-    compared = evidence(released=Released((1.0,) * 36 + (0.0,) * 4, (1.0,) * 40))
+    compared = evidence(released=released_with([1.0] * 36 + [0.0] * 4, [1.0] * 40))
     assert not decide(compared, limits(confidence=0.8)).accepted
     assert decide(compared, limits(confidence=0.999)).accepted
 
 
 def test_a_released_model_without_a_common_question_is_rejected() -> None:
-    decision = decide(evidence(released=Released((), ())), LIMITS)
+    decision = decide(evidence(released=Released((), (), (), ())), LIMITS)
     assert not decision.accepted
     assert "share no question" in decision.reasons[0]
     assert "empty that folder" in decision.reasons[0]
@@ -168,15 +189,15 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
         scores_belong=False,
         verdicts=dict.fromkeys(VERDICTS, False),
         losses=dict.fromkeys(TRAININGS, None),
-        released=Released((0.0,) * 9, (1.0,) * 9),
+        released=released_with([0.0] * 9, [1.0] * 9),
     )
     decision = decide(bad, LIMITS)
-    assert len(decision.reasons) == 1 + 1 + 6 + 3 + 2
+    assert len(decision.reasons) == 1 + 2 + 6 + 3 + 2
     assert all(reason.endswith(".") for reason in decision.reasons)
 
 
 def test_the_same_evidence_gives_the_same_record() -> None:
-    compared = evidence(released=Released((1.0, 0.0) * 20, (0.0, 1.0) * 20))
+    compared = evidence(released=released_with([1.0, 0.0] * 20, [0.0, 1.0] * 20))
     assert record(decide(compared, LIMITS), compared) == record(decide(compared, LIMITS), compared)
 
 

@@ -1,0 +1,105 @@
+"""Compare two prediction files on the same questions.
+
+    python -m tasks.compare FIRST.json SECOND.json --questions dev.json [--output FILE] [--changed FILE]
+
+How much better the second is in exact match and F1, with intervals of the paired bootstrap; McNemar's exact test for
+exact match; and every question whose answer changed. Questions are SQuAD v1.1 JSON or a .parquet of this project.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from pathlib import Path
+
+from tasks import artifacts
+from tasks.comparison import Changed, Comparison, compare
+from tasks.errors import InputError, run_main
+from tasks.squad_files import read_dev_questions, read_predictions, read_references
+
+SHOWN = 20
+"""Changed answers on the screen; --changed lists all."""
+
+
+def compare_files(questions: Path, first: Path, second: Path, confidence: float = 0.95) -> Comparison:
+    """Read the files and compare.
+
+    Raises:
+        InputError: a file cannot be used, or no question was answered in both.
+    """
+    references: Sequence[tuple[str, Sequence[str]]]
+    if questions.suffix == ".parquet":
+        references = [(question.id, question.answers) for question in read_dev_questions(questions)]
+    else:
+        references = read_references(questions)
+    try:
+        return compare(references, read_predictions(first), read_predictions(second), confidence)
+    except ValueError as error:
+        raise InputError(f"{first} and {second} cannot be compared on {questions}: {error}") from None
+
+
+def changed_csv(changed: Sequence[Changed]) -> str:
+    """One line per question whose answer changed."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Changed)])
+    writer.writerows(astuple(one) for one in changed)
+    return text.getvalue()
+
+
+def in_words(found: Comparison, confidence: float) -> str:
+    """For people; the largest changes of F1 come first."""
+    lines = [f"{found.questions} questions answered in both, {len(found.changed)} of them differently"]
+    for name, scores, d in (
+        ("exact match", found.exact_match, found.exact_match_difference),
+        ("F1", found.f1, found.f1_difference),
+    ):
+        lines.append(
+            f"{name}: {scores[0]:.2f} -> {scores[1]:.2f}, {100 * d.mean:+.2f} points "
+            f"({100 * d.low:+.2f} to {100 * d.high:+.2f} at confidence {confidence:g}, paired bootstrap)"
+        )
+    test = found.mcnemar
+    lines.append(
+        f"right in the first only: {test.first_only}, in the second only: {test.second_only} "
+        f"(McNemar's exact test, two-sided: p = {test.p_value:.4g})"
+    )
+    ranked = sorted(found.changed, key=lambda one: -abs(one.second_f1 - one.first_f1))
+    for one in ranked[:SHOWN]:
+        lines.append(f"  {one.id}: {one.first!r} (F1 {one.first_f1:.2f}) -> {one.second!r} (F1 {one.second_f1:.2f})")
+    if len(ranked) > SHOWN:
+        lines.append(f"  ... and {len(ranked) - SHOWN} more (--changed FILE lists all)")
+    return "\n".join(lines)
+
+
+def _confidence(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number between 0 and 1")
+    return value
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Compare two prediction files on the same questions.")
+    parser.add_argument("first", type=Path, help='JSON object {"question id": "answer text"}')
+    parser.add_argument("second", type=Path, help="the same, of the other model")
+    parser.add_argument("--questions", type=Path, default=artifacts.QUESTIONS / "dev.parquet", help="with references")
+    parser.add_argument("--confidence", type=_confidence, default=0.95, help="of the intervals (0.95)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the comparison as JSON")
+    parser.add_argument("--changed", type=Path, metavar="FILE", help="write the changed answers as CSV")
+    arguments = parser.parse_args()
+    found = compare_files(arguments.questions, arguments.first, arguments.second, arguments.confidence)
+    if arguments.output is not None:
+        artifacts.write_json(arguments.output, found.record())
+    if arguments.changed is not None:
+        artifacts.write_text(arguments.changed, changed_csv(found.changed))
+    print(in_words(found, arguments.confidence))
+
+
+if __name__ == "__main__":
+    run_main(main)
