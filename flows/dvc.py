@@ -145,10 +145,10 @@ def pull(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> str |
     return done.stdout if done.returncode else None
 
 
-def _call(*words: str, root: Path) -> subprocess.CompletedProcess[str]:
+def _call(*words: str, root: Path, stderr: int = subprocess.STDOUT) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*DVC, *words], cwd=root, env=environment(), text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+        stdout=subprocess.PIPE, stderr=stderr, preexec_fn=die_with_parent,
     )  # fmt: skip
 
 
@@ -158,10 +158,7 @@ def is_up_to_date(root: Path, stages: Sequence[str] = ()) -> bool:
     A status that cannot be read (no dvc.lock yet, another run at work) counts as "not known": False.
     """
     of_stages = ("--with-deps", *stages) if stages else ()
-    done = subprocess.run(
-        [*DVC, "status", "--json", *of_stages],
-        cwd=root, env=environment(), text=True, capture_output=True, check=False,
-    )  # fmt: skip
+    done = _call("status", "--json", *of_stages, root=root, stderr=subprocess.DEVNULL)
     if done.returncode:
         return False
     try:

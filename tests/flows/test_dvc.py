@@ -111,6 +111,24 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
         assert line.read() == ""  # the stage's end of the line was closed: it is dead, and was before its sleep ended
 
 
+STATUS = """
+from pathlib import Path
+from flows import dvc
+dvc.DVC = ("sh", "-c", "exec > lifeline; echo started; exec sleep 120")
+dvc.is_up_to_date(Path("."))
+"""
+
+
+def test_a_look_at_what_changed_dies_with_the_flow_too(toy_project):
+    os.mkfifo(toy_project / "lifeline")
+    flow = subprocess.Popen([sys.executable, "-c", STATUS], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with open(toy_project / "lifeline") as line:
+        assert line.readline() == "started\n"
+        flow.send_signal(signal.SIGKILL)
+        flow.wait()
+        assert line.read() == ""
+
+
 def test_a_stage_that_paused_is_told_from_one_that_failed(toy_project):
     (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up after update 40')\nsys.exit(4)\n")
     with pytest.raises(dvc.StagePaused, match="stage first paused: time is up after update 40"):
