@@ -67,7 +67,7 @@ def pipeline(
     checkout.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)
-    plan = stages.plan_of(part)
+    plan = stages.with_parity(stages.plan_of(part), values["parity"]["against"])
     if not on_workers:
         root = checkout.prepare(project, values, preset, overrides)
         run = report.RunReport(os.path.relpath(root, project), preset, overrides)

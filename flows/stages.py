@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import time
@@ -67,6 +68,13 @@ def plan_of(part: Part) -> list[str]:
     if part == "all":
         return list(PLAN)
     return [stage for stage in PLAN if any(word in stage for word in FINETUNING) == (part == "finetuning")]
+
+
+def with_parity(plan: Sequence[str], places: Sequence[str]) -> list[str]:
+    """The plan with a stage for each of `parity.against`, where it predicts."""
+    more = [f"parity@{place}" for place in places]
+    at = plan.index("predict") + 1 if "predict" in plan else len(plan)
+    return [*plan[:at], *(more if "predict" in plan else []), *plan[at:]]
 
 
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -183,7 +191,7 @@ class _Progress:
     """Shows the share a stage has done as a Prefect progress artifact, from its first word on."""
 
     def __init__(self, stage: str) -> None:
-        self._key = "stage-" + stage.replace("@", "-").replace("_", "-")
+        self._key = "stage-" + re.sub(r"[^a-z0-9]", "-", stage)
         self._artifact: Any = None
         self._updated_at = 0.0
 

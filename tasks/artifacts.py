@@ -65,6 +65,11 @@ def rows_folder(name: str) -> Path:
     return ROWS / name
 
 
+def parity_metrics(place: str) -> Path:
+    """The model in this place (cpu:bf16) beside what the stage predict wrote."""
+    return METRICS / f"parity-{place}.json"
+
+
 def held_out_plot(training: str) -> Path:
     """The curve of a training on its held-out rows; the loss itself is plots/<training>.csv."""
     return PLOTS / f"{training}-held-out.csv"

@@ -1,6 +1,6 @@
 """Ask a model a question about a text.
 
-    python -m tasks.ask MODEL "question" --context "..." [--top N] [--json]
+    python -m tasks.ask MODEL "question" --context "..." [--top N] [--json] [--compare RUNTIME[:PRECISION]]
 
 MODEL is a published folder, a model folder with --tokenizer, or the name of a Hub repository. The answer is
 the one that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features,
@@ -13,11 +13,13 @@ import argparse
 import json
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import artifacts
 from tasks.errors import InputError, run_main
+from tasks.param_sections import Place
 from tasks.question_model import QuestionModel, WindowShape, find_model
 
 if TYPE_CHECKING:
@@ -25,10 +27,12 @@ if TYPE_CHECKING:
 
     from tasks.answers import Answer
     from tasks.features import Features
+    from tasks.windows import Windows
 
 MAX_ANSWER_LENGTH = 15
 """The pipeline's default (max_answer_len)."""
 ROWS_AT_ONCE = 8
+CPU = Place("cpu", "fp32")
 
 
 def ask(
@@ -39,7 +43,7 @@ def ask(
     *,
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
-    runtime: str = "cpu",
+    place: Place = CPU,
 ) -> list[Answer]:
     """The most probable answers, best first, at most `top`, at least one.
 
@@ -50,12 +54,37 @@ def ask(
         shape: from `WindowShape.for_model`.
         top: distinct answers wanted.
         max_answer_length: tokens.
-        runtime: cpu, cuda, ipu or auto. In fp32 everywhere but on the IPU.
+        place: where the model is computed.
 
     Raises:
         InputError: question or context empty, or the question too long for a window.
         DeviceJobFailed: the model cannot be used on this device.
     """
+    ((answers, _),) = _ask_in([place], model, question, context, shape, top, max_answer_length)
+    return answers
+
+
+def compare(
+    model: QuestionModel, question: str, context: str, shape: WindowShape, first: Place, second: Place,
+    max_answer_length: int = MAX_ANSWER_LENGTH,
+) -> tuple[Answer, Answer, dict[str, Any]]:  # fmt: skip
+    """The best answers of the same model in two places, and what `parity.logit_differences` says of its logits.
+
+    Raises:
+        InputError, DeviceJobFailed: as `ask`.
+    """
+    from tasks.parity import logit_differences
+
+    found = _ask_in([first, second], model, question, context, shape, 1, max_answer_length)
+    (one, before), (two, after) = found
+    return one[0], two[0], logit_differences(before, after, ["question"])
+
+
+def _ask_in(
+    places: Sequence[Place], model: QuestionModel, question: str, context: str, shape: WindowShape, top: int,
+    max_answer_length: int,
+) -> list[tuple[list[Answer], Windows]]:  # fmt: skip
+    """Answers and logits in every place."""
     from tasks.answers import probable_answers
     from tasks.encoding import load_tokenizer
     from tasks.windows import read_windows
@@ -65,14 +94,17 @@ def ask(
             raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
     tokenizer = load_tokenizer(model.tokenizer)
     features, words = _features(tokenizer, question, context, shape)
-    with tempfile.TemporaryDirectory(prefix="podium-ask-") as scratch:
-        folder = Path(scratch)
-        _predict(model, tokenizer, features, shape.row_length, folder, runtime)
-        windows = read_windows(folder / "rows" / artifacts.FEATURES, folder / "logits.arrow", ["question"])
-    answers = probable_answers(windows, context, words, top=top, max_answer_length=max_answer_length)
-    if not answers:
-        raise InputError("the tokenizer finds no token in the context: it holds only characters that are dropped")
-    return answers
+    found = []
+    for place in places:
+        with tempfile.TemporaryDirectory(prefix="podium-ask-") as scratch:
+            folder = Path(scratch)
+            _predict(model, tokenizer, features, shape.row_length, folder, place)
+            windows = read_windows(folder / "rows" / artifacts.FEATURES, folder / "logits.arrow", ["question"])
+        answers = probable_answers(windows, context, words, top=top, max_answer_length=max_answer_length)
+        if not answers:
+            raise InputError("the tokenizer finds no token in the context: it holds only characters that are dropped")
+        found.append((answers, windows))
+    return found
 
 
 def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:
@@ -99,7 +131,7 @@ def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowSh
 
 
 def _predict(
-    model: QuestionModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, runtime: str
+    model: QuestionModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, place: Place
 ) -> None:
     """Write folder/rows and folder/logits.arrow."""
     from tasks.device_job import BatchGeometry, Job, run_device_job
@@ -121,8 +153,8 @@ def _predict(
         output=str(folder / "logits.arrow"),
         run_folder=str(folder / "run"),
         geometry=BatchGeometry(ROWS_AT_ONCE, ROWS_AT_ONCE),
-        runtime=runtime,
-        precision="auto" if runtime == "ipu" else "fp32",
+        runtime=place.runtime,
+        precision=place.precision,
         init_checkpoint=str(model.folder.resolve()),
     )
     run_device_job(job, say=lambda _: None)  # standard output belongs to the answer
@@ -153,6 +185,28 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _place(text: str) -> Place:
+    try:
+        return Place.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _say_comparison(
+    places: Sequence[Place], first: Answer, second: Answer, found: dict[str, Any], as_json: bool
+) -> None:
+    if as_json:
+        records = [
+            {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}
+            for p, a in zip(places, (first, second), strict=True)
+        ]
+        print(json.dumps({"places": records, **found}, ensure_ascii=False, indent=2))
+        return
+    for place, answer in zip(places, (first, second), strict=True):
+        print(f"{place.runtime}:{place.precision}  {' '.join(answer.text.split())}  (score {answer.score:.4f})")
+    print(f"logits up to {found['max_logit_difference']:.4g} apart, the largest is {found['max_logit']:.4g}")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Ask a model a question about a text.")
     parser.add_argument("model", help="published folder, model folder, or Hub repository")
@@ -166,22 +220,24 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--row-length", type=_positive, metavar="TOKENS", help="of a window (384)")
     parser.add_argument("--doc-stride", type=_positive, metavar="TOKENS", help="that windows share (128)")
     parser.add_argument("--max-answer-length", type=_positive, default=MAX_ANSWER_LENGTH, metavar="TOKENS")
-    parser.add_argument("--runtime", choices=("cpu", "cuda", "ipu", "auto"), default="cpu")
+    parser.add_argument(
+        "--runtime", choices=("cpu", "cuda", "ipu", "auto"), default="cpu", help="in fp32 but on the IPU"
+    )
+    parser.add_argument("--compare", type=_place, metavar="RUNTIME[:PRECISION]", help="answer there, too, and compare")
     return parser
 
 
 def main() -> None:
     arguments = _parser().parse_args()
     model = find_model(arguments.model, arguments.tokenizer)
-    answers = ask(
-        model,
-        arguments.question,
-        _read_context(arguments),
-        WindowShape.for_model(model, arguments.row_length, arguments.doc_stride),
-        top=arguments.top,
-        max_answer_length=arguments.max_answer_length,
-        runtime=arguments.runtime,
-    )
+    place = Place(arguments.runtime, "auto" if arguments.runtime == "ipu" else "fp32")
+    shape = WindowShape.for_model(model, arguments.row_length, arguments.doc_stride)
+    asked = (model, arguments.question, _read_context(arguments), shape)
+    if arguments.compare is not None:
+        found = compare(*asked, place, arguments.compare, arguments.max_answer_length)
+        _say_comparison((place, arguments.compare), *found, arguments.json)
+        return
+    answers = ask(*asked, top=arguments.top, max_answer_length=arguments.max_answer_length, place=place)
     if arguments.json:
         print(as_json(answers))
         return

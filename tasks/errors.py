@@ -5,6 +5,7 @@
     |-- InputError             1  a file, folder or data set of the user cannot be used as it is
     |-- DataInvalid            1  the data were read and are not fit to train on (validation verdict)
     |-- DeviceJobFailed        1  the device process ended without a result
+    |-- ParityLost             1  two places compute logits that lie further apart than the parameters allow
     |-- PublishError           1  nothing, or nothing new, was published
     |-- WrongWorker            1  the stage is of a kind that this worker does not offer, or not one it was sent
     |-- GateRejected           3  the metrics do not pass; nothing was published
@@ -47,6 +48,10 @@ class DataInvalid(PodiumError):
 
 class DeviceJobFailed(PodiumError):
     """The device process ended without a result."""
+
+
+class ParityLost(PodiumError):
+    """Two places compute logits that lie further apart than parity.max_logit_difference allows."""
 
 
 class PublishError(PodiumError):

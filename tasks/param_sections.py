@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -52,6 +53,48 @@ class IpuParams(Section):
     finetune: dict[str, Any] | None
     predict: dict[str, Any] | None
     inference_execution: Literal["auto", "sharded", "pipelined"]
+
+
+RUNTIMES = ("auto", "cpu", "cuda", "ipu")
+PRECISIONS = ("auto", "fp32", "bf16", "fp16")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a model is computed: cpu:bf16, or cpu, which leaves the precision to the device (auto)."""
+
+    runtime: str
+    precision: str = "auto"
+
+    @staticmethod
+    def of(text: str) -> Place:
+        """Read `RUNTIME[:PRECISION]`.
+
+        Raises:
+            ValueError: it names no runtime or precision of this program.
+        """
+        runtime, colon, precision = text.partition(":")
+        if runtime not in RUNTIMES or (colon and precision not in PRECISIONS):
+            raise ValueError(
+                f"{text!r} must be RUNTIME[:PRECISION], a runtime of {', '.join(RUNTIMES)} and a precision of "
+                f"{', '.join(PRECISIONS)}, for example cpu:bf16"
+            )
+        return Place(runtime, precision or "auto")
+
+
+class ParityParams(Section):
+    """Where the model is computed once more, to be compared with the stage predict."""
+
+    against: list[str]
+    max_logit_difference: Annotated[float, Field(gt=0)] | None
+
+    @model_validator(mode="after")
+    def _places_are_known(self) -> ParityParams:
+        for text in self.against:
+            Place.of(text)
+        if len(set(self.against)) < len(self.against):
+            raise ValueError(f"against names a place twice: {', '.join(self.against)}")
+        return self
 
 
 class CheckpointParams(Section):

@@ -27,6 +27,7 @@ from tasks.param_sections import (
     Fraction,
     IpuParams,
     Name,
+    ParityParams,
     Positive,
     Section,
     Seed,
@@ -170,6 +171,7 @@ class Params(Section):
     pretrain: PretrainParams
     finetune: FinetuneParams
     evaluate: EvaluateParams
+    parity: ParityParams
     gate: GateParams
     publish: PublishParams
 

@@ -29,6 +29,8 @@ STAGES_SENT = "PODIUM_STAGES_SENT"
 """Set by the flow on a worker: the stages it was sent, which alone may run there."""
 DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
 DEVICE_STAGES = ("pretrain", "finetune", "predict", "compile")
+PARITY = "parity"
+"""The stage that computes in the place its item names, whatever device.runtime says."""
 PLAN_FILE = Path("dvc.yaml")
 OUTS = ("outs", "metrics", "plots")
 """Keys of a stage in dvc.yaml under which the paths stand that it writes."""
@@ -38,12 +40,16 @@ _held: list[int] = []
 
 
 def is_device_stage(stage: str) -> bool:
-    """Whether a stage of dvc.yaml, such as `pretrain@phase1`, starts a device job."""
-    return stage.partition("@")[0] in DEVICE_STAGES
+    """Whether a stage of dvc.yaml, such as `pretrain@phase1`, starts a device job; `parity@cpu...` needs no device."""
+    name, _, key = stage.partition("@")
+    return name in DEVICE_STAGES or (name == PARITY and key.partition(":")[0] != "cpu")
 
 
 def kind_of(stage: str, runtime: str) -> str:
-    """`cpu` for stages without a device job, else the runtime of the parameters: cpu, cuda, ipu or auto."""
+    """`cpu` for stages without a device job, else the runtime of the parameters (parity: of its item), maybe `auto`."""
+    name, _, key = stage.partition("@")
+    if name == PARITY:
+        return key.partition(":")[0]
     return runtime if is_device_stage(stage) else "cpu"
 
 
