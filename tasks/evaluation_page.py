@@ -44,7 +44,7 @@ h3 { font-size: 1rem; margin: 0 0 10px; } p { margin: 0 0 12px; } .quiet { color
 .interval { stroke: var(--ink); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
 .reliability { display: flex; flex-wrap: wrap; gap: 16px 32px; align-items: flex-start; }
 .reliability svg { max-width: 100%; height: auto; font-size: 12px; } .reliability text { fill: var(--ink); }
-.diagonal { stroke: var(--quiet); stroke-width: 1.5; stroke-dasharray: 5 4; }
+.diagonal { stroke: var(--ink); stroke-width: 2; stroke-dasharray: 6 4; }
 .point { fill: var(--card); stroke: var(--ink); stroke-width: 1.5; }
 table { border-collapse: collapse; font-size: 0.88rem; font-variant-numeric: tabular-nums; }
 td, th { text-align: right; padding: 2px 12px 2px 0; border-bottom: 1px solid var(--line); font-weight: 400; }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tasks.calibration import Bin, Calibration
 
-SIDE, LEFT, TOP, BELOW = 300, 40, 10, 46
+SIDE, LEFT, TOP, BELOW = 300, 52, 10, 46
 """Pixels: of the square of shares, and of what stands around it."""
 
 

@@ -35,8 +35,8 @@ ALLOWED = {
     "pickle": ("ipu_model/weight_files.py",),  # an exception of it
 }
 DOCUMENTS = (
-    "README.md", "bench/README.md", "docs/checkpoints.md", "docs/cuda.md", "docs/faults.md", "docs/ipu.md",
-    "docs/security.md", "docs/survive.md", "docs/workers.md", "presets/README.md",
+    "README.md", "bench/README.md", "docs/checkpoints.md", "docs/cuda.md", "docs/evaluation.md", "docs/faults.md",
+    "docs/ipu.md", "docs/security.md", "docs/survive.md", "docs/workers.md", "presets/README.md",
 )  # fmt: skip
 MADE_BY_RUNS = (
     "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "reports", "runs",

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from ipu_model.job import Job, JobResult
 from ipu_model.process import StopRequest, only_one
@@ -107,6 +108,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 
 def in_this_process(job: Job, **_: object) -> JobResult:
     """Stands in for run_device_job: the same job without the seconds that importing torch takes."""
+    torch.set_num_threads(1)  # more would wait for one another on a busy machine
     with only_one(Path(job.run_folder)):
         return run_job(job, lambda event, **fields: None, StopRequest())
 
