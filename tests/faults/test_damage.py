@@ -76,8 +76,8 @@ def test_a_byte_the_disk_changed_is_refused_by_name_then_repaired(
         done = run_stage(case, stage)
         if done.returncode == 0:
             raise table.Lost(f"{stage} ended well with a damaged {name}")
-        named = [part for part in (name, str(Path(name).parent)) if f"{part} does not hold what its stage" in done.stdout]
-        assert named, done.stdout
+        outs = (name, str(Path(name).parent))
+        assert any(f"{out} does not hold what its stage wrote" in done.stdout for out in outs), done.stdout
         if stage == "publish":
             assert not (case.project / "published").exists()
         require_repaired(case, stage, pictures)
