@@ -67,6 +67,9 @@ def case(row: str, name: str = "") -> Iterator[list[str]]:
         outcome = next((word for kind, word in KINDS if isinstance(error, kind)), LOST)
         notes.append(str(error).splitlines()[0] if str(error) else "an assertion failed")
         raise
+    except Exception as error:
+        notes.append(f"{type(error).__name__}: {error}")
+        raise
     finally:
         record(row, outcome, name, time.monotonic() - started_at, "; ".join(notes))
 
