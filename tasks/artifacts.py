@@ -70,6 +70,11 @@ def parity_metrics(place: str) -> Path:
     return METRICS / f"parity-{place}.json"
 
 
+def row_shards(phase: str) -> Path:
+    """Finished shards of the rows of `phase1` or `phase2`, until all are."""
+    return RUNS / "rows" / phase
+
+
 def held_out_plot(training: str) -> Path:
     """The curve of a training on its held-out rows; the loss itself is plots/<training>.csv."""
     return PLOTS / f"{training}-held-out.csv"
@@ -120,6 +125,14 @@ def _is_alive(pid: str) -> bool:
     except PermissionError:
         return True
     return int(pid) != os.getpid()
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Give a file a second name, or where the file system has no hard links, a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from fsspec import get_filesystem_class
 
+from tasks import artifacts
 from tasks.checkpoint_remote import HASHES, NAME, step_of
 from tasks.device_job import Event, Say, print_line, python_path
 from tasks.errors import DeviceJobFailed, ParamsError, StagePaused
@@ -195,7 +196,7 @@ class _Courier:
         shutil.rmtree(self._luggage, ignore_errors=True)
         packed = self._luggage / checkpoint.name
         try:
-            shutil.copytree(checkpoint, packed, copy_function=_link_or_copy)
+            shutil.copytree(checkpoint, packed, copy_function=artifacts.link_or_copy)
         except OSError:
             return None
         return packed if (packed / HASHES).is_file() else None
@@ -219,10 +220,3 @@ class _Courier:
         if not self._in_trouble:
             self._say(f"checkpoint.remote {self._url}: {text}")
         self._in_trouble = True
-
-
-def _link_or_copy(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without hard links
-        shutil.copyfile(source, target)

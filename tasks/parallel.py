@@ -130,11 +130,17 @@ class Progress:
         self.what, self.unit, self.total = what, unit, total
         self.started_at = time.perf_counter()
         self._last = self.started_at
+        self._done = 0
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since this object was made."""
         return time.perf_counter() - self.started_at
+
+    def add(self, more: int) -> None:
+        """Log so many units more, as `update` does."""
+        self._done += more
+        self.update(self._done)
 
     def update(self, done: int, note: str = "") -> None:
         """Log `done` units so far, unless a line was logged in the last PROGRESS_SECONDS."""

@@ -22,6 +22,25 @@ class Size:
     """Of the columns asked for, decoded."""
 
 
+def sizes_of_groups(path: Path, column: str, stage: str) -> list[Size]:
+    """Rows, and bytes of `column`, of each row group of the file.
+
+    Args:
+        stage: that writes the file, for the messages.
+
+    Raises:
+        InputError: as `read_batches`.
+    """
+    with _open(path, [column], stage) as parquet:
+        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+        return [Size(group.num_rows, _bytes_of(group, column)) for group in groups]
+
+
+def _bytes_of(group: pq.RowGroupMetaData, column: str) -> int:
+    chunks = [group.column(place) for place in range(group.num_columns)]
+    return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema.split(".")[0] == column)
+
+
 def size_of(path: Path, columns: Sequence[str], stage: str) -> Size:
     """Rows of the file, and bytes of `columns`.
 
@@ -31,24 +50,24 @@ def size_of(path: Path, columns: Sequence[str], stage: str) -> Size:
     Raises:
         InputError: as `read_batches`.
     """
-    with _open(path, columns, stage) as parquet:
-        groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
-        chunks = [group.column(place) for group in groups for place in range(group.num_columns)]
-        wanted = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in columns]
-        return Size(parquet.metadata.num_rows, sum(chunk.total_uncompressed_size for chunk in wanted))
+    by_column = [sizes_of_groups(path, column, stage) for column in columns]
+    return Size(sum(size.rows for size in by_column[0]), sum(size.bytes for sizes in by_column for size in sizes))
 
 
-def read_batches(path: Path, columns: Sequence[str], rows_at_once: int, stage: str) -> Iterator[pa.RecordBatch]:
+def read_batches(
+    path: Path, columns: Sequence[str], rows_at_once: int, stage: str, groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
     """Batches of at most `rows_at_once` rows; memory does not grow with the file.
 
     Args:
         stage: that writes the file, for the messages.
+        groups: row groups to read; None: all.
 
     Raises:
         InputError: missing, damaged, or without one of `columns`.
     """
     with _open(path, columns, stage) as parquet:
-        yield from parquet.iter_batches(rows_at_once, columns=list(columns), use_threads=False)
+        yield from parquet.iter_batches(rows_at_once, groups, columns=list(columns), use_threads=False)
 
 
 @contextlib.contextmanager

@@ -2,47 +2,53 @@
 
     python -m tasks.pretrain_rows phase1|phase2
 
-The corpus is read in chunks of a fixed size. A chunk is tokenized once and turned into rows
-`duplicates` times, each time with other pairs and other masks, drawn from (seed, phase, duplicate,
-chunk); random next sentences come from the same chunk, and a row is packed from one chunk and
-duplicate. So memory does not grow with the corpus, and the rows do not depend on how many processes
-share the work. Documents that are held out (tasks/held_out.py) go through the same steps on their own, once.
+The corpus is made into rows shard by shard (tasks/row_shards.py), and a shard in chunks of a fixed size. A chunk is
+tokenized once and turned into rows `duplicates` times, each time with other pairs and other masks, drawn from (seed,
+phase, duplicate, chunk); random next sentences come from the same chunk, and a row is packed from one chunk and
+duplicate. So memory does not grow with the corpus, and the rows do not depend on how many processes share the work.
+Documents that are held out (tasks/held_out.py) go through the same steps on their own, once.
+
+A run that was killed keeps the shards it has finished, and makes the others when it is run again.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import functools
+import itertools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import metadata
+from operator import attrgetter
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from tasks import artifacts
+from tasks import artifacts, row_chunks, row_shards
 from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 from tasks.errors import InputError, run_main
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.held_out import is_held_out
 from tasks.masking import default_predictions
-from tasks.pair_rows import RowSettings, make_chunk_rows
+from tasks.pair_rows import ChunkRows, RowSettings, make_chunk_rows
 from tasks.parallel import Progress, ordered_map, useful_workers
 from tasks.params import PHASES, PretrainRowsParams, load_params, packed
-from tasks.parquet import read_batches, size_of
 from tasks.prepared_rows import write_prepared_rows
+from tasks.row_chunks import Item, read_items
+from tasks.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards
 from tasks.rows import Manifest, RowWriter, check_geometry
 
-CHUNK_DOCUMENTS = 2048
-"""Documents per chunk at most. Another number gives other rows, so it is no parameter."""
-CHUNK_CHARACTERS = 1 << 20
-"""A chunk ends with the document that reaches this many characters (about 250,000 tokens)."""
 CHUNKS_FOR_PROCESSES = 4
 """From here on more processes pay. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker: 5.1 M
 tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
-LAST_CHUNK_DOCUMENTS = 16
-"""A last chunk of fewer documents joins the one before: random next sentences need documents to draw from."""
-READ_AT_ONCE = 256
-"""Documents decoded from Parquet at a time."""
+MADE_BY = (
+    "ipu_model/rows.py", "tasks/encoding.py", "tasks/held_out.py", "tasks/masking.py", "tasks/packing.py",
+    "tasks/pair_rows.py", "tasks/pairs.py", "tasks/pretrain_rows.py", "tasks/row_chunks.py",
+    "tasks/row_shards.py", "tasks/rows.py", "tasks/sentences.py", "tasks/word_cache.py",
+)  # fmt: skip
+"""Sources that decide the rows: what others made of the same text is not taken for finished."""
 logger = logging.getLogger(__name__)
 
 
@@ -51,9 +57,7 @@ class RowsSummary:
     """What was made, for the stage's last line; all but `held_out` is of the training rows."""
 
     manifest: Manifest
-    documents: int
-    skipped: int
-    tokens: int
+    counts: Counts
     elapsed_s: float
     held_out: RowsSummary | None = None
     """None where no document was held out."""
@@ -90,58 +94,124 @@ def write_pretrain_rows(
     tokenizer: Path = artifacts.TOKENIZER,
     folder: Path | None = None,
     workers: int | None = None,
+    work: Path | None = None,
 ) -> RowsSummary:
     """Write the rows of `phase` into `folder` (default: its own artifact), whole or not at all.
 
     Args:
         workers: processes; None: what pays, at most PODIUM_WORKERS. The rows do not depend on it.
+        work: where finished shards wait for the others; None: beside `folder`. Removed when all is done.
 
     Raises:
         InputError: corpus or tokenizer missing or unusable, no document with tokens, rows out of range.
     """
-    settings = settings_of(params, phase, tokenizer)
-    vocabulary = read_vocabulary(load_tokenizer(tokenizer))
-    files = corpus_files(corpus)
-    sizes = [size_of(path, ["text"], "corpus") for path in files]
-    if workers is None:
-        workers = useful_workers(sum(size.bytes for size in sizes) // CHUNK_CHARACTERS, CHUNKS_FOR_PROCESSES)
-    progress = Progress(f"{phase} rows", "documents", sum(size.rows for size in sizes))
-    with artifacts.new_folder(folder or artifacts.rows_folder(phase)) as partial:
-        held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
-        chunks = read_chunks(files, lambda text: not held_out(text))
-        made = _write(partial, settings, vocabulary.size, chunks, progress, workers)
-        if made is None:
+    folder = Path(folder or artifacts.rows_folder(phase))
+    making = Making.of(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
+    counts, progress = making.make(making.shards, workers)
+    numbers = [shard.number for shard in making.shards]
+    with artifacts.new_folder(folder) as partial:
+        manifest = making.store.join(numbers, TRAINING, partial)
+        if manifest is None:
+            making.store.remove()
             raise InputError(
-                f"none of the {progress.total} documents in {files[0].parent} that are not held out has a token, at "
-                "least one is required: look at corpus.path, corpus.text_column and pretrain_rows.held_out_fraction"
+                f"none of the {sum(shard.documents for shard in making.shards)} documents in {corpus} that are not "
+                "held out has a token, at least one is required: look at corpus.path, corpus.text_column and "
+                "pretrain_rows.held_out_fraction"
             )
-        if not params.held_out_fraction:
-            return made
         (partial / HELD_OUT).mkdir()
-        once = dataclasses.replace(settings, duplicates=1)
-        kept = _write(partial / HELD_OUT, once, vocabulary.size, read_chunks(files, held_out), progress, 1)
-        if kept is None:
+        others = making.store.join(numbers, HELD_OUT, partial / HELD_OUT)
+        if others is None:
             (partial / HELD_OUT).rmdir()
-        return dataclasses.replace(made, held_out=kept, elapsed_s=progress.elapsed_s)
+    making.store.remove()
+    kept = None if others is None else RowsSummary(others, counts[HELD_OUT], progress.elapsed_s)
+    return RowsSummary(manifest, counts[TRAINING], progress.elapsed_s, kept)
 
 
-def _write(
-    folder: Path, settings: RowSettings, vocabulary: int, chunks: Iterator[list[str]], progress: Progress, workers: int
-) -> RowsSummary | None:
-    """Make the row folder of these chunks; None, and no file, where none of them has a token."""
-    documents = skipped = tokens = 0
-    make = functools.partial(make_chunk_rows, settings)
-    sizes = (settings.row_length, settings.max_sequences, settings.max_predictions, vocabulary)
-    with RowWriter(folder, "pretrain", *sizes) as writer:
-        for made in ordered_map(make, enumerate(chunks), workers):
-            documents, skipped, tokens = documents + made.documents, skipped + made.skipped, tokens + made.tokens
-            for columns in made.columns:
-                writer.write(columns)
-            progress.update(documents, f", {writer.rows} rows")
-        if not writer.rows:
-            return None
-        manifest = writer.finish(artifacts.sha256_of(tokenizer_file(settings.tokenizer)), settings.seed)
-    return RowsSummary(manifest, documents, skipped, tokens, progress.elapsed_s)
+@dataclass(frozen=True)
+class Making:
+    """Rows of one phase that are to be made of a corpus."""
+
+    settings: dict[str, RowSettings]
+    """By part: documents that are held out are masked once."""
+    vocabulary: int
+    """Entries."""
+    tokenizer_sha256: str
+    held_out: Callable[[str], bool]
+    """Whether a text is."""
+    shards: list[Shard]
+    store: ShardStore
+
+    @classmethod
+    def of(cls, params: PretrainRowsParams, phase: str, corpus: Path, tokenizer: Path, work: Path) -> Making:
+        """The rows that `params` asks for, `work` being the folder of their shards.
+
+        Raises:
+            InputError: corpus or tokenizer missing or unusable, rows out of range.
+        """
+        settings = settings_of(params, phase, tokenizer)
+        vocabulary = read_vocabulary(load_tokenizer(tokenizer)).size
+        sha256 = artifacts.sha256_of(tokenizer_file(settings.tokenizer))
+        files = corpus_files(corpus)
+        shards = plan_shards(files)
+        store = ShardStore(work, _deciding(settings, params.held_out_fraction, sha256, files))
+        held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
+        by_part = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
+        return cls(by_part, vocabulary, sha256, held_out, shards, store)
+
+    def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], Progress]:
+        """Make those of `shards` that are not there yet; what went into all of them, by part."""
+        found = [self.store.finished(shard.number) for shard in shards]
+        counts = [counts for counts in found if counts is not None]
+        missing = [shard for shard, counts_of_it in zip(shards, found, strict=True) if counts_of_it is None]
+        if counts:
+            logger.info("%d of %d shards are there from before", len(counts), len(shards))
+        if workers is None:
+            chunks = sum(shard.bytes for shard in missing) // row_chunks.CHUNK_CHARACTERS
+            workers = useful_workers(chunks, CHUNKS_FOR_PROCESSES)
+        phase = PHASES[self.settings[TRAINING].phase - 1]
+        progress = Progress(f"{phase} rows", "documents", sum(shard.documents for shard in missing))
+        items = (item for shard in missing for item in read_items(shard, self.held_out))
+        made = ordered_map(functools.partial(make_item, self.settings), items, workers)
+        for number, results in itertools.groupby(made, key=attrgetter("shard")):
+            with self.store.new(number) as (folder, own):
+                self._write(folder, results, own, progress)
+            counts.append(own)
+        return {
+            part: functools.reduce(Counts.plus, (own[part] for own in counts), Counts()) for part in PARTS
+        }, progress
+
+    def _write(self, folder: Path, made: Iterator[ItemRows], counts: dict[str, Counts], progress: Progress) -> None:
+        """Fill the folder of a shard, and its counts, with what its chunks became."""
+        own = self.settings[TRAINING]
+        sizes = (own.row_length, own.max_sequences, own.max_predictions, self.vocabulary)
+        counts.update(dict.fromkeys(PARTS, Counts()))
+        with contextlib.ExitStack() as stack:
+            for part in PARTS:
+                (folder / part).mkdir()
+            writers = {part: stack.enter_context(RowWriter(folder / part, "pretrain", *sizes)) for part in PARTS}
+            for _, part, rows in made:
+                counts[part] = counts[part].plus(Counts(rows.documents, rows.skipped, rows.tokens))
+                for columns in rows.columns:
+                    writers[part].write(columns)
+                progress.add(rows.documents)
+            for part, writer in writers.items():
+                if writer.rows:
+                    writer.finish(self.tokenizer_sha256, own.seed)
+                else:
+                    (folder / part).rmdir()
+
+
+def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]) -> dict[str, Any]:
+    """Everything that decides the rows of a corpus, by content: the same on every host."""
+    root = Path(__file__).parents[1]
+    return {
+        "settings": {**dataclasses.asdict(settings), "tokenizer": tokenizer},
+        "held_out_fraction": held_out_fraction,
+        "corpus": [artifacts.sha256_of(path) for path in files],
+        "sizes": [row_shards.SHARD_BYTES, *row_chunks.sizes()],
+        "sources": [artifacts.sha256_of(root / name) for name in MADE_BY],
+        "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
+    }
 
 
 def corpus_files(corpus: Path) -> list[Path]:
@@ -159,30 +229,17 @@ def corpus_files(corpus: Path) -> list[Path]:
     return files
 
 
-def read_chunks(files: list[Path], wanted: Callable[[str], bool] = lambda text: True) -> Iterator[list[str]]:
-    """The wanted texts of the corpus in chunks, whose borders depend on these texts alone."""
-    before: list[str] = []
-    chunk: list[str] = []
-    characters = 0
-    for text in filter(wanted, _read_texts(files)):
-        chunk.append(text)
-        characters += len(text)
-        if len(chunk) >= CHUNK_DOCUMENTS or characters >= CHUNK_CHARACTERS:
-            if before:
-                yield before
-            before, chunk, characters = chunk, [], 0
-    if before and len(chunk) >= LAST_CHUNK_DOCUMENTS:
-        yield before
-        before = []
-    if before or chunk:
-        yield before + chunk
+class ItemRows(NamedTuple):
+    """What became of it."""
+
+    shard: int
+    part: str
+    rows: ChunkRows
 
 
-def _read_texts(files: list[Path]) -> Iterator[str]:
-    for path in files:
-        for batch in read_batches(path, ["text"], READ_AT_ONCE, "corpus"):
-            for text in batch.column("text").to_pylist():
-                yield text or ""
+def make_item(settings: Mapping[str, RowSettings], item: Item) -> ItemRows:
+    """The rows of a chunk, by the settings of its part: pure, whatever process runs it."""
+    return ItemRows(item.shard, item.part, make_chunk_rows(settings[item.part], (item.number, item.texts)))
 
 
 def main() -> None:
@@ -207,14 +264,14 @@ def _from_prepared(params: PretrainRowsParams, phase: str) -> str:
 
 
 def _from_corpus(params: PretrainRowsParams, phase: str) -> str:
-    made = write_pretrain_rows(params, phase)
-    rows = made.manifest
+    made = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
+    rows, counts = made.manifest, made.counts
     return (
         f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
         f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from "
-        f"{made.documents - made.skipped} documents and {made.tokens} tokens; "
-        f"{made.skipped} documents without tokens skipped; "
-        f"{made.held_out.documents if made.held_out else 'no'} documents held out; {made.elapsed_s:.1f} s"
+        f"{counts.documents - counts.skipped} documents and {counts.tokens} tokens; "
+        f"{counts.skipped} documents without tokens skipped; "
+        f"{made.held_out.counts.documents if made.held_out else 'no'} documents held out; {made.elapsed_s:.1f} s"
     )
 
 

@@ -39,12 +39,18 @@ __all__ = [
     "check_geometry",
     "from_arrow",
     "read_manifest",
+    "row_file",
     "row_schema",
     "to_arrow",
 ]
 
 ROWS_PER_FILE = 65536
 Columns = Mapping[str, np.ndarray]
+
+
+def row_file(number: int) -> str:
+    """Name of file `number` of a row folder, from 0; in the order of their names."""
+    return f"rows-{number:05d}.arrow"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -225,7 +231,7 @@ class RowWriter:
         """The file to write to now, a new one when the last is full."""
         if self._file is None or self.files[max(self.files)] == self.rows_per_file:
             self._close()
-            name = f"rows-{len(self.files):05d}.arrow"
+            name = row_file(len(self.files))
             self.files[name] = 0
             self._file = pa.ipc.new_file(str(self.folder / name), self.schema)
         return max(self.files)

@@ -11,9 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks import pretrain_rows
+from tasks import row_chunks
 from tasks.errors import InputError
-from tasks.pretrain_rows import read_chunks, write_pretrain_rows
+from tasks.pretrain_rows import write_pretrain_rows
+from tasks.row_shards import plan_shards
 from tasks.rows import read_manifest, row_schema
 from tests.tasks.row_inputs import (
     CLS,
@@ -147,7 +148,7 @@ def test_a_row_never_has_more_masked_positions_than_its_slots(tmp_path: Path) ->
 def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretrain_rows, "CHUNK_DOCUMENTS", 40)
+    monkeypatch.setattr(row_chunks, "CHUNK_DOCUMENTS", 40)
     texts = random_texts(230)
     one = folder_bytes(make(tmp_path / "one", texts, duplicates=2, workers=1))
     two = folder_bytes(make(tmp_path / "two", texts, duplicates=2, workers=2))
@@ -170,30 +171,39 @@ def test_duplicates_phases_and_seeds_give_other_pairs_and_masks(tmp_path: Path) 
 
 
 def test_chunk_borders_depend_on_the_texts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretrain_rows, "CHUNK_DOCUMENTS", 20)
-    monkeypatch.setattr(pretrain_rows, "CHUNK_CHARACTERS", 100)
-    monkeypatch.setattr(pretrain_rows, "LAST_CHUNK_DOCUMENTS", 3)
+    monkeypatch.setattr(row_chunks, "CHUNK_DOCUMENTS", 20)
+    monkeypatch.setattr(row_chunks, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(row_chunks, "LAST_CHUNK_DOCUMENTS", 3)
     texts = ["x"] * 20 + ["y" * 60, "y" * 40] + ["z"] * 22
     one = write_corpus(tmp_path / "one", texts)
-    chunks = [len(chunk) for chunk in read_chunks(sorted(one.glob("*.parquet")))]
+    chunks = [len(chunk) for chunk in read_chunks(one)]
     assert chunks == [20, 2, 22]  # the last two join the twenty before them
     many = write_corpus(tmp_path / "many", texts[:7], rows_per_group=3)
     pq.write_table(pa.table({"text": texts[7:]}), many / "part-00001.parquet")
-    assert [len(chunk) for chunk in read_chunks(sorted(many.glob("*.parquet")))] == chunks
-    assert [len(c) for c in read_chunks([write_few(tmp_path, ["a", "b"])])] == [2]
-    assert [len(c) for c in read_chunks([write_few(tmp_path, ["a"] * 23)])] == [20, 3]
+    assert [len(chunk) for chunk in read_chunks(many)] == chunks
+    assert [len(c) for c in read_chunks(write_few(tmp_path, ["a", "b"]))] == [2]
+    assert [len(c) for c in read_chunks(write_few(tmp_path, ["a"] * 23))] == [20, 3]
+
+
+def read_chunks(corpus: Path) -> list[list[str]]:
+    """The texts of a corpus as they become rows together; nothing is held out."""
+    return [
+        item.texts
+        for shard in plan_shards(sorted(corpus.glob("*.parquet")))
+        for item in row_chunks.read_items(shard, lambda text: False)
+    ]
 
 
 def write_few(folder: Path, texts: list[str]) -> Path:
     pq.write_table(pa.table({"text": texts}), folder / "few.parquet")
-    return folder / "few.parquet"
+    return folder
 
 
 def test_documents_without_tokens_are_skipped_and_counted(tmp_path: Path) -> None:
     texts = [*random_texts(20), "", " \n ", "\u200b", None]
     corpus = write_corpus(tmp_path / "corpus", texts)
     made = write_pretrain_rows(pretrain_params(), "phase1", corpus, word_tokenizer(tmp_path / "t"), tmp_path / "r", 1)
-    assert (made.documents, made.skipped) == (24, 4)
+    assert (made.counts.documents, made.counts.skipped) == (24, 4)
 
 
 def test_text_without_full_stops_is_kept(tmp_path: Path) -> None:
@@ -216,9 +226,9 @@ def test_real_text_packs_well_and_is_all_there(tmp_path: Path) -> None:
     tokenizer = bert_tokenizer(tmp_path / "bert")
     for row_length, efficiency in ((128, 0.96), (384, 0.93)):
         made = write_pretrain_rows(pretrain_params(row_length), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
-        assert made.documents == 60
+        assert made.counts.documents == 60
         assert made.manifest.packing_efficiency > efficiency
-        assert 1.05 < made.manifest.real_tokens / made.tokens < 1.6  # random next sentences come on top
+        assert 1.05 < made.manifest.real_tokens / made.counts.tokens < 1.6  # random next sentences come on top
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
@@ -282,10 +292,10 @@ def test_rows_out_of_range_are_refused(tmp_path: Path) -> None:
 MEASURE = """
     import resource, sys
     from pathlib import Path
-    from tasks import pretrain_rows
+    from tasks import pretrain_rows, row_chunks
     from tests.tasks.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
     folder, times = Path(sys.argv[1]), int(sys.argv[2])
-    pretrain_rows.CHUNK_DOCUMENTS = 200
+    row_chunks.CHUNK_DOCUMENTS = 200
     tokenizer = word_tokenizer(folder / "tokenizer")
     corpus = folder / "corpus"
     texts = random_texts(1000)
@@ -293,7 +303,7 @@ MEASURE = """
     for copy in range(1, times):
         (corpus / f"part-{copy:05d}.parquet").write_bytes((corpus / "part-00000.parquet").read_bytes())
     made = pretrain_rows.write_pretrain_rows(pretrain_params(128), "phase1", corpus, tokenizer, folder / "rows", 1)
-    print(made.documents, made.manifest.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(made.counts.documents, made.manifest.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
