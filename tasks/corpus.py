@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -30,7 +29,7 @@ from tasks.hub_inputs import open_dataset
 from tasks.params import CorpusParams, load_params
 from tasks.readers import read_files
 from tasks.tables import Line, checked
-from tasks.text_files import Reading, write_reading
+from tasks.text_files import Reading, repetitions, write_reading
 
 log = logging.getLogger(__name__)
 
@@ -124,11 +123,11 @@ def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Docu
     seen = array.array("q")
     for document in documents:
         if document.text.strip():
-            seen.append(hash(document.text))  # 64 bits: a billion documents share 0.03 of them by chance
+            seen.append(hash(document.text))
             yield document
         else:
             reading.counts[EMPTY] += 1
-    reading.counts[REPEATED] += len(seen) - len(np.unique(np.frombuffer(seen, np.int64)))
+    reading.counts[REPEATED] += repetitions(seen)
 
 
 def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:

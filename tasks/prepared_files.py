@@ -81,21 +81,27 @@ def _files(path: Path, key: str, reading: Reading) -> list[Path]:
 
 
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """Record batches of a Parquet file, or of an Arrow file of either kind (`datasets` writes the stream kind)."""
     try:
-        if file.suffix.lower() == ".parquet":
-            with pq.ParquetFile(file, pre_buffer=False) as parquet:
-                yield from parquet.iter_batches(SEQUENCES_AT_ONCE, use_threads=False)
-            return
-        with pa.memory_map(str(file)) as memory:
-            if memory.read(6) == b"ARROW1":
-                reader = pa.ipc.open_file(memory)
-                yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
-            else:
-                memory.seek(0)
-                yield from pa.ipc.open_stream(memory)
+        for batch in _unchecked_batches(file):
+            batch.validate(full=True)  # offsets that a damaged file states would be followed anywhere
+            yield batch
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file} cannot be read to its end ({error}): copy or make it again") from None
+
+
+def _unchecked_batches(file: Path) -> Iterator[pa.RecordBatch]:
+    """Record batches of a Parquet file, or of an Arrow file of either kind (`datasets` writes the stream kind)."""
+    if file.suffix.lower() == ".parquet":
+        with pq.ParquetFile(file, pre_buffer=False) as parquet:
+            yield from parquet.iter_batches(SEQUENCES_AT_ONCE, use_threads=False)
+        return
+    with pa.memory_map(str(file)) as memory:
+        if memory.read(6) == b"ARROW1":
+            reader = pa.ipc.open_file(memory)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            memory.seek(0)
+            yield from pa.ipc.open_stream(memory)
 
 
 class _Columns:

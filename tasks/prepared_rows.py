@@ -26,7 +26,7 @@ from tasks.param_inputs import PhaseRowsParams, PretrainRowsParams
 from tasks.prepared import Flat, Limits, flatten
 from tasks.prepared_files import read_prepared
 from tasks.rows import IGNORED, Layout, Manifest, RowWriter, check_geometry
-from tasks.text_files import Reading, write_reading
+from tasks.text_files import Reading, repetitions, write_reading
 
 SEQUENCES_PER_CHUNK = 16384
 SEQUENCES = "sequences read"
@@ -104,7 +104,7 @@ def _read(
         seen.extend(hash(sequence.tobytes()) for sequence in whole)
         progress.update(reading.counts[SEQUENCES])
         yield flat
-    reading.counts[REPEATED] += len(seen) - len(np.unique(np.frombuffer(seen, np.int64)))
+    reading.counts[REPEATED] += repetitions(seen)
 
 
 def _held_out(flat: Flat, params: PretrainRowsParams) -> np.ndarray:

@@ -36,7 +36,7 @@ ALLOWED = {
 }
 DOCUMENTS = (
     "README.md", "bench/README.md", "docs/checkpoints.md", "docs/cuda.md", "docs/evaluation.md", "docs/faults.md",
-    "docs/ipu.md", "docs/security.md", "docs/survive.md", "docs/workers.md", "presets/README.md",
+    "docs/inputs.md", "docs/ipu.md", "docs/security.md", "docs/survive.md", "docs/workers.md", "presets/README.md",
 )  # fmt: skip
 MADE_BY_RUNS = (
     "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "reports", "runs",

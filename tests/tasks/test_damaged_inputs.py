@@ -15,9 +15,11 @@ from tasks.documents import TextColumns
 from tasks.errors import ParamsError, PodiumError
 from tasks.gate import require_accepted
 from tasks.overlays import resolve
+from tasks.param_inputs import QuestionColumnParams
 from tasks.params import load_params
 from tasks.provenance import read_json
 from tasks.question_model import find_model
+from tasks.question_tables import read_question_table
 from tasks.readers import read_files
 from tasks.row_checks import read_tokenizer
 from tasks.squad_files import read_predictions
@@ -40,6 +42,8 @@ SQUAD = {
     "data": [{"title": "t", "paragraphs": [{"context": "Ada came.", "qas": [
         {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}]}]}],
 }  # fmt: skip
+QUESTION = {"id": "1", "context": "Ada came.", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}
+SQUAD_NAMES = QuestionColumnParams(**dict.fromkeys(QuestionColumnParams.model_fields))
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
 TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"content": "[SEP]", "id": 2}]}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
@@ -48,6 +52,14 @@ READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     "gate.json": (GATE, require_accepted),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
     "tokenizer.json": (TOKENIZER, read_tokenizer),
+    "questions.jsonl": (
+        QUESTION,
+        lambda path: read_question_table(path, "questions.train_path", SQUAD_NAMES, Reading()),
+    ),
+    "wiki_00": (
+        {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
+        lambda path: list(read_files(path, TextColumns("text"), "auto", Reading())),
+    ),
     "text.jsonl": (
         {"text": "Ada came.", "title": "t"},
         lambda path: list(read_files(path, TextColumns("text"), "auto", Reading())),

@@ -1,15 +1,17 @@
 """Verdicts on corpora and questions: every fault fails its own check. Rows: test_row_validation.py."""
 
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from tasks.checks import explain
-from tasks.corpus_checks import CorpusData
+from tasks.corpus_checks import CorpusData, corpus_data
 from tasks.errors import InputError
 from tasks.params import load_params
 from tasks.question_checks import QuestionData
+from tasks.text_files import Reading, write_reading
 from tasks.validate import Judge, validate
 from tests.tasks.validation_data import (
     corpus_columns,
@@ -193,3 +195,30 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     (tmp_path / "part-00000.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         CorpusData(tmp_path, LIMITS).prepare()
+
+
+def noted(folder, source, **counts):
+    reading = Reading(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
+    folder.mkdir(exist_ok=True)
+    write_reading(folder, source, reading)
+    return folder
+
+
+def test_what_the_stage_left_out_stands_in_the_verdict(judge, tmp_path):
+    folder = write_corpus(tmp_path / "corpus", corpus_columns())
+    verdict = validate(corpus_data(noted(folder, "files", empty_documents_left_out=3), LIMITS), judge)
+    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    assert (numbers["files read"], numbers["empty documents left out"]) == (2, 3)
+
+
+def test_a_corpus_that_holds_nothing_on_purpose_is_valid_only_when_empty(judge, tmp_path):
+    folder = noted(tmp_path / "corpus", "none")
+    assert validate(corpus_data(folder, LIMITS), judge)["valid"]
+    assert failed_checks(validate(corpus_data(write_corpus(folder, corpus_columns()), LIMITS), judge)) == ["no_files"]
+
+
+def test_damaged_notes_of_a_stage_are_refused(tmp_path):
+    folder = noted(tmp_path / "corpus", "none")
+    (folder / "reading.json").write_text('{"numbers": []}')
+    with pytest.raises(InputError, match="reading.json is not what its stage writes"):
+        corpus_data(folder, LIMITS)

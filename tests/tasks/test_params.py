@@ -94,6 +94,20 @@ def test_a_malformed_override_is_refused(base, overrides, said):
     assert said in problem(base, *overrides)
 
 
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["corpus.source=none"], "leaves no text for rows: set pretrain_rows.source"),
+        (["pretrain_rows.source=files"], "set corpus.source to none"),
+        (["pretrain_rows.source=hub", "corpus.source=none"], "set tokenizer.source to file or hub"),
+    ],
+)
+def test_pre_training_has_one_source(base, overrides, said):
+    assert said in problem(base, *overrides)
+    prepared = ["pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file"]
+    assert check(resolve(base, None, prepared)).pretrain_rows.source == "files"
+
+
 def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
     with pytest.raises(ParamsError, match="'small-file' is not known; did you mean small-files"):
         resolve(base, "small-file", [], PRESETS)
