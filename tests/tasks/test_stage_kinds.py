@@ -38,7 +38,8 @@ def start(stage, checkout, **environment):
     [("corpus", "ipu", "cpu"), ("validate@phase1", "ipu", "cpu"), ("gate", "cuda", "cpu"),
      ("pretrain@phase2", "ipu", "ipu"),
      ("finetune", "cuda", "cuda"), ("predict", "auto", "auto"), ("compile@phase1", "ipu", "ipu"),
-     ("pretrain_rows@phase1", "ipu", "cpu")],
+     ("pretrain_rows@phase1", "ipu", "cpu"),
+     ("parity@cpu:bf16", "ipu", "cpu"), ("parity@ipu", "cpu", "ipu")],
 )  # fmt: skip
 def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
     assert kind_of(stage, runtime) == kind
@@ -55,7 +56,9 @@ def test_a_kind_that_is_none_is_refused(monkeypatch):
 def test_outs_are_stated_with_the_foreach_item_filled_in():
     assert outs_of("pretrain@phase2", ROOT) == [
         "models/phase2", "metrics/pretrain-phase2.json", "plots/pretrain-phase2.csv",
+        "plots/pretrain-phase2-held-out.csv",
     ]  # fmt: skip
+    assert outs_of("parity@cpu:bf16", ROOT) == ["metrics/parity-cpu:bf16.json"]
     assert outs_of("squad_rows@dev", ROOT) == ["data/rows/squad-dev"]
 
 
