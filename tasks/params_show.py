@@ -3,9 +3,11 @@
     python -m tasks.params show [--preset NAME] [--set section.key=value ...]
     python -m tasks.params diff A [B]
     python -m tasks.params list
+    python -m tasks.params page
 
 `show` prints a complete params.yaml whose comments name the origin of each value. `diff` compares two presets, or one
-with params.yaml. `list` names every preset with its source and the figures that the source published.
+with params.yaml. `list` names every preset with its source and the figures that the source published. `page` writes
+them into docs/presets.md.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from typing import Any
 import yaml
 
 from tasks import artifacts
-from tasks.overlays import Preset, layers, preset_names, read_preset, resolve
+from tasks.overlays import layers, preset_names, read_preset, resolve
 from tasks.params import check
+from tasks.presets_page import PAGE, figures, write_page
 from tasks.strict_yaml import read_yaml
 
 FILE = str(artifacts.PARAMS)
@@ -113,12 +116,6 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def figures(preset: Preset) -> str:
-    """The figures that the source of a preset published, in words."""
-    said = preset.head.expected.published()
-    return ", ".join(f"{name} {value:g}" for name, value in said.items()) or "none published"
-
-
 def listing(presets: Path = artifacts.PRESETS) -> str:
     """Every preset with the figures and the files of its source.
 
@@ -134,7 +131,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m tasks.params", description="Show what presets and --set make of params.yaml."
     )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="show|diff|list")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="show|diff|list|page")
     shown = commands.add_parser("show", help="the resolved parameters, with the origin of each value")
     shown.add_argument("--preset", help="one of presets/*.yaml")
     shown.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
@@ -142,12 +139,15 @@ def main() -> None:
     compared.add_argument("first")
     compared.add_argument("second", nargs="?", default=FILE)
     commands.add_parser("list", help="every preset with its source and the figures of that source")
+    commands.add_parser("page", help=f"write them into {PAGE}")
     arguments = parser.parse_args()
     if arguments.command == "list":
         sys.stdout.write(listing())
         return
     base = read_yaml(artifacts.PARAMS)
-    if arguments.command == "show":
+    if arguments.command == "page":
+        sys.stdout.write(f"{PAGE} {'was written anew' if write_page(base) else 'is as the presets are'}\n")
+    elif arguments.command == "show":
         sys.stdout.write(show(base, arguments.preset, arguments.overrides))
     else:
         sys.stdout.write(diff(base, arguments.first, arguments.second))

@@ -34,10 +34,7 @@ ALLOWED = {
     "bench": ("bench/", "tests/bench/"),
     "pickle": ("ipu_model/weight_files.py",),  # an exception of it
 }
-DOCUMENTS = (
-    "README.md", "bench/README.md", "docs/checkpoints.md", "docs/cuda.md", "docs/evaluation.md", "docs/faults.md",
-    "docs/inputs.md", "docs/ipu.md", "docs/security.md", "docs/survive.md", "docs/workers.md", "presets/README.md",
-)  # fmt: skip
+DOCUMENTS = ("README.md", "bench/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 MADE_BY_RUNS = (
     "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "reports", "runs",
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""What every IPU preset says, written down by hand from its source (presets/README.md), not read from the presets."""
+"""What every preset of a recipe says, written down by hand from its source, not read from the presets."""
 
 from __future__ import annotations
 
@@ -28,12 +28,15 @@ class Row:
 
 @dataclass(frozen=True)
 class Recipe:
-    phase1: Row
-    phase2: Row
+    phase1: Row | None
+    """None: fine-tuned from a given model, nothing is pre-trained."""
+    phase2: Row | None
     finetune: Row
     predict: tuple[int, int, int, tuple[int, ...]]
     """Rows in one micro-batch, replicas, device iterations, layers on each IPU."""
     packed: bool = False
+    schedule: str = "linear"
+    """Of fine-tuning."""
 
 
 BASE, LARGE, EIGHT = (0, 4, 4, 4), (3, 7, 7, 7), (2, 3, 3, 3, 3, 3, 3, 4)
@@ -70,6 +73,23 @@ RECIPES = {
         Row(512, 96, 16384, 2, 4, 2048, 2038, 0.002828, 0.128, 16384, LARGE, 5),
         Row(384, 0, 256, 1, 4, 64, 2, 2e-4, 0.0, 1, LARGE, 4),
         (2, 4, 4, LARGE),
+    ),
+    "ipu-large-pod64-optimum": Recipe(
+        Row(128, 32, 65536, 8, 16, 512, 10550, 0.006, 0.28, 32768, LARGE, 5),
+        Row(512, 96, 16384, 2, 16, 512, 2038, 0.002828, 0.128, 16384, LARGE, 5),
+        Row(384, 0, 256, 1, 4, 64, 2, 2e-4, 0.0, 1, LARGE, 4),
+        (2, 4, 4, LARGE),
+    ),
+    # 88524 features x 3 epochs / 1035 updates = 256.6
+    "ipu-base-pod16-run-qa": Recipe(
+        None, None, Row(384, 0, 256, 2, 4, 32, 3, 6e-5, 0.1, 64, BASE, 4), (16, 4, 5, BASE)
+    ),
+    "ipu-large-pod16-notebook": Recipe(
+        None, None, Row(384, 0, 256, 1, 4, 64, 2, 2e-4, 0.0, 1, LARGE, 4), (2, 4, 4, LARGE)
+    ),
+    # 64 rows of 2.2 windows are 140.8; 140 / 2.2 / 2 = 31.8
+    "ipu-base-pod4-optimum-packed": Recipe(
+        None, None, Row(512, 0, 140, 2, 1, 32, 3, 9e-5, 0.25, 64, BASE, 4), (8, 1, 64, BASE), True, "cosine"
     ),
     "ipu-base-pod16-examples": Recipe(
         Row(128, 20, 65536, 32, 4, 512, 7038, 0.006, 0.28, 16384, BASE, 5),
@@ -186,4 +206,68 @@ RECIPES = {
         Row(384, 0, 128, 2, 4, 16, 4, 5.6e-5, 0.07514, 256, (6, 6), 2),
         (2, 4, 4, (6, 6)),
     ),
+}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A phase of pre-training on a GPU or CPU: what its source says of it."""
+
+    row_length: int
+    masks: int
+    global_batch: int
+    updates: int
+    learning_rate: float
+    warmup: float
+    schedule: str = "linear"
+
+
+@dataclass(frozen=True)
+class Squad:
+    """Fine-tuning on windows of 384 tokens, the same."""
+
+    global_batch: int
+    epochs: float
+    learning_rate: float
+    warmup: float
+    weight_decay: float = 0.01
+    clip: float | None = None
+    optimizer: str = "adamw"
+
+
+OPTIMUM = (Phase(128, 32, 65536, 10500, 0.006, 0.28), Phase(512, 96, 16384, 2038, 0.002828, 0.128))
+EXAMPLES = (Phase(128, 20, 65536, 7038, 0.006, 0.28), Phase(512, 76, 16384, 2137, 0.002828, 0.128))
+EXAMPLES_PACKED = (Phase(128, 22, 65536, 7038, 0.006, 0.28), Phase(512, 78, 16384, 2137, 0.002828, 0.128))
+TF2 = Phase(128, 20, 65280, 7059, 0.006, 0.28)
+TF2_384, TF2_512 = Phase(384, 56, 16320, 2098, 0.002828, 0.129), Phase(512, 76, 16320, 2098, 0.002828, 0.129)
+TF2_SQUAD = Squad(320, 3, 0.001, 0.3, optimizer="lamb")
+PADDLE = (Phase(128, 20, 65536, 7038, 0.006, 0.28417), Phase(384, 56, 16384, 2137, 0.002828427, 0.12822))
+PADDLE_SQUAD = Squad(128, 4, 5.6e-5, 0.07514, weight_decay=0.0)
+POPXL = Phase(128, 20, 2048, 225000, 5.3e-4, 0.00625)
+RUN_QA = Squad(12, 2, 3e-5, 0.0, weight_decay=0.0, clip=1.0)
+
+PORTABLE: dict[str, tuple[tuple[Phase, Phase] | None, Squad]] = {
+    "cuda-base-optimum": (OPTIMUM, Squad(128, 3, 7e-5, 0.1)),
+    "cuda-large-optimum": (OPTIMUM, Squad(256, 2, 2e-4, 0.0, weight_decay=0.0)),
+    "cuda-base-examples": (EXAMPLES, Squad(32, 3, 6e-5, 0.25)),
+    "cuda-large-examples": (EXAMPLES, Squad(512, 3, 5e-5, 0.1)),
+    "cuda-large-examples-packed": (EXAMPLES_PACKED, Squad(512, 3, 5e-5, 0.1)),
+    "cuda-base-tf2-384": ((TF2, TF2_384), TF2_SQUAD),
+    "cuda-base-tf2-512": ((TF2, TF2_512), TF2_SQUAD),
+    "cuda-large-tf2-384": ((TF2, TF2_384), TF2_SQUAD),
+    "cuda-large-tf2-512": ((TF2, TF2_512), TF2_SQUAD),
+    "cuda-base-paddle": (PADDLE, PADDLE_SQUAD),
+    "cpu-base-paddle": (PADDLE, PADDLE_SQUAD),
+    "cuda-base-popxl": ((POPXL, Phase(512, 76, 8192, 6250, 5.3e-4, 0.00625)), Squad(128, 3, 6e-5, 0.1, clip=1.0)),
+    "cuda-large-popxl": ((POPXL, Phase(512, 76, 2048, 6250, 5.3e-4, 0.00625)), Squad(128, 2, 6e-5, 0.1, clip=1.0)),
+    # 8192 and 4096 sequences on each of 8 GPUs; SQuAD 4 on each
+    "cuda-large-nvidia": (
+        (
+            Phase(128, 20, 65536, 7038, 0.006, 0.2843, "square_root"),
+            Phase(512, 80, 32768, 1563, 0.004, 0.128, "square_root"),
+        ),
+        Squad(32, 2, 3e-5, 0.1, clip=1.0),
+    ),
+    "cuda-base-run-qa": (None, RUN_QA),
+    "cpu-base-run-qa": (None, RUN_QA),
 }
