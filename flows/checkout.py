@@ -37,6 +37,7 @@ PATHS = (
     ("gate", "released"),
     ("publish", "folder"),
     ("checkpoint", "remote"),
+    ("tracking", "folder"),
 )
 """Parameters that are paths: stated from the project's folder, read from the checkout's."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")

@@ -34,7 +34,7 @@ def explain(stage: str, root: Path, tail: Sequence[str]) -> str:
 def _full_disks(stage: str, root: Path) -> Iterable[str]:
     """Names the folders of a failed stage whose disk has no room left."""
     places = [root, cache_of(root), *(root / Path(out).parent for out in outs_of(stage, root))]
-    full = {}
+    full: dict[int, Path] = {}
     for place in places:
         while not place.exists():
             place = place.parent

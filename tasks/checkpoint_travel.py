@@ -20,9 +20,9 @@ from fsspec import get_filesystem_class
 
 from tasks import artifacts
 from tasks.checkpoint_remote import HASHES, NAME, step_of
-from tasks.device_job import Event, Say, print_line, python_path
+from tasks.device_job import Event
 from tasks.errors import DeviceJobFailed, ParamsError, StagePaused
-from tasks.process import describe_exit, die_with_parent
+from tasks.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 FETCH_SECONDS = 1800.0
 PUSH_SECONDS = 1800.0

@@ -37,7 +37,7 @@ from ipu_model.job import (
 )
 from tasks import artifacts
 from tasks.errors import DeviceJobFailed, StagePaused
-from tasks.process import describe_exit, die_with_parent
+from tasks.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
     "BatchGeometry",
@@ -60,7 +60,6 @@ KEPT_LINES = 20
 """Lines of the log that an error message repeats."""
 
 Event = dict[str, Any]
-Say = Callable[[str], None]
 
 
 def device_python() -> str:
@@ -177,12 +176,6 @@ def _stop_passed_on(process: subprocess.Popen[str]) -> Iterator[_Stop]:
             signal.signal(number, handler)
 
 
-def python_path(own: str | None) -> str:
-    """PYTHONPATH of a child process: this project first, then the host's own, where a Poplar SDK has its packages."""
-    project = str(Path(__file__).resolve().parent.parent)
-    return f"{project}{os.pathsep}{own}" if own else project
-
-
 @dataclass
 class _Told:
     """What the device process says: copied to the log, and to people in words."""
@@ -285,10 +278,3 @@ def _spoken(plan: dict[str, Any]) -> Iterable[tuple[str, Any]]:
 def _duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-def print_line(text: str) -> None:
-    """Say a line on standard output, if somebody still reads it: a checkpoint matters more than its news."""
-    with contextlib.suppress(BrokenPipeError):
-        sys.stdout.write(text + "\n")
-        sys.stdout.flush()

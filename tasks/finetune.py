@@ -96,7 +96,7 @@ def main() -> None:
             "squad_rows.held_out_fraction and run `dvc repro squad_rows@train`"
         )
     launcher = launch_words(job, params.device)
-    result = train(job, "finetune", launcher=launcher, remote=params.checkpoint.remote)
+    result = train(job, "finetune", launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking)
     sys.stdout.write(summary("finetune", result) + "\n")
 
 

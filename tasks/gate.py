@@ -210,12 +210,15 @@ def main() -> None:
         print("gate: accepted")
         return
     from tasks.params import load_params
+    from tasks.tracking import record_verdict
 
-    decision = gate(load_params().gate)
+    params = load_params()
+    decision = gate(params.gate)
     passed = sum(check.ok for check in decision.checks)
     print(f"gate: {'accepted' if decision.accepted else 'rejected'}, {passed} of {len(decision.checks)} checks passed")
     for reason in decision.reasons:
         print(f"  - {reason}")
+    record_verdict(params.tracking, "finetune", (artifacts.SQUAD_METRICS, artifacts.GATE))
 
 
 if __name__ == "__main__":

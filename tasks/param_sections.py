@@ -97,6 +97,23 @@ class ParityParams(Section):
         return self
 
 
+class TrackingParams(Section):
+    """Where trainings are watched; it changes no result, so that no stage depends on it."""
+
+    backends: list[Literal["wandb", "tensorboard", "mlflow"]]
+    project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")]
+    """What every backend takes."""
+    name: Name | None
+    group: Name | None
+    folder: Name
+
+    @model_validator(mode="after")
+    def _each_once(self) -> TrackingParams:
+        if len(set(self.backends)) < len(self.backends):
+            raise ValueError(f"backends={self.backends} names one twice")
+        return self
+
+
 class CheckpointParams(Section):
     """Where checkpoints travel to; it changes no result, so that no stage depends on it."""
 

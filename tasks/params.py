@@ -31,6 +31,7 @@ from tasks.param_sections import (
     Positive,
     Section,
     Seed,
+    TrackingParams,
 )
 from tasks.strict_yaml import nearest, read_yaml
 
@@ -168,6 +169,7 @@ class Params(Section):
     device: DeviceParams
     ipu: IpuParams
     checkpoint: CheckpointParams
+    tracking: TrackingParams
     pretrain: PretrainParams
     finetune: FinetuneParams
     evaluate: EvaluateParams

@@ -103,7 +103,9 @@ def main() -> None:
     if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
         sys.stdout.write(f"no rows of {job.rows} were held out (pretrain_rows.held_out_fraction): none are evaluated\n")
     launcher = launch_words(job, params.device)
-    result = train(job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote)
+    result = train(
+        job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking
+    )
     sys.stdout.write(summary(f"pretrain {phase}", result) + "\n")
 
 

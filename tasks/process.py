@@ -1,13 +1,19 @@
-"""How a stage's process ends: with its parent, and never without a word."""
+"""Processes of a stage: how they find the project, speak, and end - with their parent, and never without a word."""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 PR_SET_PDEATHSIG = 1
+
+Say = Callable[[str], None]
+"""Takes a line for people."""
 
 
 def die_with_parent() -> None:
@@ -32,3 +38,16 @@ def describe_exit(code: int) -> str:
     if -code == signal.SIGKILL:
         return f"{name} (killed; often the system ran out of memory)"
     return name
+
+
+def python_path(own: str | None) -> str:
+    """PYTHONPATH of a child process: this project first, then the host's own, where a Poplar SDK has its packages."""
+    project = str(Path(__file__).resolve().parent.parent)
+    return f"{project}{os.pathsep}{own}" if own else project
+
+
+def print_line(text: str) -> None:
+    """Say a line on standard output, if somebody still reads it: a checkpoint matters more than its news."""
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()

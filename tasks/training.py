@@ -6,7 +6,8 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tasks.checkpoint_travel import travelling
 from tasks.device_job import (
     BatchGeometry,
     EvaluationConfig,
+    Event,
     Job,
     JobResult,
     ModelConfig,
@@ -24,8 +26,10 @@ from tasks.device_job import (
 )
 from tasks.errors import InputError
 from tasks.held_out import held_out_folder
+from tasks.param_sections import TrackingParams
 from tasks.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
 from tasks.rows import Manifest, read_manifest
+from tasks.tracking import Trackers, description, tracked
 
 EXECUTION_ONLY = (
     "output", "run_folder", "checkpoint_every_updates", "log_every_updates", "compile_only", "executables",
@@ -119,7 +123,12 @@ def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> 
 
 
 def train(
-    job: Job, name: str, root: Path = Path(), launcher: Sequence[str] = (), remote: str | None = None
+    job: Job,
+    name: str,
+    root: Path = Path(),
+    launcher: Sequence[str] = (),
+    remote: str | None = None,
+    tracking: TrackingParams | None = None,
 ) -> JobResult:
     """Run a training job; write `metrics/<name>.json`, `plots/<name>.csv` and `plots/<name>-held-out.csv`.
 
@@ -132,6 +141,7 @@ def train(
         root: the checkout.
         launcher: from launcher.launch_words.
         remote: `checkpoint.remote`, where checkpoints travel to and come from.
+        tracking: section `tracking`; None: nothing watches.
 
     Raises:
         ParamsError: the remote cannot be used.
@@ -139,19 +149,48 @@ def train(
     """
     runs = root / artifacts.RUNS / name
     folder = runs / fingerprint(job)
-    with travelling(folder, remote, f"{name}/{folder.name}", root) as on_event:
-        job = dataclasses.replace(job, run_folder=str(folder))
-        result = run_device_job(job, launcher=launcher, on_event=on_event)
+    with watching(tracking, job, name, folder.name, root) as trackers:
+        with travelling(folder, remote, f"{name}/{folder.name}", root) as carry:
+            job = dataclasses.replace(job, run_folder=str(folder))
+            result = run_device_job(job, launcher=launcher, on_event=in_turn(trackers.on_event, carry))
+        found = {**figures(result), "fingerprint": folder.name}
+        file_curves(folder, name, root)
+        artifacts.write_json(root / artifacts.METRICS / f"{name}.json", found)
+        trackers.close("finished", {name: found}, result.steps)
+    for other in runs.iterdir():
+        if other != folder:
+            shutil.rmtree(other)  # checkpoints of runs that this one replaced
+    return result
+
+
+def watching(
+    tracking: TrackingParams | None, job: Job, name: str, fingerprint: str, root: Path
+) -> AbstractContextManager[Trackers]:
+    """The trackers of a training, which hear the parameters of its job first; see tasks/tracking.py."""
+    if tracking is None or not tracking.backends:
+        return tracked((), {})
+    config = {field: value for field, value in dataclasses.asdict(job).items() if field not in EXECUTION_ONLY}
+    return tracked(tracking.backends, description(tracking, name, fingerprint, config, root))
+
+
+def in_turn(*takers: Callable[[Event], None] | None) -> Callable[[Event], None]:
+    """What passes an event on to all of them that are there."""
+
+    def take(event: Event) -> None:
+        for taker in takers:
+            if taker is not None:
+                taker(event)
+
+    return take
+
+
+def file_curves(folder: Path, name: str, root: Path) -> None:
+    """Copy the curves of a run folder to plots/."""
     history = (folder / "history.csv").read_text(encoding="utf-8")
     artifacts.write_text(root / artifacts.PLOTS / f"{name}.csv", history)
     evaluations = folder / "evaluations.csv"  # none of a job that was not evaluated: the plot is empty then
     curve = evaluations.read_text(encoding="utf-8") if evaluations.is_file() else "step,loss\n"
     artifacts.write_text(root / artifacts.held_out_plot(name), curve)
-    artifacts.write_json(root / artifacts.METRICS / f"{name}.json", figures(result))
-    for other in runs.iterdir():
-        if other != folder:
-            shutil.rmtree(other)  # checkpoints of runs that this one replaced
-    return result
 
 
 def fingerprint(job: Job) -> str:

@@ -27,6 +27,9 @@ ALLOWED = {
     "datasets": ("tasks/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("bench/", "tests/"),
     "torch": ("ipu_model/", "bench/", "tests/"),
+    "wandb": ("tasks/track_wandb.py", "tests/tasks/"),
+    "tensorboard": ("tasks/track_tensorboard.py", "tests/tasks/"),
+    "mlflow": ("tasks/track_mlflow.py", "tests/tasks/"),
     "poptorch": ("ipu_model/runtime/ipu.py", "tests/ipu_model/"),
     "flows": ("flows/", "tests/"),
     "tasks": ("flows/", "tasks/", "bench/", "tests/"),
@@ -156,11 +159,12 @@ def test_stages_that_use_the_device_depend_on_all_of_ipu_model():
         assert ("tasks/device_job.py" in closure) == ("ipu_model" in stage["deps"]), name
 
 
-def test_no_stage_depends_on_how_processes_are_started_or_where_checkpoints_travel():
+def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_or_who_watches():
     for name, stage in dvc_stages().items():
         stated = [entry for entry in stage.get("params", []) if isinstance(entry, str)]
         for parameter in ("device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"):
             assert parameter not in stated, f"{name}: {parameter} changes no result"
+        assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], f"{name}: watching changes none"
 
 
 def test_the_flow_runs_every_stage_after_what_it_needs():

@@ -1,0 +1,268 @@
+"""What a tracker's process records, whatever its backend does; and what a stage suffers from any of them: nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import tracker, tracker_process, tracking
+from tasks.errors import DeviceJobFailed, StagePaused
+from tasks.param_sections import TrackingParams
+from tasks.tracker import End, Point, Recorder, without_secrets
+from tasks.tracking import Trackers, description, flat, numbers_of, record_verdict, run_id, tracked
+
+RUN: dict[str, Any] = {"id": "finetune-0123456789ab", "config": {"seed": 5}}
+SERVE = "import os, sys, time\nfrom tasks.tracker import serve, Unavailable\n"
+FAKES = {
+    "deaf": "import time; time.sleep(600)",
+    "dying": "import os; os.read(0, 1); os._exit(3)",
+    "absent": SERVE + "def make(say): raise Unavailable('is not installed')\nserve(make)",
+    "broken": SERVE + "def make(say): raise KeyError('no such thing')\nserve(make)",
+    "hanging": SERVE + """
+class Hanging:
+    away = (OSError,)
+    def open(self, run): print('libraries print', flush=True); return 0
+    def configure(self, config): pass
+    def log(self, points): time.sleep(600)
+serve(lambda say: Hanging())
+""",
+    "orphan": SERVE + """
+class Kept:
+    away = ()
+    def open(self, run): self.folder, self.updates = run['folder'], []; return 0
+    def configure(self, config): pass
+    def log(self, points): self.updates += [point.update for point in points]
+    def close(self, end): open(self.folder, 'w').write(end.status + str(self.updates))
+serve(lambda say: Kept())
+""",
+}  # fmt: skip
+
+
+def step(update: int, **values: float) -> dict[str, Any]:
+    return {"event": "step", "step": update, "steps": 100, "eta_seconds": 1.0, **values}
+
+
+class Memory:
+    """A backend that is away whenever it is told so."""
+
+    away: tuple[type[Exception], ...] = (ConnectionError,)
+
+    def __init__(self, has: int = 0) -> None:
+        self.has, self.is_away, self.calls = has, False, 0
+        self.points: list[tuple[int, dict[str, float]]] = []
+        self.config: dict[str, Any] = {}
+        self.end: End | None = None
+
+    def open(self, run: Mapping[str, Any]) -> int:
+        self._answer()
+        return max([self.has, *(update for update, _ in self.points)])
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        self.config.update(config)
+
+    def log(self, points: list[Point]) -> None:
+        self._answer()
+        self.points += [(point.update, dict(point.values)) for point in points]
+
+    def close(self, end: End) -> None:
+        self._answer()
+        self.end = end
+
+    def _answer(self) -> None:
+        self.calls += 1
+        if self.is_away:
+            raise ConnectionError("nobody\nthere")
+
+
+def record(backend: Memory, said: list[str]) -> Recorder:
+    return Recorder(backend, RUN, lambda text, troubled: said.append(text))
+
+
+def test_every_number_of_an_event_with_an_update_is_a_metric() -> None:
+    event = step(10, loss=2.5, mlm_loss=2.0, learning_rate=1e-3, real_tokens_per_second=99.5)
+    assert numbers_of({**event, "text": "x", "diverged": False}) == (
+        10, {"loss": 2.5, "mlm_loss": 2.0, "learning_rate": 1e-3, "real_tokens_per_second": 99.5},
+    )  # fmt: skip
+    evaluated = {"event": "evaluated", "after": 20, "updates": 100, "loss": 2.0, "parts": {"new": 1}}
+    assert numbers_of(evaluated) == (20, {"held_out/loss": 2.0, "held_out/parts/new": 1.0})
+    assert numbers_of({"event": "saved", "path": "x"}) is None
+    assert numbers_of({"event": "predicted", "rows": 5, "of": 10}) is None
+
+
+def test_nested_values_get_names_with_slashes() -> None:
+    assert flat({"a": {"b": {"c": 1}}, "d": "x", "e": [1], "f": None, "g": True}) == {"a/b/c": 1, "d": "x", "g": True}
+
+
+def test_a_run_is_the_same_on_every_host_and_another_in_another_group(tmp_path: Path) -> None:
+    assert run_id("finetune", "0123", None) == "finetune-0123"
+    assert run_id("finetune", "0123", "a") == run_id("finetune", "0123", "a") != run_id("finetune", "0123", "b")
+    asked = TrackingParams(backends=["mlflow"], project="p", name="mine", group=None, folder="there")
+    (tmp_path / "params.yaml").write_text("tracking: {backends: [mlflow]}\nseed: 1\n")
+    first = description(asked, "finetune", "0123", {"a": {"b": 1}}, tmp_path)
+    (tmp_path / "params.yaml").write_text("seed: 1  # the same\ntracking: {backends: []}\n")
+    assert description(asked, "finetune", "0123", {"a": {"b": 1}}, tmp_path) == first
+    assert (first["name"], first["folder"], first["config"]) == ("mine finetune", str(tmp_path / "there"), {"a/b": 1})
+    (tmp_path / "params.yaml").write_text("seed: 2\n")
+    assert description(asked, "finetune", "0123", {}, tmp_path)["group"] != first["group"]
+
+
+def test_what_the_run_has_is_not_recorded_again() -> None:
+    backend, said = Memory(has=20), []
+    recorder = record(backend, said)
+    for update in (10, 20, 30):
+        recorder.add(Point(update, 0.0, {"loss": 1.0 / update}))
+    recorder.work()
+    recorder.add(Point(30, 0.0, {"loss": 9.0, "held_out/loss": 3.0}))  # all started again from a checkpoint
+    recorder.add(Point(25, 0.0, {"loss": 9.0}))
+    recorder.close(End("finished", 30, 0.0, {"f1": 80.0}))
+    assert backend.points == [(30, {"loss": 1 / 30}), (30, {"held_out/loss": 3.0})]
+    assert said == ["the run finetune-0123456789ab holds updates up to 20; they are not recorded again"]
+    assert backend.config == {"seed": 5}
+    assert backend.end == End("finished", 30, 0.0, {"f1": 80.0})
+
+
+def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker, "AGAIN_SECONDS", 0.0)
+    backend, said = Memory(), []
+    recorder = record(backend, said)
+    for update in range(1, 8):
+        backend.is_away = update in (1, 2, 4, 5)
+        recorder.add(Point(update, 0.0, {"loss": 1.0}))
+        recorder.work()
+    assert [update for update, _ in backend.points] == list(range(1, 8))
+    assert said == 2 * [
+        "cannot record now, and tries again (ConnectionError: nobody)", "records again, nothing was lost so far",
+    ]  # fmt: skip
+
+
+def test_a_backend_that_stays_away_is_seldom_asked_and_what_is_missing_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tracker, "MAX_WAITING", 5)
+    backend, said = Memory(), []
+    backend.is_away = True
+    recorder = record(backend, said)
+    for update in range(1, 10):
+        recorder.add(Point(update, 0.0, {"loss": 1.0}))
+        recorder.work()
+    assert backend.calls == 1
+    recorder.close(End("finished"))
+    assert backend.calls == 2
+    assert said[1:] == ["9 measured updates are missing there; history.csv has them"]
+
+
+def test_secrets_of_the_environment_and_in_addresses_are_not_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "0123456789")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hush-hush")
+    assert without_secrets("0123456789 at https://me:other@host/a?b=hush-hush") == "*** at https://***@host/a?b=***"
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place, name in ((tracking, "HURRIED_SECONDS"), (tracker_process, "HURRIED_SECONDS")):
+        monkeypatch.setattr(place, name, 120.0)  # on a busy host a Python alone may need seconds to start
+    monkeypatch.setattr(tracker_process, "command", lambda backend: [sys.executable, "-c", FAKES[backend]])
+
+
+def no_child_is_left() -> bool:
+    try:
+        return os.waitpid(-1, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return True
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    ("backend", "last_words"),
+    [
+        ("deaf", ["deaf came to no end in time and was stopped", "deaf did not take"]),
+        ("hanging", ["hanging came to no end in time and was stopped"]),
+        ("dying", ["dying ended with exit code 3"]),
+        ("absent", ["absent: is not installed"]),
+        ("broken", ["broken: stopped recording; KeyError: 'no such thing'"]),
+    ],
+)
+def test_a_bad_tracker_is_said_once_and_costs_nothing(backend: str, last_words: list[str]) -> None:
+    said: list[str] = []
+    trackers = Trackers([backend], RUN, said.append)
+    slowest = 0.0
+    for update in range(1, 12_001 if backend == "deaf" else 101):
+        began = time.perf_counter()
+        trackers.on_event(step(update, loss=1.0, learning_rate=1e-3))
+        slowest = max(slowest, time.perf_counter() - began)
+    began = time.perf_counter()
+    trackers.close("finished", {"finetune": {"loss": 1.0}}, 100, seconds=1.0)
+    trackers.stop()
+    assert time.perf_counter() - began < 60.0, "it sleeps for 600"
+    assert slowest < 10.0
+    for words in last_words:
+        assert len([line for line in said if line.startswith(f"tracking: {words}")]) == 1, said
+    assert len(said) <= 2
+    assert no_child_is_left()
+
+
+@pytest.mark.usefixtures("fake")
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [(StagePaused("p"), "paused"), (StagePaused("p", in_a_hurry=True), "paused"), (DeviceJobFailed("f"), "failed"),
+     (KeyboardInterrupt(), "killed")],
+)  # fmt: skip
+def test_a_tracker_hears_how_the_training_ended(tmp_path: Path, error: BaseException, status: str) -> None:
+    def train() -> None:
+        with tracked(["orphan"], {**RUN, "folder": str(tmp_path / "said")}) as trackers:
+            trackers.on_event(step(10, loss=1.0))
+            raise error
+
+    with pytest.raises(type(error)):
+        train()
+    assert (tmp_path / "said").read_text() == f"{status}[10]"
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_tracker_that_cannot_be_started_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_process, "command", lambda backend: ["/no/such/python"])
+    said: list[str] = []
+    with tracked(["wandb"], RUN, said.append) as trackers:
+        trackers.on_event(step(1, loss=1.0))
+        trackers.close("finished", {})
+    assert said == ["tracking: wandb could not be started (No such file or directory); nothing is recorded there"]
+
+
+def test_a_verdict_without_a_training_is_said(tmp_path: Path, make_params: Callable[..., TrackingParams]) -> None:
+    said: list[str] = []
+    record_verdict(make_params(), "finetune", [], tmp_path, said.append)
+    assert said == []
+    record_verdict(make_params(backends=["mlflow"]), "finetune", [], tmp_path, said.append)
+    assert len(said) == 1
+    assert "the verdict was not recorded" in said[0]
+
+
+@pytest.fixture
+def make_params() -> Callable[..., TrackingParams]:
+    def make(**values: Any) -> TrackingParams:
+        stated = {"backends": [], "project": "podium", "name": None, "group": None, "folder": "runs/tracking"}
+        return TrackingParams(**{**stated, **values})
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("values", "complaint"),
+    [
+        ({"backends": ["wandb", "wandb"]}, "names one twice"),
+        ({"backends": ["comet"]}, "'wandb', 'tensorboard' or 'mlflow'"),
+        ({"project": "a/b"}, "should match pattern"),
+        ({"folder": ""}, "at least 1 character"),
+    ],
+)
+def test_what_no_backend_takes_is_refused(
+    make_params: Callable[..., TrackingParams], values: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        make_params(**values)
