@@ -33,8 +33,11 @@ PATHS = (
     ("questions", "train_path"),
     ("questions", "dev_path"),
     ("base_model", "path"),
+    ("glue", "path"),
     ("ipu", "config"),
     ("gate", "released"),
+    ("glue_gate", "released"),
+    ("glue_publish", "folder"),
     ("publish", "folder"),
     ("checkpoint", "remote"),
     ("tracking", "folder"),
@@ -74,7 +77,7 @@ def check_inputs(root: Path, values: dict[str, Any]) -> None:
     Raises:
         ParamsError: naming the parameter.
     """
-    for section, key in PATHS[:6]:
+    for section, key in PATHS[:7]:
         path = Path(values[section][key])
         if not (root / path).exists():
             raise ParamsError(f"{section}.{key}={str(path)!r} is not there; state a path that exists, from {root}")

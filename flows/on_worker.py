@@ -80,7 +80,8 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
 
 def _send(record: StageRecord, root: Path) -> None:
     """Give the orchestrating flow the record of a stage and what it measured."""
-    names = [artifacts.PUBLISH_RECEIPT] if record.name == stages.PUBLISH else _figures(record.name, root)
+    stage, _, task = record.name.partition("@")
+    names = [artifacts.publish_receipt(task)] if stage == stages.PUBLISH else _figures(record.name, root)
     files = _texts(names, root) if record.status not in ("failed", "paused") else {}
     data = {"record": dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname())), "files": files}
     description = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"

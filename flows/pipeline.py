@@ -51,7 +51,7 @@ def pipeline(
         preset: one of presets/*.yaml, laid over params.yaml.
         overrides: `section.key=value`, laid over both, for example `finetune.learning_rate=3e-5`.
         publish: False stops after the gate.
-        part: pretraining, or finetuning (which restores what pre-training made), or all.
+        part: pretraining; finetuning, which restores what pre-training made; glue, both without questions; or all.
         on_workers: send the stages to queues; False runs them all in this process.
         cpu_queue: `pool/queue` for preparing and judging data, evaluation, gate and publish.
         device_queue: `pool/queue` for training and prediction, for example `ipu/pod-a`; by default the queue
@@ -67,7 +67,7 @@ def pipeline(
     checkout.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)
-    plan = stages.with_parity(stages.plan_of(part), values["parity"]["against"])
+    plan = stages.with_parity(stages.plan_of(part, values["glue"]["tasks"]), values["parity"]["against"])
     if not on_workers:
         root = checkout.prepare(project, values, preset, overrides)
         run = report.RunReport(os.path.relpath(root, project), preset, overrides)
@@ -120,13 +120,19 @@ def main() -> None:
     parser.add_argument("--preset", help="one of presets/*.yaml")
     parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
     parser.add_argument("--no-publish", action="store_true", help="stop after the gate")
-    parser.add_argument("--part", choices=get_args(stages.Part), default="all", help="pre-train only, or what follows")
+    parser.add_argument(
+        "--part",
+        choices=get_args(stages.Part),
+        default="all",
+        help="pre-train only; what follows; or pre-training and GLUE alone",
+    )
     parser.add_argument("--on-workers", action="store_true", help="send the stages to workers (PREFECT_API_URL)")
     parser.add_argument("--cpu-queue", default=workers.CPU_QUEUE, metavar="POOL/QUEUE", help="for all but device jobs")
     parser.add_argument("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
     arguments = parser.parse_args()
     project = Path.cwd()
-    checkout.resolved_params(project, arguments.preset, arguments.overrides)  # exit 2 within a second
+    values = checkout.resolved_params(project, arguments.preset, arguments.overrides)  # exit 2 within a second
+    stages.plan_of(arguments.part, values["glue"]["tasks"])
     (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
     with own_server():
         state = pipeline(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ class RunReport:
     """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
     packing: dict[str, dict[str, float]] = field(default_factory=dict)
     """Of each stage that ran on a device: packing_factor and packing_efficiency of its rows."""
+    glue: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Of each GLUE task: metrics (percent), gate, and published, the receipt or None."""
     paused: str | None = None
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
 
@@ -57,25 +60,43 @@ class RunReport:
 
     def read_results(self, root: Path) -> None:
         """Take the scores and the gate's decision from the files the stages wrote."""
-        scores = read_json_object(root / artifacts.SQUAD_METRICS)
-        if scores is not None:
-            self.metrics = {name: scores[name] for name in ("exact_match", "f1")}
-        gate = read_json_object(root / artifacts.GATE)
-        if gate is not None:
-            self.gate = {"accepted": gate["accepted"], "reasons": gate["reasons"]}
+        names = [stage.name for stage in self.stages]
+        tasks = [name.partition("@")[2] for name in names if name.startswith("glue_gate@")]
+        if "gate" in names or not tasks:  # a run of GLUE alone does not speak of older answers
+            scores = read_json_object(root / artifacts.SQUAD_METRICS)
+            if scores is not None:
+                self.metrics = {name: scores[name] for name in ("exact_match", "f1")}
+            self.gate = _gate(root / artifacts.GATE)
+        for task in tasks:
+            scores = read_json_object(root / artifacts.glue_metrics(task)) or {}
+            metrics = {name: scores[name] for name in scores if f"{name}_low" in scores}
+            gate = _gate(root / artifacts.glue_metrics(task, "gate"))
+            self.glue[task] = {"metrics": metrics, "gate": gate, "published": None}
+        self._read_figures(root, (*artifacts.DEVICE_METRICS, *(name for name in names if name.startswith("glue_"))))
+
+    def _read_figures(self, root: Path, stages: Iterable[str]) -> None:
         ran = {stage.name for stage in self.stages if stage.status == "ran"}
-        for stage, name in artifacts.DEVICE_METRICS.items():
-            figures = read_json_object(root / artifacts.METRICS / f"{name}.json") or {}
+        for stage in stages:
+            name = artifacts.device_metrics(stage)
+            figures = {} if name is None else read_json_object(root / artifacts.METRICS / f"{name}.json") or {}
             if "packing_factor" in figures:
                 self.packing[stage] = {name: figures[name] for name in ("packing_factor", "packing_efficiency")}
             if stage in ran and "program" in figures:
                 self.programs[stage] = figures["program"]
 
-    def enter_receipt(self, receipt: dict[str, Any]) -> None:
-        """Take what publish says of itself; its folder is stated from the checkout, ours from the project."""
-        self.published = dict(receipt)
+    def enter_receipt(self, receipt: dict[str, Any], task: str = "") -> None:
+        """Take what publish says of itself; its folder is stated from the checkout, ours from the project.
+
+        Args:
+            task: of GLUE, "" for questions.
+        """
+        published = dict(receipt)
         if "folder" in receipt:
-            self.published["folder"] = os.path.normpath(os.path.join(self.folder, receipt["folder"]))
+            published["folder"] = os.path.normpath(os.path.join(self.folder, receipt["folder"]))
+        if task:
+            self.glue[task]["published"] = published
+        else:
+            self.published = published
 
     def write(self, *roots: Path) -> None:
         """Write reports/run.json in each of `roots`."""
@@ -83,13 +104,14 @@ class RunReport:
             artifacts.write_json(root / artifacts.RUN_REPORT, self.as_values())
 
     def as_values(self) -> dict[str, Any]:
-        """The report as plain values; what only runs on workers or paused runs have is left out of others."""
+        """The report as plain values; what only runs on workers, of GLUE, or paused ones have is left out of others."""
         values = asdict(self)
         for stage in values["stages"]:
             if stage["host"] is None:
                 del stage["host"]
-        if self.paused is None:
-            del values["paused"]
+        for name in ("paused", "glue"):
+            if not values[name]:
+                del values[name]
         return values
 
 
@@ -101,17 +123,23 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     return values
 
 
+def _gate(path: Path) -> dict[str, Any] | None:
+    gate = read_json_object(path)
+    return None if gate is None else {"accepted": gate["accepted"], "reasons": gate["reasons"]}
+
+
 def outcome(report: RunReport) -> str:
     """The run in one word: failed, paused, rejected, proposed (a pull request waits), published or finished."""
     if report.error is not None:
         return "failed"
     if report.paused is not None:
         return "paused"
-    if report.gate is not None and not report.gate["accepted"]:
+    gates = [report.gate, *(task["gate"] for task in report.glue.values())]
+    if any(gate is not None and not gate["accepted"] for gate in gates):
         return "rejected"
-    if report.published is None:
-        return "finished"
-    return _how_published(report.published)
+    receipts = [report.published, *(task["published"] for task in report.glue.values())]
+    found = [_how_published(receipt) for receipt in receipts if receipt is not None]
+    return min(found, key=("proposed", "published").index, default="finished")
 
 
 def _how_published(receipt: dict[str, Any]) -> str:
@@ -127,18 +155,29 @@ def summary(report: RunReport) -> str:
     lines += [f"program of {stage}: {how}" for stage, how in report.programs.items()]
     if report.metrics is not None:
         lines.append(f"exact match {report.metrics['exact_match']:.2f}, F1 {report.metrics['f1']:.2f} (dev questions)")
-    if report.gate is not None:
-        lines.append("gate: accepted" if report.gate["accepted"] else "gate: rejected, nothing was published")
-        lines += [f"  - {reason}" for reason in report.gate["reasons"]]
-    if report.published is not None:
-        lines.append(f"{_how_published(report.published)}: {where_published(report.published)}")
+    lines += _decided("gate", report.gate, report.published)
+    for task, found in report.glue.items():
+        scores = ", ".join(f"{name} {value:.2f}" for name, value in found["metrics"].items())
+        lines += [f"{task}: {scores}", *_decided(f"{task} gate", found["gate"], found["published"])]
     lines += [why for why in (report.error, report.paused) if why is not None]
     prefix = "" if report.folder == "." else f"{report.folder}/"
     pages = ["reports/run.html"]
     if report.metrics is not None:
         pages += ["evaluation/report.html", "reports/validation/*.html"]
+    pages += [f"{artifacts.glue_evaluation(task)}/report.html" for task in report.glue]
     lines += ["", "to look at: " + ", ".join(prefix + page for page in pages)]
     return "\n".join(lines)
+
+
+def _decided(name: str, gate: dict[str, Any] | None, receipt: dict[str, Any] | None) -> list[str]:
+    """A gate's verdict with its reasons, and where the model went."""
+    lines = []
+    if gate is not None:
+        lines.append(f"{name}: {'accepted' if gate['accepted'] else 'rejected, nothing was published'}")
+        lines += [f"  - {reason}" for reason in gate["reasons"]]
+    if receipt is not None:
+        lines.append(f"{_how_published(receipt)}: {where_published(receipt)}")
+    return lines
 
 
 def _place(stage: StageRecord) -> str:

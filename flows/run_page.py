@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from flows.report import RunReport, outcome, read_json_object, where_published
 from tasks import artifacts
@@ -42,7 +43,7 @@ def page(report: RunReport, root: Path) -> str:
         f"<h1>Podium run: {escape(outcome(report))}</h1>",
         _results(report),
         "<h2>Loss</h2><p>Line: training. Rings: rows held out of it.</p>",
-        f'<div class="curves">{"".join(_figure(root, name, title) for name, title in CURVES)}</div>',
+        f'<div class="curves">{"".join(_figure(root, name, title) for name, title in _curves_of(report))}</div>',
         *_packing(report),
         "<h2>Stages</h2>",
         _stages(report),
@@ -52,6 +53,12 @@ def page(report: RunReport, root: Path) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<style>{STYLE}</style></head>\n<body>\n{''.join(body)}\n</body></html>\n"
     )
+
+
+def _curves_of(report: RunReport) -> list[tuple[str, str]]:
+    """Names and titles of the trainings of a run; of one that is all about GLUE without that on questions."""
+    shown = [curve for curve in CURVES if curve[0] != "finetune" or report.metrics is not None or not report.glue]
+    return [*shown, *((f"glue-{task}-finetune", f"Fine-tuning, {task}") for task in report.glue)]
 
 
 def _results(report: RunReport) -> str:
@@ -64,11 +71,21 @@ def _results(report: RunReport) -> str:
         lines.append("Gate: accepted." if report.gate["accepted"] else "Gate: rejected, nothing was published.")
         lines += report.gate["reasons"]
     if report.published is not None:
-        how = "Proposed for review" if report.published.get("pull_request") else "Published"
-        lines.append(f"{how}: {where_published(report.published)}.")
+        lines.append(_published(report.published))
+    for task, found in report.glue.items():
+        scores = ", ".join(f"{name} {value:.2f}" for name, value in found["metrics"].items())
+        verdict = "no decision" if found["gate"] is None else "accepted" if found["gate"]["accepted"] else "rejected"
+        lines.append(f"GLUE {task}: {scores}; gate: {verdict}.")
+        lines += found["gate"]["reasons"] if found["gate"] is not None else []
+        lines += [_published(found["published"])] if found["published"] is not None else []
     lines += [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
     why = "".join(f"<pre>{escape(text)}</pre>" for text in (report.error, report.paused) if text is not None)
     return "".join(f"<p>{escape(line)}</p>" for line in lines) + why
+
+
+def _published(receipt: dict[str, Any]) -> str:
+    how = "Proposed for review" if receipt.get("pull_request") else "Published"
+    return f"{how}: {where_published(receipt)}."
 
 
 def _packing(report: RunReport) -> list[str]:

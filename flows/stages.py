@@ -23,7 +23,7 @@ from flows import dvc
 from flows.api import UNREACHED
 from flows.report import RunReport, StageRecord
 from tasks import artifacts
-from tasks.errors import REJECTED
+from tasks.errors import REJECTED, ParamsError
 from tasks.process import describe_exit, die_with_parent
 
 PLAN = (
@@ -55,19 +55,39 @@ PLAN = (
 """Every stage of dvc.yaml, each after what it needs: all data are made and checked, and all programs built, before
 training starts."""
 
+GLUE_DATA = ("glue_data", "validate_glue", "glue_rows", "validate_glue_rows", "compile_glue")
+GLUE_MODELS = ("glue_finetune", "glue_predict", "glue_evaluate", "glue_gate")
+"""Stages of every task of `glue.tasks`, in order: before training starts, and after pre-training."""
 PUBLISH = "publish"
 """The last line of a run: no stage of dvc.yaml, as what it changes is outside."""
 PAUSED_STATE = "Paused"
 FINETUNING = ("questions", "squad", "finetune", "predict", "evaluate", "gate")
 """Words in the names of stages that pre-training does not need."""
-Part = Literal["all", "pretraining", "finetuning"]
+Part = Literal["all", "pretraining", "finetuning", "glue"]
 
 
-def plan_of(part: Part) -> list[str]:
-    """The stages of a part of the plan: those that only pre-training needs, the others, or all."""
-    if part == "all":
-        return list(PLAN)
-    return [stage for stage in PLAN if any(word in stage for word in FINETUNING) == (part == "finetuning")]
+def plan_of(part: Part, tasks: Sequence[str] = ()) -> list[str]:
+    """The stages of a part of the plan.
+
+    Args:
+        part: `pretraining`, what only that needs; `finetuning`, the others; `glue`, pre-training and GLUE without
+            questions; or all.
+        tasks: of GLUE, `glue.tasks`.
+
+    Raises:
+        ParamsError: `glue` without a task.
+    """
+    if part == "glue" and not tasks:
+        raise ParamsError("the part glue needs tasks: set glue.tasks, for example --set glue.tasks=[sst2]")
+    before, after = ([f"{stage}@{task}" for task in tasks for stage in names] for names in (GLUE_DATA, GLUE_MODELS))
+    pretraining = [stage for stage in PLAN if not any(word in stage for word in FINETUNING)]
+    if part == "pretraining":
+        return pretraining
+    if part == "finetuning":
+        return [*(stage for stage in PLAN if stage not in pretraining), *before, *after]
+    plan = pretraining if part == "glue" else list(PLAN)
+    start = next((index for index, stage in enumerate(plan) if stage.startswith("pretrain@")), len(plan))
+    return [*plan[:start], *before, *plan[start:], *after]
 
 
 def with_parity(plan: Sequence[str], places: Sequence[str]) -> list[str]:
@@ -79,6 +99,11 @@ def with_parity(plan: Sequence[str], places: Sequence[str]) -> list[str]:
 
 SECONDS_BETWEEN_UPDATES = 3.0
 """A progress artifact costs a call to the API; nobody needs it more often."""
+
+
+def is_gate(stage: str) -> bool:
+    """Whether a stage decides what is published."""
+    return stage == "gate" or stage.startswith("glue_gate@")
 
 
 class RunFailed(Exception):
@@ -114,11 +139,15 @@ def run_plan(
         reproduce(stage, root, run, nothing_to_do, plan if on_worker else None, entered)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
         _push(kept, root)  # found in a cache of this host: other hosts may not have them
-    if "gate" not in plan:
+    gates = [stage for stage in plan if is_gate(stage)]
+    if not gates:
         return
     run.read_results(root)
-    if publish and run.gate is not None and run.gate["accepted"]:
-        run.enter_receipt(_publish(root, run, entered))
+    for stage in gates if publish else ():
+        task = stage.partition("@")[2]
+        gate = run.glue[task]["gate"] if task else run.gate
+        if gate is not None and gate["accepted"]:
+            run.enter_receipt(_publish(root, run, entered, task), task)
 
 
 def reproduce(
@@ -207,18 +236,19 @@ class _Progress:
                 update_progress_artifact(artifact_id=self._artifact, progress=percent)
 
 
-def _publish(root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
-    """Publish as a Prefect task and enter it in the report; returns the receipt."""
-    with _entered(PUBLISH, run, entered) as entry:
-        receipt = cast(dict[str, Any], _result(_publish_task(root, return_state=True)))
+def _publish(root: Path, run: RunReport, entered: Entered, task: str) -> dict[str, Any]:
+    """Publish as a Prefect task and enter it in the report; returns the receipt. `task`: of GLUE, "" for questions."""
+    with _entered(f"{PUBLISH}@{task}" if task else PUBLISH, run, entered) as entry:
+        receipt = cast(dict[str, Any], _result(_publish_task(root, task, return_state=True)))
         entry.status = "skipped" if receipt.get("unchanged") else "ran"
     return receipt
 
 
 @task(name="publish", cache_policy=NO_CACHE, retries=0)
-def _publish_task(root: Path) -> dict[str, Any] | State[dict[str, Any]]:
+def _publish_task(root: Path, task: str) -> dict[str, Any] | State[dict[str, Any]]:
+    command = ["tasks.glue_publish", task] if task else ["tasks.publish"]
     process = subprocess.Popen(
-        [sys.executable, "-m", "tasks.publish"], cwd=root, env=dvc.environment(), text=True, bufsize=1,
+        [sys.executable, "-m", *command], cwd=root, env=dvc.environment(), text=True, bufsize=1,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
     )  # fmt: skip
     assert process.stdout is not None
@@ -230,5 +260,5 @@ def _publish_task(root: Path) -> dict[str, Any] | State[dict[str, Any]]:
         said = "".join(lines).strip() or describe_exit(code)
         rejected = " (the gate's verdict changed meanwhile)" if code == REJECTED else ""
         return Failed(message=f"publish failed{rejected}: {said}")
-    receipt: dict[str, Any] = json.loads((root / artifacts.PUBLISH_RECEIPT).read_text(encoding="utf-8"))
+    receipt: dict[str, Any] = json.loads((root / artifacts.publish_receipt(task)).read_text(encoding="utf-8"))
     return receipt

@@ -24,7 +24,7 @@ from prefect.states import Cancelling, Crashed
 from flows import dvc, on_worker
 from flows.api import UNREACHED, patiently
 from flows.report import RunReport, StageRecord
-from flows.stages import PAUSED_STATE, PUBLISH, RunFailed
+from flows.stages import PAUSED_STATE, PUBLISH, RunFailed, is_gate
 from tasks import artifacts
 from tasks.errors import ParamsError
 from tasks.stage_kinds import AUTO, is_device_stage
@@ -132,13 +132,15 @@ class Sender:
             RunFailed: see `run`.
         """
         for queue, names in groups(plan, cpu, device):
-            self.run(queue, names, publish and "gate" in names)
-        if "gate" in plan:
+            self.run(queue, names, publish and any(is_gate(name) for name in names))
+        if any(is_gate(stage) for stage in plan):
             self.report.read_results(self.root)
-        if any(stage.name == PUBLISH for stage in self.report.stages):
-            receipt = (self.root / artifacts.PUBLISH_RECEIPT).read_text(encoding="utf-8")
-            self.report.enter_receipt(json.loads(receipt))
-        pages = [stage for stage in plan if stage.startswith("validate@") or stage == "evaluate"]
+        for name in [stage.name for stage in self.report.stages if stage.name.partition("@")[0] == PUBLISH]:
+            task = name.partition("@")[2]
+            receipt = (self.root / artifacts.publish_receipt(task)).read_text(encoding="utf-8")
+            self.report.enter_receipt(json.loads(receipt), task)
+        shown = ("validate", "validate_glue", "validate_glue_rows", "evaluate", "glue_evaluate")
+        pages = [stage for stage in plan if stage.partition("@")[0] in shown]
         if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
 
@@ -242,6 +244,7 @@ def _inside(name: str) -> Path:
     """A file's name as a worker sent it; it must stay in the checkout, in a folder of figures."""
     path = Path(name)
     figures = path.parts[:1] in (("metrics",), ("plots",)) and len(path.parts) == 2
-    if ".." in path.parts or not (figures or path in (on_worker.LOCK, artifacts.PUBLISH_RECEIPT)):
+    receipt = path == artifacts.publish_receipt(path.stem.removeprefix("publish-glue-").replace("publish", ""))
+    if ".." in path.parts or not (figures or receipt or path == on_worker.LOCK):
         raise RunFailed(f"a worker sent a file named {name!r}; expected metrics, plots, dvc.lock or the receipt")
     return path

@@ -25,6 +25,10 @@ ROWS = Path("data/rows")
 FEATURES = "features.parquet"
 """Beside the rows of questions: one line per feature (window), in order of feature id."""
 
+GLUE_DATA = Path("data/glue")
+GLUE = Path("glue")
+"""Of each GLUE task: `logits`, by development set, and `evaluation`."""
+
 VALIDATION = Path("reports/validation")
 DATA_DOCS = Path("reports/data_docs")
 """Great Expectations' own pages, one folder per data set, where validate.data_docs is on."""
@@ -78,6 +82,50 @@ def row_shards(phase: str) -> Path:
 def held_out_plot(training: str) -> Path:
     """The curve of a training on its held-out rows; the loss itself is plots/<training>.csv."""
     return PLOTS / f"{training}-held-out.csv"
+
+
+def glue_folder(task: str) -> Path:
+    """Examples of a GLUE task: train.parquet and its development sets, with the columns of glue_data.schema_of."""
+    return GLUE_DATA / task
+
+
+def glue_rows_folder(task: str, split: str = "") -> Path:
+    """Rows of a GLUE task, a folder for each split."""
+    return ROWS / f"glue-{task}" / split
+
+
+def glue_model(task: str) -> Path:
+    """The model fine-tuned on a GLUE task."""
+    return MODELS / f"glue-{task}"
+
+
+def glue_logits(task: str, split: str = "") -> Path:
+    """Logits of a development set, or their folder."""
+    folder = GLUE / task / "logits"
+    return folder / f"{split}.arrow" if split else folder
+
+
+def glue_evaluation(task: str) -> Path:
+    """predictions.json and report.html of a GLUE task."""
+    return GLUE / task / "evaluation"
+
+
+def glue_metrics(task: str, what: str = "") -> Path:
+    """Scores of a GLUE task, or the figures of its `finetune`, `predict` or `gate`."""
+    return METRICS / f"glue-{task}{'-' if what else ''}{what}.json"
+
+
+def publish_receipt(task: str = "") -> Path:
+    """What publish says of itself; of a GLUE task, "" for questions."""
+    return PUBLISH_RECEIPT.with_name(f"publish-glue-{task}.json") if task else PUBLISH_RECEIPT
+
+
+def device_metrics(stage: str) -> str | None:
+    """The name in metrics/ of the figures of a stage that runs device jobs; None for others."""
+    name, _, task = stage.partition("@")
+    if name in ("glue_finetune", "glue_predict"):
+        return f"glue-{task}-{name.removeprefix('glue_')}"
+    return DEVICE_METRICS.get(stage)
 
 
 def executables_folder(job: str) -> Path:

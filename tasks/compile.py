@@ -22,7 +22,7 @@ from tasks.device_job import Job, JobResult, run_device_job
 from tasks.errors import DeviceJobFailed, run_main
 from tasks.finetune import finetune_job, own_model
 from tasks.launcher import launch_words
-from tasks.params import PHASES, Params, load_params
+from tasks.params import PHASES, DeviceParams, Params, load_params
 from tasks.predict import ROWS as DEV_ROWS
 from tasks.predict import predict_job
 from tasks.pretrain import pretrain_job
@@ -55,15 +55,19 @@ def compile_job(name: str, params: Params, root: Path = Path()) -> Job:
 
 def why_nothing(name: str, params: Params) -> str | None:
     """Why there is no program to build ahead, in the same words on every host; None where there is one."""
-    device = params.device
+    if name in PHASES and not params.pretrain.enabled and params.device.runtime == "ipu":
+        return "pretrain.enabled is false: no update is made"
+    return nothing_on(params.device)
+
+
+def nothing_on(device: DeviceParams) -> str | None:
+    """`why_nothing` as far as the device decides it."""
     if device.runtime == "auto":
         return "device.runtime auto is chosen where the job runs, and what it needs is compiled there"
     if device.runtime != "ipu":
         if device.compile != "none":
             return f"what is compiled for {device.runtime} stays on its host: made for it, and in part read with pickle"
         return f"device.runtime {device.runtime} compiles nothing"
-    if name in PHASES and not params.pretrain.enabled:
-        return "pretrain.enabled is false: no update is made"
     return None
 
 
@@ -73,15 +77,26 @@ def compile_ahead(name: str, params: Params, root: Path = Path()) -> JobResult |
     Raises:
         DeviceJobFailed: see `run_device_job`; or the program was not kept.
     """
-    folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
     nothing = why_nothing(name, params)
-    if nothing is not None:
+    job = compile_job(name, params, root) if nothing is None else None
+    return build_program(name, job, nothing, params.device, root)
+
+
+def build_program(
+    name: str, job: Job | None, nothing: str | None, device: DeviceParams, root: Path = Path()
+) -> JobResult | None:
+    """Run the compile_only `job`, or write down why there is `nothing` to build (then job is None).
+
+    Raises:
+        DeviceJobFailed: see `compile_ahead`.
+    """
+    folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
+    if job is None:
         with artifacts.new_folder(folder) as partial:
             artifacts.write_json(partial / artifacts.EXECUTABLES_RECORD, {NOTHING: nothing})
         artifacts.write_json(report, {"job": name, "program": None, NOTHING: nothing})
         return None
-    job = compile_job(name, params, root)
-    result = run_device_job(job, launcher=launch_words(job, params.device))
+    result = run_device_job(job, launcher=launch_words(job, device))
     record = folder / artifacts.EXECUTABLES_RECORD
     if not record.is_file():
         raise DeviceJobFailed(f"{name}: the program was compiled, but {record} was not written")
@@ -97,10 +112,10 @@ def _reported(parts: dict[str, Any]) -> dict[str, Any]:
     return {"program": digest, "parts": decided}
 
 
-def summary(name: str, params: Params, result: JobResult | None) -> str:
+def said(name: str, nothing: str | None, result: JobResult | None) -> str:
     """One line at the end of the stage."""
     if result is None:
-        return f"compile {name}: nothing to compile ({why_nothing(name, params)})"
+        return f"compile {name}: nothing to compile ({nothing})"
     return f"compile {name}: program ready after {result.compile_seconds:.1f} s ({result.program}, {result.precision})"
 
 
@@ -109,7 +124,7 @@ def main() -> None:
     parser.add_argument("job", choices=JOBS)
     name = parser.parse_args().job
     params = load_params()
-    sys.stdout.write(summary(name, params, compile_ahead(name, params)) + "\n")
+    sys.stdout.write(said(name, why_nothing(name, params), compile_ahead(name, params)) + "\n")
 
 
 if __name__ == "__main__":

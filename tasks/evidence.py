@@ -86,8 +86,8 @@ def gather(released: Path, root: Path = Path()) -> Evidence:
         questions=len(questions),
         answered=sum(question.id in predictions for question in questions),
         scores_belong=hashes[str(artifacts.SQUAD_PREDICTIONS)] == artifacts.sha256_of(path),
-        verdicts={name: _verdict(root / artifacts.validation_report(name), name) for name in VERDICTS},
-        losses={name: _loss(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS},
+        verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in VERDICTS},
+        losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS},
         released=None if other is None else compare(questions, predictions, other),
         model_sha256=hashes[str(artifacts.SQUAD_MODEL / "model.safetensors")],
         predictions_sha256=hashes[str(artifacts.SQUAD_PREDICTIONS)],
@@ -122,14 +122,16 @@ def _scores(path: Path) -> dict[str, Any]:
     return values
 
 
-def _verdict(path: Path, name: str) -> bool | None:
+def read_verdict(path: Path, name: str) -> bool | None:
+    """Whether the data set `name` is valid; None where there is no readable verdict of it."""
     values = _read_object(path)
     if values is None or values.get("data") != name or not isinstance(values.get("valid"), bool):
         return None
     return bool(values["valid"])
 
 
-def _loss(path: Path) -> Loss | None:
+def read_loss(path: Path) -> Loss | None:
+    """How a training ended, from its figures; None where they cannot be read."""
     values = _read_object(path)
     if values is None or "final_loss" not in values or not isinstance(values.get("steps"), int):
         return None

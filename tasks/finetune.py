@@ -12,7 +12,7 @@ from tasks import artifacts
 from tasks.device_job import Job, ModelConfig, ScheduleConfig
 from tasks.errors import InputError, run_main
 from tasks.launcher import launch_words
-from tasks.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, load_params
+from tasks.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, TuningParams, load_params
 from tasks.rows import read_manifest
 from tasks.training import (
     carried_executables,
@@ -75,7 +75,7 @@ def finetune_job(
     )
 
 
-def own_model(params: FinetuneParams, model: ModelParams, rows: Path, whole: bool) -> ModelConfig | None:
+def own_model(params: TuningParams, model: ModelParams, rows: Path, whole: bool) -> ModelConfig | None:
     """The architecture where fine-tuning states other dropout than pre-training had, or `whole` asks for it; else None,
     that of its weights."""
     stated = {"hidden_dropout": params.hidden_dropout, "attention_dropout": params.attention_dropout}

@@ -60,8 +60,8 @@ def decide(evidence: Evidence, limits: GateParams) -> GateDecision:
         found.append(_no_drop(evidence.released, limits))
         if evidence.released.released_exact:
             found.append(_no_exact_drop(evidence.released, limits))
-    found += [_verdict(name, valid) for name, valid in evidence.verdicts.items()]
-    found += [_loss(name, figures) for name, figures in evidence.losses.items()]
+    found += [verdict_check(name, valid) for name, valid in evidence.verdicts.items()]
+    found += [loss_check(name, figures) for name, figures in evidence.losses.items()]
     found.append(_complete(evidence))
     found.append(_scores_belong(evidence))
     reasons = tuple(reason for check, reason in found if not check.ok)
@@ -115,7 +115,8 @@ def _no_exact_drop(released: Released, limits: GateParams) -> tuple[Check, str]:
     return Check("released_model_exact_match", not fell, found, required), reason
 
 
-def _verdict(name: str, valid: bool | None) -> tuple[Check, str]:
+def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:
+    """Whether a data set is valid, and the reason where it is not; None: there is no readable verdict."""
     where = artifacts.validation_report(name)
     if valid is None:
         return Check(f"data_{name}", False, "no verdict", "valid"), (
@@ -125,7 +126,8 @@ def _verdict(name: str, valid: bool | None) -> tuple[Check, str]:
     return Check(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
 
 
-def _loss(name: str, figures: Loss | None) -> tuple[Check, str]:
+def loss_check(name: str, figures: Loss | None) -> tuple[Check, str]:
+    """Whether a training ended well, and the reason where it did not; None: there are no readable figures."""
     required = "finite, or no update made"
     if figures is None:
         reason = f"The training {name} has no readable figures (metrics/{name}.json); run its stage."
@@ -175,12 +177,19 @@ def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
     """The content of metrics/gate.json; a score that is not finite becomes null."""
     scores = {"exact_match": evidence.exact_match, "f1": evidence.f1}
     return {
-        "accepted": decision.accepted,
-        "reasons": list(decision.reasons),
-        "checks": [asdict(check) for check in decision.checks],
+        **decision_values(decision),
         "metrics": {name: value if math.isfinite(value) else None for name, value in scores.items()},
         "model_sha256": evidence.model_sha256,
         "predictions_sha256": evidence.predictions_sha256,
+    }
+
+
+def decision_values(decision: GateDecision) -> dict[str, Any]:
+    """The decision as plain values: accepted, reasons, checks."""
+    return {
+        "accepted": decision.accepted,
+        "reasons": list(decision.reasons),
+        "checks": [asdict(check) for check in decision.checks],
     }
 
 

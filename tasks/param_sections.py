@@ -52,6 +52,7 @@ class IpuParams(Section):
     phase2: dict[str, Any] | None
     finetune: dict[str, Any] | None
     predict: dict[str, Any] | None
+    glue: dict[str, Any] | None
     inference_execution: Literal["auto", "sharded", "pipelined"]
 
 

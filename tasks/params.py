@@ -13,6 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from tasks import artifacts
 from tasks.errors import ParamsError, run_main
+from tasks.param_glue import GlueGateParams, GlueParams, GluePublishParams, GlueRowsParams
 from tasks.param_inputs import (
     BaseModelParams,
     CorpusParams,
@@ -102,12 +103,19 @@ class PretrainParams(OptimizerParams):
     phase2: PhaseParams
 
 
-class FinetuneParams(OptimizerParams, BatchParams):
+class TuningParams(OptimizerParams, BatchParams):
+    """Fine-tuning on any task."""
+
     seed: Seed
     epochs: Annotated[float, Field(gt=0)]
     hidden_dropout: Annotated[float, Field(ge=0, lt=1)] | None
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None
     checkpoint_every_updates: Annotated[int, Field(ge=0)]
+
+
+class FinetuneParams(TuningParams):
+    """Fine-tuning on questions."""
+
     evaluate_every_updates: Positive | None
     keep: Literal["last", "best"]
     patience: Positive | None
@@ -176,6 +184,19 @@ class Params(Section):
     parity: ParityParams
     gate: GateParams
     publish: PublishParams
+    glue: GlueParams
+    glue_rows: GlueRowsParams
+    glue_finetune: TuningParams
+    glue_gate: GlueGateParams
+    glue_publish: GluePublishParams
+
+    @model_validator(mode="after")
+    def _glue_has_its_own_repository(self) -> Params:
+        if self.glue.tasks and self.publish.target == "hub" and not self.glue_publish.repository:
+            raise ValueError(
+                "publish.target: hub needs glue_publish.repository: user/name, which gets -<task> at its end"
+            )
+        return self
 
     @model_validator(mode="after")
     def _pre_training_has_one_source(self) -> Params:
@@ -209,6 +230,7 @@ class Params(Section):
             "pretrain_rows.phase1.row_length": self.pretrain_rows.phase1.row_length,
             "pretrain_rows.phase2.row_length": self.pretrain_rows.phase2.row_length,
             "squad_rows.row_length": self.squad_rows.row_length,
+            **({"glue_rows.row_length": self.glue_rows.row_length} if self.glue.tasks else {}),
         }
         for name, length in lengths.items():
             if length > self.model.max_positions:

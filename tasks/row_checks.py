@@ -45,7 +45,7 @@ class RowData:
 
         Args:
             tokenizer: Folder of tokenizer.json.
-            masked_fraction: pretrain_rows.masked_fraction, None for rows of questions.
+            masked_fraction: pretrain_rows.masked_fraction, None for rows that are not of pre-training.
 
         Raises:
             InputError: no manifest, or no tokenizer that can be used.
@@ -69,13 +69,15 @@ class RowData:
         self.total_checks: Sequence[Check] = total_checks(self.limits)
         self.record_checks: Sequence[Check] = record_checks(self.limits)
         self._is_pretrain = self.manifest.kind == "pretrain"
+        self._has_windows = self.manifest.kind == "question_answering"
         self._seen: dict[str, int] = dict.fromkeys(
             ("rows", "sequences", "real_tokens", "masked", "random_next", "answered", "labelled", "nulls"), 0
         )
         self._tokens_per_sequence, self._sequences_per_row, self._masked_per_row = Lengths(), Lengths(), Lengths()
         self._windows: Columns = {}
         self._window_ids = np.zeros(0, np.int64)
-        self._feature_seen = np.zeros(0, np.int64)
+        # The examples of other rows count from 0; those of questions are the lines of features.parquet.
+        self._feature_seen = np.zeros(self.manifest.sequences, np.int64)
 
     def prepare(self) -> Totals:
         examples: dict[str, list[str]] = {"schema": [], "manifest_files": []}
@@ -93,7 +95,7 @@ class RowData:
         examples["manifest_files"] += [f"{name} is not in manifest.json" for name in sorted(unnamed)]
         if sum(self.manifest.files.values()) != self.manifest.rows:
             examples["manifest_files"].append(f"manifest.json says {self.manifest.rows:,} rows in all")
-        if not self._is_pretrain:
+        if self._has_windows:
             examples["schema"] += self._read_windows()
         same = self.manifest.tokenizer_sha256 == self.tokenizer_sha256
         shown = {name: differing(examples[name]) for name in ("schema", "manifest_files")}
@@ -146,7 +148,10 @@ class RowData:
             features.update(row_features.next_sentence_features(rows, found))
             self._masked_per_row.add(features["masked"])
         else:
-            features.update(row_features.answer_features(rows, found, self._windows))
+            if self._has_windows:
+                features.update(row_features.answer_features(rows, found, self._windows))
+            else:
+                features.update(row_features.label_features(rows, found, self.manifest.num_labels))
             ids = rows["feature_ids"].reshape(-1)
             known = ids[(ids >= 0) & (ids < len(self._feature_seen))]
             self._feature_seen += np.bincount(known, minlength=len(self._feature_seen))
@@ -189,6 +194,9 @@ class RowData:
             values["random_next_share"] = seen["random_next"] / max(1, seen["sequences"])
             return Totals(values)
         wrong = np.flatnonzero(self._feature_seen != 1)
+        if not self._has_windows:
+            values["examples_once"], values["labels"] = len(wrong), seen["labelled"]
+            return Totals(values, {"examples_once": [f"example {i}: {self._feature_seen[i]} times" for i in wrong[:3]]})
         misnumbered = np.flatnonzero(self._window_ids != np.arange(len(self._window_ids)))
         values["features_once"] = len(wrong)
         values["features_numbered"] = len(misnumbered)
@@ -228,7 +236,8 @@ class RowData:
             histograms.append(self._masked_per_row.histogram("Masked tokens in a row", "tokens"))
         else:
             numbers["labelled sequences"] = seen["labelled"]
-            numbers["sequences with an answer"] = seen["answered"]
+            if self._has_windows:
+                numbers["sequences with an answer"] = seen["answered"]
         return {"numbers": numbers, "histograms": histograms}
 
 

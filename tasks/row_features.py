@@ -161,6 +161,28 @@ def answer_features(rows: Columns, found: Sequences, features: Columns) -> Colum
     }
 
 
+def label_features(rows: Columns, found: Sequences, labels: int) -> Columns:
+    """Features [n] of class_labels or targets, and of feature_ids.
+
+    Args:
+        labels: classes; 1 for the values of a regression.
+    """
+    ids = rows["feature_ids"]
+    present = np.arange(ids.shape[1]) < found.per_row[:, None]
+    if labels == 1:
+        values = rows["targets"]
+        known = np.isfinite(values) & (values != IGNORED)
+    else:
+        values = rows["class_labels"]
+        known = (values >= 0) & (values < labels)
+    right = np.where(present, known, values == IGNORED)
+    return {
+        "label_slots": (~right).sum(axis=1),
+        "labelled": (present & known).sum(axis=1),
+        "feature_slots": np.where(present, ids < 0, ids != ABSENT).sum(axis=1),
+    }
+
+
 def _per_row(found: Sequences, wrong: np.ndarray) -> np.ndarray:
     """Count of wrong sequences in every row. int64 [n]."""
     return np.bincount(found.row[wrong], minlength=len(found.per_row))

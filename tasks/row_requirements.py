@@ -31,7 +31,9 @@ class RowLimits:
     @property
     def knobs(self) -> str:
         """The section of params.yaml behind these rows."""
-        return f"pretrain_rows.{self.name}" if self.manifest.kind == "pretrain" else "squad_rows"
+        if self.manifest.kind == "pretrain":
+            return f"pretrain_rows.{self.name}"
+        return "squad_rows" if self.manifest.kind == "question_answering" else "glue_rows"
 
     @property
     def again(self) -> str:
@@ -65,7 +67,8 @@ def total_checks(limits: RowLimits) -> tuple[Check, ...]:
         Check("manifest_real_tokens", "sequence_ids", f"{manifest.real_tokens:,} real tokens, as manifest.json says",
               limits.again, minimum=manifest.real_tokens, maximum=manifest.real_tokens),
     )  # fmt: skip
-    return common + (_pretrain_totals(limits) if manifest.kind == "pretrain" else _question_totals(limits))
+    of_kind = {"pretrain": _pretrain_totals, "question_answering": _question_totals}.get(manifest.kind, _label_totals)
+    return common + of_kind(limits)
 
 
 def _pretrain_totals(limits: RowLimits) -> tuple[Check, ...]:
@@ -97,10 +100,18 @@ def _question_totals(limits: RowLimits) -> tuple[Check, ...]:
     )  # fmt: skip
 
 
+def _label_totals(limits: RowLimits) -> tuple[Check, ...]:
+    return (
+        Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", limits.again, maximum=0),
+        Check("labels", "class_labels or targets", "every sequence has a label", limits.again,
+              minimum=limits.manifest.sequences, maximum=limits.manifest.sequences),
+    )  # fmt: skip
+
+
 def record_checks(limits: RowLimits) -> tuple[Check, ...]:
     """Checks of every row."""
-    kind = limits.manifest.kind
-    return _layout_checks(limits) + (_mask_checks(limits) if kind == "pretrain" else _answer_checks(limits))
+    of_kind = {"pretrain": _mask_checks, "question_answering": _answer_checks}.get(limits.manifest.kind, _label_checks)
+    return _layout_checks(limits) + of_kind(limits)
 
 
 def _layout_checks(limits: RowLimits) -> tuple[Check, ...]:
@@ -152,4 +163,14 @@ def _answer_checks(limits: RowLimits) -> tuple[Check, ...]:
         Check("feature_slots", "feature_ids", "a line of features.parquet for every sequence, -1 for none", again,
               maximum=0),
         Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", again, maximum=0),
+    )  # fmt: skip
+
+
+def _label_checks(limits: RowLimits) -> tuple[Check, ...]:
+    labels, again = limits.manifest.num_labels, limits.again
+    known = "a finite number" if labels == 1 else f"a class from 0 to {labels - 1}"
+    return (
+        Check("label_slots", "class_labels or targets", f"{known}, -100 where no sequence is", again, maximum=0),
+        Check("feature_slots", "feature_ids", "the number of an example for every sequence, -1 for none", again,
+              maximum=0),
     )  # fmt: skip

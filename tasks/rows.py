@@ -69,7 +69,7 @@ def check_geometry(row_length: int, max_sequences: int, max_predictions: int, se
     """Refuse rows that the schema cannot hold.
 
     Args:
-        max_predictions: P; 0 for question_answering.
+        max_predictions: P; 0 but for pre-training.
         section: of params.yaml, for the message.
 
     Raises:
@@ -182,10 +182,11 @@ class RowWriter:
         max_predictions: int,
         vocab_size: int,
         rows_per_file: int = ROWS_PER_FILE,
+        num_labels: int = 0,
     ) -> None:
         self.folder, self.kind, self.rows_per_file = Path(folder), kind, rows_per_file
         self.row_length, self.max_sequences = row_length, max_sequences
-        self.max_predictions, self.vocab_size = max_predictions, vocab_size
+        self.max_predictions, self.vocab_size, self.num_labels = max_predictions, vocab_size, num_labels
         self.schema = row_schema(kind, row_length, max_sequences, max_predictions, vocab_size)
         self.files: dict[str, int] = {}
         self.sequences = self.real_tokens = 0
@@ -260,6 +261,7 @@ class RowWriter:
             sequences=self.sequences,
             real_tokens=self.real_tokens,
             files=dict(self.files),
+            num_labels=self.num_labels,
         )
         (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
         return manifest

@@ -28,7 +28,7 @@ STAGE_KINDS = "PODIUM_STAGE_KINDS"
 STAGES_SENT = "PODIUM_STAGES_SENT"
 """Set by the flow on a worker: the stages it was sent, which alone may run there."""
 DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
-DEVICE_STAGES = ("pretrain", "finetune", "predict", "compile")
+DEVICE_STAGES = ("pretrain", "finetune", "predict", "compile", "glue_finetune", "glue_predict", "compile_glue")
 PARITY = "parity"
 """The stage that computes in the place its item names, whatever device.runtime says."""
 PLAN_FILE = Path("dvc.yaml")

@@ -83,7 +83,7 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
 
     Args:
         ipu: section `ipu`.
-        job: phase1, phase2, finetune or predict.
+        job: phase1, phase2, finetune, predict or glue.
         device: section `device`.
         root: what a relative `ipu.config` counts from.
 
@@ -115,7 +115,7 @@ def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> 
     """The folder of programs that stage compile@<job> filled, here or on another host; None where there are none.
 
     Args:
-        job: phase1, phase2, finetune or predict.
+        job: phase1, phase2, finetune, predict, or glue-<task>-finetune and -predict.
         device: section `device`.
         root: the checkout.
     """
@@ -246,15 +246,15 @@ def program_figures(result: JobResult) -> dict[str, Any]:
     return {"program": result.program, "compile_seconds": round(result.compile_seconds, 1)}
 
 
-def require_verdict(name: str, root: Path = Path()) -> None:
-    """Refuse to train on data whose verdict is missing or red.
+def require_verdict(name: str, root: Path = Path(), stage: str | None = None) -> None:
+    """Refuse to train on data whose verdict is missing or red; `stage` writes it, validate@<name> by default.
 
     Raises:
         InputError: naming the stage that writes the verdict.
     """
     path = root / artifacts.validation_report(name)
     if not path.is_file():
-        raise InputError(f"{path} is missing: run `dvc repro validate@{name}` first")
+        raise InputError(f"{path} is missing: run `dvc repro {stage or f'validate@{name}'}` first")
     if not json.loads(path.read_text(encoding="utf-8"))["valid"]:
         raise InputError(f"{path} says the data are not valid; see {path.with_suffix('.html')}")
 

@@ -168,15 +168,19 @@ def data_sets(name: str, params: Params) -> list[DataSet]:
     return [RowData(name, folder, artifacts.TOKENIZER, most, masked_fraction) for folder in folders]
 
 
-def with_held_out(values: dict[str, Any], held_out: Mapping[str, Any]) -> dict[str, Any]:
-    """A verdict that holds for the rows and for those held out of them: valid if both are, all checks listed."""
-    checks = [{**check, "name": f"{HELD_OUT} {check['name']}"} for check in held_out["checks"]]
+def with_others(values: dict[str, Any], others: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """A verdict that holds for two sets, such as rows and those held out of them: valid if both are, all checks listed.
+
+    Args:
+        prefix: what the names of the second set's checks begin with.
+    """
+    checks = [{**check, "name": f"{prefix} {check['name']}"} for check in others["checks"]]
     return {
         **values,
-        "valid": values["valid"] and held_out["valid"],
+        "valid": values["valid"] and others["valid"],
         "checks": [*values["checks"], *checks],
-        "not_checked": [*values["not_checked"], *(f"{HELD_OUT} {name}" for name in held_out["not_checked"])],
-        "held_out_rows": held_out["rows"],
+        "not_checked": [*values["not_checked"], *(f"{prefix} {name}" for name in others["not_checked"])],
+        f"{prefix.replace('-', '_')}_rows": others["rows"],
     }
 
 
@@ -222,28 +226,38 @@ def write_data_docs(values: Mapping[str, Any], folder: Path) -> None:
         context.build_data_docs(site_names=[name])
 
 
+def judge_and_report(name: str, sets: Sequence[DataSet], data_docs: bool) -> str:
+    """Judge data sets that share a verdict, write it and its page; the line that says so.
+
+    Raises:
+        DataInvalid: the data are not fit to train on; what is wrong is in the message and on the page.
+        CheckCrashed: a check could not be evaluated; there is no verdict then.
+    """
+    started_at = time.perf_counter()
+    report = artifacts.validation_report(name)
+    report.unlink(missing_ok=True)  # an older verdict does not speak of these data
+    judge, (data, *others) = Judge(), sets
+    values = validate(data, judge)
+    for other in others:
+        values = with_others(values, validate(other, judge), HELD_OUT if other.name == name else other.name)
+    values["data"] = name
+    html = write_reports(values, report)
+    if data_docs:
+        write_data_docs(values, artifacts.DATA_DOCS / name)
+    if not values["valid"]:
+        raise DataInvalid(explain(values, str(html)))
+    return (
+        f"{name}: {values['rows']:,} {data.record}s, {len(values['checks'])} checks passed, "
+        f"{time.perf_counter() - started_at:.1f} s; {html}"
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tasks.validate", description=__doc__.split("\n")[0])
     parser.add_argument("name", choices=NAMES)
     name = parser.parse_args().name
-    started_at = time.perf_counter()
     params = load_params()
-    report = artifacts.validation_report(name)
-    report.unlink(missing_ok=True)  # an older verdict does not speak of these data
-    data, *held_out = data_sets(name, params)
-    judge = Judge()
-    values = validate(data, judge)
-    for rows in held_out:
-        values = with_held_out(values, validate(rows, judge))
-    html = write_reports(values, report)
-    if params.validate_.data_docs:
-        write_data_docs(values, artifacts.DATA_DOCS / name)
-    if not values["valid"]:
-        raise DataInvalid(explain(values, str(html)))
-    print(
-        f"{name}: {values['rows']:,} {data.record}s, {len(values['checks'])} checks passed, "
-        f"{time.perf_counter() - started_at:.1f} s; {html}"
-    )
+    print(judge_and_report(name, data_sets(name, params), params.validate_.data_docs))
 
 
 if __name__ == "__main__":

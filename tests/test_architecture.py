@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.glue_tasks import TASKS
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flows", "tasks", "ipu_model", "bench")
 
@@ -39,9 +41,10 @@ ALLOWED = {
 }
 DOCUMENTS = ("README.md", "bench/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 MADE_BY_RUNS = (
-    "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "reports", "runs",
+    "data", "evaluation", "executables", "glue", "metrics", "models", "plots", "predictions", "published", "reports",
+    "runs",
 )  # fmt: skip
-EXAMPLES = {"${parity.against}": ["cpu:bf16"]}
+EXAMPLES = {"${parity.against}": ["cpu:bf16"], "${glue.tasks}": list(TASKS)}
 """Lists of params.yaml that a foreach of dvc.yaml takes, as a run may state them."""
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
@@ -143,7 +146,7 @@ def test_imports_point_down_only(path):
 @pytest.mark.parametrize("name", sorted(dvc_stages()))
 def test_a_stage_names_exactly_the_modules_it_imports(name):
     stage = dvc_stages()[name]
-    module = re.fullmatch(r"python -m (tasks\.\w+)( \S+)?", stage["cmd"])
+    module = re.fullmatch(r"python -m (tasks\.\w+)( \S+)*", stage["cmd"])
     assert module, f"{name}: one simple command, found {stage['cmd']!r}"
     needed = import_closure(module_file(module[1])) - {"tasks/__init__.py", "ipu_model/__init__.py"}
     stated = {dep for dep in stage["deps"] if dep.endswith(".py")}
@@ -171,7 +174,7 @@ def test_the_flow_runs_every_stage_after_what_it_needs():
     from flows.stages import plan_of, with_parity
 
     stages = dvc_stages()
-    plan = with_parity(plan_of("all"), EXAMPLES["${parity.against}"])
+    plan = with_parity(plan_of("all", list(TASKS)), EXAMPLES["${parity.against}"])
     assert sorted(plan) == sorted(stages)
     written_by = {out: name for name, stage in stages.items() for out in outs_of(stage)}
     for name, stage in stages.items():
@@ -184,18 +187,22 @@ def test_the_flow_runs_every_stage_after_what_it_needs():
 def test_every_device_stage_has_its_program_built_before_and_depends_on_no_program():
     stages = dvc_stages()
     for name, stage in stages.items():
-        if "ipu_model" in stage["deps"] and not name.startswith("compile@"):
-            job = "predict" if name.startswith("parity@") else name.rpartition("@")[2]
-            assert f"reports/compile-{job}.json" in stage["deps"], name
-            assert f"reports/compile-{job}.json" in outs_of(stages[f"compile@{job}"])
+        if "ipu_model" in stage["deps"] and not name.startswith("compile"):
+            kind, _, job = name.rpartition("@")
+            of_glue = kind.startswith("glue_")
+            job = "predict" if kind == "parity" else job
+            report = f"reports/compile-glue-{job}-{kind[5:]}.json" if of_glue else f"reports/compile-{job or kind}.json"
+            assert report in stage["deps"], name
+            assert report in outs_of(stages[f"compile{'_glue' if of_glue else ''}@{job}"])
         assert not [dep for dep in stage["deps"] if dep.startswith("executables")], name
 
 
 def test_every_training_stage_depends_on_the_verdict_of_its_rows():
     for name, stage in dvc_stages().items():
         for rows in [dep for dep in stage["deps"] if dep.startswith("data/rows/")]:
-            if name.split("@")[0] in ("pretrain", "finetune", "predict"):
-                assert f"reports/validation/{rows.rsplit('/', 1)[1]}.json" in stage["deps"], name
+            ending = "-rows" if name.startswith("glue_") else ""
+            if name.split("@")[0].removeprefix("glue_") in ("pretrain", "finetune", "predict"):
+                assert f"reports/validation/{rows.rsplit('/', 1)[1]}{ending}.json" in stage["deps"], name
 
 
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))

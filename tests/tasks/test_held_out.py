@@ -10,7 +10,7 @@ from tasks.held_out import FOLDER, choose_groups, held_out_folder, is_held_out
 from tasks.pretrain_rows import write_pretrain_rows
 from tasks.rows import read_manifest
 from tasks.squad_rows import write_squad_rows
-from tasks.validate import with_held_out
+from tasks.validate import with_others
 from tests.tasks.row_inputs import (
     folder_bytes,
     pretrain_params,
@@ -151,8 +151,8 @@ def test_a_verdict_is_green_only_if_the_held_out_rows_are_fit_too() -> None:
     def verdict(ok: bool) -> dict[str, object]:
         return {"data": "phase1", "valid": ok, "rows": 3, "checks": [{"name": "rows", "ok": ok}], "not_checked": []}
 
-    both = with_held_out(verdict(True), verdict(False))
+    both = with_others(verdict(True), verdict(False), "held-out")
     assert both["valid"] is False
     assert [check["name"] for check in both["checks"]] == ["rows", "held-out rows"]
-    assert with_held_out(verdict(True), verdict(True))["valid"] is True
-    assert np.all([with_held_out(verdict(False), verdict(True))["valid"] is False])
+    assert with_others(verdict(True), verdict(True), "held-out")["valid"] is True
+    assert np.all([with_others(verdict(False), verdict(True), "held-out")["valid"] is False])

@@ -1,0 +1,79 @@
+"""Stage glue_evaluate@TASK: from logits to GLUE's official metrics, with 95% intervals, a page and the predictions.
+
+python -m tasks.glue_evaluate sst2
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from typing import Any
+
+from tasks import artifacts
+from tasks.errors import InputError, run_main
+from tasks.glue_answers import predictions_json, predictions_of, read_examples, read_logits
+from tasks.glue_page import page
+from tasks.glue_scores import best_constant, interval, resampled_scores, scores_of
+from tasks.glue_tasks import TASKS, GlueTask, glue_task
+
+PREDICTIONS, REPORT = "predictions.json", "report.html"
+
+
+def evaluate(task: GlueTask, root: Path = Path()) -> dict[str, Any]:
+    """Score the logits of a task's development sets; write glue/<task>/evaluation and metrics/glue-<task>.json.
+
+    Returns:
+        The content of the metrics file: every official metric and `score` (their mean) in percent with the bounds of
+        their 95% bootstrap intervals, the score of the best constant answer, examples, and the SHA-256 of the weights
+        and predictions.
+
+    Raises:
+        InputError: a file that is missing, damaged, or belongs to another run.
+    """
+    weights = root / artifacts.glue_model(task.name) / "model.safetensors"
+    if not weights.is_file():
+        raise InputError(f"{weights} is not there; run the stage glue_finetune@{task.name}")
+    examples = {split: read_examples(task, split, root) for split in task.splits[1:]}
+    logits = {split: read_logits(task, split, len(one.labels), root) for split, one in examples.items()}
+    predictions = {split: predictions_of(task, values) for split, values in logits.items()}
+    labels = {split: one.labels for split, one in examples.items()}
+    scores = scores_of(task, labels, predictions)
+    [drawn] = resampled_scores(task, labels, [predictions])
+    baseline = scores_of(task, labels, best_constant(task, labels))
+    metrics: dict[str, Any] = {}
+    for name, value in scores.items():
+        bounds = interval(drawn[name], value)
+        metrics |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
+    metrics |= {"constant_score": round(baseline["score"], 4), "examples": sum(map(len, labels.values()))}
+    with artifacts.new_folder(root / artifacts.glue_evaluation(task.name)) as folder:
+        artifacts.write_json(folder / PREDICTIONS, predictions_json(task, predictions))
+        metrics["files"] = _files(task, weights, folder / PREDICTIONS)
+        sets = {split: (examples[split], logits[split]) for split in examples}
+        artifacts.write_text(folder / REPORT, page(task, metrics, sets))
+    artifacts.write_json(root / artifacts.glue_metrics(task.name), metrics)
+    return metrics
+
+
+def _files(task: GlueTask, weights: Path, predictions: Path) -> list[dict[str, str]]:
+    return [
+        {"path": str(artifacts.glue_model(task.name) / weights.name), "sha256": artifacts.sha256_of(weights)},
+        {"path": str(artifacts.glue_evaluation(task.name) / PREDICTIONS), "sha256": artifacts.sha256_of(predictions)},
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Score the development sets of a GLUE task.")
+    parser.add_argument("task", choices=sorted(TASKS))
+    task, started_at = glue_task(parser.parse_args().task), time.perf_counter()
+    found = evaluate(task)
+    names = [name for name in found if f"{name}_low" in found]
+    said = [f"{name} {found[name]:.2f} ({found[f'{name}_low']:.2f} to {found[f'{name}_high']:.2f})" for name in names]
+    print(
+        f"{task.title}: {', '.join(said)}; the best constant answer has {found['constant_score']:.2f}; "
+        f"{found['examples']:,} examples, {time.perf_counter() - started_at:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

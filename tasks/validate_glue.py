@@ -1,0 +1,36 @@
+"""Stages validate_glue@TASK and validate_glue_rows@TASK: Great Expectations' verdict on a GLUE task.
+
+python -m tasks.validate_glue sst2           its examples: reports/validation/glue-sst2.json and .html
+python -m tasks.validate_glue sst2 --rows    the rows of all its splits: glue-sst2-rows.json and .html
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from tasks import artifacts
+from tasks.checks import DataSet
+from tasks.errors import run_main
+from tasks.glue_checks import GlueData
+from tasks.glue_tasks import TASKS, glue_task
+from tasks.params import load_params
+from tasks.row_checks import RowData
+from tasks.validate import judge_and_report
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Judge the examples of a GLUE task.")
+    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("--rows", action="store_true", help="judge the packed rows instead of the examples")
+    arguments = parser.parse_args()
+    task, params, name = glue_task(arguments.task), load_params(), f"glue-{arguments.task}"
+    data: list[DataSet] = [GlueData(task, artifacts.glue_folder(task.name), params.glue.min_examples)]
+    if arguments.rows:
+        name, most = f"{name}-rows", params.model.max_positions
+        folders = {split: artifacts.glue_rows_folder(task.name, split) for split in task.splits}
+        data = [RowData(split, folder, artifacts.TOKENIZER, most, None) for split, folder in folders.items()]
+    print(judge_and_report(name, data, params.validate_.data_docs))
+
+
+if __name__ == "__main__":
+    run_main(main)
