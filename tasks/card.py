@@ -42,11 +42,11 @@ def model_card(facts: CardFacts) -> str:
     sections = (
         _introduction(facts),
         _scores(facts),
-        _training(facts),
-        _gate(facts),
+        training_section(facts, "finetune", "fine-tuning on questions", "squad_rows", "squad-train"),
+        gate_section(facts),
         _usage(facts),
         _limits(facts),
-        _origin(facts),
+        origin_section(facts),
     )
     return f"---\n{front_matter(facts)}\n---\n\n" + "\n\n".join(sections) + "\n"
 
@@ -109,21 +109,26 @@ def evaluated_on(parameters: Mapping[str, Any]) -> tuple[str, str]:
     return "Podium demo questions (generated)", "podium-demo"
 
 
-def _introduction(facts: CardFacts) -> str:
-    config = facts.config
-    shape = (
+def shape_of(config: Mapping[str, Any]) -> str:
+    """Layers, sizes and vocabulary of a model, in words."""
+    return (
         f"number of layers {config['num_hidden_layers']}, hidden size {config['hidden_size']}, "
         f"attention heads {config['num_attention_heads']}, vocabulary entries {config['vocab_size']:,}"
     )
-    trained = (
-        "pre-trained in two phases and fine-tuned"
-        if facts.parameters["pretrain"]["enabled"]
-        else "fine-tuned from random weights, without pre-training,"
-    )
+
+
+def trained_how(parameters: Mapping[str, Any]) -> str:
+    """Pre-trained or not, in words."""
+    if parameters["pretrain"]["enabled"]:
+        return "pre-trained in two phases and fine-tuned"
+    return "fine-tuned from random weights, without pre-training,"
+
+
+def _introduction(facts: CardFacts) -> str:
     return (
         f"# {PurePosixPath(facts.name).name}\n\n"
-        f"A BERT ({shape}) that answers a question by marking a span of a given text (extractive question "
-        f"answering), {trained} with {PROJECT}."
+        f"A BERT ({shape_of(facts.config)}) that answers a question by marking a span of a given text "
+        f"(extractive question answering), {trained_how(facts.parameters)} with {PROJECT}."
     )
 
 
@@ -143,7 +148,15 @@ def _scores(facts: CardFacts) -> str:
     )
 
 
-def _training(facts: CardFacts) -> str:
+def training_section(facts: CardFacts, section: str, what: str, rows_section: str, rows: str) -> str:
+    """All trainings behind the release as a table.
+
+    Args:
+        section: of params.yaml that says how the model was fine-tuned.
+        what: this fine-tuning, in words.
+        rows_section: of params.yaml that says how long its rows are.
+        rows: name of these rows in the provenance.
+    """
     parameters = facts.parameters
     lines = ["| stage | updates | sequences per update | peak learning rate | data |", "|---|---|---|---|---|"]
     if parameters["pretrain"]["enabled"]:
@@ -154,17 +167,22 @@ def _training(facts: CardFacts) -> str:
                 f"| {phase}: masked tokens and next sentence, rows of {length} tokens | {values['steps']:,} | "
                 f"{_batch_and_data(facts, values, f'pretrain-{phase}', phase)} |"
             )
-    tune = parameters["finetune"]
-    steps = facts.provenance["training"].get("finetune", {}).get("steps")
+    tune, training = parameters[section], _fine_tuning(facts)
+    steps = facts.provenance["training"].get(training, {}).get("steps")
     updates = f"{tune['epochs']:g} epochs" + ("" if steps is None else f", {steps:,}")
     lines.append(
-        f"| fine-tuning on questions, rows of {parameters['squad_rows']['row_length']} tokens | {updates} | "
-        f"{_batch_and_data(facts, tune, 'finetune', 'squad-train')} |"
+        f"| {what}, rows of {parameters[rows_section]['row_length']} tokens | {updates} | "
+        f"{_batch_and_data(facts, tune, training, rows)} |"
     )
     optimizers = f"{tune['optimizer']} for fine-tuning"
     if parameters["pretrain"]["enabled"]:
         optimizers = f"{parameters['pretrain']['optimizer']} for pre-training, {optimizers}"
     return "## Training\n\n" + "\n".join(lines) + f"\n\nOptimizer: {optimizers}; linear warm-up, then linear decay."
+
+
+def _fine_tuning(facts: CardFacts) -> str:
+    """Name of the fine-tuning among the trainings of the provenance."""
+    return next((name for name in facts.provenance["training"] if name.endswith("finetune")), "finetune")
 
 
 def _batch_and_data(facts: CardFacts, values: Mapping[str, Any], training: str, rows: str) -> str:
@@ -181,7 +199,8 @@ def _batch_and_data(facts: CardFacts, values: Mapping[str, Any], training: str, 
     return f"{values['global_batch_size']} | {values['learning_rate']:g} | {data}"
 
 
-def _gate(facts: CardFacts) -> str:
+def gate_section(facts: CardFacts) -> str:
+    """The gate's verdict with all its checks."""
     verdict = "accepted" if facts.gate.get("accepted") else "rejected"
     lines = [f"## Release gate\n\nThe gate **{verdict}** this model."]
     reasons = [f"- {reason}" for reason in facts.gate.get("reasons", [])]
@@ -253,7 +272,8 @@ def _limits(facts: CardFacts) -> str:
     )
 
 
-def _origin(facts: CardFacts) -> str:
+def origin_section(facts: CardFacts) -> str:
+    """Code, plan, parameters and data behind the release."""
     origin = facts.provenance
     git = origin["git"]
     revision = f"`{git['revision']}`" if git["revision"] else "not recorded (no git checkout)"

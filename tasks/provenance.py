@@ -17,6 +17,7 @@ from typing import Any
 
 from tasks import artifacts
 from tasks.errors import PublishError
+from tasks.release_subject import QUESTIONS, Subject
 
 FORMAT_VERSION = 1
 SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
@@ -26,24 +27,26 @@ PACKAGES = (
     "safetensors", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
-TRAININGS = ("pretrain-phase1", "pretrain-phase2", "finetune")
+WHERE_TO = ("publish", "glue_publish", "checkpoint")
+"""Sections that say where a release and its checkpoints go, not what it is."""
 TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision")
 """What a training did; how fast, and in how much memory, belongs to the host."""
 
 
-def provenance(parameters: Mapping[str, Any], root: Path = Path()) -> dict[str, Any]:
+def provenance(parameters: Mapping[str, Any], root: Path = Path(), subject: Subject = QUESTIONS) -> dict[str, Any]:
     """Everything the file `provenance.json` states.
 
     Args:
         parameters: the resolved content of params.yaml (plain values). The sections `publish` and `checkpoint` are
             left out: they say where a release and its checkpoints go, not what it is.
         root: the checkout.
+        subject: what is released.
 
     Raises:
         PublishError: a report that should be read is not JSON, or holds a NaN.
     """
     lock = root / "dvc.lock"
-    shared = {name: values for name, values in parameters.items() if name not in ("publish", "checkpoint")}
+    shared = {name: values for name, values in parameters.items() if name not in WHERE_TO}
     portable = without_host_paths(shared)
     return {
         "podium": FORMAT_VERSION,
@@ -53,9 +56,9 @@ def provenance(parameters: Mapping[str, Any], root: Path = Path()) -> dict[str, 
         "parameters_sha256": hashlib.sha256(canonical(portable).encode()).hexdigest(),
         "packages": package_versions(),
         "python": platform.python_version(),
-        "data": {"verdicts": data_verdicts(root), "rows": row_counts(root)},
-        "training": training_figures(root),
-        "model": _small_json(root / artifacts.SQUAD_MODEL / "podium.json"),
+        "data": {"verdicts": data_verdicts(root, subject), "rows": row_counts(root, subject)},
+        "training": training_figures(root, subject),
+        "model": _small_json(root / subject.model / "podium.json"),
     }
 
 
@@ -133,10 +136,12 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def data_verdicts(root: Path) -> dict[str, Any]:
+def data_verdicts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
     """Per validated data set: was it valid, its rows, how many checks, and the names of those that failed."""
     verdicts = {}
     for path in sorted((root / artifacts.VALIDATION).glob("*.json")):
+        if not subject.has_verdict(path.stem):
+            continue
         report = _small_json(path) or {}
         checks = report.get("checks", [])
         verdicts[path.stem] = {
@@ -148,18 +153,18 @@ def data_verdicts(root: Path) -> dict[str, Any]:
     return verdicts
 
 
-def row_counts(root: Path) -> dict[str, Any]:
+def row_counts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
     """Per row folder: rows, sequences, tokens that are not padding, row length (from its manifest)."""
     counts = {}
-    for path in sorted((root / artifacts.ROWS).glob("*/manifest.json")):
-        manifest = _small_json(path) or {}
-        counts[path.parent.name] = {key: manifest[key] for key in ROW_COUNTS if key in manifest}
+    for name, folder in subject.row_folders(root).items():
+        manifest = _small_json(folder / "manifest.json") or {}
+        counts[name] = {key: manifest[key] for key in ROW_COUNTS if key in manifest}
     return counts
 
 
-def training_figures(root: Path) -> dict[str, Any]:
+def training_figures(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
     """Per training: updates, sequences, real tokens, final loss, runtime, precision (from metrics/<name>.json)."""
-    found = {name: _small_json(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS}
+    found = {name: _small_json(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings}
     return {
         name: {key: values[key] for key in TRAINING_FIGURES if key in values}
         for name, values in found.items()

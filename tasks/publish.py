@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,20 @@ from tasks.intact import require
 from tasks.params import Params, PublishParams, load_params
 from tasks.provenance import provenance, read_json, without_host_paths
 from tasks.release import CARD, PROVENANCE, Release, gather, write_folder
+from tasks.release_subject import QUESTIONS, Subject
 
 if TYPE_CHECKING:
     from tasks.hub import HubRelease
 
 
 def publish(
-    params: PublishParams, parameters: Mapping[str, Any], root: Path = Path(), *, dry_run: bool = False
+    params: PublishParams,
+    parameters: Mapping[str, Any],
+    root: Path = Path(),
+    *,
+    dry_run: bool = False,
+    subject: Subject = QUESTIONS,
+    write_card: Callable[[CardFacts], str] = model_card,
 ) -> dict[str, Any]:
     """Publish what the checkout `root` holds, once; the same content again changes nothing.
 
@@ -37,6 +44,8 @@ def publish(
         parameters: the whole resolved params.yaml as plain values, for provenance and card.
         root: the checkout.
         dry_run: build everything, touch no target, write no receipt.
+        subject: what is released.
+        write_card: makes README.md of it.
 
     Returns:
         The receipt, as written to reports/publish.json: target, folder or repository, commit, tag, url,
@@ -47,9 +56,9 @@ def publish(
         GateRejected: the gate said no; nothing is touched.
         PublishError: nothing, or nothing new, was published; the message says what the target looks like now.
     """
-    gate = read_json(root / artifacts.GATE, "dvc repro gate")
-    check_gate(gate, root)
-    release = build_release(params, parameters, gate, root)
+    gate = read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}")
+    check_gate(gate, root, subject)
+    release = build_release(params, parameters, gate, root, subject, write_card)
     if dry_run:
         return _receipt(params, release, unchanged=None)
     if params.target == "local":
@@ -60,11 +69,11 @@ def publish(
 
         done = release_on_hub(release, str(params.repository), private=params.private, review=params.review)
         receipt = _receipt(params, release, unchanged=done.unchanged, done=done)
-    artifacts.write_json(root / artifacts.PUBLISH_RECEIPT, receipt)
+    artifacts.write_json(root / subject.receipt, receipt)
     return receipt
 
 
-def check_gate(gate: Mapping[str, Any], root: Path) -> None:
+def check_gate(gate: Mapping[str, Any], root: Path, subject: Subject = QUESTIONS) -> None:
     """The verdict must be positive and about the files that would be published.
 
     Raises:
@@ -75,27 +84,35 @@ def check_gate(gate: Mapping[str, Any], root: Path) -> None:
         reasons = "".join(f"\n  {reason}" for reason in gate.get("reasons", [])) or " (it gave no reason)"
         raise GateRejected(f"the gate rejected this model, nothing was published:{reasons}")
     judged = {
-        "model_sha256": root / artifacts.SQUAD_MODEL / "model.safetensors",
-        "predictions_sha256": root / artifacts.SQUAD_PREDICTIONS,
+        "model_sha256": root / subject.model / "model.safetensors",
+        "predictions_sha256": root / subject.predictions,
     }
+    again = f"dvc repro {subject.stages['gate']}"
     for key, path in judged.items():
         if not path.is_file():
-            raise PublishError(f"{path} is not there: run `dvc repro gate` first; nothing was published")
+            raise PublishError(f"{path} is not there: run `{again}` first; nothing was published")
         found = artifacts.sha256_of(path)
         if gate.get(key) != found:
             raise PublishError(
-                f"{artifacts.GATE} is about another {path.name} (SHA-256 {gate.get(key)}) than {path} ({found}): "
-                "run `dvc repro gate`, then publish again; nothing was published"
+                f"{subject.gate} is about another {path.name} (SHA-256 {gate.get(key)}) than {path} ({found}): "
+                f"run `{again}`, then publish again; nothing was published"
             )
 
 
-def build_release(params: PublishParams, parameters: Mapping[str, Any], gate: Mapping[str, Any], root: Path) -> Release:
+def build_release(
+    params: PublishParams,
+    parameters: Mapping[str, Any],
+    gate: Mapping[str, Any],
+    root: Path,
+    subject: Subject = QUESTIONS,
+    write_card: Callable[[CardFacts], str] = model_card,
+) -> Release:
     """All files of the release, card and provenance included."""
-    metrics = read_json(root / artifacts.SQUAD_METRICS, "dvc repro evaluate")
-    config = read_json(root / artifacts.SQUAD_MODEL / "config.json", "dvc repro finetune")
-    origin = provenance(parameters, root)
+    metrics = read_json(root / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
+    config = read_json(root / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
+    origin = provenance(parameters, root, subject)
     _check_tokenizer(origin["model"] or {}, root)
-    card = model_card(
+    card = write_card(
         CardFacts(
             name=release_name(params),
             license=params.license,
@@ -108,7 +125,7 @@ def build_release(params: PublishParams, parameters: Mapping[str, Any], gate: Ma
         )
     )
     text = json.dumps(origin, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    return gather(root, {CARD: card, PROVENANCE: text})
+    return gather(root, {CARD: card, PROVENANCE: text}, subject)
 
 
 def release_name(params: PublishParams) -> str:
@@ -153,6 +170,19 @@ def parameter_values(params: Params) -> dict[str, Any]:
     return params.model_dump(mode="json", by_alias=True)
 
 
+def tell(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
+    """Print what publishing did, or would do."""
+    place = receipt.get("folder") or receipt["url"] or receipt["repository"]
+    if dry_run:
+        print(f"publish (dry run): would make {place} hold these {len(receipt['files'])} files as {receipt['tag']}:")
+        for name, sha256 in receipt["files"].items():
+            print(f"  {sha256[:12]}  {name}")
+        return
+    done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
+    tag = receipt["tag"] or "nothing is released before it is merged and publish runs again"
+    print(f"publish: {place} {done}, {len(receipt['files'])} files, {tag}, {seconds:.1f} s")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Publish the gated model to publish.folder or publish.repository.")
     parser.add_argument("--dry-run", action="store_true", help="show what would be published; touch nothing")
@@ -161,15 +191,7 @@ def main() -> None:
     params = load_params()
     require(str(path) for path in (artifacts.TOKENIZER, artifacts.SQUAD_MODEL, artifacts.EVALUATION))
     receipt = publish(params.publish, parameter_values(params), dry_run=arguments.dry_run)
-    place = receipt.get("folder") or receipt["url"] or receipt["repository"]
-    if arguments.dry_run:
-        print(f"publish (dry run): would make {place} hold these {len(receipt['files'])} files as {receipt['tag']}:")
-        for name, sha256 in receipt["files"].items():
-            print(f"  {sha256[:12]}  {name}")
-        return
-    done = "unchanged" if receipt["unchanged"] else "published" if receipt["tag"] else "opened for review"
-    tag = receipt["tag"] or "nothing is released before it is merged and publish runs again"
-    print(f"publish: {place} {done}, {len(receipt['files'])} files, {tag}, {time.perf_counter() - started_at:.1f} s")
+    tell(receipt, arguments.dry_run, time.perf_counter() - started_at)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from pathlib import Path
 from tasks import artifacts
 from tasks.errors import PublishError
 from tasks.provenance import read_json
+from tasks.release_subject import QUESTIONS, Subject
 
 log = logging.getLogger(__name__)
 
@@ -81,17 +82,18 @@ def release_file(source: bytes | Path) -> ReleaseFile:
     return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
 
 
-def gather(root: Path, generated: Mapping[str, str]) -> Release:
+def gather(root: Path, generated: Mapping[str, str], subject: Subject = QUESTIONS) -> Release:
     """The release made from a checkout's outputs and the generated texts (path in the release -> text).
 
     Raises:
         PublishError: an output is missing (names the stage that makes it).
     """
-    model, tokenizer = root / artifacts.SQUAD_MODEL, root / artifacts.TOKENIZER
-    wanted = {name: (model / name, "dvc repro finetune") for name in MODEL_FILES}
+    model, tokenizer = root / subject.model, root / artifacts.TOKENIZER
+    finetune, evaluate = (f"dvc repro {subject.stages[name]}" for name in ("finetune", "evaluate"))
+    wanted = {name: (model / name, finetune) for name in MODEL_FILES}
     wanted |= {name: (tokenizer / name, "dvc repro tokenizer") for name in TOKENIZER_FILES}
-    wanted[PREDICTIONS] = (root / artifacts.SQUAD_PREDICTIONS, "dvc repro evaluate")
-    wanted[METRICS] = (root / artifacts.SQUAD_METRICS, "dvc repro evaluate")
+    wanted[PREDICTIONS] = (root / subject.predictions, evaluate)
+    wanted[METRICS] = (root / subject.metrics, evaluate)
     for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
         wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
     for path, command in wanted.values():

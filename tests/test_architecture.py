@@ -21,7 +21,16 @@ ALLOWED = {
     "huggingface_hub": (
         *(
             f"tasks/{name}.py"
-            for name in ("card", "hub", "hub_calls", "hub_client", "hub_inputs", "hub_models", "provenance")
+            for name in (
+                "card",
+                "glue_card",
+                "hub",
+                "hub_calls",
+                "hub_client",
+                "hub_inputs",
+                "hub_models",
+                "provenance",
+            )
         ),
         "tests/",
     ),
