@@ -22,7 +22,8 @@ def main() -> None:
     task, params = glue_task(parser.parse_args().task), load_params()
     require_verdict(f"glue-{task.name}-rows", stage=f"validate_glue_rows@{task.name}")
     job, name = glue_finetune_job(task, params), f"glue-{task.name}-finetune"
-    result = train(job, name, launcher=launch_words(job, params.device), remote=params.checkpoint.remote)
+    launcher = launch_words(job, params.device)
+    result = train(job, name, launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking)
     sys.stdout.write(summary(name, result) + "\n")
 
 

@@ -41,7 +41,7 @@ def new_page(text: str, base: dict[str, Any], presets: Path = artifacts.PRESETS)
 
 
 def _row(preset: Preset, params: Params) -> str:
-    tuning = params.finetune
+    tuning = params.glue_finetune if params.glue.tasks else params.finetune
     cells = (
         f"[`{preset.name}`](#{preset.name})",
         params.device.runtime,

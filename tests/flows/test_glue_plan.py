@@ -1,0 +1,62 @@
+"""Which stages GLUE adds to a run, and what the run says of them."""
+
+import json
+
+import pytest
+
+from flows import report, run_page
+from flows.stages import PLAN, plan_of
+from tasks.errors import ParamsError
+
+
+def test_without_tasks_there_is_no_stage_of_glue():
+    assert plan_of("all") == list(PLAN)
+    with pytest.raises(ParamsError, match=r"set glue.tasks, for example --set glue.tasks=\[sst2\]"):
+        plan_of("glue")
+
+
+def test_a_run_of_glue_alone_asks_for_no_questions():
+    plan = plan_of("glue", ["sst2", "rte"])
+    assert not [stage for stage in plan if "squad" in stage or "question" in stage]
+    assert "pretrain@phase2" in plan
+    assert plan.index("validate_glue_rows@rte") < plan.index("pretrain@phase1") < plan.index("glue_finetune@sst2")
+    assert plan[-1] == "glue_gate@rte"
+
+
+def test_all_is_everything_and_its_parts_share_nothing():
+    whole = plan_of("all", ["sst2"])
+    assert sorted(plan_of("pretraining", ["sst2"]) + plan_of("finetuning", ["sst2"])) == sorted(whole)
+    assert set(PLAN) < set(whole)
+
+
+def write(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answers(tmp_path, accepted):
+    write(tmp_path / "metrics/squad.json", {"exact_match": 1.0, "f1": 2.0})
+    write(tmp_path / "metrics/gate.json", {"accepted": False, "reasons": ["of another run"]})
+    write(tmp_path / "metrics/glue-sst2.json", {"accuracy": 91.5, "accuracy_low": 90.0, "score": 91.5, "score_low": 90})
+    reasons = [] if accepted else ["score 91.5 is under the floor 95 (glue_gate.min_score)."]
+    write(tmp_path / "metrics/glue-sst2-gate.json", {"accepted": accepted, "reasons": reasons})
+    write(tmp_path / "metrics/glue-sst2-finetune.json", {"program": "loaded", "packing_factor": 3.0,
+                                                        "packing_efficiency": 0.9})  # fmt: skip
+    run = report.RunReport(".", stages=[report.StageRecord(name, "ran", 1.0) for name in plan_of("glue", ["sst2"])])
+    run.read_results(tmp_path)
+    if accepted:
+        run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "sst2")
+    run.write(tmp_path)
+    text = report.summary(run)
+    assert text == report.read_summary(tmp_path)
+    assert text.startswith(f"Podium run: {'published' if accepted else 'rejected'}\n")
+    assert "sst2: accuracy 91.50, score 91.50\nsst2 gate: " in text
+    assert ("published: published/podium-glue-sst2" in text) == accepted
+    assert ("  - score 91.5 is under" in text) != accepted
+    assert "exact match" not in text
+    assert "glue/sst2/evaluation/report.html" in text
+    page = run_page.page(run, tmp_path)
+    assert "Fine-tuning, sst2" in page
+    assert "GLUE sst2: accuracy 91.50" in page
+    assert run.packing["glue_finetune@sst2"]["packing_factor"] == 3.0
