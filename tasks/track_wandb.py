@@ -25,6 +25,8 @@ else:
 
 INIT_SECONDS = 15.0
 """For a server to answer, before the run is recorded offline."""
+FINISH_SECONDS = 15.0
+"""For a server to take the rest. wandb's process must not be stopped before it gave up: its file lacks the end then."""
 
 
 class WandB:
@@ -56,8 +58,8 @@ class WandB:
         if mode == "offline":
             at = Path(self._run.dir).parent
             self._say(f"recorded offline; `wandb sync --append {at}` sends it")
-        here = int(artifacts.read_json(self._mark)["update"]) if self._mark.is_file() else 0
-        return max(here, self._run.step - 1)
+            return int(artifacts.read_json(self._mark)["update"]) if self._mark.is_file() else 0
+        return max(0, int(self._run.starting_step) - 1)  # that of a new run is 0, else the one after the server's last
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """The run's config."""
@@ -74,12 +76,17 @@ class WandB:
         self._run.summary.update(dict(end.figures))
         if end.status in ("paused", "killed"):
             self._run.mark_preempting()  # shown as preempted, not as crashed
-        self._run.finish(exit_code=0 if end.status == "finished" else 1)
+        at = Path(self._run.dir).parent
+        try:
+            self._run.finish(exit_code=0 if end.status == "finished" else 1)
+        except TimeoutError:
+            self._say(f"the server did not take everything in {FINISH_SECONDS:.0f} s; `wandb sync {at}` sends the rest")
 
 
 def _begin(run: Mapping[str, Any], folder: Path, mode: Any) -> Any:
     settings = wandb.Settings(
         console="off", silent=True, disable_git=True, save_code=False, init_timeout=INIT_SECONDS,
+        finish_timeout=FINISH_SECONDS, finish_timeout_raises=True,
         x_disable_meta=True, x_disable_stats=True, x_disable_machine_info=True, x_save_requirements=False,
     )  # fmt: skip
     return wandb.init(

@@ -9,6 +9,7 @@ import contextlib
 import http.server
 import json
 import math
+import socket
 import stat
 import sys
 import threading
@@ -30,6 +31,7 @@ from tasks.training import train
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.tasks.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_wandb
 from tests.tasks.trained_checkout import PROJECT
+from tests.tasks.wandb_server import running_wandb
 
 SECRETS = {
     "WANDB_API_KEY": "8f3a5c0d8f3a5c0d8f3a5c0d8f3a5c0dplanted1",
@@ -266,6 +268,27 @@ def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
     assert (run.curves["loss"], run.summary["finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
     assert leaks(tmp_path) == []
     assert not [line for line in said if SECRETS["WANDB_API_KEY"] in line]
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    with running_wandb(last=30) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
+        trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
+        for update in (20, 30, 40, 50):
+            trackers.on_event({"event": "step", "step": update, "steps": 100, "loss": 1 / update})
+        trackers.close("finished", {"finetune": {"steps": 50}}, 50)
+        trackers.stop()
+    assert [(line["_step"], line["loss"]) for line in server.history] == [(40, 1 / 40), (50, 1 / 50)]
+    assert said == ["tracking: wandb: the run finetune-0123 holds updates up to 30; they are not recorded again"]
+    assert server.exit_code == 0
+    sent = b"".join(server.bodies)
+    assert b"finetune/steps" in sent
+    for private in (socket.gethostname(), str(tmp_path), str(PROJECT), *SECRETS.values()):
+        assert private.encode() not in sent, private
 
 
 def description_of(folder: Path) -> dict[str, Any]:
