@@ -191,7 +191,7 @@ def serve(make: Callable[[Callable[[str], None]], Backend]) -> None:
 
     sys.excepthook = uncaught
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the end of the input ends this process, and nothing before
-    os.nice(10)
+    os.nice(5)  # a training comes first, but what others do on this host must not keep it from its end
     messages = read_messages(0)
     first = next(messages, None)
     if not first:

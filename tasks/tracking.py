@@ -23,8 +23,9 @@ from tasks.process import Say, print_line
 from tasks.strict_yaml import read_yaml
 from tasks.tracker_process import HURRIED_SECONDS, Event, start
 
-CLOSE_SECONDS = 30.0
-"""What trackers may take, all together, to record the rest after a training that ended."""
+CLOSE_SECONDS = 60.0
+"""What trackers may take, all together, to record the rest after a training that ended: on a busy host MLflow needs
+half of that to start. Servers that hang are given up sooner (tasks/track_*.py)."""
 UPDATE_KEYS = ("step", "after")
 """Fields of an event that say after which update it was."""
 NO_METRICS = (*UPDATE_KEYS, "steps", "updates", "eta_seconds")
