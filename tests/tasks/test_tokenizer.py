@@ -13,8 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from tasks import corpus, world
+from tasks import corpus, wordpiece, world
 from tasks.errors import InputError
 from tasks.params import TokenizerParams
 from tasks.tokenizer import make_tokenizer
@@ -119,6 +120,33 @@ def test_the_vocabulary_is_the_same_in_every_process_and_with_any_number_of_thre
 def test_the_order_of_documents_does_not_matter() -> None:
     lines = [document.text for document in world.documents(8, "corpus", 100)]
     assert train_vocabulary(lambda: iter(lines), 500, True) == train_vocabulary(lambda: reversed(lines), 500, True)
+
+
+TRICKY = [
+    "Caf\u00e9 na\u00efve co\u0301operate A\u030angstr\u00f6m \u0130stanbul \u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2",
+    "\u6771\u4eac\u90fd town\u6771\u4eac 2,000 $3.50 e-mail a_b 'quoted' \u201ccurly\u201d \u2026 \u2013",
+    "no\u00a0break em\u2003space line\u2028end zero\u200bwidth soft\u00adhyphen bom\ufeff \ufffd nul\x00l",
+    "page\x0cbreak tab\x0bv unit\x1fs next\x85line \x1c\x1d\x1e", "\t tabs\tand\nlines\r\n ", "x" * 300, "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("max_words", [1 << 18, 3])
+def test_cutting_every_word_once_gives_what_the_library_makes_of_whole_texts(
+    lowercase: bool, max_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wordpiece, "MAX_WORDS", max_words)
+    texts = [*TRICKY, *(made.text for made in world.documents(1, "corpus", 150))] * 2
+    normalizer, pre_tokenizer = wordpiece.bert_normalizer(lowercase), BertPreTokenizer()
+    words = wordpiece._Words(lowercase)
+    for text in texts:
+        whole = [piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))]
+        assert words.cut(text).split() == whole
+    with monkeypatch.context() as plain:
+        plain.setattr(wordpiece._Words, "split", lambda self, text: [text])  # every text is one word: nothing is shared
+        expected = train_vocabulary(lambda: texts, 400, lowercase)
+    assert train_vocabulary(lambda: texts, 400, lowercase) == expected
+    assert len(expected) == 400
 
 
 def test_frequent_words_become_entries_and_rare_characters_fall_out(tmp_path: Path) -> None:
