@@ -60,26 +60,50 @@ def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
     Raises:
         InputError: the source cannot be used as it is; the message says what to change.
     """
-    summary = CorpusSummary()
+    reading = Reading()
+    return write_documents(read_documents(params, reading), params.source, output, reading)
+
+
+def write_documents(
+    documents: Iterable[Document], source: str, output: Path, reading: Reading | None = None
+) -> CorpusSummary:
+    """Write a corpus to the folder `output`, whole or not at all.
+
+    Args:
+        source: corpus.source; of `none` nothing is read, and no Parquet file written.
+        reading: what is counted while `documents` are read.
+
+    Raises:
+        InputError: no document has text.
+    """
+    summary = CorpusSummary(reading=reading or Reading())
     with artifacts.new_folder(output) as folder:
-        if params.source != "none":
-            _write(_documents(params, summary.reading), folder, summary)
+        if source != "none":
+            _write(documents, folder, summary)
             if not summary.documents:
                 raise InputError(
                     f"no text was found ({summary.reading.counts[EMPTY]} empty documents): check corpus.path, "
                     "corpus.text_column and corpus.layout"
                 )
-        write_reading(folder, params.source, summary.reading)
+        write_reading(folder, source, summary.reading)
     return summary
 
 
-def _documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+    """The documents of the corpus that `params` asks for, those without text included.
+
+    Args:
+        reading: counts, filled on the way.
+
+    Raises:
+        InputError: the source cannot be used as it is.
+    """
     if params.source == "demo":
         for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
             yield Document(f"demo:{number}", made.title, made.text)
     elif params.source == "files":
         yield from read_files(Path(params.path), _columns(params), params.layout, reading)
-    else:
+    elif params.source == "hub":
         yield from _hub_documents(params, reading)
 
 

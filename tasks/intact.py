@@ -42,7 +42,7 @@ def require(paths: Iterable[str], root: Path = Path()) -> None:
     for path in paths:
         if path not in written or not (root / path).exists():
             continue
-        found = _md5(root / path)
+        found = md5_of(root / path)
         if found != written[path]:
             _show_to_dvc(root / path)
             raise InputError(
@@ -57,8 +57,8 @@ def _written(root: Path) -> dict[str, str]:
     return {out["path"]: out["md5"] for stage in stages.values() for out in stage.get("outs", []) if "md5" in out}
 
 
-def _md5(path: Path) -> str:
-    """The hash DVC gives a file, or a folder: that of the JSON list of its files, sorted by name."""
+def md5_of(path: Path) -> str:
+    """The MD5 that DVC gives a file, or a folder: that of the JSON list of its files, sorted by name."""
     if path.is_file():
         return _md5_of_file(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())

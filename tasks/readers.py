@@ -38,7 +38,7 @@ def read_files(path: Path, columns: TextColumns, layout: str, reading: Reading) 
         InputError: nothing there, nothing usable, or a file that cannot be read as what it says it is.
     """
     path = Path(path)
-    for file in _usable_files(path, reading):
+    for file in usable_files(path, reading):
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         if file.stat().st_size == 0:
             raise InputError(f"{file} is empty: put text in it, or take it away ({KEY}={path})")
@@ -59,7 +59,12 @@ def _layout_of(file: Path, layout: str) -> str:
     return layout if layout != "auto" else detect_layout(file)
 
 
-def _usable_files(path: Path, reading: Reading) -> list[Path]:
+def usable_files(path: Path, reading: Reading) -> list[Path]:
+    """The files that will be read, in order; those of a folder that will not are entered as ignored.
+
+    Raises:
+        InputError: nothing there, nothing usable, or packed files.
+    """
     if not path.exists():
         raise InputError(f"{KEY}={path} is not there: set {KEY} to a file or folder of {_NEEDED}")
     if path.is_file():

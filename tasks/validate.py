@@ -155,17 +155,17 @@ def _judge_totals(judge: Judge, checks: Sequence[Check], totals: Totals) -> list
     return findings
 
 
-def data_sets(name: str, params: Params) -> list[DataSet]:
-    """The data set of that name, at its place in the checkout, then what was held out of it, where something was."""
+def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
+    """The data set of that name, at its place in the checkout `root`, then what was held out of it."""
     if name == "corpus":
-        return [corpus_data(artifacts.CORPUS, params.validate_)]
+        return [corpus_data(root / artifacts.CORPUS, params.validate_)]
     if name == "questions":
-        return [QuestionData(artifacts.QUESTIONS, params.validate_)]
+        return [QuestionData(root / artifacts.QUESTIONS, params.validate_)]
     masked_fraction = params.pretrain_rows.masked_fraction if name in ("phase1", "phase2") else None
-    rows = artifacts.rows_folder(name)
+    rows = root / artifacts.rows_folder(name)
     folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]
     most = params.model.max_positions
-    return [RowData(name, folder, artifacts.TOKENIZER, most, masked_fraction) for folder in folders]
+    return [RowData(name, folder, root / artifacts.TOKENIZER, most, masked_fraction) for folder in folders]
 
 
 def with_others(values: dict[str, Any], others: Mapping[str, Any], prefix: str) -> dict[str, Any]:

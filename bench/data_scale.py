@@ -1,0 +1,211 @@
+"""Cost of data preparation against the size of the corpus: seconds a MB, peak memory and disk of every stage.
+
+    python -m bench.data_scale [--sizes 10 100 1000] [--source demo|files] [--quick] [--again]
+
+Each stage is the command of dvc.yaml in a folder of its own, with PODIUM_WORKERS processes. CPU seconds count all of
+its processes and are little disturbed by what else the host does; memory is the sum over its processes of their
+share of resident pages (PSS), looked at several times a second. A stage that was measured is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import yaml
+
+from bench.host import host_facts, load_average
+from bench.process_tree import Usage, run_measured
+from tasks import artifacts, world
+from tasks.errors import InputError, run_main
+from tasks.overlays import resolve
+from tasks.parallel import worker_count
+from tasks.params import check
+from tasks.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
+from tasks.strict_yaml import read_yaml
+
+ROOT = Path(__file__).parents[1]
+WORK = artifacts.RUNS / "bench" / "scale"
+REPORTS = Path("reports/bench")
+SIZES = (10, 100, 1000)
+QUICK = (1, 4)
+STAGES = {
+    "corpus": ("tasks.corpus",),
+    "validate@corpus": ("tasks.validate", "corpus"),
+    "tokenizer": ("tasks.tokenizer",),
+    "pretrain_rows@phase1": ("tasks.pretrain_rows", "phase1"),
+    "validate@phase1": ("tasks.validate", "phase1"),
+    "pretrain_rows@phase2": ("tasks.pretrain_rows", "phase2"),
+    "validate@phase2": ("tasks.validate", "phase2"),
+}
+OUTS = {
+    "corpus": artifacts.CORPUS,
+    "tokenizer": artifacts.TOKENIZER,
+    "pretrain_rows@phase1": artifacts.rows_folder("phase1"),
+    "pretrain_rows@phase2": artifacts.rows_folder("phase2"),
+}
+FLAT = 1.15
+"""Cost of a MB at any size, over that at the smallest: at most."""
+MOST_MEMORY_MB = 2000.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One stage at one size."""
+
+    stage: str
+    megabytes: float
+    """10**6 bytes of text in the corpus, as UTF-8."""
+    cpu_s: float
+    wall_s: float
+    peak_mb: float
+    disk_mb: float
+    """What it wrote; 0 for verdicts."""
+    load: float
+    """Load average of the host when it began."""
+
+    @property
+    def per_mb(self) -> float:
+        """CPU seconds a MB."""
+        return self.cpu_s / self.megabytes
+
+
+def prepare(folder: Path, megabytes: int, source: str) -> None:
+    """A folder that the stages run in: params.yaml for so much text, and the text where it is read from a file."""
+    base = read_yaml(artifacts.PARAMS)
+    one = check(resolve(base, None, [f"corpus.demo_documents={SAMPLE_DOCUMENTS}"])).corpus
+    documents = round(megabytes * SAMPLE_DOCUMENTS / (expected_mb(one) or 1))
+    overrides = [f"corpus.demo_documents={documents}"]
+    with artifacts.new_folder(folder) as partial:
+        shutil.copytree(ROOT / "inputs", partial / "inputs", ignore=shutil.ignore_patterns("*.md"))
+        if source == "files":
+            overrides += ["corpus.source=files", "corpus.path=text.txt"]
+            with (partial / "text.txt").open("w", encoding="utf-8") as stream:
+                for made in world.documents(one.seed, "corpus", documents):
+                    stream.write(f"{made.text}\n\n")
+        values = resolve(base, None, overrides)
+        artifacts.write_text(partial / artifacts.PARAMS, yaml.safe_dump(values, sort_keys=False))
+
+
+def measure(stage: str, folder: Path) -> Measured:
+    """Run a stage in `folder` and measure it.
+
+    Raises:
+        InputError: the stage failed.
+    """
+    load = load_average()[0]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    used: Usage = run_measured([sys.executable, "-m", *STAGES[stage]], folder, environment, folder / "log")
+    if used.code:
+        tail = "\n".join((folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
+        raise InputError(f"{stage} in {folder} ended with code {used.code}:\n{tail}")
+    disk = sum(path.stat().st_size for path in (folder / OUTS[stage]).rglob("*")) if stage in OUTS else 0
+    return Measured(
+        stage, text_bytes(folder / artifacts.CORPUS) / MB, round(used.cpu_s, 2), round(used.wall_s, 2),
+        round(used.peak_mb, 1), round(disk / MB, 3), load,
+    )  # fmt: skip
+
+
+def text_bytes(corpus: Path) -> int:
+    """Bytes of text in a corpus, as UTF-8; its Parquet files add four to each document."""
+    total = 0
+    for path in sorted(corpus.glob("*.parquet")):
+        with pq.ParquetFile(path) as parquet:
+            groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+            place = parquet.schema_arrow.get_field_index("text")
+            total += sum(group.column(place).total_uncompressed_size - 4 * group.num_rows for group in groups)
+    return total
+
+
+def table(found: Sequence[Measured]) -> list[str]:
+    """Lines for people: one a stage and size, in the order of both."""
+    lines = [
+        f"{'stage':<22} {'MB':>7} {'cpu s/MB':>9} {'of smallest':>11} {'wall s/MB':>9} {'peak MB':>8} {'disk MB':>8}"
+    ]
+    for stage in STAGES:
+        own = sorted((one for one in found if one.stage == stage), key=lambda one: one.megabytes)
+        for one in own:
+            ratio = one.per_mb / own[0].per_mb
+            lines.append(
+                f"{stage:<22} {one.megabytes:7.1f} {one.per_mb:9.3f} {ratio:11.2f} {one.wall_s / one.megabytes:9.3f} "
+                f"{one.peak_mb:8.0f} {one.disk_mb:8.1f}"
+            )
+    return lines
+
+
+def marginal(found: Sequence[Measured]) -> list[str]:
+    """What a MB costs without the start of the processes: from each size to the next."""
+    lines = []
+    for stage in STAGES:
+        own = sorted((one for one in found if one.stage == stage), key=lambda one: one.megabytes)
+        steps = [
+            f"{(b.cpu_s - a.cpu_s) / (b.megabytes - a.megabytes):.3f} ({a.megabytes:.0f} to {b.megabytes:.0f} MB)"
+            for a, b in zip(own, own[1:], strict=False)
+        ]
+        if steps:
+            lines.append(f"{stage:<22} cpu s of another MB: {', '.join(steps)}")
+    return lines
+
+
+def promises(found: Sequence[Measured]) -> list[str]:
+    """Whether cost is flat and memory bounded, one line each."""
+    worst, where = 0.0, "nothing"
+    for stage in STAGES:
+        own = sorted((one for one in found if one.stage == stage), key=lambda one: one.megabytes)
+        for one in own[1:]:
+            if one.per_mb / own[0].per_mb > worst:
+                worst, where = one.per_mb / own[0].per_mb, f"{stage} at {one.megabytes:.0f} MB"
+    peak = max(found, key=lambda one: one.peak_mb)
+    flat = "met" if worst <= FLAT else "NOT met"
+    small = "met" if peak.peak_mb < MOST_MEMORY_MB else "NOT met"
+    return [
+        f"promise: cost of a MB at most {FLAT:.2f} of that at the smallest size: {worst:.2f} ({where}): {flat}",
+        f"promise: peak memory under {MOST_MEMORY_MB:.0f} MB: {peak.peak_mb:.0f} MB ({peak.stage} at "
+        f"{peak.megabytes:.0f} MB): {small}",
+    ]
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.data_scale", description=__doc__.split("\n")[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="MB", help="of text")
+    parser.add_argument("--quick", action="store_true", help=f"sizes {QUICK}")
+    parser.add_argument("--source", choices=("demo", "files"), default="demo", help="generated, or read from a .txt")
+    parser.add_argument("--again", action="store_true", help="measure what was measured before, too")
+    parser.add_argument("--work", type=Path, default=WORK, help="where the data lie; may be removed afterwards")
+    parser.add_argument("--output", type=Path, default=REPORTS)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(sys.argv[1:] if arguments is None else arguments)
+    sizes = QUICK if options.quick else sorted(options.sizes)
+    records, workers = options.work / "measured.json", worker_count()
+    found: dict[str, Measured] = {}
+    if records.is_file() and not options.again:
+        found = {key: Measured(**values) for key, values in artifacts.read_json(records).items()}
+    keys = [f"{options.source} {size} {workers} {stage}" for size in sizes for stage in STAGES]
+    for key in keys:
+        source, size, _, stage = key.split()
+        folder = options.work / f"{source}-{size}"
+        if key in found:
+            continue
+        if not folder.exists():
+            prepare(folder, int(size), source)
+        found[key] = measure(stage, folder)
+        print(table([found[key]])[-1], flush=True)
+        artifacts.write_json(records, {name: asdict(one) for name, one in found.items()})
+    asked = [found[key] for key in keys]
+    facts = {**host_facts([]), "workers": workers, "source": options.source, "load": load_average()}
+    artifacts.write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in asked]})
+    print("\n".join(["", *table(asked), "", *marginal(asked), "", *promises(asked)]))
+
+
+if __name__ == "__main__":
+    run_main(main)
