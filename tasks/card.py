@@ -3,34 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from tasks.card_training import CardFacts, hub_base, trained_how, training_section
 from tasks.errors import PublishError
 from tasks.provenance import finite
 
 TASK = "question-answering"
 PROJECT = "Podium"
-
-
-@dataclass(frozen=True)
-class CardFacts:
-    """What the card is written from; plain values, as the files of the run hold them."""
-
-    name: str
-    """Where the model is loaded from: a Hub repository, or the folder's name."""
-    license: str
-    language: str
-    parameters: Mapping[str, Any]
-    """Resolved params.yaml, host paths removed."""
-    metrics: Mapping[str, Any]
-    """metrics/squad.json."""
-    gate: Mapping[str, Any]
-    """metrics/gate.json."""
-    config: Mapping[str, Any]
-    """config.json of the model."""
-    provenance: Mapping[str, Any]
 
 
 def model_card(facts: CardFacts) -> str:
@@ -75,6 +56,7 @@ def front_matter(facts: CardFacts) -> str:
     data = ModelCardData(
         language=facts.language,
         license=facts.license,
+        base_model=hub_base(facts),
         library_name="transformers",
         pipeline_tag=TASK,
         tags=["bert", "podium", "question-answering"],
@@ -117,18 +99,11 @@ def shape_of(config: Mapping[str, Any]) -> str:
     )
 
 
-def trained_how(parameters: Mapping[str, Any]) -> str:
-    """Pre-trained or not, in words."""
-    if parameters["pretrain"]["enabled"]:
-        return "pre-trained in two phases and fine-tuned"
-    return "fine-tuned from random weights, without pre-training,"
-
-
 def _introduction(facts: CardFacts) -> str:
     return (
         f"# {PurePosixPath(facts.name).name}\n\n"
         f"A BERT ({shape_of(facts.config)}) that answers a question by marking a span of a given text "
-        f"(extractive question answering), {trained_how(facts.parameters)} with {PROJECT}."
+        f"(extractive question answering), {trained_how(facts)} with {PROJECT}."
     )
 
 
@@ -146,57 +121,6 @@ def _scores(facts: CardFacts) -> str:
         f"## Scores\n\nOn {counted} of {evaluated_on(facts.parameters)[0]}, counted as the SQuAD v1.1 script does; "
         "the predictions behind them are in `evaluation/predictions.json`.\n\n" + "\n".join(lines)
     )
-
-
-def training_section(facts: CardFacts, section: str, what: str, rows_section: str, rows: str) -> str:
-    """All trainings behind the release as a table.
-
-    Args:
-        section: of params.yaml that says how the model was fine-tuned.
-        what: this fine-tuning, in words.
-        rows_section: of params.yaml that says how long its rows are.
-        rows: name of these rows in the provenance.
-    """
-    parameters = facts.parameters
-    lines = ["| stage | updates | sequences per update | peak learning rate | data |", "|---|---|---|---|---|"]
-    if parameters["pretrain"]["enabled"]:
-        for phase in ("phase1", "phase2"):
-            values = parameters["pretrain"][phase]
-            length = parameters["pretrain_rows"][phase]["row_length"]
-            lines.append(
-                f"| {phase}: masked tokens and next sentence, rows of {length} tokens | {values['steps']:,} | "
-                f"{_batch_and_data(facts, values, f'pretrain-{phase}', phase)} |"
-            )
-    tune, training = parameters[section], _fine_tuning(facts)
-    steps = facts.provenance["training"].get(training, {}).get("steps")
-    updates = f"{tune['epochs']:g} epochs" + ("" if steps is None else f", {steps:,}")
-    lines.append(
-        f"| {what}, rows of {parameters[rows_section]['row_length']} tokens | {updates} | "
-        f"{_batch_and_data(facts, tune, training, rows)} |"
-    )
-    optimizers = f"{tune['optimizer']} for fine-tuning"
-    if parameters["pretrain"]["enabled"]:
-        optimizers = f"{parameters['pretrain']['optimizer']} for pre-training, {optimizers}"
-    return "## Training\n\n" + "\n".join(lines) + f"\n\nOptimizer: {optimizers}; linear warm-up, then linear decay."
-
-
-def _fine_tuning(facts: CardFacts) -> str:
-    """Name of the fine-tuning among the trainings of the provenance."""
-    return next((name for name in facts.provenance["training"] if name.endswith("finetune")), "finetune")
-
-
-def _batch_and_data(facts: CardFacts, values: Mapping[str, Any], training: str, rows: str) -> str:
-    """The cells after the updates; runtime and final loss where the training recorded them."""
-    counts = facts.provenance["data"]["rows"].get(rows, {})
-    data = "not recorded"
-    if "sequences" in counts and "real_tokens" in counts:
-        data = f"{counts['sequences']:,} sequences, {counts['real_tokens']:,} tokens"
-    done = facts.provenance["training"].get(training, {})
-    if done.get("final_loss") is not None:
-        data += f"; final loss {done['final_loss']:.4f}"
-    if "runtime" in done and "precision" in done:
-        data += f" ({done['runtime']}, {done['precision']})"
-    return f"{values['global_batch_size']} | {values['learning_rate']:g} | {data}"
 
 
 def gate_section(facts: CardFacts) -> str:

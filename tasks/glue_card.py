@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
-from tasks.card import PROJECT, CardFacts, gate_section, origin_section, shape_of, trained_how, training_section
+from tasks.card import PROJECT, gate_section, origin_section, shape_of
+from tasks.card_training import CardFacts, hub_base, trained_how, training_section
 from tasks.errors import PublishError
 from tasks.glue_scores import metric_names
 from tasks.glue_tasks import GlueTask
@@ -72,6 +73,7 @@ def front_matter(task: GlueTask, facts: CardFacts) -> str:
     data = ModelCardData(
         language=facts.language,
         license=facts.license,
+        base_model=hub_base(facts),
         library_name="transformers",
         pipeline_tag=TASK,
         tags=["bert", "podium", "glue", task.name],
@@ -96,7 +98,7 @@ def _introduction(task: GlueTask, facts: CardFacts) -> str:
     return (
         f"# {PurePosixPath(facts.name).name}\n\n"
         f"A BERT ({shape_of(facts.config)}) that reads {read} and gives {gives}: the task {task.title} of GLUE, "
-        f"{trained_how(facts.parameters)} with {PROJECT}."
+        f"{trained_how(facts)} with {PROJECT}."
     )
 
 

@@ -57,6 +57,7 @@ def provenance(parameters: Mapping[str, Any], root: Path = Path(), subject: Subj
         "packages": package_versions(),
         "python": platform.python_version(),
         "data": {"verdicts": data_verdicts(root, subject), "rows": row_counts(root, subject)},
+        "base_model": without_host_paths(_small_json(root / artifacts.BASE_MODEL / "base_model.json")),
         "training": training_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }

@@ -16,7 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tasks import artifacts
-from tasks.card import CardFacts, model_card
+from tasks.card import model_card
+from tasks.card_training import CardFacts
 from tasks.errors import GateRejected, PublishError, run_main
 from tasks.intact import require
 from tasks.params import Params, PublishParams, load_params

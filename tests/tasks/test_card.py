@@ -12,7 +12,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from tasks.card import CardFacts, model_card
+from tasks.card import model_card
+from tasks.card_training import CardFacts
 from tasks.errors import PublishError
 from tasks.provenance import git_state, provenance, without_host_paths
 from tasks.publish import parameter_values, publish
@@ -27,6 +28,7 @@ ORIGIN: dict[str, Any] = {
         "verdicts": {"corpus": {"valid": True}, "questions": {"valid": False}},
         "rows": {"phase1": {"sequences": 123456, "real_tokens": 7890123}},
     },
+    "base_model": {"source": "none"},
     "training": {"pretrain-phase1": {"steps": 600, "final_loss": 2.34567, "runtime": "cpu", "precision": "fp32"}},
 }  # fmt: skip
 
@@ -197,3 +199,18 @@ def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(
     (copy / "tasks/gate.py").write_text("x = 2\n", encoding="utf-8")
     assert git_state(copy)["changed"] == ["tasks/gate.py"]
     assert git_state(tmp_path)["changed"] == []
+
+
+def test_a_given_model_is_named_as_what_training_started_from() -> None:
+    base = {"source": "hub", "repository": "google/bert-tiny", "commit": "c" * 40}
+    card = model_card(facts(provenance={**ORIGIN, "base_model": base}))
+    assert front_matter(card)["base_model"] == "google/bert-tiny"
+    assert f"started from `google/bert-tiny` (commit {'c' * 40}), pre-trained further in two phases and fine" in card
+    folder = {**ORIGIN, "base_model": {"source": "folder", "path": "bert"}}
+    parameters = parameter_values(params_with())
+    parameters["pretrain"]["enabled"] = False
+    parameters["finetune"]["schedule"] = "cosine"
+    card = model_card(facts(provenance=folder, parameters=parameters))
+    assert "base_model" not in front_matter(card)
+    assert "started from a model in a folder, `bert`, fine-tuned with Podium" in card
+    assert "adamw for fine-tuning (cosine decay), after a linear warm-up" in card
