@@ -24,7 +24,7 @@ SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
 """What decides a result beside parameters and data; a change here that was not committed makes a release dirty."""
 PACKAGES = (
     "datasets", "dvc", "great-expectations", "huggingface_hub", "numpy", "pandas", "prefect", "pyarrow",
-    "safetensors", "tokenizers", "torch", "transformers",
+    "safetensors", "scikit-learn", "scipy", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
 WHERE_TO = ("publish", "glue_publish", "checkpoint")

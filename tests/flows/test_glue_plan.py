@@ -60,3 +60,26 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert "Fine-tuning, sst2" in page
     assert "GLUE sst2: accuracy 91.50" in page
     assert run.packing["glue_finetune@sst2"]["packing_factor"] == 3.0
+
+
+def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
+    from flows import dvc, stages
+
+    for task, accepted in (("sst2", True), ("rte", False)):
+        write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
+    write(tmp_path / "metrics/gate.json", {"accepted": True, "reasons": []})
+    monkeypatch.setattr(dvc, "is_up_to_date", lambda *words: False)
+    monkeypatch.setattr(dvc, "has_remote", lambda root: False)
+    monkeypatch.setattr(
+        stages, "reproduce", lambda stage, root, run, *rest: run.enter(report.StageRecord(stage, "ran", 1))
+    )
+    monkeypatch.setattr(stages, "_publish", lambda root, run, entered, task: {"folder": f"published/x-{task}"})
+    run = report.RunReport(".")
+    stages.run_plan(plan_of("all", ["sst2", "rte"]), tmp_path, run, publish=True)
+    assert run.published == {"folder": "published/x-"}
+    assert run.glue["sst2"]["published"] == {"folder": "published/x-sst2"}
+    assert run.glue["rte"]["published"] is None
+    assert report.outcome(run) == "rejected"
+    alone = report.RunReport(".")
+    stages.run_plan(plan_of("all"), tmp_path, alone, publish=False)
+    assert (alone.published, alone.glue) == (None, {})
