@@ -34,7 +34,7 @@ def make_checkout(folder: Path, data: Path, tasks: list[str], vocabulary: Path, 
     params["model"] |= SIZE
     params["glue_finetune"] |= {**TUNING, **tuning}
     params["tokenizer"] |= {"source": "file", "path": str(vocabulary)}
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "inputs/ipu").mkdir(parents=True)
     (folder / "params.yaml").write_text(yaml.safe_dump(params))
     entries = read_vocabulary(vocabulary, "tokenizer.path")
     (folder / artifacts.TOKENIZER).mkdir(parents=True)

@@ -1,13 +1,17 @@
 """GLUE from files to a published classifier: SST-2 as it is, and tasks of every other kind on generated examples."""
 
 import os
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import yaml
 
 from tasks import (
+    compile,
     compile_glue,
     glue_data,
     glue_evaluate,
@@ -138,3 +142,43 @@ def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
     report = folder / "reports/validation/glue-rte-rows.json"
     assert read_json(report)["valid"]
     assert os.path.exists(report.with_suffix(".html"))
+
+
+@pytest.fixture
+def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The double of tests/ipu_model, for one test; what it left is put away, as other tests have no PopTorch."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "ipu_model" / "poptorch_double"))
+    yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "poptorch" and name not in before]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("_poptorch_double")
+def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_prediction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A layer on the second of two IPUs, classes of a pair, packed."""
+    monkeypatch.setattr(compile, "run_device_job", device_job_here)
+    for module in (glue_finetune, glue_predict):
+        monkeypatch.setattr(module, "require_verdict", lambda *words, **named: None)
+    write_examples(tmp_path / "data", "rte", train=60, dev=20)
+    folder = make_checkout(
+        tmp_path / "checkout", tmp_path / "data", ["rte"], word_vocabulary(tmp_path / "vocab.txt"), micro_batch_size=1,
+        epochs=1, max_grad_norm=None,
+    )  # fmt: skip
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["device"] |= {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1}
+    params["ipu"]["glue"] = {
+        "layers_per_ipu": [0, 1],
+        "inference_layers_per_ipu": [0, 1],
+        "inference_device_iterations": 3,
+    }
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    monkeypatch.chdir(folder)
+    for module in (glue_data, glue_rows, compile_glue, glue_finetune, glue_predict, glue_evaluate):
+        run_stage(module, "rte")
+    assert read_json(folder / "reports/compile-glue-rte-finetune.json")["parts"]["labels"] == 2
+    for kind in ("finetune", "predict"):
+        assert read_json(folder / f"metrics/glue-rte-{kind}.json")["program"] == "loaded from the cache", kind
+    assert read_json(folder / "metrics/glue-rte.json")["examples"] == 20
