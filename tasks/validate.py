@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,7 @@ def write_data_docs(values: Mapping[str, Any], folder: Path) -> None:
         context.build_data_docs(site_names=[name])
 
 
-def judge_and_report(name: str, sets: Sequence[DataSet], data_docs: bool) -> str:
+def judge_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], data_docs: bool) -> str:
     """Judge data sets that share a verdict, write it and its page; the line that says so.
 
     Raises:
@@ -236,7 +236,7 @@ def judge_and_report(name: str, sets: Sequence[DataSet], data_docs: bool) -> str
     started_at = time.perf_counter()
     report = artifacts.validation_report(name)
     report.unlink(missing_ok=True)  # an older verdict does not speak of these data
-    judge, (data, *others) = Judge(), sets
+    judge, (data, *others) = Judge(), open_sets()
     values = validate(data, judge)
     for other in others:
         values = with_others(values, validate(other, judge), HELD_OUT if other.name == name else other.name)
@@ -257,7 +257,7 @@ def main() -> None:
     parser.add_argument("name", choices=NAMES)
     name = parser.parse_args().name
     params = load_params()
-    print(judge_and_report(name, data_sets(name, params), params.validate_.data_docs))
+    print(judge_and_report(name, lambda: data_sets(name, params), params.validate_.data_docs))
 
 
 if __name__ == "__main__":

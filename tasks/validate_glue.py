@@ -24,12 +24,19 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="judge the packed rows instead of the examples")
     arguments = parser.parse_args()
     task, params, name = glue_task(arguments.task), load_params(), f"glue-{arguments.task}"
-    data: list[DataSet] = [GlueData(task, artifacts.glue_folder(task.name), params.glue.min_examples)]
-    if arguments.rows:
-        name, most = f"{name}-rows", params.model.max_positions
+
+    def examples() -> list[DataSet]:
+        return [GlueData(task, artifacts.glue_folder(task.name), params.glue.min_examples)]
+
+    def rows() -> list[DataSet]:
         folders = {split: artifacts.glue_rows_folder(task.name, split) for split in task.splits}
-        data = [RowData(split, folder, artifacts.TOKENIZER, most, None) for split, folder in folders.items()]
-    print(judge_and_report(name, data, params.validate_.data_docs))
+        most = params.model.max_positions
+        return [RowData(split, folder, artifacts.TOKENIZER, most, None) for split, folder in folders.items()]
+
+    if arguments.rows:
+        print(judge_and_report(f"{name}-rows", rows, params.validate_.data_docs))
+    else:
+        print(judge_and_report(name, examples, params.validate_.data_docs))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ ROWS = ("phase1", "squad-train", "squad-dev")
 DEVICE = DeviceParams(
     runtime="cpu", precision="fp32", compile="none", micro_batch_size=4, launcher=None, processes=1, restarts=0
 )
-IPU = IpuParams(config="inputs/ipu", phase1=None, phase2=None, finetune=None, predict=None, inference_execution="auto")
+IPU = IpuParams(
+    config="inputs/ipu", phase1=None, phase2=None, finetune=None, predict=None, glue=None, inference_execution="auto"
+)
 
 
 def questions(count: int, seed: int) -> list[dict[str, object]]:
