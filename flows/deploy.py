@@ -22,7 +22,7 @@ from prefect.events.schemas.automations import AutomationCore, EventTrigger, Pos
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
 from flows.checkout import require_project
-from flows.workers import Queue
+from flows.sent_runs import Queue
 from tasks.errors import PodiumError, run_main
 from tasks.stage_kinds import KINDS
 

@@ -68,6 +68,7 @@ def pipeline(
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)
     plan = stages.with_parity(stages.plan_of(part, values["glue"]["tasks"]), values["parity"]["against"])
+    plan = stages.with_shares(plan, values["pretrain_rows"]["shares"])
     if not on_workers:
         root = checkout.prepare(project, values, preset, overrides)
         run = report.RunReport(os.path.relpath(root, project), preset, overrides)

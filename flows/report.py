@@ -48,13 +48,14 @@ class RunReport:
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
 
     def enter(self, record: StageRecord) -> None:
-        """Add a stage; of one that is entered again, because a worker was lost, what it cost is kept."""
+        """Add a stage; of one that is entered again, because a worker was lost or another host needs its outs, what it
+        cost is kept, and where it ran."""
         for index, before in enumerate(self.stages):
             if before.name == record.name:
                 spent = before.seconds + record.seconds
-                status = before.status if record.status == "skipped" else record.status
-                host = before.host if record.status == "skipped" else record.host
-                self.stages[index] = StageRecord(record.name, status, round(spent, 2), host)
+                kept = record.status == "skipped" or (record.status == "restored" and before.status == "ran")
+                made = before if kept else record
+                self.stages[index] = StageRecord(record.name, made.status, round(spent, 2), made.host)
                 return
         self.stages.append(record)
 

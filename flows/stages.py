@@ -61,6 +61,8 @@ GLUE_MODELS = ("glue_finetune", "glue_predict", "glue_evaluate", "glue_gate")
 PUBLISH = "publish"
 """The last line of a run: no stage of dvc.yaml, as what it changes is outside."""
 PAUSED_STATE = "Paused"
+SHARE = "row_share"
+"""Stages of this name need nothing of each other."""
 FINETUNING = ("questions", "squad", "finetune", "predict", "evaluate", "gate")
 """Words in the names of stages that pre-training does not need."""
 Part = Literal["all", "pretraining", "finetuning", "glue"]
@@ -95,6 +97,13 @@ def with_parity(plan: Sequence[str], places: Sequence[str]) -> list[str]:
     more = [f"parity@{place}" for place in places]
     at = plan.index("predict") + 1 if "predict" in plan else len(plan)
     return [*plan[:at], *(more if "predict" in plan else []), *plan[at:]]
+
+
+def with_shares(plan: Sequence[str], shares: Sequence[int]) -> list[str]:
+    """The plan with a stage for each of `pretrain_rows.shares`, before their shards are joined."""
+    at = next((index for index, stage in enumerate(plan) if stage.startswith("pretrain_rows@")), len(plan))
+    more = [f"{SHARE}@{share}" for share in shares]
+    return [*plan[:at], *(more if at < len(plan) else []), *plan[at:]]
 
 
 SECONDS_BETWEEN_UPDATES = 3.0

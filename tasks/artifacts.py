@@ -75,8 +75,8 @@ def parity_metrics(place: str) -> Path:
 
 
 def row_shards(phase: str) -> Path:
-    """Finished shards of the rows of `phase1` or `phase2`, until all are."""
-    return RUNS / "rows" / phase
+    """Finished shards of the rows of `phase1` or `phase2`, until all are. Ignored by git; DVC takes shares of them."""
+    return Path("data/row_shards") / phase
 
 
 def held_out_plot(training: str) -> Path:

@@ -91,8 +91,18 @@ class PretrainRowsParams(Section):
     short_sequence_probability: Fraction
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
     held_out_fraction: HeldOut
+    shares: list[Positive]
+    """It changes no row, so that the stage pretrain_rows does not depend on it."""
     phase1: PhaseRowsParams
     phase2: PhaseRowsParams
+
+    @model_validator(mode="after")
+    def _shares_are_counted_up(self) -> PretrainRowsParams:
+        if self.shares != list(range(1, len(self.shares) + 1)):
+            raise ValueError(f"shares={self.shares} must count from 1 up, for example [1, 2, 3, 4] for four workers")
+        if self.shares and self.source != "corpus":
+            raise ValueError(f"shares are of rows that are made of text, found source={self.source}: set shares to []")
+        return self
 
 
 class SquadRowsParams(Section):

@@ -3,6 +3,7 @@
     <work>/<fingerprint>/shard-00000/rows/        a row folder; none where the shard left no rows to train on
                                      held-out/    the same of documents that are held out
                                      shard.json   counts, and the SHA-256 of every file; written last
+    <work>/share-2/<fingerprint>/...    shards that were made as a share (tasks/row_share.py), most likely elsewhere
 
 Where a shard begins and ends follows from the row groups of the corpus alone, so that a shard has the same bytes
 whatever process or host makes it, and whatever others were made before.
@@ -99,6 +100,23 @@ class Counts:
         return Counts(*(a + b for a, b in zip(mine, theirs, strict=True)))
 
 
+@dataclass(frozen=True)
+class Share:
+    """Every `of`-th shard, from shard `number` - 1 on: what one of several hosts makes."""
+
+    number: int
+    of: int
+
+    @property
+    def folder(self) -> str:
+        """Name of its folder among the shards."""
+        return f"share-{self.number}"
+
+    def of_shards(self, shards: Sequence[Shard]) -> list[Shard]:
+        """Those that belong to it."""
+        return list(shards[self.number - 1 :: self.of])
+
+
 class ShardStore:
     """Finished shards of one set of rows.
 
@@ -109,11 +127,14 @@ class ShardStore:
 
     def __init__(self, work: Path, parts: dict[str, Any]) -> None:
         self.work = Path(work)
-        self.folder = self.work / hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+        name = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+        self.folder = self.work / name
+        self._places = [self.folder, *sorted(self.work.glob(f"share-*/{name}"))]
+        self._found: dict[int, Path] = {}
 
     def path(self, number: int) -> Path:
-        """Folder of a shard, whether it is there or not."""
-        return self.folder / f"shard-{number:05d}"
+        """Folder of a shard: where it was found whole, else where it is to be made."""
+        return self._found.get(number, self.folder / _name(number))
 
     @contextlib.contextmanager
     def new(self, number: int) -> Iterator[tuple[Path, dict[str, Counts]]]:
@@ -128,19 +149,11 @@ class ShardStore:
 
     def finished(self, number: int) -> dict[str, Counts] | None:
         """The counts of a shard that is there with the bytes it was written with; None: it has to be made."""
-        folder = self.path(number)
-        if not folder.is_dir():
-            return None
-        try:
-            record = artifacts.read_json(folder / RECORD)
-            whole = all(artifacts.sha256_of(folder / name) == digest for name, digest in record["sha256"].items())
-            counts = {part: Counts(**values) for part, values in record["counts"].items()}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            whole = False
-        if not whole:
-            logger.warning("%s is damaged; it is made again", folder)
-            return None
-        return counts
+        for place in self._places:
+            if (counts := _counts_of(place / _name(number))) is not None:
+                self._found[number] = place / _name(number)
+                return counts
+        return None
 
     def join(self, numbers: Sequence[int], part: str, target: Path) -> Manifest | None:
         """One row folder of those of finished shards: their files under new names, and their sums.
@@ -173,6 +186,41 @@ class ShardStore:
         (target / MANIFEST).write_text(whole.to_json(), encoding="utf-8")
         return whole
 
+    def hand_over(self, share: Share, numbers: Sequence[int]) -> None:
+        """Put finished shards into the folder of a share, which holds nothing else then."""
+        with artifacts.new_folder(self.work / share.folder) as partial:
+            for number in numbers:
+                target = partial / self.folder.name / _name(number)
+                shutil.copytree(self.path(number), target, copy_function=artifacts.link_or_copy)
+            # also where a corpus has fewer shards than there are shares: DVC wants an output
+            artifacts.write_json(partial / "share.json", {"shards": list(numbers)})
+        self.remove()
+
     def remove(self) -> None:
-        """Remove all shards, those of other sets too: what they were made for is done."""
-        shutil.rmtree(self.work, ignore_errors=True)
+        """Remove the shards that were made here, those of other sets too: what they were made for is done.
+
+        Shares stay, as the outputs of their stages; where a file system has links they take no room of their own.
+        """
+        for made in self.work.glob("*"):
+            if not made.name.startswith("share-"):
+                shutil.rmtree(made)
+        with contextlib.suppress(OSError):  # shares are left
+            self.work.rmdir()
+
+
+def _name(number: int) -> str:
+    return f"shard-{number:05d}"
+
+
+def _counts_of(folder: Path) -> dict[str, Counts] | None:
+    """By part; None where no shard is, or one that is not as it was written."""
+    if not folder.is_dir():
+        return None
+    try:
+        record = artifacts.read_json(folder / RECORD)
+        if all(artifacts.sha256_of(folder / name) == digest for name, digest in record["sha256"].items()):
+            return {part: Counts(**values) for part, values in record["counts"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        logger.debug("%s: %s", folder, error)
+    logger.warning("%s is damaged; it is made again", folder)
+    return None

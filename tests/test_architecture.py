@@ -53,7 +53,9 @@ MADE_BY_RUNS = (
     "data", "evaluation", "executables", "glue", "metrics", "models", "plots", "predictions", "published", "reports",
     "runs",
 )  # fmt: skip
-EXAMPLES = {"${parity.against}": ["cpu:bf16"], "${glue.tasks}": list(TASKS)}
+EXAMPLES = {
+    "${parity.against}": ["cpu:bf16"], "${glue.tasks}": list(TASKS), "${pretrain_rows.shares}": [1, 2],
+}  # fmt: skip
 """Lists of params.yaml that a foreach of dvc.yaml takes, as a run may state them."""
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 40
@@ -180,10 +182,11 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
 
 
 def test_the_flow_runs_every_stage_after_what_it_needs():
-    from flows.stages import plan_of, with_parity
+    from flows.stages import plan_of, with_parity, with_shares
 
     stages = dvc_stages()
     plan = with_parity(plan_of("all", list(TASKS)), EXAMPLES["${parity.against}"])
+    plan = with_shares(plan, EXAMPLES["${pretrain_rows.shares}"])
     assert sorted(plan) == sorted(stages)
     written_by = {out: name for name, stage in stages.items() for out in outs_of(stage)}
     for name, stage in stages.items():

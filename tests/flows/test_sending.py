@@ -3,10 +3,11 @@
 import httpx
 import pytest
 
-from flows import api, stages, workers
+from flows import api, sent_runs, stages
 from flows.report import RunReport, StageRecord, outcome
+from flows.sent_runs import Queue
 from flows.stages import RunFailed, plan_of
-from flows.workers import Queue, groups, queues_of
+from flows.workers import around_shares, groups, queues_of
 from tasks.errors import ParamsError
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
@@ -31,6 +32,17 @@ def test_consecutive_stages_of_one_queue_travel_together():
     assert list(groups(plan, CPU, CPU)) == [(CPU, plan)]
 
 
+def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
+    plan = stages.with_shares(["corpus", "tokenizer", "pretrain_rows@phase1", "validate@phase1"], [1, 2])
+    assert around_shares(plan) == (
+        ["corpus", "tokenizer"],
+        ["row_share@1", "row_share@2"],
+        ["row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"],
+    )
+    assert around_shares(["evaluate", "gate"]) == ([], [], ["evaluate", "gate"])
+    assert stages.with_shares(["questions", "finetune"], [1, 2]) == ["questions", "finetune"], "rows are not made there"
+
+
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
     assert queues_of("ipu", "cpu/default", None) == (CPU, Queue("ipu", "default"))
     assert queues_of("cpu", "cpu/default", "ipu/pod-a") == (CPU, POD)
@@ -45,8 +57,8 @@ def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
 )
 def test_a_worker_cannot_write_elsewhere_than_figures(name):
     with pytest.raises(RunFailed, match="a worker sent a file named"):
-        workers._inside(name)
-    assert str(workers._inside("plots/finetune.csv")) == "plots/finetune.csv"
+        sent_runs._inside(name)
+    assert str(sent_runs._inside("plots/finetune.csv")) == "plots/finetune.csv"
 
 
 def test_a_stage_that_was_sent_again_keeps_what_it_cost():
@@ -55,6 +67,9 @@ def test_a_stage_that_was_sent_again_keeps_what_it_cost():
     run.enter(StageRecord("finetune", "ran", 5.0, "pod-b"))
     run.enter(StageRecord("finetune", "skipped", 0.5, "pod-b"))
     assert run.stages == [StageRecord("finetune", "ran", 15.5, "pod-b")]
+    run.enter(StageRecord("row_share@1", "ran", 9.0, "a"))
+    run.enter(StageRecord("row_share@1", "restored", 1.0, "b"))
+    assert run.stages[1] == StageRecord("row_share@1", "ran", 10.0, "a")
     run.paused = "stage finetune paused"
     assert outcome(run) == "paused"
 

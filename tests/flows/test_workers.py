@@ -9,7 +9,11 @@ import re
 import pytest
 
 from flows import workers
+from flows.sent_runs import Queue
+from tasks import row_shards
 from tasks.errors import ParamsError
+from tasks.params import load_params
+from tasks.pretrain_rows import write_pretrain_rows
 from tests.flows.worker_hosts import ALL
 from tests.flows.worker_team import a_team
 
@@ -53,7 +57,7 @@ def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
 
 def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
     with pytest.raises(ParamsError, match="python -m flows.deploy --queue ipu/pod-z"):
-        workers.require_deployment(workers.Queue("ipu", "pod-z"))
+        workers.require_deployment(Queue("ipu", "pod-z"))
 
 
 def test_the_same_parameters_on_a_third_host_run_nothing(team):
@@ -69,3 +73,27 @@ def test_the_same_parameters_on_a_third_host_run_nothing(team):
     }  # fmt: skip
     weights = next(third.project.glob("runs/checkouts/*/models/phase1/weights"))
     assert weights.read_text() == "text 1 learned"
+
+
+def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_path, monkeypatch):
+    """The project's own stages, corpus to rows, in shards of 20 kB."""
+    team.hosts["third"].lose()
+    hosts = team.hosts["preparing"], team.hosts["training"]
+    for host in (team.office, *hosts):
+        host.make_rows()
+    for host in hosts:
+        host.start_worker("cpu", "default", "cpu", "--limit", "1")
+    small = "corpus.demo_documents=500", "tokenizer.vocabulary_size=300"
+    code = team.run(*small, "pretrain_rows.shares=[1, 2]")
+    assert code == 0, team.office.said()
+    assert sorted(host.ran()[-1] for host in hosts) == ["row_share@1", "row_share@2"], "each host made one"
+    names = ["corpus", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1"]
+    assert team.statuses() == dict.fromkeys(names, "ran")
+    (folder,) = (path for host in hosts for path in host.project.glob("runs/checkouts/*/data/rows/phase1"))
+    assert any("6 of 6 shards are there from before" in (host.folder / "worker.log").read_text() for host in hosts)
+    monkeypatch.setattr(row_shards, "SHARD_BYTES", 20_000)
+    data = folder.parents[1]
+    params = load_params(data.parent / "params.yaml").pretrain_rows
+    write_pretrain_rows(params, "phase1", data / "corpus", data / "tokenizer", tmp_path / "rows", 1)
+    alone, joined = ({path.name: path.read_bytes() for path in rows.glob("*.*")} for rows in (tmp_path / "rows", folder))
+    assert joined == alone, "the same bytes as made by one process alone"

@@ -11,6 +11,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+import yaml
+
 from tests.flows.conftest import PUBLISH
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -85,6 +87,24 @@ def main():
         artifacts.write_json(Path("metrics/squad.json"), {"exact_match": 90.0, "f1": 91.0})
     else:
         artifacts.write_json(Path("metrics/gate.json"), {"accepted": True, "reasons": []})
+run_main(main)
+"""
+SHARE = """
+import os, sys, time
+from pathlib import Path
+from tasks.errors import run_main
+from tasks.row_share import main
+
+with open(os.environ["TOY_LOG"], "a") as log:
+    log.write(f"{os.environ['DVC_STAGE']} {os.getpid()}\\n")
+begun = Path(os.environ["TOY_HOLD"]).parent / "begun"
+begun.mkdir(exist_ok=True)
+(begun / sys.argv[1]).touch()
+until = time.monotonic() + 240
+while len(list(begun.iterdir())) < 2:
+    if time.monotonic() > until:
+        sys.exit("no other share has begun")
+    time.sleep(0.05)
 run_main(main)
 """
 
@@ -168,13 +188,32 @@ class Host:
             "TOY_LOG": str(self.log), "TOY_HOLD": str(self.hold),
         }  # fmt: skip
 
-    def start_worker(self, pool, queue, kinds):
-        words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--work-queue", queue]
+    def start_worker(self, pool, queue, kinds, *options):
+        words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--work-queue", queue, *options]
         with (self.folder / "worker.log").open("a") as log:
             self.worker = subprocess.Popen(
                 words, cwd=self.folder, env={**self.environment, "PODIUM_STAGE_KINDS": kinds},
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
+
+    def make_rows(self):
+        """From now on this host's plan is the project's own, from the corpus to rows, with small shards and no verdicts.
+
+        Shares write themselves into TOY_LOG, and wait until two of them have begun.
+        """
+        plan = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+        plan = {name: plan[name] for name in ("corpus", "tokenizer", "row_share", "pretrain_rows")}
+        del plan["pretrain_rows"]["foreach"]["phase2"]
+        plan["row_share"]["do"]["cmd"] = "python -m tasks.toy_share ${item}"
+        for stage in plan.values():
+            deps = stage.get("do", stage)["deps"]
+            deps[:] = [dep for dep in deps if not dep.startswith("reports/")]
+        (self.project / "dvc.yaml").write_text(yaml.safe_dump({"stages": plan}, sort_keys=False))
+        (self.project / "tasks" / "toy_share.py").write_text(SHARE)
+        shards = self.project / "tasks" / "row_shards.py"
+        shards.write_text(shards.read_text().replace("SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"))
+        with (self.project / "flows" / "stages.py").open("a") as stages:
+            stages.write("\nPLAN = ('corpus', 'tokenizer', 'pretrain_rows@phase1')\n")
 
     def start(self, *words):
         """Start a module of the checkout; what it says is in `said`."""

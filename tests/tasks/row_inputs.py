@@ -123,7 +123,7 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     phase = {"row_length": row_length, "max_predictions_per_row": None, "duplicates": 1, "path": "nowhere",
              "dataset": None, "dataset_revision": None}  # fmt: skip
     section = {"source": "corpus", "seed": 3, "masked_fraction": 0.15, "short_sequence_probability": 0.1,
-               "max_sequences_per_row": 3, "held_out_fraction": 0.0}  # fmt: skip
+               "max_sequences_per_row": 3, "held_out_fraction": 0.0, "shares": []}  # fmt: skip
     for key, value in changes.items():
         (phase if key in phase_keys else section)[key] = value
     both = PhaseRowsParams(**phase)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,11 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks import pretrain_rows, row_shards
+from tasks import row_making, row_shards
 from tasks.held_out import FOLDER as HELD_OUT
-from tasks.pretrain_rows import Making, write_pretrain_rows
+from tasks.pretrain_rows import write_pretrain_rows
 from tasks.row_chunks import Item
-from tasks.row_shards import plan_shards, texts_of
+from tasks.row_making import Making
+from tasks.row_shards import Share, plan_shards, texts_of
+from tasks.row_share import write_share
 from tasks.rows import read_manifest
 from tests.tasks.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
 from tests.test_architecture import ROOT, import_closure
@@ -26,15 +29,15 @@ PARAMS = {"held_out_fraction": 0.1, "duplicates": 2}
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from tasks import pretrain_rows, row_shards
+    from tasks import pretrain_rows, row_making, row_shards
     from tests.tasks.row_inputs import pretrain_params
-    make, folder = pretrain_rows.make_item, Path(sys.argv[1])
+    make, folder = row_making.make_item, Path(sys.argv[1])
     row_shards.SHARD_BYTES = int(sys.argv[2])
     def make_until_the_fourth(settings, item):
         if item.shard == 3 and item.part == "held-out":  # its other rows are written
             os.kill(os.getpid(), signal.SIGKILL)
         return make(settings, item)
-    pretrain_rows.make_item = make_until_the_fourth
+    row_making.make_item = make_until_the_fourth
     params = pretrain_params(held_out_fraction=0.1, duplicates=2)
     pretrain_rows.write_pretrain_rows(
         params, "phase1", folder / "corpus", folder / "tokenizer", folder / "rows", 1, folder / "work"
@@ -58,13 +61,13 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
     """Chunks made per shard from now on, in small shards."""
     counts: Counter[int] = Counter()
-    original = pretrain_rows.make_item
+    original = row_making.make_item
 
-    def counting(settings: dict[str, pretrain_rows.RowSettings], item: Item) -> pretrain_rows.ItemRows:
+    def counting(settings: dict[str, row_making.RowSettings], item: Item) -> row_making.ItemRows:
         counts[item.shard] += 1
         return original(settings, item)
 
-    monkeypatch.setattr(pretrain_rows, "make_item", counting)
+    monkeypatch.setattr(row_making, "make_item", counting)
     monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
     return counts
 
@@ -133,6 +136,22 @@ def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made
     assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
 
 
+def test_shares_of_two_hosts_are_joined_on_a_third(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
+    for number in (1, 2):
+        work = tmp_path / f"host-{number}"
+        inputs = whole / "corpus", whole / "tokenizer"
+        share = write_share(pretrain_params(**PARAMS), "phase1", Share(number, 2), *inputs, work, 1)
+        assert [shard.number for shard in share.shards] == [number - 1, number + 1, number + 3]
+        shutil.copytree(work, tmp_path / "work", dirs_exist_ok=True)
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["share-1", "share-2"]
+    assert sorted(made) == list(range(6))
+    made.clear()
+    make(whole, tmp_path)
+    assert not made, "nothing is made again"
+    assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
+    assert len(list((tmp_path / "work").iterdir())) == 2, "shares are outputs of their stages and stay"
+
+
 def test_the_joined_manifests_count_what_the_shards_hold(whole: Path) -> None:
     for folder in (whole / "rows", whole / "rows" / HELD_OUT):
         manifest = read_manifest(folder)
@@ -163,5 +182,5 @@ def test_what_decides_the_rows_names_every_source_that_makes_them() -> None:
         | {"tasks/wordpiece.py", "tasks/__init__.py"}
     )
     checks = {f"ipu_model/{name}.py" for name in ("__init__", "errors", "files", "job", "evaluation_config")}
-    assert closure - general - checks <= {*pretrain_rows.MADE_BY}
-    assert {*pretrain_rows.MADE_BY} <= closure | {"tasks/pretrain_rows.py"}
+    assert closure - general - checks <= {*row_making.MADE_BY}
+    assert {*row_making.MADE_BY} <= closure | {"tasks/row_making.py"}
