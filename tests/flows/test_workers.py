@@ -95,5 +95,6 @@ def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_p
     data = folder.parents[1]
     params = load_params(data.parent / "params.yaml").pretrain_rows
     write_pretrain_rows(params, "phase1", data / "corpus", data / "tokenizer", tmp_path / "rows", 1)
-    alone, joined = ({path.name: path.read_bytes() for path in rows.glob("*.*")} for rows in (tmp_path / "rows", folder))
+    both = tmp_path / "rows", folder
+    alone, joined = ({path.name: path.read_bytes() for path in rows.glob("*.*")} for rows in both)
     assert joined == alone, "the same bytes as made by one process alone"

@@ -197,7 +197,7 @@ class Host:
             )  # fmt: skip
 
     def make_rows(self):
-        """From now on this host's plan is the project's own, from the corpus to rows, with small shards and no verdicts.
+        """From now on this host runs the project's own stages, corpus to rows, with small shards and no verdicts.
 
         Shares write themselves into TOY_LOG, and wait until two of them have begun.
         """
