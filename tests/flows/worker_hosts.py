@@ -210,8 +210,11 @@ class Host:
             deps[:] = [dep for dep in deps if not dep.startswith("reports/")]
         (self.project / "dvc.yaml").write_text(yaml.safe_dump({"stages": plan}, sort_keys=False))
         (self.project / "tasks" / "toy_share.py").write_text(SHARE)
-        shards = self.project / "tasks" / "row_shards.py"
-        shards.write_text(shards.read_text().replace("SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"))
+        for name, size, small in (("row_shards", "SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"),
+                                  ("corpus", "GROUP_DOCUMENTS = 8192", "GROUP_DOCUMENTS = 40")):  # fmt: skip
+            source = self.project / "tasks" / f"{name}.py"
+            assert size in (text := source.read_text())
+            source.write_text(text.replace(size, small))
         with (self.project / "flows" / "stages.py").open("a") as stages:
             stages.write("\nPLAN = ('corpus', 'tokenizer', 'pretrain_rows@phase1')\n")
 
