@@ -11,7 +11,7 @@ HOST := .venv/.made-from-host.txt
 DEVICE := .venv-poplar/.made-from-poplar.txt
 AUDIT := .venv-audit/.made-from-audit.txt
 BIN := $(CURDIR)/.venv/bin
-PIP := install --quiet --disable-pip-version-check
+PIP := install --quiet --disable-pip-version-check --no-compile
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -72,7 +72,7 @@ bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick",
 
 test: $(HOST)  ## all tests of this Python
 	@echo "test: everything but the device environment (make test-device-env)"
-	@python -m pytest -q -n 2 --dist loadfile -m "not faults"
+	@python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not faults"
 
 faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table
 	@echo "faults: the small run killed, starved and damaged in every way of docs/faults.md (about half an hour)"
@@ -83,7 +83,7 @@ faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, 
 
 test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
-	@.venv-poplar/bin/python -m pytest -q tests/ipu_model
+	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile tests/ipu_model
 
 test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's Python (Poplar SDK hosts)
 	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double"

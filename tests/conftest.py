@@ -1,0 +1,11 @@
+"""Files that take minutes are begun first, so that no process waits for the last of them at the end."""
+
+from __future__ import annotations
+
+import pytest
+
+LONGEST = ("test_end_to_end.py", "test_workers.py", "test_elastic.py", "test_compile_stages.py", "test_compiling.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
