@@ -21,6 +21,7 @@ from prefect.states import Completed, Failed
 
 from flows import dvc
 from flows.api import UNREACHED
+from flows.foresight import tell_estimate
 from flows.report import RunReport, StageRecord
 from tasks import artifacts
 from tasks.errors import REJECTED, ParamsError
@@ -144,6 +145,8 @@ def run_plan(
         RunPaused: a stage stopped at a checkpoint.
     """
     nothing_to_do, remote = dvc.is_up_to_date(root, plan), dvc.has_remote(root)
+    if "corpus" in plan and not nothing_to_do:
+        tell_estimate(root, lambda text: get_run_logger().info(text))
     for stage in plan:
         reproduce(stage, root, run, nothing_to_do, plan if on_worker else None, entered)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):

@@ -1,10 +1,16 @@
-"""How much text a corpus will have, before it is read."""
+"""How much text a corpus will have, before it is read.
+
+    python -m tasks.source_size
+
+prints the MB of the corpus of params.yaml, or nothing where nobody says.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from tasks import world
+from tasks.errors import run_main
 from tasks.param_inputs import CorpusParams
 
 MB = 10**6
@@ -38,3 +44,14 @@ def _bytes_of(file: Path, text_column: str) -> int:
     from tasks.parquet import sizes_of_groups
 
     return sum(size.bytes for size in sizes_of_groups(file, text_column, "corpus"))
+
+
+def main() -> None:
+    from tasks.params import load_params
+
+    if (megabytes := expected_mb(load_params().corpus)) is not None:
+        print(megabytes)
+
+
+if __name__ == "__main__":
+    run_main(main)
