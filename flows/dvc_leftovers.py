@@ -33,10 +33,13 @@ def mend(root: Path, say: Callable[[str], None]) -> None:
 def _sweep(root: Path, say: Callable[[str], None]) -> None:
     """Remove files that never got their name, in the cache and beside the outs, unless a DVC may be writing them.
 
-    They are listed before the processes are, so that none is removed of a DVC that started meanwhile.
+    Half of an entry of the run-cache does more than keep room: DVC takes the newest file there for the entry itself,
+    and ends with `'outs'`. They are listed before the processes are, so that none is removed of a DVC that started
+    meanwhile.
     """
     cache = cache_of(root)
-    left = [*cache.glob(f"files/md5/{UNFINISHED}"), *cache.glob(f"files/md5/??/{UNFINISHED}")]
+    places = "files/md5", "files/md5/??", "runs/??/*"
+    left = [path for place in places for path in cache.glob(f"{place}/{UNFINISHED}")]
     left += [path for folder in _folders_of_outs(root) for path in folder.rglob(UNFINISHED)]
     if not left or any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in _dvc_processes()):
         return

@@ -73,6 +73,20 @@ def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(toy_proje
     assert dvc.repro("second", toy_project, pytest.fail, print) == "skipped"
 
 
+def test_half_of_an_entry_of_the_run_cache_is_removed_and_no_stage_runs_again(toy_project, ran):
+    """DVC takes it for the entry, as it is the newest file there, and ends with 'outs'."""
+    dvc.repro("second", toy_project, print, print)
+    assert ran() == ["first", "second"]
+    for entry in list((toy_project / ".dvc" / "cache" / "runs").glob("??/*/*")):
+        half = entry.read_text(encoding="utf-8").partition("outs:")[0]
+        entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp").write_text(half, encoding="utf-8")
+    (toy_project / "dvc.lock").unlink()
+    said = []
+    assert dvc.repro("second", toy_project, said.append, print) == "restored"
+    assert ran() == []
+    assert "removed 2 unfinished files" in said[0]
+
+
 def test_unfinished_files_of_the_cache_go_once_no_dvc_that_could_write_them_is_at_work(toy_project):
     cache = toy_project / ".dvc" / "cache" / "files" / "md5"
     (cache / "4a").mkdir(parents=True)
