@@ -34,19 +34,26 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
     """Remove files that never got their name, in the cache and beside the outs, unless a DVC may be writing them.
 
     Half of an entry of the run-cache does more than keep room: DVC takes the newest file there for the entry itself,
-    and ends with `'outs'`. They are listed before the processes are, so that none is removed of a DVC that started
-    meanwhile.
+    and ends with `'outs'`; where it finds the folder of an entry empty, it ends, too. They are listed before the
+    processes are, so that none is removed of a DVC that started meanwhile.
     """
     cache = cache_of(root)
     places = "files/md5", "files/md5/??", "runs/??/*"
     left = [path for place in places for path in cache.glob(f"{place}/{UNFINISHED}")]
     left += [path for folder in _folders_of_outs(root) for path in folder.rglob(UNFINISHED)]
-    if not left or any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in _dvc_processes()):
+    entries = list(cache.glob("runs/??/*"))
+    hollow = [entry for entry in entries if entry.is_dir() and set(entry.iterdir()) <= set(left)]
+    if not (left or hollow):
+        return
+    if any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in _dvc_processes()):
         return
     freed = sum(path.stat().st_size for path in left)
     for path in left:
         path.unlink()
-    say(f"removed {len(left)} unfinished files ({freed / 1e6:.1f} MB) that a DVC left: it was killed, or its disk full")
+    for entry in hollow:
+        entry.rmdir()
+    files = f"{len(left)} unfinished files ({freed / 1e6:.1f} MB)" if left else "empty entries of the run-cache"
+    say(f"removed {files} that a DVC left: it was killed, or its disk full")
 
 
 def _folders_of_outs(root: Path) -> set[Path]:

@@ -73,11 +73,30 @@ def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(toy_proje
     assert dvc.repro("second", toy_project, pytest.fail, print) == "skipped"
 
 
+def entries_of_the_run_cache(project):
+    return list((project / ".dvc" / "cache" / "runs").glob("??/*/*"))
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["half alone", "nothing"])
+def test_an_entry_of_the_run_cache_that_was_not_finished_is_as_none(toy_project, ran, alone):
+    """DVC ends at the folder of an entry that holds half of it, or nothing."""
+    dvc.repro("second", toy_project, print, print)
+    assert ran() == ["first", "second"]
+    for entry in entries_of_the_run_cache(toy_project):
+        half = entry.rename(entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp"))
+        half.write_text(half.read_text(encoding="utf-8").partition("outs:")[0], encoding="utf-8")
+        if not alone:
+            half.unlink()
+    (toy_project / "dvc.lock").unlink()
+    assert dvc.repro("second", toy_project, print, print) == "ran"
+    assert len(entries_of_the_run_cache(toy_project)) == 2
+
+
 def test_half_of_an_entry_of_the_run_cache_is_removed_and_no_stage_runs_again(toy_project, ran):
     """DVC takes it for the entry, as it is the newest file there, and ends with 'outs'."""
     dvc.repro("second", toy_project, print, print)
     assert ran() == ["first", "second"]
-    for entry in list((toy_project / ".dvc" / "cache" / "runs").glob("??/*/*")):
+    for entry in entries_of_the_run_cache(toy_project):
         half = entry.read_text(encoding="utf-8").partition("outs:")[0]
         entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp").write_text(half, encoding="utf-8")
     (toy_project / "dvc.lock").unlink()
