@@ -11,7 +11,7 @@ HOST := .venv/.made-from-host.txt
 DEVICE := .venv-poplar/.made-from-poplar.txt
 AUDIT := .venv-audit/.made-from-audit.txt
 BIN := $(CURDIR)/.venv/bin
-PIP := install --quiet --disable-pip-version-check --no-compile
+PIP := install --quiet --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -83,7 +83,7 @@ faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, 
 
 test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
-	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile tests/ipu_model
+	@.venv-poplar/bin/python -m pytest -q tests/ipu_model
 
 test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's Python (Poplar SDK hosts)
 	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double"
