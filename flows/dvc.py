@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -14,11 +15,13 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+import yaml
 
 from flows import dvc_failures, dvc_leftovers
 from tasks.process import describe_exit, die_with_parent
-from tasks.stage_kinds import STAGES_SENT, default_remote
+from tasks.stage_kinds import STAGES_SENT, default_remote, read_dvc_file
 
 DVC = (sys.executable, "-m", "dvc")
 KEPT_LINES = 25
@@ -152,19 +155,45 @@ def _call(*words: str, root: Path, stderr: int = subprocess.STDOUT) -> subproces
     )  # fmt: skip
 
 
-def is_up_to_date(root: Path, stages: Sequence[str] = ()) -> bool:
-    """Whether DVC would run nothing at all for `stages` and what they need: one look instead of one per stage.
+def up_to_date(root: Path, plan: Sequence[str]) -> list[str]:
+    """The first stages of `plan` for which DVC would run nothing: one look instead of one per stage.
 
-    A status that cannot be read (no dvc.lock yet, another run at work) counts as "not known": False.
+    DVC names a stage whose own inputs, parameters, command or outs changed, not those that come after it: all from the
+    first such stage on count as changed. A status that cannot be read (another run at work) says nothing of any.
+
+    Args:
+        root: the checkout's folder.
+        plan: stages of dvc.yaml, each after those it needs. If one changed that `plan` needs and lacks, all count as
+            changed.
     """
-    of_stages = ("--with-deps", *stages) if stages else ()
-    done = _call("status", "--json", *of_stages, root=root, stderr=subprocess.DEVNULL)
-    if done.returncode:
-        return False
+    needed = _needed(root, plan)
+    if not needed >= set(plan):
+        return []
+    # Of all stages: DVC looks at what several targets need once for each of them.
+    done = _call("status", "--json", root=root, stderr=subprocess.DEVNULL)
     try:
-        return bool(json.loads(done.stdout or "null") == {})
+        found = json.loads(done.stdout or "null") if done.returncode == 0 else None
     except ValueError:
-        return False
+        found = None
+    changed = set(plan) if found is None else needed & set(found)
+    return list(itertools.takewhile(lambda stage: stage not in changed, plan if changed <= set(plan) else ()))
+
+
+def _needed(root: Path, plan: Sequence[str]) -> set[str]:
+    """Stages of dvc.lock that are in `plan`, or made what its stages read."""
+    try:
+        stages = read_dvc_file(root / "dvc.lock").get("stages", {})
+    except yaml.YAMLError:
+        return set()  # `repro` mends it
+    maker = {out["path"]: name for name, stage in stages.items() for out in stage.get("outs", ())}
+    needed: set[str] = set()
+    left = [stage for stage in plan if stage in stages]
+    while left:
+        needed.add(stage := left.pop())
+        read = [PurePosixPath(dep["path"]) for dep in stages[stage].get("deps", ())]
+        makers = {maker.get(str(path)) for dep in read for path in (dep, *dep.parents)}
+        left += [name for name in makers if name is not None and name not in needed]
+    return needed
 
 
 def has_remote(root: Path) -> bool:

@@ -20,7 +20,7 @@ from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
 from flows import dvc
-from flows.api import UNREACHED
+from flows.api import extra
 from flows.foresight import tell_estimate
 from flows.report import RunReport, StageRecord
 from tasks import artifacts
@@ -144,11 +144,11 @@ def run_plan(
         RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
         RunPaused: a stage stopped at a checkpoint.
     """
-    nothing_to_do, remote = dvc.is_up_to_date(root, plan), dvc.has_remote(root)
-    if "corpus" in plan and not nothing_to_do:
+    unchanged, remote = dvc.up_to_date(root, plan), dvc.has_remote(root)
+    if "corpus" in plan and "corpus" not in unchanged:
         tell_estimate(root, lambda text: get_run_logger().info(text))
     for stage in plan:
-        reproduce(stage, root, run, nothing_to_do, plan if on_worker else None, entered)
+        reproduce(stage, root, run, stage in unchanged, plan if on_worker else None, entered)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
         _push(kept, root)  # found in a cache of this host: other hosts may not have them
     gates = [stage for stage in plan if is_gate(stage)]
@@ -163,7 +163,7 @@ def run_plan(
 
 
 def reproduce(
-    stage: str, root: Path, run: RunReport, nothing_to_do: bool, sent: Sequence[str] | None, entered: Entered
+    stage: str, root: Path, run: RunReport, unchanged: bool, sent: Sequence[str] | None, entered: Entered
 ) -> None:
     """Run one stage as a Prefect task and enter it in the report, whatever comes of it.
 
@@ -173,7 +173,7 @@ def reproduce(
     task_of_stage = _stage_task.with_options(task_run_name=stage)
     with _entered(stage, run, entered) as entry:
         try:
-            entry.status = cast(str, _result(task_of_stage(stage, root, nothing_to_do, sent, return_state=True)))
+            entry.status = cast(str, _result(task_of_stage(stage, root, unchanged, sent, return_state=True)))
         except RunPaused:
             entry.status = "paused"
             raise
@@ -212,9 +212,9 @@ def _result(state: State[Any]) -> Any:
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
-def _stage_task(stage: str, root: Path, nothing_to_do: bool, sent: Sequence[str] | None) -> str | State[str]:
+def _stage_task(stage: str, root: Path, unchanged: bool, sent: Sequence[str] | None) -> str | State[str]:
     log = get_run_logger()
-    if nothing_to_do:
+    if unchanged:
         log.info("nothing changed")
         return "skipped"
     try:
@@ -240,12 +240,10 @@ class _Progress:
         if percent < 100 and time.monotonic() - self._updated_at < SECONDS_BETWEEN_UPDATES:
             return
         self._updated_at = time.monotonic()
-        # A server that is away for a while costs the stage nothing but its progress bar.
-        with contextlib.suppress(*UNREACHED):
-            if self._artifact is None:
-                self._artifact = create_progress_artifact(progress=percent, key=self._key)
-            else:
-                update_progress_artifact(artifact_id=self._artifact, progress=percent)
+        if self._artifact is None:
+            self._artifact = extra(lambda: create_progress_artifact(progress=percent, key=self._key))
+        else:
+            extra(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))
 
 
 def _publish(root: Path, run: RunReport, entered: Entered, task: str) -> dict[str, Any]:

@@ -61,12 +61,20 @@ def test_a_failed_stage_names_itself_repeats_its_last_lines_and_leaves_no_output
     assert (toy_project / "data" / "second").read_text() == "done"
 
 
-def test_up_to_date_is_said_only_when_nothing_would_run(toy_project):
-    assert not dvc.is_up_to_date(toy_project)
+def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
+    plan = ["first", "second", "gate"]
+    assert dvc.up_to_date(toy_project, plan) == []
     repro("gate", toy_project)
-    assert dvc.is_up_to_date(toy_project)
+    assert dvc.up_to_date(toy_project, plan) == plan
+    params = toy_project / "params.yaml"
+    params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
+    assert dvc.up_to_date(toy_project, plan) == ["first"]
+    assert dvc.up_to_date(toy_project, ["gate"]) == [], "second, which it needs, changed"
+    repro("gate", toy_project)
     (toy_project / "data" / "second").unlink()
-    assert not dvc.is_up_to_date(toy_project)
+    assert dvc.up_to_date(toy_project, plan) == ["first"]
+    (toy_project / "dvc.yaml").write_text("stages: nonsense")
+    assert dvc.up_to_date(toy_project, plan) == []
 
 
 def test_a_remote_is_found_in_either_config_file(toy_project):
@@ -115,11 +123,12 @@ STATUS = """
 from pathlib import Path
 from flows import dvc
 dvc.DVC = ("sh", "-c", "exec > lifeline; echo started; exec sleep 120")
-dvc.is_up_to_date(Path("."))
+dvc.up_to_date(Path("."), ["first"])
 """
 
 
 def test_a_look_at_what_changed_dies_with_the_flow_too(toy_project):
+    (toy_project / "dvc.lock").write_text("stages: {first: {}}\n")
     os.mkfifo(toy_project / "lifeline")
     flow = subprocess.Popen([sys.executable, "-c", STATUS], env={**os.environ, "PYTHONPATH": str(ROOT)})
     with open(toy_project / "lifeline") as line:

@@ -49,7 +49,9 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
         run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "sst2")
     run.write(tmp_path)
     text = report.summary(run)
-    assert text == report.read_summary(tmp_path)
+    read = report.read(tmp_path)
+    assert read is not None
+    assert text == report.summary(read)
     assert text.startswith(f"Podium run: {'published' if accepted else 'rejected'}\n")
     assert "sst2: accuracy 91.50, score 91.50\nsst2 gate: " in text
     assert ("published: published/podium-glue-sst2" in text) == accepted
@@ -68,7 +70,7 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     for task, accepted in (("sst2", True), ("rte", False)):
         write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
     write(tmp_path / "metrics/gate.json", {"accepted": True, "reasons": []})
-    monkeypatch.setattr(dvc, "is_up_to_date", lambda *words: False)
+    monkeypatch.setattr(dvc, "up_to_date", lambda root, plan: [])
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
     monkeypatch.setattr(
         stages, "reproduce", lambda stage, root, run, *rest: run.enter(report.StageRecord(stage, "ran", 1))
