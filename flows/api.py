@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 import httpx
 from prefect.exceptions import PrefectHTTPStatusError
@@ -48,3 +50,37 @@ def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s
             if lost_at is not None:
                 say(f"the Prefect server is back after {time.monotonic() - lost_at:.0f} s")
             return answer
+
+
+QUIET_S = 120.0
+"""Once its client has tried for a minute, a server that is away is left alone for so long by calls nobody needs."""
+
+
+class Extras:
+    """Calls that a run can do without, such as its progress bars: a server that is away costs the run only them."""
+
+    def __init__(self) -> None:
+        self._quiet_until = 0.0
+
+    def __call__(self, call: Callable[[], Answer]) -> Answer | None:
+        """What `call` returns; None where the server did not answer, or did not lately."""
+        if time.monotonic() < self._quiet_until:
+            return None
+        try:
+            return call()
+        except UNREACHED:
+            self._quiet_until = time.monotonic() + QUIET_S
+            return None
+
+
+extra = Extras()
+
+
+def end_without_server(code: int) -> NoReturn:
+    """End this process at once, its server being lost for good.
+
+    Prefect holds events and log lines for the server back, and would try each of them for seconds before it gives up.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

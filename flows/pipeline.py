@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
+from typing import NoReturn, get_args
 
 # Read by Prefect when it is imported: nobody is called, and the temporary server serves no pages.
 for _name in ("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"):
@@ -25,14 +25,18 @@ os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 from prefect import flow, get_run_logger  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
+from prefect.settings import PREFECT_API_URL  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 from flows import checkout, report, run_page, stages, workers  # noqa: E402
+from flows.api import UNREACHED, end_without_server, extra  # noqa: E402
 from flows.own_server import own_server  # noqa: E402
 from tasks import artifacts  # noqa: E402
 from tasks.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
 
 REJECTED_STATE = "Rejected"
+CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
+"""Exit codes of outcomes; of the others, 0."""
 
 
 @flow(name="podium", retries=0)
@@ -105,7 +109,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
 
 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
-    """Say how the run ended; a disk that is full now must not hide it."""
+    """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
     try:
         run.write(*{project, root})
         artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
@@ -113,7 +117,8 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         text = f"the report could not be written: {error}"
         get_run_logger().error(text)
         run.error = text if run.error is None else f"{run.error}\n{text}"
-    create_markdown_artifact(report.markdown(run), key="podium-run", description="Podium run")
+    text = report.markdown(run)
+    extra(lambda: create_markdown_artifact(text, key="podium-run", description="Podium run"))
 
 
 def main() -> None:
@@ -136,16 +141,29 @@ def main() -> None:
     stages.plan_of(arguments.part, values["glue"]["tasks"])
     (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
     with own_server():
-        state = pipeline(
-            arguments.preset, arguments.overrides, not arguments.no_publish, arguments.part, arguments.on_workers,
-            arguments.cpu_queue, arguments.device_queue, return_state=True,
-        )  # fmt: skip
-    said = report.read_summary(project)
-    sys.stdout.write("\n" + (said or f"the run left no report: {state.message}") + "\n")
-    if not state.is_completed():
-        raise SystemExit(FAILED)
-    if code := {REJECTED_STATE: REJECTED, stages.PAUSED_STATE: PAUSED}.get(str(state.name)):
+        try:
+            state = pipeline(
+                arguments.preset, arguments.overrides, not arguments.no_publish, arguments.part, arguments.on_workers,
+                arguments.cpu_queue, arguments.device_queue, return_state=True,
+            )  # fmt: skip
+        except UNREACHED as error:
+            _end_without_server(project, error)
+    said = report.read(project)
+    sys.stdout.write(f"\n{report.summary(said) if said else f'the run left no report: {state.message}'}\n")
+    code = CODES.get(report.outcome(said), 0) if state.is_completed() and said else FAILED
+    if code:
         raise SystemExit(code)
+
+
+def _end_without_server(project: Path, error: Exception) -> NoReturn:
+    """Say how a run ended whose last word the server did not take, and end with the code that says the same."""
+    said = report.read(project)
+    sys.stdout.write(f"\n{report.summary(said) if said else 'the run left no report'}\n")
+    sys.stderr.write(
+        f"the Prefect server at {PREFECT_API_URL.value()} does not answer ({type(error).__name__}), and does not know "
+        f"how this run ended; {artifacts.RUN_REPORT} does\n"
+    )
+    end_without_server(CODES.get(report.outcome(said), 0) if said else FAILED)
 
 
 if __name__ == "__main__":

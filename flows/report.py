@@ -185,13 +185,13 @@ def _place(stage: StageRecord) -> str:
     return "" if stage.host is None else f"  {stage.host}"
 
 
-def read_summary(root: Path) -> str | None:
-    """The summary of the run that wrote reports/run.json in `root`, None if there is none."""
+def read(root: Path) -> RunReport | None:
+    """The report of the run that wrote reports/run.json in `root`, None if there is none."""
     values = read_json_object(root / artifacts.RUN_REPORT)
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
-    return summary(RunReport(**values))
+    return RunReport(**values)
 
 
 def markdown(report: RunReport) -> str:
