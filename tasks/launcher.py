@@ -33,10 +33,10 @@ def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os
     if own := environ.get(DEVICE_LAUNCHER):
         return _split(own)
     if device.launcher == "torchrun":
-        # The device's own torch, whatever is on PATH. --standalone: one host, a free port on loopback.
+        # The device's own torch, whatever is on PATH. --standalone of torch 2.0 would take port 29400 for every job.
         return [
-            device_python(), "-m", "torch.distributed.run", "--standalone", "--no-python",
-            "--nproc-per-node", str(device.processes), "--max-restarts", str(device.restarts),
+            device_python(), "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+            "--no-python", "--nproc-per-node", str(device.processes), "--max-restarts", str(device.restarts),
         ]  # fmt: skip
     return _poprun(job, device.processes) if device.launcher == "poprun" else []
 

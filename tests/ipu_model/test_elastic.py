@@ -15,7 +15,7 @@ from typing import Dict, List
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_jobs import ROOT, TINY, Finished, finish, make_columns, make_job, run_here, write_rows
+from tiny_jobs import ROOT, TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, write_rows
 
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.torchrun import exit_code
@@ -34,8 +34,8 @@ def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
     path = Path(job.run_folder) / "job.json"
     path.write_text(job.to_json(), encoding="utf-8")
     command = [
-        sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node",
-        str(processes), "--max-restarts", str(restarts), sys.executable, "-m", "ipu_model", str(path),
+        *TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts),
+        sys.executable, "-m", "ipu_model", str(path),
     ]  # fmt: skip
     return subprocess.Popen(
         command, cwd=str(ROOT), env={**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"},

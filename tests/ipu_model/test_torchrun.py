@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from tiny_jobs import (
     ROOT,
     TINY,
+    TORCHRUN,
     Finished,
     finish,
     make_columns,
@@ -168,10 +169,9 @@ def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows
     Path(job.run_folder).mkdir(parents=True)
     path = tmp_path / "job.json"
     path.write_text(job.to_json())
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
     process = subprocess.Popen(
-        [*launcher, sys.executable, "-m", "ipu_model", str(path)], cwd=str(ROOT), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, universal_newlines=True,
+        [*TORCHRUN, "--nproc-per-node", "2", sys.executable, "-m", "ipu_model", str(path)], cwd=str(ROOT),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
     )  # fmt: skip
     done = stop_in_training(process)
     assert done.of("paused")[-1]["text"].startswith("stopped on request, after update ")

@@ -18,6 +18,11 @@ from ipu_model.rows import MANIFEST, Manifest, row_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
+TORCHRUN = (
+    sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+    "--no-python",
+)  # fmt: skip
+"""As tasks/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4
 LABELS = ("no", "yes", "maybe")
 """Classes of make_columns("sequence_classification")."""

@@ -42,7 +42,8 @@ def test_torchrun_is_that_of_the_devices_python(monkeypatch: pytest.MonkeyPatch)
     words = launch_words(JOB, device(launcher="torchrun", processes=4, restarts=2), {})
     assert words[0] == sys.executable
     assert " ".join(words[1:]) == (
-        "-m torch.distributed.run --standalone --no-python --nproc-per-node 4 --max-restarts 2"
+        "-m torch.distributed.run --rdzv-backend c10d --rdzv-endpoint localhost:0 "
+        "--no-python --nproc-per-node 4 --max-restarts 2"
     )
 
 
