@@ -11,7 +11,8 @@ HOST := .venv/.made-from-host.txt
 DEVICE := .venv-poplar/.made-from-poplar.txt
 AUDIT := .venv-audit/.made-from-audit.txt
 BIN := $(CURDIR)/.venv/bin
-PIP := install --quiet --disable-pip-version-check
+# --no-compile: Python compiles what is used when it is used; pip would compile everything.
+PIP := install --quiet --no-compile --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -21,7 +22,7 @@ KIND ?= cpu
 QUEUE ?= default
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help setup demo server worker bench test faults test-device-env test-poptorch check audit clean
+.PHONY: help setup demo server worker bench test soak faults test-device-env test-poptorch check audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -70,9 +71,14 @@ worker: $(HOST)  ## a worker of this checkout: KIND=cpu, cuda, ipu or flows; QUE
 bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
 	@python -m bench $(BENCH)
 
-test: $(HOST)  ## all tests of this Python
-	@echo "test: everything but the device environment (make test-device-env)"
-	@python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not faults"
+test: $(HOST)  ## the tests of this Python, but those of make soak and make faults
+	@echo "test: everything but the device environment (make test-device-env), make soak and make faults"
+	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak"
+
+soak: $(HOST) $(DEVICE)  ## the tests that take long, on both Pythons: whole runs, workers, torchrun, compilers
+	@echo "soak: whole runs on real input, workers, torchrun and compilers, on both Pythons (about 15 minutes)"
+	@python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "soak and not faults"
+	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile -m soak tests/ipu_model
 
 faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table
 	@echo "faults: the small run killed, starved and damaged in every way of docs/faults.md (about half an hour)"
@@ -81,9 +87,9 @@ faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, 
 		echo "faults: some cases did not hold, see the table"
 	@python -m tests.faults.table runs/faults.jsonl reports
 
-test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1
+test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1 (the long ones: make soak)
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
-	@.venv-poplar/bin/python -m pytest -q tests/ipu_model
+	@.venv-poplar/bin/python -m pytest -q -n 3 --dist loadfile -m "not soak" tests/ipu_model
 
 test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's Python (Poplar SDK hosts)
 	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double"

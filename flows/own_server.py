@@ -45,7 +45,8 @@ def own_server() -> Iterator[None]:
     process = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", LOOPBACK,
          "--port", str(port), "--log-level", "error", "--lifespan", "on"],
-        env=_environment(), preexec_fn=die_with_parent,
+        # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
+        env=_environment(), preexec_fn=die_with_parent, start_new_session=True,
     )  # fmt: skip
     url = f"http://{LOOPBACK}:{port}/api"
     try:

@@ -29,7 +29,7 @@ TINY = (
 FLOW = [sys.executable, "-m", "flows.pipeline"]
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.soak,
     pytest.mark.skipif(not REAL.is_dir(), reason=f"needs the public development data in {REAL}"),
 ]
 

@@ -26,6 +26,7 @@ def case(rows: Path, *variants: Variant) -> Case:
                 updates=2, rounds=2, seconds=1, warmup=1, threads=(1,))  # fmt: skip
 
 
+@pytest.mark.soak
 def test_a_run_from_end_to_end(pretrain_rows: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Ours and the peer measured in rounds, a child that fails beside them, and all of it in the files."""
     made = case(
@@ -58,6 +59,7 @@ def _totals(one: dict) -> list[dict]:
     return [{"units": sum(s["units"] for s in r) / sum(s["cpu"] for s in r)} for r in one["rounds"]]
 
 
+@pytest.mark.soak
 def test_a_start_finds_what_another_process_compiled(
     pretrain_rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,6 +45,7 @@ def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(te
     assert not (folder / "models").exists(), "models stay where they are used"
 
 
+@pytest.mark.soak
 def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
     module = team.hosts["training"].project / "tasks" / "toy.py"
     text = module.read_text()
@@ -60,6 +61,7 @@ def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
         workers.require_deployment(Queue("ipu", "pod-z"))
 
 
+@pytest.mark.soak
 def test_the_same_parameters_on_a_third_host_run_nothing(team):
     for name in ("preparing", "training"):
         team.hosts[name].lose()
@@ -75,6 +77,7 @@ def test_the_same_parameters_on_a_third_host_run_nothing(team):
     assert weights.read_text() == "text 1 learned"
 
 
+@pytest.mark.soak
 def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_path, monkeypatch):
     """The project's own stages, corpus to rows, in shards of 20 kB."""
     team.hosts["third"].lose()

@@ -37,6 +37,7 @@ def train(folder: Path, cache: Path, **changes: Any) -> Tuple[Dict[str, torch.Te
 
 
 @needs_compiler
+@pytest.mark.soak
 def test_a_compiled_run_trains_as_the_plain_one_and_the_next_finds_its_graphs(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 24))
     cache = tmp_path / "cache"

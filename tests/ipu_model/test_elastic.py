@@ -21,7 +21,7 @@ from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, Schedu
 from ipu_model.torchrun import exit_code
 
 pytestmark = [
-    pytest.mark.slow,  # dozens of processes that import torch
+    pytest.mark.soak,  # dozens of processes that import torch
     pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
 ]
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)

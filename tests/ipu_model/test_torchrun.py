@@ -113,6 +113,7 @@ def continued(job: Job, folder: Path) -> Job:
     return dataclasses.replace(job, run_folder=str(folder / "run"), output=str(folder / "model"))
 
 
+@pytest.mark.soak
 def test_a_stopped_pair_continues_bit_for_bit_dropout_included(
     tmp_path: Path, stopped_pair: Tuple[Job, Finished]
 ) -> None:
@@ -131,11 +132,13 @@ def test_a_stopped_pair_continues_bit_for_bit_dropout_included(
     assert history(resumed) == history(straight)
 
 
+@pytest.mark.soak
 def test_one_process_does_not_continue_what_two_began(tmp_path: Path, stopped_pair: Tuple[Job, Finished]) -> None:
     with pytest.raises(CheckpointError, match=r"plan\.replication_factor: 2 -> 1"):
         run_here(continued(stopped_pair[0], tmp_path))
 
 
+@pytest.mark.soak
 def test_processes_that_see_different_checkpoints_do_not_train(
     tmp_path: Path, stopped_pair: Tuple[Job, Finished]
 ) -> None:

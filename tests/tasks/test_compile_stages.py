@@ -134,6 +134,7 @@ def test_programs_are_built_before_there_are_weights_and_the_report_says_what_de
     assert report["program"] != builder.report("phase2")["program"]
 
 
+@pytest.mark.soak
 def test_another_host_restores_them_and_compiles_nothing(builder: Host, trainer: tuple[Host, str]) -> None:
     host, said = trainer
     for job in ("phase1", "phase2", "finetune", "predict"):
@@ -146,6 +147,7 @@ def test_another_host_restores_them_and_compiles_nothing(builder: Host, trainer:
     assert found == [f"restored from executables/{job}" for job in ("phase1", "phase2", "finetune", "predict")]
 
 
+@pytest.mark.soak
 def test_what_is_loaded_is_a_file_of_its_own(trainer: tuple[Host, str]) -> None:
     """So that nothing that happens to it reaches DVC's cache, whose files are linked into the checkout."""
     host, _ = trainer
@@ -155,6 +157,7 @@ def test_what_is_loaded_is_a_file_of_its_own(trainer: tuple[Host, str]) -> None:
     assert live.read_bytes() == carried.read_bytes()
 
 
+@pytest.mark.soak
 def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Host, str]) -> None:
     host, _ = trainer
     before = artifacts.sha256_of(host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD)
@@ -166,6 +169,7 @@ def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Hos
     assert [stage for stage in (*DEVICE_STAGES, "compile@phase1") if f"Stage '{stage}' didn't change" not in said] == []
 
 
+@pytest.mark.soak
 def test_other_rows_of_the_same_shape_and_another_learning_rate_build_nothing(trainer: tuple[Host, str]) -> None:
     host, _ = trainer
     manifest = host.folder / artifacts.rows_folder("phase1") / "manifest.json"
@@ -179,6 +183,7 @@ def test_other_rows_of_the_same_shape_and_another_learning_rate_build_nothing(tr
     host.set()
 
 
+@pytest.mark.soak
 def test_another_ipu_config_builds_and_trains_again(trainer: tuple[Host, str]) -> None:
     host, _ = trainer
     before = host.report()
@@ -190,6 +195,7 @@ def test_another_ipu_config_builds_and_trains_again(trainer: tuple[Host, str]) -
     assert "Running stage 'pretrain@phase1'" in host.dvc("repro", "--dry", "pretrain@phase1")
 
 
+@pytest.mark.soak
 def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
     builder: Host, hosts: Callable[[str], Host]
 ) -> None:

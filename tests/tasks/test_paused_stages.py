@@ -76,7 +76,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_stage_that_is_stopped_goes_on_on_another_host_and_ends_bit_for_bit_the_same(
     tmp_path: Path, undisturbed: Path
 ) -> None:
@@ -105,7 +105,7 @@ def test_a_stage_that_is_stopped_goes_on_on_another_host_and_ends_bit_for_bit_th
     assert not list(remote.rglob("step-*"))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_stage_whose_host_is_lost_goes_on_elsewhere_from_what_arrived(tmp_path: Path, undisturbed: Path) -> None:
     remote = tmp_path / "remote"
     first, second = make_checkout(tmp_path / "first", remote), make_checkout(tmp_path / "second", remote)

@@ -47,6 +47,7 @@ def test_a_launcher_of_two_processes_gives_one_model_and_one_story(job):
     assert said[-1].startswith("[100%] update 6/6")
 
 
+@pytest.mark.soak
 def test_a_mistake_reaches_people_through_the_launcher_and_is_not_made_again(job):
     said = []
     job = dataclasses.replace(job, geometry=dataclasses.replace(job.geometry, replication_factor=3))
@@ -60,6 +61,7 @@ def test_a_mistake_reaches_people_through_the_launcher_and_is_not_made_again(job
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
+@pytest.mark.soak
 def test_when_the_door_is_killed_launcher_and_processes_save_and_end(job, tmp_path):
     job = dataclasses.replace(job, schedule=dataclasses.replace(job.schedule, steps=100000))
     (tmp_path / "job.json").write_text(job.to_json())
