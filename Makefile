@@ -11,11 +11,12 @@ HOST := .venv/.made-from-host.txt
 DEVICE := .venv-poplar/.made-from-poplar.txt
 AUDIT := .venv-audit/.made-from-audit.txt
 BIN := $(CURDIR)/.venv/bin
-# --no-compile: Python compiles what is used when it is used; pip would compile everything.
-PIP := install --quiet --no-compile --disable-pip-version-check
+PIP := install --quiet --disable-pip-version-check
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
+# A run is many short processes: without it each compiles our modules anew, for up to a second.
+unexport PYTHONDONTWRITEBYTECODE
 
 PORT ?= 4200
 KIND ?= cpu
