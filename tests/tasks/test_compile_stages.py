@@ -49,6 +49,7 @@ class Host:
         folder.mkdir()
         for name in ("tasks", "ipu_model"):
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / ".dvcignore", folder)
         (folder / "inputs" / "ipu").mkdir(parents=True)
         plan = read_yaml(ROOT / "dvc.yaml")["stages"]
         (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": {name: plan[name] for name in STAGES}}))
