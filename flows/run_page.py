@@ -39,11 +39,13 @@ def page(report: RunReport, root: Path) -> str:
         report: the finished (or failed) run.
         root: its checkout, where plots/*.csv lie.
     """
+    curves = _curves_of(report)
+    rings = any((root / artifacts.held_out_plot(name)).is_file() for name, _ in curves)
     body = [
         f"<h1>Podium run: {escape(outcome(report))}</h1>",
         _results(report),
-        "<h2>Loss</h2><p>Line: training. Rings: rows held out of it.</p>",
-        f'<div class="curves">{"".join(_figure(root, name, title) for name, title in _curves_of(report))}</div>',
+        f"<h2>Loss</h2><p>Line: training.{' Rings: rows held out of it.' if rings else ''}</p>",
+        f'<div class="curves">{"".join(_figure(root, name, title) for name, title in curves)}</div>',
         *_packing(report),
         "<h2>Stages</h2>",
         _stages(report),

@@ -56,7 +56,7 @@ class WandB:
             wandb.teardown(exit_code=1)  # its process holds the id of the run that did not begin
             self._run = _begin(run, folder, mode)
         if mode == "offline":
-            at = Path(self._run.dir).parent
+            at = Path(self._run.dir).parent.resolve()
             self._say(f"recorded offline; `wandb sync --append {at}` sends it")
             return int(artifacts.read_json(self._mark)["update"]) if self._mark.is_file() else 0
         return max(0, int(self._run.starting_step) - 1)  # that of a new run is 0, else the one after the server's last
