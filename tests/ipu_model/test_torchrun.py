@@ -30,6 +30,7 @@ from tiny_jobs import (
 )
 
 from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.instances import Instances, current
 from ipu_model.job import Job, JobResult, ScheduleConfig
 from ipu_model.process import PAUSED, StopRequest
@@ -69,9 +70,13 @@ def history(job: Job) -> List[List[float]]:
 
 
 def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: Path) -> None:
-    """Same rows, same losses over the labels of the whole update, same clipping; only one of them writes."""
-    one = make_job(tmp_path / "one", "finetune", answer_rows, model=STILL)
-    two = make_job(tmp_path / "two", "finetune", answer_rows, model=STILL)
+    """Same rows, same losses over the labels of the whole update, same clipping, same figures of held-out rows; only
+    one of them writes."""
+    held_out = tmp_path / "rows" / "held-out"
+    write_rows(held_out, "question_answering", make_columns("question_answering", 9, seed=8))
+    settings = {"model": STILL, "evaluation": EvaluationConfig(str(held_out), 4)}
+    one = make_job(tmp_path / "one", "finetune", answer_rows, **settings)
+    two = make_job(tmp_path / "two", "finetune", answer_rows, **settings)
     run_here(one)
     first, second = run_two(two)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
@@ -83,8 +88,14 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: 
     alone, together = (JobResult.from_json((Path(job.run_folder) / "result.json").read_text()) for job in (one, two))
     assert (alone.plan["replication_factor"], together.plan["replication_factor"]) == (1, 2)
     assert (together.real_tokens, together.sequences) == (alone.real_tokens, alone.sequences)
+    assert alone.evaluation is not None
+    assert together.evaluation is not None
+    assert alone.evaluation["rows"] == 9
+    assert together.evaluation == pytest.approx(
+        {**alone.evaluation, "seconds": together.evaluation["seconds"]}, rel=1e-5
+    )
     assert sorted(path.name for path in Path(two.run_folder).glob("instance-*/*")) == [
-        "history.csv", "lock", "result.json",
+        "evaluations.csv", "history.csv", "lock", "result.json",
     ]  # fmt: skip
 
 
