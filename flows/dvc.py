@@ -167,7 +167,7 @@ def up_to_date(root: Path, plan: Sequence[str]) -> list[str]:
             changed.
     """
     needed = _needed(root, plan)
-    if not needed >= set(plan):
+    if plan[0] not in needed:
         return []
     # Of all stages: DVC looks at what several targets need once for each of them.
     done = _call("status", "--json", root=root, stderr=subprocess.DEVNULL)
@@ -175,7 +175,7 @@ def up_to_date(root: Path, plan: Sequence[str]) -> list[str]:
         found = json.loads(done.stdout or "null") if done.returncode == 0 else None
     except ValueError:
         found = None
-    changed = set(plan) if found is None else needed & set(found)
+    changed = set(plan) if found is None else needed & set(found) | set(plan) - needed
     return list(itertools.takewhile(lambda stage: stage not in changed, plan if changed <= set(plan) else ()))
 
 

@@ -25,7 +25,6 @@ os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
 from prefect import flow, get_run_logger  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.client.schemas.objects import State  # noqa: E402
-from prefect.settings import PREFECT_API_URL  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 from flows import checkout, report, run_page, stages, workers  # noqa: E402
@@ -160,8 +159,8 @@ def _end_without_server(project: Path, error: Exception) -> NoReturn:
     said = report.read(project)
     sys.stdout.write(f"\n{report.summary(said) if said else 'the run left no report'}\n")
     sys.stderr.write(
-        f"the Prefect server at {PREFECT_API_URL.value()} does not answer ({type(error).__name__}), and does not know "
-        f"how this run ended; {artifacts.RUN_REPORT} does\n"
+        f"the Prefect server does not answer ({type(error).__name__}), and does not know how this run ended; "
+        f"{artifacts.RUN_REPORT} does\n"
     )
     end_without_server(CODES.get(report.outcome(said), 0) if said else FAILED)
 

@@ -64,6 +64,8 @@ def test_a_failed_stage_names_itself_repeats_its_last_lines_and_leaves_no_output
 def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
     plan = ["first", "second", "gate"]
     assert dvc.up_to_date(toy_project, plan) == []
+    repro("second", toy_project)
+    assert dvc.up_to_date(toy_project, plan) == ["first", "second"], "gate has never run"
     repro("gate", toy_project)
     assert dvc.up_to_date(toy_project, plan) == plan
     params = toy_project / "params.yaml"
