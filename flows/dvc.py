@@ -20,6 +20,7 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from flows import dvc_failures, dvc_leftovers
+from tasks.intact import LOCK
 from tasks.process import describe_exit, die_with_parent
 from tasks.stage_kinds import STAGES_SENT, default_remote, read_dvc_file
 
@@ -171,18 +172,22 @@ def up_to_date(root: Path, plan: Sequence[str]) -> list[str]:
         return []
     # Of all stages: DVC looks at what several targets need once for each of them.
     done = _call("status", "--json", root=root, stderr=subprocess.DEVNULL)
+    if done.returncode:
+        return []
     try:
-        found = json.loads(done.stdout or "null") if done.returncode == 0 else None
+        found = set(json.loads(done.stdout))
     except ValueError:
-        found = None
-    changed = set(plan) if found is None else needed & set(found) | set(plan) - needed
-    return list(itertools.takewhile(lambda stage: stage not in changed, plan if changed <= set(plan) else ()))
+        return []
+    changed = (needed & found) | (set(plan) - needed)
+    if not changed <= set(plan):
+        return []
+    return list(itertools.takewhile(lambda stage: stage not in changed, plan))
 
 
 def _needed(root: Path, plan: Sequence[str]) -> set[str]:
     """Stages of dvc.lock that are in `plan`, or made what its stages read."""
     try:
-        stages = read_dvc_file(root / "dvc.lock").get("stages", {})
+        stages = read_dvc_file(root / LOCK).get("stages", {})
     except yaml.YAMLError:
         return set()  # `repro` mends it
     maker = {out["path"]: name for name, stage in stages.items() for out in stage.get("outs", ())}

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from tasks.artifacts import RUNS
+from tasks.intact import LOCK
 from tasks.stage_kinds import OUTS, PLAN_FILE, read_dvc_file
 
 UNFINISHED = f".{'?' * 22}.tmp"
@@ -72,7 +73,7 @@ def cache_of(root: Path) -> Path:
 
 def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
     """Set a dvc.lock aside that DVC cannot read: it finds the stages again in its run-cache, and runs none of them."""
-    path = root / "dvc.lock"
+    path = root / LOCK
     if not path.is_file():
         return
     try:

@@ -21,6 +21,7 @@ from flows.api import patiently
 from flows.report import RunReport, StageRecord
 from tasks import artifacts
 from tasks.errors import ParamsError
+from tasks.intact import LOCK
 from tasks.params import check
 from tasks.stage_kinds import outs_of
 
@@ -28,7 +29,6 @@ RECORD = "podium-stage"
 """Key of the artifacts that hold a stage's record and its small files."""
 SMALL = 1_000_000
 """Bytes of a metrics or plots file that still goes through the server."""
-LOCK = Path("dvc.lock")
 FLOW = "podium-stages"
 
 

@@ -147,22 +147,28 @@ def main() -> None:
             )  # fmt: skip
         except UNREACHED as error:
             _end_without_server(project, error)
-    said = report.read(project)
-    sys.stdout.write(f"\n{report.summary(said) if said else f'the run left no report: {state.message}'}\n")
-    code = CODES.get(report.outcome(said), 0) if state.is_completed() and said else FAILED
+    code = _tell(project, f"the run left no report: {state.message}")
+    if not state.is_completed():
+        code = FAILED
     if code:
         raise SystemExit(code)
 
 
+def _tell(project: Path, without: str) -> int:
+    """Print how the run ended, or `without` where it left no report; returns the exit code that says the same."""
+    said = report.read(project)
+    sys.stdout.write(f"\n{report.summary(said) if said else without}\n")
+    return CODES.get(report.outcome(said), 0) if said else FAILED
+
+
 def _end_without_server(project: Path, error: Exception) -> NoReturn:
     """Say how a run ended whose last word the server did not take, and end with the code that says the same."""
-    said = report.read(project)
-    sys.stdout.write(f"\n{report.summary(said) if said else 'the run left no report'}\n")
+    code = _tell(project, "the run left no report")
     sys.stderr.write(
         f"the Prefect server does not answer ({type(error).__name__}), and does not know how this run ended; "
         f"{artifacts.RUN_REPORT} does\n"
     )
-    end_without_server(CODES.get(report.outcome(said), 0) if said else FAILED)
+    end_without_server(code)
 
 
 if __name__ == "__main__":

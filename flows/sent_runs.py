@@ -23,6 +23,7 @@ from flows.report import RunReport, StageRecord
 from flows.stages import PAUSED_STATE, RunFailed
 from tasks import artifacts
 from tasks.errors import ParamsError
+from tasks.intact import LOCK
 
 RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""
@@ -195,6 +196,6 @@ def _inside(name: str) -> Path:
     path = Path(name)
     figures = path.parts[:1] in (("metrics",), ("plots",)) and len(path.parts) == 2
     receipt = path == artifacts.publish_receipt(path.stem.removeprefix("publish-glue-").replace("publish", ""))
-    if ".." in path.parts or not (figures or receipt or path == on_worker.LOCK):
+    if ".." in path.parts or not (figures or receipt or path == LOCK):
         raise RunFailed(f"a worker sent a file named {name!r}; expected metrics, plots, dvc.lock or the receipt")
     return path

@@ -49,9 +49,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
         run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "sst2")
     run.write(tmp_path)
     text = report.summary(run)
-    read = report.read(tmp_path)
-    assert read is not None
-    assert text == report.summary(read)
+    assert text == report.summary(report.read(tmp_path))
     assert text.startswith(f"Podium run: {'published' if accepted else 'rejected'}\n")
     assert "sst2: accuracy 91.50, score 91.50\nsst2 gate: " in text
     assert ("published: published/podium-glue-sst2" in text) == accepted

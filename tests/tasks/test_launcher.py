@@ -14,6 +14,7 @@ from tasks.launcher import launch_words
 from tasks.params import DeviceParams, check
 from tasks.strict_yaml import read_yaml
 from tasks.training import geometry
+from tests.ipu_model.tiny_jobs import TORCHRUN
 from tests.tasks.trained_checkout import PROJECT
 
 JOB = Job(
@@ -41,6 +42,7 @@ def test_torchrun_is_that_of_the_devices_python(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv("PODIUM_DEVICE_PYTHON", raising=False)
     words = launch_words(JOB, device(launcher="torchrun", processes=4, restarts=2), {})
     assert words[0] == sys.executable
+    assert tuple(words[: len(TORCHRUN)]) == TORCHRUN, "the tests of ipu_model start it by these words"
     assert " ".join(words[1:]) == (
         "-m torch.distributed.run --rdzv-backend c10d --rdzv-endpoint localhost:0 "
         "--no-python --nproc-per-node 4 --max-restarts 2"
