@@ -17,9 +17,9 @@ from bench.host import host_facts, load_average
 from bench.report import as_json, bar_rows, markdown, rate_rows, text_table
 from bench.results import Results
 from bench.runner import run_case
-from tasks import artifacts
-from tasks.errors import ParamsError, run_main
-from tasks.strict_yaml import nearest
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError, run_main
+from tasks.common.strict_yaml import nearest
 
 REPORTS = Path("reports/bench")
 

@@ -13,15 +13,15 @@ import pyarrow.parquet as pq
 
 from bench.generated import write_generated
 from bench.setup import VOCABULARY
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import InputError
+from tasks.common.params import Params, check
+from tasks.common.strict_yaml import read_yaml
 from tasks.corpus import make_corpus
-from tasks.errors import InputError
 from tasks.overlays import resolve
-from tasks.params import Params, check
 from tasks.pretrain_rows import write_pretrain_rows
 from tasks.questions import make_questions
 from tasks.squad_rows import write_squad_rows
-from tasks.strict_yaml import read_yaml
 from tasks.tokenizer import make_tokenizer
 
 WORK = artifacts.RUNS / "bench"

@@ -22,13 +22,14 @@ import yaml
 
 from bench.host import host_facts, load_average
 from bench.process_tree import Usage, run_measured
-from tasks import artifacts, world
-from tasks.errors import InputError, run_main
+from tasks import world
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.params import check
+from tasks.common.strict_yaml import read_yaml
 from tasks.overlays import resolve
 from tasks.parallel import worker_count
-from tasks.params import check
 from tasks.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
-from tasks.strict_yaml import read_yaml
 
 ROOT = Path(__file__).parents[1]
 WORK = artifacts.RUNS / "bench" / "scale"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import world
-from tasks.artifacts import new_folder, write_text
+from tasks.common.artifacts import new_folder, write_text
 
 SEED = 1
 ARTICLES, DOCUMENTS_PER_ARTICLE = 1000, 8

@@ -20,11 +20,11 @@ from typing import Any
 
 import yaml
 
-from tasks import artifacts
-from tasks.errors import ParamsError
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError
+from tasks.common.params import check
+from tasks.common.strict_yaml import read_yaml
 from tasks.overlays import resolve
-from tasks.params import check
-from tasks.strict_yaml import read_yaml
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
 PATHS = (

@@ -23,8 +23,8 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 
 from flows.checkout import require_project
 from flows.sent_runs import Queue
-from tasks.errors import PodiumError, run_main
-from tasks.stage_kinds import KINDS
+from tasks.common.errors import PodiumError, run_main
+from tasks.common.stage_kinds import KINDS
 
 FLOWS_POOL = "flows"
 """Its workers only send and wait; a pool of its own, so that a run never waits for the stages that wait for it."""

@@ -20,15 +20,15 @@ from pathlib import Path, PurePosixPath
 import yaml
 
 from flows import dvc_failures, dvc_leftovers
-from tasks.intact import LOCK
-from tasks.process import describe_exit, die_with_parent
-from tasks.stage_kinds import STAGES_SENT, default_remote, read_dvc_file
+from tasks.common.intact import LOCK
+from tasks.common.process import describe_exit, die_with_parent
+from tasks.common.stage_kinds import STAGES_SENT, default_remote, read_dvc_file
 
 DVC = (sys.executable, "-m", "dvc")
 KEPT_LINES = 25
 """Lines of a failed stage that its error repeats."""
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
-"""How stages begin a line that says how far they are (tasks/device_job.py)."""
+"""How stages begin a line that says how far they are (tasks/jobs/device_job.py)."""
 PAUSED = "paused: "
 """How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
 PUSH_WAITS = (5.0, 20.0, 60.0)
@@ -210,7 +210,7 @@ def environment() -> dict[str, str]:
     """The environment of a stage: this interpreter first on PATH, lines unbuffered, no telemetry.
 
     DVC starts a stage through $SHELL, or /bin/sh. bash becomes the command; dash and others stay its parent, and
-    would outlive DVC with the stage still running beneath (tasks/process.py watches the parent only).
+    would outlive DVC with the stage still running beneath (tasks/common/process.py watches the parent only).
     """
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     own = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from tasks.artifacts import RUNS
-from tasks.intact import LOCK
-from tasks.stage_kinds import OUTS, PLAN_FILE, read_dvc_file
+from tasks.common.artifacts import RUNS
+from tasks.common.intact import LOCK
+from tasks.common.stage_kinds import OUTS, PLAN_FILE, read_dvc_file
 
 UNFINISHED = f".{'?' * 22}.tmp"
 """What DVC calls a file until it is whole: a random name of 22 characters."""

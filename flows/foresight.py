@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flows import dvc
-from tasks import artifacts
-from tasks.process import die_with_parent
+from tasks.common import artifacts
+from tasks.common.process import die_with_parent
 
 LARGE_MB = 200.0
 """Of text; with less, an estimate (some 20 s) would not be worth its time."""

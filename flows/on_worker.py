@@ -19,11 +19,11 @@ from prefect.states import Completed, Failed
 from flows import checkout, stages
 from flows.api import patiently
 from flows.report import RunReport, StageRecord
-from tasks import artifacts
-from tasks.errors import ParamsError
-from tasks.intact import LOCK
-from tasks.params import check
-from tasks.stage_kinds import outs_of
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError
+from tasks.common.intact import LOCK
+from tasks.common.params import check
+from tasks.common.stage_kinds import outs_of
 
 RECORD = "podium-stage"
 """Key of the artifacts that hold a stage's record and its small files."""

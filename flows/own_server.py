@@ -25,8 +25,8 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from tasks.errors import PodiumError
-from tasks.process import describe_exit, die_with_parent
+from tasks.common.errors import PodiumError
+from tasks.common.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
 

@@ -30,8 +30,8 @@ from prefect.states import Completed, Failed  # noqa: E402
 from flows import checkout, report, run_page, stages, workers  # noqa: E402
 from flows.api import UNREACHED, end_without_server, extra  # noqa: E402
 from flows.own_server import own_server  # noqa: E402
-from tasks import artifacts  # noqa: E402
-from tasks.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
+from tasks.common import artifacts  # noqa: E402
+from tasks.common.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
 
 REJECTED_STATE = "Rejected"
 CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}

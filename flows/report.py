@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
+from tasks.common import artifacts
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from flows.report import RunReport, outcome, read_json_object, where_published
-from tasks import artifacts
-from tasks.device_job import figures_in_words
+from tasks.common import artifacts
+from tasks.jobs.device_job import figures_in_words
 
 CURVES = (
     ("pretrain-phase1", "Pre-training, phase 1"),

@@ -21,9 +21,9 @@ from flows import on_worker
 from flows.api import UNREACHED, patiently
 from flows.report import RunReport, StageRecord
 from flows.stages import PAUSED_STATE, RunFailed
-from tasks import artifacts
-from tasks.errors import ParamsError
-from tasks.intact import LOCK
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError
+from tasks.common.intact import LOCK
 
 RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""

@@ -23,9 +23,9 @@ from flows import dvc
 from flows.api import extra
 from flows.foresight import tell_estimate
 from flows.report import RunReport, StageRecord
-from tasks import artifacts
-from tasks.errors import REJECTED, ParamsError
-from tasks.process import describe_exit, die_with_parent
+from tasks.common import artifacts
+from tasks.common.errors import REJECTED, ParamsError
+from tasks.common.process import describe_exit, die_with_parent
 
 PLAN = (
     "corpus",

@@ -16,9 +16,9 @@ from prefect.exceptions import ObjectNotFound
 from flows import dvc
 from flows.sent_runs import Office, Queue, SentRun, deployment_of
 from flows.stages import PUBLISH, SHARE, is_gate
-from tasks import artifacts
-from tasks.errors import ParamsError
-from tasks.stage_kinds import AUTO, is_device_stage
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError
+from tasks.common.stage_kinds import AUTO, is_device_stage
 
 POLL_S = 2.0
 CPU_QUEUE = "cpu/default"

@@ -1,7 +1,7 @@
 """The contract between the host's Python and the device's: a job goes in, a result comes out.
 
 Standard library only, Python 3.8 upwards, because both interpreters import it. `job.json` is written
-by `tasks/device_job.py` and read by `python -m ipu_model job.json`, which writes `result.json`
+by `tasks/jobs/device_job.py` and read by `python -m ipu_model job.json`, which writes `result.json`
 into the run folder. Reading is strict: an unknown, missing or wrongly typed field is refused.
 """
 

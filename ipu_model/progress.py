@@ -1,4 +1,4 @@
-"""What a job says while it runs: one JSON object per line, read by `tasks/device_job.py`.
+"""What a job says while it runs: one JSON object per line, read by `tasks/jobs/device_job.py`.
 
 | event     | fields                                                                                     |
 |-----------|--------------------------------------------------------------------------------------------|

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import artifacts
-from tasks.errors import InputError, run_main
-from tasks.param_sections import Place
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.param_sections import Place
 from tasks.question_model import QuestionModel, WindowShape, find_model
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ def _predict(
     model: QuestionModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, place: Place
 ) -> None:
     """Write folder/rows and folder/logits.arrow."""
-    from tasks.device_job import BatchGeometry, Job, run_device_job
+    from tasks.jobs.device_job import BatchGeometry, Job, run_device_job
     from tasks.squad_rows import write_rows
 
     write_rows(

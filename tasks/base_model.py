@@ -16,13 +16,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.param_inputs import BaseModelParams
+from tasks.common.params import ModelParams, load_params
 from tasks.encoding import load_tokenizer, tokenizer_file
-from tasks.errors import InputError, run_main
 from tasks.hub_inputs import download_files
 from tasks.hub_tokenizer import CONFIG, TOKENIZER, VOCABULARY, load_hub_vocabulary
-from tasks.param_inputs import BaseModelParams
-from tasks.params import ModelParams, load_params
 
 WANTED = re.compile(r"config\.json|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 """Of a Hub model: architecture and weights."""

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.card_training import CardFacts, hub_base, trained_how, training_section
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 from tasks.provenance import finite
 
 TASK = "question-answering"

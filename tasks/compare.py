@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
 from tasks.comparison import Changed, Comparison, compare
-from tasks.errors import InputError, run_main
 from tasks.squad_files import read_dev_questions, read_predictions, read_references
 
 SHOWN = 20

@@ -17,12 +17,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.device_job import Job, JobResult, run_device_job
-from tasks.errors import DeviceJobFailed, run_main
+from tasks.common import artifacts
+from tasks.common.errors import DeviceJobFailed, run_main
+from tasks.common.params import PHASES, DeviceParams, Params, load_params
 from tasks.finetune import finetune_job, own_model
+from tasks.jobs.device_job import Job, JobResult, run_device_job
 from tasks.launcher import launch_words
-from tasks.params import PHASES, DeviceParams, Params, load_params
 from tasks.predict import ROWS as DEV_ROWS
 from tasks.predict import predict_job
 from tasks.pretrain import pretrain_job

@@ -12,13 +12,13 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.params import Params, load_params
 from tasks.compile import build_program, nothing_on, said
-from tasks.device_job import Job
-from tasks.errors import run_main
 from tasks.glue_jobs import glue_finetune_job, glue_predict_job, program_name
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
-from tasks.params import Params, load_params
+from tasks.jobs.device_job import Job
 
 KINDS = ("finetune", "predict")
 

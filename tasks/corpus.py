@@ -22,11 +22,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import artifacts, world
+from tasks import world
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.params import CorpusParams, load_params
 from tasks.documents import Document, TextColumns, as_documents
-from tasks.errors import InputError, run_main
 from tasks.hub_inputs import open_dataset
-from tasks.params import CorpusParams, load_params
 from tasks.readers import read_files
 from tasks.tables import Line, checked
 from tasks.text_files import Reading, repetitions, write_reading

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.tables import NUMBERS, Column, Line
 from tasks.text_files import Reading
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
 from tasks.word_cache import Encoded, WordCache, works_word_by_word
 from tasks.wordpiece import SPECIAL_TOKENS
 

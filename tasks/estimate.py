@@ -19,17 +19,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks import artifacts, corpus, validate
-from tasks.checks import FRAME_RECORDS
+from tasks import corpus, validate
+from tasks.common import artifacts
+from tasks.common.errors import InputError, ParamsError, run_main
+from tasks.common.intact import md5_of
+from tasks.common.params import PHASES, Params, load_params, packed
 from tasks.documents import Document
-from tasks.errors import InputError, ParamsError, run_main
-from tasks.intact import md5_of
 from tasks.parallel import worker_count
-from tasks.params import PHASES, Params, load_params, packed
 from tasks.pretrain_rows import write_pretrain_rows
 from tasks.source_size import MB, expected_mb
 from tasks.text_files import Reading
 from tasks.tokenizer import make_tokenizer
+from tasks.validation.checks import FRAME_RECORDS
 
 SAMPLE_MB = 4.0
 FIRST_PART = 0.25
@@ -39,7 +40,7 @@ FEWEST = 8
 SHARED = ("pretrain_rows@phase1", "pretrain_rows@phase2")
 """Stages whose work PODIUM_WORKERS processes share."""
 CORPUS_HASHED, ROWS_HASHED = 5, 3
-"""How often the bytes of a stage are hashed: by DVC, and by every stage that reads them (tasks/intact.py)."""
+"""How often the bytes of a stage are hashed: by DVC, and by every stage that reads them (tasks/common/intact.py)."""
 
 
 @dataclass(frozen=True)

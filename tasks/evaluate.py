@@ -21,15 +21,15 @@ from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import artifacts
-from tasks.errors import InputError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
 from tasks.squad import Scores, score
 from tasks.squad_files import read_predictions, read_references
 
 if TYPE_CHECKING:
     from tasks.answers import Answer
     from tasks.calibration import Calibration
-    from tasks.params import EvaluateParams
+    from tasks.common.params import EvaluateParams
     from tasks.slices import Slice
     from tasks.squad_files import Question
 
@@ -233,7 +233,7 @@ def main() -> None:
             artifacts.write_json(arguments.output, summary)
         print(json.dumps(summary))
         return
-    from tasks.params import load_params
+    from tasks.common.params import load_params
 
     started_at = time.perf_counter()
     metrics = evaluate(load_params().evaluate, EvaluateInputs())

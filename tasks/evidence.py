@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
 from tasks.squad import score
 from tasks.squad_files import Question, read_dev_questions, read_predictions
 

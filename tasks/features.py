@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tasks.common.errors import InputError
 from tasks.encoding import encode, read_vocabulary
-from tasks.errors import InputError
 from tasks.rows import ranges
 
 if TYPE_CHECKING:

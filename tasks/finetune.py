@@ -8,13 +8,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tasks import artifacts
-from tasks.device_job import Job, ModelConfig, ScheduleConfig
-from tasks.errors import InputError, run_main
-from tasks.launcher import launch_words
-from tasks.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, TuningParams, load_params
-from tasks.rows import read_manifest
-from tasks.training import (
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, TuningParams, load_params
+from tasks.jobs.device_job import Job, ModelConfig, ScheduleConfig
+from tasks.jobs.training import (
     carried_executables,
     evaluation,
     geometry,
@@ -25,6 +23,8 @@ from tasks.training import (
     summary,
     train,
 )
+from tasks.launcher import launch_words
+from tasks.rows import read_manifest
 
 ROWS = "squad-train"
 

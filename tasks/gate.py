@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks import artifacts
-from tasks.errors import GateRejected, InputError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import GateRejected, InputError, run_main
 
 if TYPE_CHECKING:
+    from tasks.common.params import GateParams
     from tasks.evidence import Evidence, Loss, Released
-    from tasks.params import GateParams
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def main() -> None:
         require_accepted()
         print("gate: accepted")
         return
-    from tasks.params import load_params
+    from tasks.common.params import load_params
     from tasks.tracking import record_verdict
 
     params = load_params()

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
 from tasks.glue_scores import Values
 from tasks.glue_tasks import GlueTask
 from tasks.parquet import read_batches

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.card import PROJECT, gate_section, origin_section, shape_of
 from tasks.card_training import CardFacts, hub_base, trained_how, training_section
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 from tasks.glue_scores import metric_names
 from tasks.glue_tasks import GlueTask
 from tasks.provenance import finite

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks import text_features
-from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.glue_data import schema_of
 from tasks.glue_tasks import TRAIN, GlueTask
-from tasks.histograms import Lengths
 from tasks.text_files import read_reading
+from tasks.validation import text_features
+from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
+from tasks.validation.histograms import Lengths
 
 LOOK = "look at glue.source, glue.path and glue.dataset in params.yaml"
 

@@ -17,12 +17,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import artifacts
-from tasks.errors import InputError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.param_glue import GlueParams
+from tasks.common.params import load_params
 from tasks.glue_format import Example, examples_from_files, examples_from_hub, stage_note
 from tasks.glue_tasks import TASKS, TRAIN, GlueTask, glue_task
-from tasks.param_glue import GlueParams
-from tasks.params import load_params
 from tasks.text_files import Reading, write_reading
 
 ROW_GROUP = 8192

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import InputError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
 from tasks.glue_answers import predictions_json, predictions_of, read_examples, read_logits
 from tasks.glue_page import page
 from tasks.glue_scores import best_constant, interval, resampled_scores, scores_of

@@ -8,12 +8,12 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tasks.errors import run_main
+from tasks.common.errors import run_main
+from tasks.common.params import load_params
 from tasks.glue_jobs import glue_finetune_job
 from tasks.glue_tasks import TASKS, glue_task
+from tasks.jobs.training import require_verdict, summary, train
 from tasks.launcher import launch_words
-from tasks.params import load_params
-from tasks.training import require_verdict, summary, train
 
 
 def main() -> None:

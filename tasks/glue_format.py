@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.glue_tasks import TRAIN, GlueTask
 from tasks.hub_inputs import open_dataset
 from tasks.tables import BLANK_LINES, ENDINGS, Column, Line, read_table

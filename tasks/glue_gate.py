@@ -10,16 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import InputError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.param_glue import GlueGateParams
+from tasks.common.params import load_params
 from tasks.evidence import read_loss, read_verdict
 from tasks.gate import Check, GateDecision, decision_values, loss_check, verdict_check
 from tasks.glue_answers import read_labels, read_predictions
 from tasks.glue_evaluate import PREDICTIONS
 from tasks.glue_scores import Values, best_constant, interval, resampled_scores, scores_of
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
-from tasks.param_glue import GlueGateParams
-from tasks.params import load_params
 from tasks.statistics import Interval
 
 Judged = tuple[Check, str]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from tasks import artifacts
-from tasks.device_job import Job, ScheduleConfig
+from tasks.common import artifacts
+from tasks.common.params import PHASES, Params
 from tasks.finetune import own_model
 from tasks.glue_tasks import TRAIN, GlueTask
-from tasks.params import PHASES, Params
+from tasks.jobs.device_job import Job, ScheduleConfig
+from tasks.jobs.training import carried_executables, geometry, ipu_config, optimizer_config
 from tasks.predict import predict_job
-from tasks.training import carried_executables, geometry, ipu_config, optimizer_config
 
 HEAD = "sequence_classification"
 IPU = "glue"

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tasks import artifacts
-from tasks.device_job import run_device_job
-from tasks.errors import run_main
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.params import load_params
 from tasks.glue_jobs import glue_predict_job
 from tasks.glue_tasks import TASKS, glue_task
-from tasks.params import load_params
+from tasks.jobs.device_job import run_device_job
+from tasks.jobs.training import require_verdict
 from tasks.predict import figures
-from tasks.training import require_verdict
 
 
 def main() -> None:

@@ -11,12 +11,12 @@ import argparse
 import functools
 import time
 
-from tasks import artifacts
-from tasks.errors import run_main
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.intact import require
+from tasks.common.params import Params, PublishParams, load_params
 from tasks.glue_card import glue_card
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
-from tasks.intact import require
-from tasks.params import Params, PublishParams, load_params
 from tasks.publish import parameter_values, publish, tell
 from tasks.release_subject import glue_subject
 

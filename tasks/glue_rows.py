@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.param_glue import GlueRowsParams
+from tasks.common.params import load_params, packed
 from tasks.encoding import encode, load_tokenizer, read_vocabulary, tokenizer_file
-from tasks.errors import InputError, run_main
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
 from tasks.packing import pack
-from tasks.param_glue import GlueRowsParams
-from tasks.params import load_params, packed
 from tasks.parquet import read_batches
 from tasks.rows import IGNORED, Layout, Manifest, RowWriter, check_geometry, from_arrow, ranges
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.errors import ParamsError
-from tasks.strict_yaml import nearest
+from tasks.common.errors import ParamsError
+from tasks.common.strict_yaml import nearest
 
 TRAIN = "train"
 

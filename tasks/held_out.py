@@ -14,7 +14,7 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.rows import MANIFEST
 
 FOLDER = "held-out"

@@ -18,7 +18,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 from tasks.release import NAMES, Release
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import httpx2
 from huggingface_hub.errors import HfHubHTTPError
 
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 
 log = logging.getLogger(__name__)
 

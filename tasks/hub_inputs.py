@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 
 FILES = ("config.json", "model.safetensors", "podium.json", "tokenizer.json", "tokenizer_config.json")
 

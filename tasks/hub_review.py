@@ -12,7 +12,7 @@ import itertools
 import logging
 from typing import Any
 
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 from tasks.hub import HubRelease, differences, send, title
 from tasks.hub_calls import FAILURES, Caller, may_have_landed
 from tasks.release import Release

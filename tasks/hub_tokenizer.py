@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
 from tasks.hub_inputs import download_files
 from tasks.tokenizer_files import Vocabulary, check_vocabulary, read_vocabulary
 

@@ -10,9 +10,9 @@ import os
 import shlex
 from collections.abc import Mapping
 
-from tasks.device_job import ConfigError, Job, device_python, read_ipu_config
-from tasks.errors import ParamsError
-from tasks.params import DeviceParams
+from tasks.common.errors import ParamsError
+from tasks.common.params import DeviceParams
+from tasks.jobs.device_job import ConfigError, Job, device_python, read_ipu_config
 
 DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
 

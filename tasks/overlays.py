@@ -15,11 +15,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from tasks import artifacts
-from tasks.errors import ParamsError
-from tasks.param_sections import Name, Section
-from tasks.params import build
-from tasks.strict_yaml import nearest, parse_yaml, read_yaml
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError
+from tasks.common.param_sections import Name, Section
+from tasks.common.params import build
+from tasks.common.strict_yaml import nearest, parse_yaml, read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
 

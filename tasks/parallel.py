@@ -20,7 +20,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
-from tasks.errors import ParamsError, PodiumError
+from tasks.common.errors import ParamsError, PodiumError
 
 WORKERS = "PODIUM_WORKERS"
 WAITING_PER_WORKER = 2

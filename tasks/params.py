@@ -1,299 +1,158 @@
-"""params.yaml, read strictly: one frozen section per stage, an unknown key is an error.
+"""What presets and `--set` make of params.yaml, and where each value comes from.
 
-`python -m tasks.params` shows, lists and compares what results from presets and `--set`: params_show.py.
+    python -m tasks.params show [--preset NAME] [--set section.key=value ...]
+    python -m tasks.params diff A [B]
+    python -m tasks.params list
+    python -m tasks.params page
+
+`show` prints a complete params.yaml whose comments name the origin of each value. `diff` compares two presets, or one
+with params.yaml. `list` names every preset with its source and the figures that the source published. `page` writes
+them into docs/presets.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any
 
-from pydantic import Field, ValidationError, model_validator
+import yaml
 
-from tasks import artifacts
-from tasks.errors import ParamsError, run_main
-from tasks.param_glue import GlueGateParams, GlueParams, GluePublishParams, GlueRowsParams
-from tasks.param_inputs import (
-    BaseModelParams,
-    CorpusParams,
-    PretrainRowsParams,
-    QuestionsParams,
-    SquadRowsParams,
-    TokenizerParams,
-)
-from tasks.param_sections import (
-    CheckpointParams,
-    DeviceParams,
-    Fraction,
-    IpuParams,
-    Name,
-    ParityParams,
-    Positive,
-    Section,
-    Seed,
-    TrackingParams,
-)
-from tasks.strict_yaml import nearest, read_yaml
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.params import check
+from tasks.common.strict_yaml import read_yaml
+from tasks.overlays import layers, preset_names, read_preset, resolve
+from tasks.presets_page import PAGE, figures, write_page
 
-PHASES = ("phase1", "phase2")
-
-S = TypeVar("S", bound=Section)
+FILE = str(artifacts.PARAMS)
+"""How params.yaml is named beside presets."""
+INDENT, COMMENT_COLUMN = 2, 56
 
 
-class ValidateParams(Section):
-    min_documents: Positive
-    min_questions: Positive
-    max_control_share: Fraction
-    max_document_characters: Positive
-    data_docs: bool
+def leaves(values: dict[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*place, str(key)))
+        else:
+            yield ".".join((*place, str(key))), value
 
 
-class ModelParams(Section):
-    hidden_size: Positive
-    num_layers: Positive
-    num_heads: Positive
-    intermediate_size: Positive
-    max_positions: Positive
-    hidden_dropout: Annotated[float, Field(ge=0, lt=1)]
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)]
-    layer_norm_eps: Annotated[float, Field(gt=0)]
-    initializer_range: Annotated[float, Field(gt=0)]
-
-    @model_validator(mode="after")
-    def _heads_divide_hidden(self) -> ModelParams:
-        if self.hidden_size % self.num_heads:
-            raise ValueError(f"hidden_size={self.hidden_size} must be a multiple of num_heads={self.num_heads}")
-        return self
-
-
-class BatchParams(Section):
-    """The batch behind one update and how it is learned from; `None` is device.micro_batch_size."""
-
-    global_batch_size: Positive
-    micro_batch_size: Positive | None
-    loss_scaling: Annotated[float, Field(gt=0)]
-    learning_rate: Annotated[float, Field(gt=0)]
-    warmup_fraction: Fraction
-    schedule: Literal["linear", "cosine", "square_root", "constant"]
-
-
-class PhaseParams(BatchParams):
-    steps: Positive
-
-
-class OptimizerParams(Section):
-    optimizer: Literal["adamw", "adam", "lamb", "sgd"]
-    weight_decay: Annotated[float, Field(ge=0)]
-    beta1: Annotated[float, Field(ge=0, lt=1)]
-    beta2: Annotated[float, Field(ge=0, lt=1)]
-    eps: Annotated[float, Field(gt=0)]
-    bias_correction: bool
-    first_moment_precision: Literal["auto", "fp32", "fp16"]
-    max_grad_norm: Annotated[float, Field(gt=0)] | None
-
-
-class PretrainParams(OptimizerParams):
-    enabled: bool
-    seed: Seed
-    checkpoint_every_updates: Annotated[int, Field(ge=0)]
-    evaluate_every_updates: Positive | None
-    evaluate_rows: Positive | None
-    phase1: PhaseParams
-    phase2: PhaseParams
-
-
-class TuningParams(OptimizerParams, BatchParams):
-    """Fine-tuning on any task."""
-
-    seed: Seed
-    epochs: Annotated[float, Field(gt=0)]
-    hidden_dropout: Annotated[float, Field(ge=0, lt=1)] | None
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None
-    checkpoint_every_updates: Annotated[int, Field(ge=0)]
-
-
-class FinetuneParams(TuningParams):
-    """Fine-tuning on questions."""
-
-    evaluate_every_updates: Positive | None
-    keep: Literal["last", "best"]
-    patience: Positive | None
-
-    @model_validator(mode="after")
-    def _choosing_needs_evaluations(self) -> FinetuneParams:
-        if self.evaluate_every_updates is None and (self.keep == "best" or self.patience is not None):
-            raise ValueError(
-                f"keep: {self.keep}, patience: {self.patience} need evaluations to choose by: set "
-                "evaluate_every_updates, or keep: last and patience: null"
-            )
-        return self
-
-
-class EvaluateParams(Section):
-    n_best: Positive
-    max_answer_length: Positive
-
-
-class GateParams(Section):
-    min_f1: Annotated[float, Field(ge=0, le=100)]
-    min_exact_match: Annotated[float, Field(ge=0, le=100)] | None
-    released: Name
-    max_f1_drop: Annotated[float, Field(ge=0, le=100)]
-    max_exact_match_drop: Annotated[float, Field(ge=0, le=100)]
-    confidence: Annotated[float, Field(gt=0.5, lt=1)]
-
-
-class PublishParams(Section):
-    target: Literal["local", "hub"]
-    folder: Name
-    repository: str | None
-    private: bool
-    review: bool
-    license: Name
-    language: Name
-
-    @model_validator(mode="after")
-    def _hub_needs_a_repository(self) -> PublishParams:
-        if self.target == "hub" and not self.repository:
-            raise ValueError("target: hub needs repository: user/name")
-        if self.review and self.target != "hub":
-            raise ValueError("review: true opens a pull request, which needs target: hub")
-        return self
-
-
-class Params(Section):
-    """The whole of params.yaml; a stage takes only its own section."""
-
-    corpus: CorpusParams
-    tokenizer: TokenizerParams
-    questions: QuestionsParams
-    validate_: Annotated[ValidateParams, Field(alias="validate")]
-    packing: bool
-    pretrain_rows: PretrainRowsParams
-    squad_rows: SquadRowsParams
-    model: ModelParams
-    base_model: BaseModelParams
-    device: DeviceParams
-    ipu: IpuParams
-    checkpoint: CheckpointParams
-    tracking: TrackingParams
-    pretrain: PretrainParams
-    finetune: FinetuneParams
-    evaluate: EvaluateParams
-    parity: ParityParams
-    gate: GateParams
-    publish: PublishParams
-    glue: GlueParams
-    glue_rows: GlueRowsParams
-    glue_finetune: TuningParams
-    glue_gate: GlueGateParams
-    glue_publish: GluePublishParams
-
-    @model_validator(mode="after")
-    def _glue_has_its_own_repository(self) -> Params:
-        if self.glue.tasks and self.publish.target == "hub" and not self.glue_publish.repository:
-            raise ValueError(
-                "publish.target: hub needs glue_publish.repository: user/name, which gets -<task> at its end"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _pre_training_has_one_source(self) -> Params:
-        rows, corpus = self.pretrain_rows.source, self.corpus.source
-        if rows == "corpus" and corpus == "none":
-            raise ValueError("corpus.source=none leaves no text for rows: set pretrain_rows.source to files or hub")
-        if rows != "corpus" and corpus != "none":
-            raise ValueError(
-                f"pretrain_rows.source={rows} reads prepared sequences, and the corpus ({corpus}) would be made for "
-                "nothing: set corpus.source to none"
-            )
-        if rows != "corpus" and self.tokenizer.source == "train":
-            raise ValueError(
-                f"pretrain_rows.source={rows} needs the vocabulary that the sequences were prepared with: set "
-                "tokenizer.source to file or hub"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _what_is_evaluated_was_held_out(self) -> Params:
-        if self.finetune.evaluate_every_updates is not None and not self.squad_rows.held_out_fraction:
-            raise ValueError(
-                f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs questions that training "
-                "does not see: set squad_rows.held_out_fraction above 0, for example to 0.02"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rows_fit_the_model(self) -> Params:
-        lengths = {
-            "pretrain_rows.phase1.row_length": self.pretrain_rows.phase1.row_length,
-            "pretrain_rows.phase2.row_length": self.pretrain_rows.phase2.row_length,
-            "squad_rows.row_length": self.squad_rows.row_length,
-            **({"glue_rows.row_length": self.glue_rows.row_length} if self.glue.tasks else {}),
-        }
-        for name, length in lengths.items():
-            if length > self.model.max_positions:
-                raise ValueError(f"{name}={length} exceeds model.max_positions={self.model.max_positions}")
-        return self
-
-
-def load_params(path: Path = artifacts.PARAMS) -> Params:
-    """The checked content of params.yaml.
+def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
+    """Dotted name of each value -> where it was said last: params.yaml, the preset's file, or the `--set`.
 
     Raises:
-        ParamsError: all problems of the file in one message, each with the nearest valid name or the range.
+        ParamsError: no such preset, or a malformed override.
     """
-    return check(read_yaml(Path(path)), str(path))
+    found = {name: FILE for name, _ in leaves(base)}
+    for layer in layers(preset, overrides, presets):
+        found.update({name: layer.origin for name, _ in leaves(layer.values)})
+    return found
 
 
-def packed(section: S, packing: bool) -> S:
-    """The section of a stage that makes rows, as `packing` has it: off, a row holds one sequence.
-
-    Updates stay what the recipe states, as a global batch counts sequences: fewer in a row are more rows.
-    """
-    return section if packing else section.model_copy(update={"max_sequences_per_row": 1})
-
-
-def check(values: dict[str, Any], where: str = "params") -> Params:
-    """Build Params from plain values; `where` names their source in messages."""
-    return build(Params, values, where)
-
-
-def build(kind: type[S], values: dict[str, Any], where: str) -> S:
-    """A section from plain values; `where` names their source in messages.
+def show(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> str:
+    """A complete params.yaml: what results, with the origin of each value as its comment.
 
     Raises:
-        ParamsError: all problems in one message, each with the nearest valid name or the range.
+        ParamsError: no such preset, a malformed override, or values that cannot be used.
     """
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem, kind)}" for problem in error.errors())
-        raise ParamsError(f"{where} cannot be used:\n{problems}") from None
+    values = resolve(base, preset, overrides, presets)
+    check(values, "the parameters")
+    return "".join(f"{line}\n" for line in _lines(values, origins(base, preset, overrides, presets), ()))
 
 
-def _explain(problem: Any, kind: type[Section]) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
-    if problem["type"] == "extra_forbidden":
-        section = _section_at(problem["loc"][:-1], kind)
-        return f"{place} is not known{nearest(str(problem['loc'][-1]), section)}"
-    if problem["type"] == "missing":
-        return f"{place} is missing"
-    if problem["type"] == "value_error":
-        return f"{place + ': ' if place else ''}{problem['ctx']['error']}"
-    return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...]) -> Iterator[str]:
+    for key, value in values.items():
+        name = ".".join((*place, str(key)))
+        start = " " * INDENT * len(place) + f"{_plain(key)}:"
+        if isinstance(value, dict) and value:
+            yield start
+            yield from _lines(value, said, (*place, str(key)))
+        else:
+            yield f"{start} {_plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {_one_line(said[name])}"
 
 
-def _section_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
-    section: Any = kind
-    for part in place:
-        fields = section.model_fields
-        section = next((f.annotation for n, f in fields.items() if part in (n, f.alias)), kind)
-    return [field.alias or name for name, field in section.model_fields.items()]
+def _plain(value: Any) -> str:
+    """One value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def diff(base: dict[str, Any], first: str, second: str, presets: Path = artifacts.PRESETS) -> str:
+    """Every value in which two presets differ, one a line; params.yaml stands for no preset.
+
+    Raises:
+        ParamsError: no such preset, or values that cannot be used.
+    """
+    sides = [dict(leaves(_of(base, name, presets))) for name in (first, second)]
+    names = [*sides[0], *(name for name in sides[1] if name not in sides[0])]
+    rows = [
+        (name, *(json.dumps(side[name]) if name in side else "-" for side in sides))
+        for name in names
+        if name not in sides[0] or name not in sides[1] or sides[0][name] != sides[1][name]
+    ]
+    if not rows:
+        return f"{first} and {second} say the same\n"
+    return table([("", first, second), *rows])
+
+
+def _of(base: dict[str, Any], name: str, presets: Path) -> dict[str, Any]:
+    values = resolve(base, None if name == FILE else name, [], presets)
+    check(values, name)
+    return values
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Lines of columns that are as wide as what stands in them, two blanks apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def listing(presets: Path = artifacts.PRESETS) -> str:
+    """Every preset with the figures and the files of its source.
+
+    Raises:
+        ParamsError: a preset whose head cannot be used.
+    """
+    found = [read_preset(name, presets) for name in preset_names(presets)]
+    rows = [(one.name, figures(one), "; ".join(one.head.source) or "-") for one in found]
+    return table([("preset", "expected", "source"), *rows])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.params", description="Show what presets and --set make of params.yaml."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="show|diff|list|page")
+    shown = commands.add_parser("show", help="the resolved parameters, with the origin of each value")
+    shown.add_argument("--preset", help="one of presets/*.yaml")
+    shown.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
+    compared = commands.add_parser("diff", help=f"what two presets say differently; {FILE} stands for no preset")
+    compared.add_argument("first")
+    compared.add_argument("second", nargs="?", default=FILE)
+    commands.add_parser("list", help="every preset with its source and the figures of that source")
+    commands.add_parser("page", help=f"write them into {PAGE}")
+    arguments = parser.parse_args()
+    if arguments.command == "list":
+        sys.stdout.write(listing())
+        return
+    base = read_yaml(artifacts.PARAMS)
+    if arguments.command == "page":
+        sys.stdout.write(f"{PAGE} {'was written anew' if write_page(base) else 'is as the presets are'}\n")
+    elif arguments.command == "show":
+        sys.stdout.write(show(base, arguments.preset, arguments.overrides))
+    else:
+        sys.stdout.write(diff(base, arguments.first, arguments.second))
 
 
 if __name__ == "__main__":
-    from tasks.params_show import main
-
     run_main(main)

@@ -18,16 +18,16 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artifacts
 from tasks.answers import Answer, best_answers
+from tasks.common import artifacts
+from tasks.common.errors import InputError, ParityLost, run_main
+from tasks.common.param_sections import Place
+from tasks.common.params import EvaluateParams, Params, load_params
 from tasks.comparison import compare
-from tasks.device_job import JobResult, run_device_job
-from tasks.errors import InputError, ParityLost, run_main
-from tasks.param_sections import Place
-from tasks.params import EvaluateParams, Params, load_params
+from tasks.jobs.device_job import JobResult, run_device_job
+from tasks.jobs.training import require_verdict
 from tasks.predict import ROWS, predict_job
 from tasks.squad_files import Question, read_dev_questions
-from tasks.training import require_verdict
 from tasks.windows import Windows, read_windows
 
 

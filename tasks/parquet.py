@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 
 
 @dataclass(frozen=True)

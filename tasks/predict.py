@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.device_job import BatchGeometry, Job, JobResult, run_device_job
-from tasks.errors import run_main
-from tasks.params import DeviceParams, IpuParams, load_params
-from tasks.training import carried_executables, ipu_config, packing_figures, program_figures, require_verdict
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.params import DeviceParams, IpuParams, load_params
+from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
+from tasks.jobs.training import carried_executables, ipu_config, packing_figures, program_figures, require_verdict
 
 ROWS = "squad-dev"
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tasks.common.errors import InputError
 from tasks.encoding import Vocabulary
-from tasks.errors import InputError
 from tasks.rows import IGNORED
 
 SHORTEST = 3

@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks import tfrecords
-from tasks.errors import InputError
+from tasks.common.errors import InputError
+from tasks.common.param_inputs import PhaseRowsParams
 from tasks.hub_inputs import open_tables
-from tasks.param_inputs import PhaseRowsParams
 from tasks.prepared import Prepared
 from tasks.rows import IGNORED
 from tasks.text_files import Reading

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import InputError
+from tasks.common.param_inputs import PhaseRowsParams, PretrainRowsParams
 from tasks.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
-from tasks.errors import InputError
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.held_out import is_held_out
 from tasks.masking import MaskedTokens, default_predictions
 from tasks.packing import NO_SEQUENCE, pack
 from tasks.pair_rows import prediction_columns
 from tasks.parallel import Progress
-from tasks.param_inputs import PhaseRowsParams, PretrainRowsParams
 from tasks.prepared import Flat, Limits, flatten
 from tasks.prepared_files import read_prepared
 from tasks.rows import IGNORED, Layout, Manifest, RowWriter, check_geometry

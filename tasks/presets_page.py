@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
+from tasks.common.params import Params, check
 from tasks.overlays import Preset, preset_names, read_preset, resolve
-from tasks.params import Params, check
 
 PAGE = Path("docs/presets.md")
 BEGIN, END = "<!-- made by `python -m tasks.params page` from here", "<!-- to here -->"

@@ -12,13 +12,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from tasks import artifacts
-from tasks.device_job import Job, ScheduleConfig
-from tasks.errors import run_main
-from tasks.launcher import launch_words
-from tasks.params import PHASES, DeviceParams, IpuParams, ModelParams, PhaseParams, PretrainParams, load_params
-from tasks.rows import read_manifest
-from tasks.training import (
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.params import PHASES, DeviceParams, IpuParams, ModelParams, PhaseParams, PretrainParams, load_params
+from tasks.jobs.device_job import Job, ScheduleConfig
+from tasks.jobs.training import (
     carried_executables,
     evaluation,
     geometry,
@@ -29,6 +27,8 @@ from tasks.training import (
     summary,
     train,
 )
+from tasks.launcher import launch_words
+from tasks.rows import read_manifest
 
 
 def pretrain_job(

@@ -19,10 +19,10 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks import artifacts
-from tasks.errors import InputError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.held_out import FOLDER as HELD_OUT
-from tasks.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.prepared_rows import write_prepared_rows
 from tasks.row_making import Making
 from tasks.row_shards import TRAINING, Counts

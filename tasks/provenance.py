@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import PublishError
+from tasks.common import artifacts
+from tasks.common.errors import PublishError
 from tasks.release_subject import QUESTIONS, Subject
 
 FORMAT_VERSION = 1

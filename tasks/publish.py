@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tasks import artifacts
 from tasks.card import model_card
 from tasks.card_training import CardFacts
-from tasks.errors import GateRejected, PublishError, run_main
-from tasks.intact import require
-from tasks.params import Params, PublishParams, load_params
+from tasks.common import artifacts
+from tasks.common.errors import GateRejected, PublishError, run_main
+from tasks.common.intact import require
+from tasks.common.params import Params, PublishParams, load_params
 from tasks.provenance import provenance, read_json, without_host_paths
 from tasks.release import CARD, PROVENANCE, Release, gather, write_folder
 from tasks.release_subject import QUESTIONS, Subject

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
 
 MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """The defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts import parse_json
-from tasks.errors import InputError
-from tasks.param_inputs import QuestionColumnParams
+from tasks.common.artifacts import parse_json
+from tasks.common.errors import InputError
+from tasks.common.param_inputs import QuestionColumnParams
 from tasks.squad_format import Problems, Question, answers_of, checked_questions, text_of
 from tasks.tables import NUMBERS, Column, Line, read_table
 from tasks.text_files import Reading

@@ -19,10 +19,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import artifacts, world
-from tasks.errors import InputError, run_main
+from tasks import world
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.params import QuestionsParams, load_params
 from tasks.hub_inputs import open_dataset
-from tasks.params import QuestionsParams, load_params
 from tasks.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.squad_format import Answer, Question, read_squad, refuse_common_ids
 from tasks.tables import ENDINGS, Line, checked

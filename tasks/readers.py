@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tasks import tables
+from tasks.common.errors import InputError
 from tasks.documents import Document, TextColumns, as_documents
-from tasks.errors import InputError
 from tasks.text_files import Reading, text_lines
 from tasks.wikiextractor import FILE_NAME, is_wikiextractor, read_wikiextractor
 

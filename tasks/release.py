@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks import artifacts
-from tasks.errors import PublishError
+from tasks.common import artifacts
+from tasks.common.errors import PublishError
 from tasks.provenance import read_json
 from tasks.release_subject import QUESTIONS, Subject
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks import artifacts
+from tasks.common import artifacts
 
 PRETRAINING = ("pretrain-phase1", "pretrain-phase2")
 PHASES = ("phase1", "phase2")

@@ -14,15 +14,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks import artifacts, row_chunks, row_shards
+from tasks import row_chunks, row_shards
+from tasks.common import artifacts
+from tasks.common.errors import InputError
+from tasks.common.params import PHASES, PretrainRowsParams
 from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
-from tasks.errors import InputError
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.held_out import is_held_out
 from tasks.masking import default_predictions
 from tasks.pair_rows import ChunkRows, RowSettings, make_chunk_rows
 from tasks.parallel import Progress, ordered_map, useful_workers
-from tasks.params import PHASES, PretrainRowsParams
 from tasks.row_chunks import Item, read_items
 from tasks.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards
 from tasks.rows import RowWriter, check_geometry

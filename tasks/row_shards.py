@@ -24,7 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
+from tasks.common import artifacts
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.parquet import read_batches, sizes_of_groups
 from tasks.rows import MANIFEST, Manifest, read_manifest, row_file

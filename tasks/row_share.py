@@ -13,9 +13,9 @@ import logging
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks import artifacts
-from tasks.errors import ParamsError, run_main
-from tasks.params import PHASES, PretrainRowsParams, load_params, packed
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError, run_main
+from tasks.common.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.row_making import Making
 from tasks.row_shards import Shard, Share
 

@@ -27,7 +27,7 @@ from ipu_model.rows import (
     to_arrow,
 )
 from ipu_model.rows import read_manifest as _read_manifest
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 
 __all__ = [
     "ABSENT",

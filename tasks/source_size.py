@@ -10,8 +10,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks import world
-from tasks.errors import run_main
-from tasks.param_inputs import CorpusParams
+from tasks.common.errors import run_main
+from tasks.common.param_inputs import CorpusParams
 
 MB = 10**6
 SAMPLE_DOCUMENTS = 2000
@@ -47,7 +47,7 @@ def _bytes_of(file: Path, text_column: str) -> int:
 
 
 def main() -> None:
-    from tasks.params import load_params
+    from tasks.common.params import load_params
 
     if (megabytes := expected_mb(load_params().corpus)) is not None:
         print(megabytes)

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.artifacts import parse_json
-from tasks.errors import InputError
+from tasks.common.artifacts import parse_json
+from tasks.common.errors import InputError
 from tasks.tables import each_key_once
 from tasks.text_files import UTF16
 

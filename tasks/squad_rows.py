@@ -23,14 +23,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.params import SquadRowsParams, load_params, packed
 from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
-from tasks.errors import InputError, run_main
 from tasks.features import Features, Spans, find_answers, make_features
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.packing import pack
 from tasks.parallel import Progress, ordered_map, useful_workers
-from tasks.params import SquadRowsParams, load_params, packed
 from tasks.parquet import size_of
 from tasks.question_chunks import CHUNK_QUESTIONS, COLUMNS, read_questions, split_questions
 from tasks.rows import ABSENT, IGNORED, Layout, Manifest, RowWriter, check_geometry, from_arrow, to_arrow

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.artifacts import parse_json
-from tasks.errors import InputError
+from tasks.common.artifacts import parse_json
+from tasks.common.errors import InputError
 from tasks.text_files import MAX_LINE_BYTES, Reading, text_lines
 
 BATCH_RECORDS = 1024

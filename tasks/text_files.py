@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused: it would have to be held in memory as a whole."""

@@ -19,7 +19,7 @@ import google_crc32c
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 
 ENDINGS = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MAX_RECORD_BYTES = 16 << 20

@@ -17,10 +17,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import artifacts
-from tasks.errors import InputError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import InputError, run_main
+from tasks.common.params import TokenizerParams, load_params
 from tasks.hub_tokenizer import load_hub_vocabulary
-from tasks.params import TokenizerParams, load_params
 from tasks.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
 from tasks.wordpiece import train_vocabulary
 

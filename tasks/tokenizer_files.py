@@ -14,7 +14,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.text_files import text_lines
 from tasks.wordpiece import PREFIX, SPECIAL_TOKENS
 

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from tasks.process import Say, describe_exit, python_path
+from tasks.common.process import Say, describe_exit, python_path
 
 TROUBLED_SECONDS = 5.0
 """What one may take after the end of a training that has said that it cannot record: it tries once more."""

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.errors import DeviceJobFailed, StagePaused
-from tasks.param_sections import TrackingParams
-from tasks.process import Say, print_line
-from tasks.strict_yaml import read_yaml
+from tasks.common import artifacts
+from tasks.common.errors import DeviceJobFailed, StagePaused
+from tasks.common.param_sections import TrackingParams
+from tasks.common.process import Say, print_line
+from tasks.common.strict_yaml import read_yaml
 from tasks.tracker_process import HURRIED_SECONDS, Event, start
 
 CLOSE_SECONDS = 60.0

@@ -5,7 +5,7 @@
 Writes reports/validation/<name>.json and a page for people beside it; data that are not fit to train on
 end the stage with exit code 1, after both are written.
 
-Great Expectations sees scalar features only (tasks/checks.py): its own expectations on list columns measure
+Great Expectations sees scalar features only (tasks/validation/checks.py): its own expectations on list columns measure
 their text form, or take quadratic time.
 """
 
@@ -19,16 +19,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.checks import MAX_EXAMPLES, RECORD, Check, DataSet, Finding, Frame, Totals, explain, number, short, verdict
-from tasks.corpus_checks import corpus_data
-from tasks.errors import DataInvalid, run_main
+from tasks.common import artifacts
+from tasks.common.errors import DataInvalid, run_main
+from tasks.common.params import Params, load_params
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.held_out import held_out_folder
-from tasks.params import Params, load_params
-from tasks.question_checks import QuestionData
-from tasks.row_checks import RowData
-from tasks.validation_page import page
+from tasks.validation.checks import (
+    MAX_EXAMPLES,
+    RECORD,
+    Check,
+    DataSet,
+    Finding,
+    Frame,
+    Totals,
+    explain,
+    number,
+    short,
+    verdict,
+)
+from tasks.validation.corpus_checks import corpus_data
+from tasks.validation.question_checks import QuestionData
+from tasks.validation.row_checks import RowData
+from tasks.validation.validation_page import page
 
 _NO_BARS = {"globally": False, "metric_calculations": False}
 NAMES = ("corpus", "questions", "phase1", "phase2", "squad-train", "squad-dev")

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import argparse
 
-from tasks import artifacts
-from tasks.checks import DataSet
-from tasks.errors import run_main
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.params import load_params
 from tasks.glue_checks import GlueData
 from tasks.glue_tasks import TASKS, glue_task
-from tasks.params import load_params
-from tasks.row_checks import RowData
 from tasks.validate import judge_and_report
+from tasks.validation.checks import DataSet
+from tasks.validation.row_checks import RowData
 
 
 def main() -> None:

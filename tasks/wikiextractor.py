@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tasks.common.errors import InputError
 from tasks.documents import Document, TextColumns, as_documents, paragraphs
-from tasks.errors import InputError
 from tasks.tables import checked, json_objects
 from tasks.text_files import Reading, text_lines
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 
 Array = NDArray[Any]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.params_show import leaves
-from tasks.strict_yaml import read_yaml
+from tasks.common.strict_yaml import read_yaml
+from tasks.params import leaves
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.common.strict_yaml import read_yaml
 from tasks.overlays import resolve
-from tasks.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = ROOT.parent / "shared" / "data"

@@ -13,7 +13,7 @@ import pytest
 from bench import data_scale
 from bench.data_scale import Measured, marginal, promises, table
 from bench.process_tree import run_measured
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 
 PARENT = """
     import subprocess, sys, time

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import tasks.hub_client  # noqa: F401 (the imports are done when the start is given)
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 from tasks.hub import release_on_hub
 from tasks.hub_calls import Patience
 from tests.tasks.hub_publishing import NAME, small_release

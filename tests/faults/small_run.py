@@ -22,8 +22,8 @@ import safetensors.numpy
 import yaml
 
 from flows.checkout import CODE
+from tasks.common.strict_yaml import read_yaml
 from tasks.overlays import resolve
-from tasks.strict_yaml import read_yaml
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
 
@@ -46,7 +46,7 @@ TEMPORARY = (".partial", ".tmp", ".temp", "~")
 SOME_STAGES = """
 import sys
 from flows import pipeline, stages
-from tasks.errors import run_main
+from tasks.common.errors import run_main
 stages.PLAN = tuple(sys.argv.pop(1).split(","))
 run_main(pipeline.main)
 """

@@ -40,7 +40,7 @@ sys.exit(os.environ.get("TOY_FAILS"))
 """
 FLOW = """
 from flows import checkout, pipeline, stages
-from tasks.errors import run_main
+from tasks.common.errors import run_main
 stages.PLAN = ("gate",)
 checkout.CODE = ("dvc.yaml", "stage.py")
 run_main(pipeline.main)

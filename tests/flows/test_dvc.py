@@ -88,7 +88,7 @@ def test_a_remote_is_found_in_either_config_file(toy_project):
 SLOW_STAGE = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-from tasks.errors import run_main
+from tasks.common.errors import run_main
 def main():
     line = open("lifeline", "w")
     print("started", file=line, flush=True)
@@ -149,7 +149,8 @@ def test_a_stage_that_paused_is_told_from_one_that_failed(toy_project):
 def test_only_stages_that_were_sent_may_run(toy_project, ran):
     script = (toy_project / "stage.py").read_text()
     enter = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\nfrom tasks.errors import run_main\nrun_main(lambda: None)\n"
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from tasks.common.errors import run_main\nrun_main(lambda: None)\n"
     )
     (toy_project / "stage.py").write_text(enter + script)
     with pytest.raises(dvc.StageFailed, match="stage first was not sent to this worker, only second"):

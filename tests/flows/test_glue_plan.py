@@ -6,7 +6,7 @@ import pytest
 
 from flows import report, run_page
 from flows.stages import PLAN, plan_of
-from tasks.errors import ParamsError
+from tasks.common.errors import ParamsError
 
 
 def test_without_tasks_there_is_no_stage_of_glue():

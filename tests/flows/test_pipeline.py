@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from flows import checkout, dvc, pipeline, report, run_page
-from tasks.errors import ParamsError, run_main
+from tasks.common.errors import ParamsError, run_main
 
 ACCEPTED = ["gate.min_f1=80.0"]
 
@@ -135,7 +135,7 @@ def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
     (toy_project.parent / "mine.txt").write_text("text")
     values = checkout.resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
     folder = checkout.prepare(toy_project, values, None, ["corpus.path=../mine.txt"])
-    from tasks.params import load_params
+    from tasks.common.params import load_params
 
     params = load_params(folder / "params.yaml")
     assert (folder / params.corpus.path).resolve() == toy_project.parent / "mine.txt"

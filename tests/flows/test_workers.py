@@ -11,8 +11,8 @@ import pytest
 from flows import workers
 from flows.sent_runs import Queue
 from tasks import row_shards
-from tasks.errors import ParamsError
-from tasks.params import load_params
+from tasks.common.errors import ParamsError
+from tasks.common.params import load_params
 from tasks.pretrain_rows import write_pretrain_rows
 from tests.flows.worker_hosts import ALL
 from tests.flows.worker_team import a_team

@@ -58,9 +58,9 @@ stages:
 TOY = """
 import json, os, sys, time
 from pathlib import Path
-from tasks import artifacts
-from tasks.errors import run_main
-from tasks.params import load_params
+from tasks.common import artifacts
+from tasks.common.errors import run_main
+from tasks.common.params import load_params
 
 def main():
     stage, params = os.environ["DVC_STAGE"], load_params()
@@ -92,7 +92,7 @@ run_main(main)
 SHARE = """
 import os, sys, time
 from pathlib import Path
-from tasks.errors import run_main
+from tasks.common.errors import run_main
 from tasks.row_share import main
 
 with open(os.environ["TOY_LOG"], "a") as log:

@@ -14,7 +14,7 @@ from ipu_model.model_folder import Origin, write_model
 from ipu_model.modeling import build_model, initialise
 from ipu_model.process import StopRequest
 from ipu_model.running import run_job
-from tasks import artifacts
+from tasks.common import artifacts
 from tasks.glue_tasks import TASKS, TRAIN
 from tasks.tokenizer_files import read_vocabulary, write_tokenizer
 
@@ -89,7 +89,7 @@ def run_stage(module, *words: str) -> None:
 
 
 def device_job_here(job, **how) -> JobResult:
-    """In place of tasks.device_job.run_device_job: no other process; launcher and events are not needed."""
+    """In place of tasks.jobs.device_job.run_device_job: no other process; launcher and events are not needed."""
     torch.set_num_threads(1)
     shutil.rmtree(job.run_folder, ignore_errors=True)
     Path(job.run_folder).mkdir(parents=True)

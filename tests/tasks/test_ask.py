@@ -10,7 +10,7 @@ import pytest
 
 from tasks.answers import Answer
 from tasks.ask import as_json, ask
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.question_model import QuestionModel, WindowShape, find_model
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 

@@ -14,7 +14,7 @@ from huggingface_hub import ModelCard
 
 from tasks.card import model_card
 from tasks.card_training import CardFacts
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 from tasks.provenance import git_state, provenance, without_host_paths
 from tasks.publish import parameter_values, publish
 from tests.tasks.trained_checkout import METRICS, make_checkout, params_with

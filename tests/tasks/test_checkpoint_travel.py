@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks import checkpoint_travel
-from tasks.checkpoint_remote import Remote, newest_whole
-from tasks.checkpoint_travel import travelling
-from tasks.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.common.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.jobs import checkpoint_travel
+from tasks.jobs.checkpoint_remote import Remote, newest_whole
+from tasks.jobs.checkpoint_travel import travelling
 
 KEY = "pretrain-phase1/0123456789ab"
 

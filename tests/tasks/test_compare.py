@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks.common.errors import InputError
 from tasks.compare import changed_csv, compare_files, in_words
 from tasks.comparison import compare
-from tasks.errors import InputError
 from tasks.statistics import mcnemar_exact
 
 ROOT = Path(__file__).resolve().parents[2]

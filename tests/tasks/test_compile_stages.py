@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.params import check
+from tasks.common.strict_yaml import read_yaml
 from tasks.compile import compile_ahead
 from tasks.overlays import resolve
-from tasks.params import check
-from tasks.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import corpus, text_files
+from tasks.common.errors import InputError
+from tasks.common.params import CorpusParams
 from tasks.corpus import make_corpus
-from tasks.errors import InputError
-from tasks.params import CorpusParams
 from tests.hub_server import HubServer
 
 ROOT = Path(__file__).parents[2]

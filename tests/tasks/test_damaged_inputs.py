@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError, PodiumError
+from tasks.common.param_inputs import QuestionColumnParams
+from tasks.common.params import load_params
 from tasks.documents import TextColumns
-from tasks.errors import ParamsError, PodiumError
 from tasks.gate import require_accepted
 from tasks.overlays import resolve
-from tasks.param_inputs import QuestionColumnParams
-from tasks.params import load_params
 from tasks.provenance import read_json
 from tasks.question_model import find_model
 from tasks.question_tables import read_question_table
 from tasks.readers import read_files
-from tasks.row_checks import read_tokenizer
 from tasks.squad_files import read_predictions
 from tasks.squad_format import read_squad
 from tasks.text_files import Reading
 from tasks.tokenizer_files import read_vocabulary
+from tasks.validation.row_checks import read_tokenizer
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 
 PROJECT = Path(__file__).resolve().parents[2]

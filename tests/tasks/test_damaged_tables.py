@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import tfrecords
+from tasks.common.errors import PodiumError
 from tasks.documents import TextColumns
-from tasks.errors import PodiumError
 from tasks.prepared import Limits, flatten
 from tasks.prepared_files import read_prepared
 from tasks.readers import read_files

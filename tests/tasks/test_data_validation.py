@@ -6,13 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.checks import explain
-from tasks.corpus_checks import CorpusData, corpus_data
-from tasks.errors import InputError
-from tasks.params import load_params
-from tasks.question_checks import QuestionData
+from tasks.common.errors import InputError
+from tasks.common.params import load_params
 from tasks.text_files import Reading, write_reading
 from tasks.validate import Judge, validate
+from tasks.validation.checks import explain
+from tasks.validation.corpus_checks import CorpusData, corpus_data
+from tasks.validation.question_checks import QuestionData
 from tests.tasks.validation_data import (
     corpus_columns,
     failed_checks,
@@ -111,8 +111,8 @@ def test_documents_are_judged_in_bounded_frames_with_the_same_verdict(judge, tmp
     columns = corpus_columns()
     columns["text"][1] = columns["text"][10] = columns["text"][11] = ""
     whole = judged_corpus(judge, tmp_path, columns)
-    monkeypatch.setattr("tasks.text_features.BATCH_RECORDS", 2)
-    monkeypatch.setattr("tasks.checks.FRAME_RECORDS", 3)
+    monkeypatch.setattr("tasks.validation.text_features.BATCH_RECORDS", 2)
+    monkeypatch.setattr("tasks.validation.checks.FRAME_RECORDS", 3)
     assert judged_corpus(judge, tmp_path, columns) == whole
     assert [c["examples"] for c in whole["checks"] if not c["ok"]] == [["doc-1", "doc-10", "doc-11"]]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.device_job import (
+from tasks.common.errors import DeviceJobFailed
+from tasks.jobs.device_job import (
     BatchGeometry,
     Job,
     JobResult,
@@ -18,7 +19,6 @@ from tasks.device_job import (
     in_words,
     run_device_job,
 )
-from tasks.errors import DeviceJobFailed
 
 PROJECT = Path(__file__).resolve().parents[2]
 RESULT = JobResult(

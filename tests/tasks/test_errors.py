@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from tasks import errors
+from tasks.common import errors
 
 
 def ended(failure, capsys):

@@ -8,11 +8,11 @@ import pytest
 import yaml
 
 from tasks import estimate
+from tasks.common.errors import InputError, ParamsError
+from tasks.common.params import Params, check
 from tasks.corpus import make_corpus
-from tasks.errors import InputError, ParamsError
 from tasks.estimate import Estimate, Spent, report, scaled
 from tasks.overlays import resolve
-from tasks.params import Params, check
 from tasks.pretrain_rows import write_pretrain_rows
 from tasks.source_size import expected_mb
 from tasks.tokenizer import make_tokenizer

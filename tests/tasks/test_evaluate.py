@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
+from tasks.common.params import EvaluateParams
 from tasks.evaluate import EvaluateInputs, evaluate
-from tasks.params import EvaluateParams
 from tests.tasks.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
 
 ROOT = Path(__file__).resolve().parents[2]

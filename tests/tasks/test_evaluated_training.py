@@ -10,18 +10,19 @@ import torch
 from ipu_model.job import Job, JobResult
 from ipu_model.process import StopRequest, only_one
 from ipu_model.running import run_job
-from tasks import artifacts, training
-from tasks.device_job import in_words
-from tasks.errors import ParamsError
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError
+from tasks.common.params import Params, check
+from tasks.common.strict_yaml import read_yaml
 from tasks.finetune import finetune_job
 from tasks.held_out import FOLDER
+from tasks.jobs import training
+from tasks.jobs.device_job import in_words
+from tasks.jobs.training import fingerprint, summary, train
 from tasks.overlays import resolve
-from tasks.params import Params, check
 from tasks.pretrain import pretrain_job
 from tasks.pretrain_rows import write_pretrain_rows
 from tasks.squad_rows import write_squad_rows
-from tasks.strict_yaml import read_yaml
-from tasks.training import fingerprint, summary, train
 from tests.tasks.row_inputs import random_texts, word_tokenizer, write_corpus, write_questions
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tasks.common.errors import InputError
 from tasks.encoding import load_tokenizer
-from tasks.errors import InputError
 from tasks.features import Features, find_answers, make_features, windows
 from tests.tasks.row_inputs import (
     CLS,

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tasks.errors import GateRejected, InputError
+from tasks.common.errors import GateRejected, InputError
+from tasks.common.params import GateParams
 from tasks.evidence import TRAININGS, VERDICTS, Evidence, Loss, Released, compare
 from tasks.gate import decide, record, require_accepted
-from tasks.params import GateParams
 from tasks.squad_files import Question
 
 LIMITS = GateParams(

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tasks import artifacts
-from tasks.errors import InputError
+from tasks.common import artifacts
+from tasks.common.errors import InputError
+from tasks.common.params import EvaluateParams, GateParams
 from tasks.evaluate import evaluate
 from tasks.evidence import TRAININGS, VERDICTS
 from tasks.gate import gate
-from tasks.params import EvaluateParams, GateParams
 from tests.tasks.evaluated_checkout import inputs_of, write_checkout
 
 ROOT = Path(__file__).resolve().parents[2]

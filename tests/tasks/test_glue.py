@@ -20,11 +20,11 @@ from tasks import (
     glue_predict,
     glue_publish,
     glue_rows,
-    training,
     validate_glue,
 )
-from tasks.errors import GateRejected
+from tasks.common.errors import GateRejected
 from tasks.glue_tasks import TASKS
+from tasks.jobs import training
 from tests.tasks.glue_checkout import (
     ROOT,
     device_job_here,

@@ -11,22 +11,22 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows import Manifest
-from tasks.checks import explain
-from tasks.errors import InputError, ParamsError
+from tasks.common.errors import InputError, ParamsError
+from tasks.common.param_glue import GlueParams, GlueRowsParams
+from tasks.common.params import check
+from tasks.common.strict_yaml import read_yaml
 from tasks.glue_checks import GlueData
 from tasks.glue_data import make_glue_data
 from tasks.glue_format import examples_from_files
 from tasks.glue_jobs import glue_finetune_job, glue_predict_job
 from tasks.glue_rows import keep_longest_first, write_glue_rows
 from tasks.glue_tasks import TASKS, glue_task
+from tasks.jobs.training import model_config
 from tasks.overlays import resolve
-from tasks.param_glue import GlueParams, GlueRowsParams
-from tasks.params import check
-from tasks.row_checks import RowData
-from tasks.strict_yaml import read_yaml
 from tasks.text_files import Reading
-from tasks.training import model_config
 from tasks.validate import Judge, validate
+from tasks.validation.checks import explain
+from tasks.validation.row_checks import RowData
 from tests.tasks.glue_checkout import ROOT, WORDS, write_examples
 from tests.tasks.row_inputs import read_rows, save_tokenizer
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.held_out import FOLDER, choose_groups, held_out_folder, is_held_out
 from tasks.pretrain_rows import write_pretrain_rows
 from tasks.rows import read_manifest

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks import histograms
-from tasks.histograms import Lengths
+from tasks.validation import histograms
+from tasks.validation.histograms import Lengths
 
 
 def lengths(*parts):

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.errors import InputError
-from tasks.intact import require, require_inputs
+from tasks.common.errors import InputError
+from tasks.common.intact import require, require_inputs
 
 PLAN = """
 stages:

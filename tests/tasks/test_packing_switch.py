@@ -15,12 +15,13 @@ import yaml
 
 from ipu_model.process import StopRequest, only_one
 from ipu_model.running import run_job
-from tasks import artifacts, pretrain_rows, squad_rows
-from tasks.device_job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
-from tasks.params import DeviceParams, IpuParams, packed
+from tasks import pretrain_rows, squad_rows
+from tasks.common import artifacts
+from tasks.common.params import DeviceParams, IpuParams, packed
+from tasks.common.strict_yaml import read_yaml
+from tasks.jobs.device_job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 from tasks.predict import figures, predict_job
 from tasks.rows import Manifest, read_manifest
-from tasks.strict_yaml import read_yaml
 from tests.tasks.row_inputs import WORDS, random_texts, read_rows, squad_params, write_corpus, write_questions
 from tests.tasks.tiny_model import write_tiny_model
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import InputError, ParamsError, PodiumError
+from tasks.common.errors import InputError, ParamsError, PodiumError
 from tasks.parallel import WAITING_PER_WORKER, Progress, ordered_map, useful_workers, worker_count
 
 ROOT = Path(__file__).resolve().parents[2]

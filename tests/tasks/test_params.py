@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import ParamsError
+from tasks.common.errors import ParamsError
+from tasks.common.params import check, load_params
+from tasks.common.strict_yaml import read_yaml
 from tasks.overlays import resolve
-from tasks.params import check, load_params
-from tasks.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PRESETS = ROOT / "presets"

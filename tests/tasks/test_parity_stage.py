@@ -11,18 +11,20 @@ import torch
 from ipu_model.job import Job, JobResult
 from ipu_model.process import StopRequest, only_one
 from ipu_model.running import run_job
-from tasks import artifacts, ask, device_job, parity, predict
+from tasks import ask, parity, predict
 from tasks.answers import Answer
-from tasks.errors import InputError, ParityLost
+from tasks.common import artifacts
+from tasks.common.errors import InputError, ParityLost
+from tasks.common.param_sections import Place
+from tasks.common.params import EvaluateParams, Params
+from tasks.common.params import check as check_params
+from tasks.common.strict_yaml import read_yaml
+from tasks.jobs import device_job
 from tasks.overlays import resolve
-from tasks.param_sections import Place
-from tasks.params import EvaluateParams, Params
-from tasks.params import check as check_params
 from tasks.parity import Inputs, between, check, compare_logits, margin, predict_in
 from tasks.question_model import WindowShape, find_model
 from tasks.squad_files import read_dev_questions
 from tasks.squad_rows import write_squad_rows
-from tasks.strict_yaml import read_yaml
 from tests.tasks.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.row_inputs import squad_params, write_questions
 from tests.tasks.test_ask import SHORT, VOCABULARY
@@ -201,7 +203,7 @@ def test_asking_in_two_places_compares_their_logits(inputs: Inputs) -> None:
     ],
 )
 def test_places_in_params_are_checked(override: str, message: str) -> None:
-    from tasks.errors import ParamsError
+    from tasks.common.errors import ParamsError
 
     with pytest.raises(ParamsError, match=message):
         params_with(override)

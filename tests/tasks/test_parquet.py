@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.parquet import read_batches, size_of
 
 

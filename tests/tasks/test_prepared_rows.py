@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import prepared_rows, tfrecords
-from tasks.artifacts import READING
-from tasks.errors import InputError
+from tasks.common.artifacts import READING
+from tasks.common.errors import InputError
 from tasks.held_out import held_out_folder
 from tasks.prepared_rows import write_prepared_rows
-from tasks.row_checks import RowData
 from tasks.rows import read_manifest
 from tasks.validate import Judge, validate
+from tasks.validation.row_checks import RowData
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
 from tests.tasks.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer

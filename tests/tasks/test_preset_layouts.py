@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tasks.common.params import check
+from tasks.common.strict_yaml import read_yaml
+from tasks.jobs.training import optimizer_config
 from tasks.overlays import resolve
-from tasks.params import check
-from tasks.strict_yaml import read_yaml
-from tasks.training import optimizer_config
 from tests.ipu_model.ipu.preset_layouts import LAYOUTS
 from tests.tasks.recipe_table import RECIPES
 

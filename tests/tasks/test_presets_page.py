@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
+from tasks.common.strict_yaml import read_yaml
 from tasks.overlays import preset_names
 from tasks.presets_page import BEGIN, END, PAGE, new_page, write_page
-from tasks.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "presets"

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tasks import row_chunks
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.pretrain_rows import write_pretrain_rows
 from tasks.row_shards import plan_shards
 from tasks.rows import read_manifest, row_schema

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks import artifacts
-from tasks.errors import GateRejected, PublishError
+from tasks.common import artifacts
+from tasks.common.errors import GateRejected, PublishError
 from tasks.publish import parameter_values, publish
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
 

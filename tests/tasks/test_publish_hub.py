@@ -10,7 +10,7 @@ from email.utils import formatdate
 
 import pytest
 
-from tasks.errors import PublishError
+from tasks.common.errors import PublishError
 from tasks.hub import HubRelease, release_on_hub
 from tasks.hub_calls import Patience
 from tasks.release import NAMES

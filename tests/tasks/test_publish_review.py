@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.errors import ParamsError, PublishError
+from tasks.common.errors import ParamsError, PublishError
 from tasks.publish import parameter_values, publish
 from tests.hub_server import HubServer
 from tests.tasks.hub_publishing import CALLS, NAME, commits, publish_small, repository, small_release

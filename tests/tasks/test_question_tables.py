@@ -13,10 +13,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import questions
-from tasks.artifacts import READING
-from tasks.errors import InputError, ParamsError
-from tasks.param_inputs import QuestionColumnParams
-from tasks.params import build
+from tasks.common.artifacts import READING
+from tasks.common.errors import InputError, ParamsError
+from tasks.common.param_inputs import QuestionColumnParams
+from tasks.common.params import build
 from tasks.questions import make_questions
 from tasks.tables import NUMBERS
 from tests.tasks.row_inputs import squad_questions

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks import questions, squad_format
-from tasks.errors import InputError
-from tasks.param_inputs import QuestionColumnParams, QuestionsParams
+from tasks.common.errors import InputError
+from tasks.common.param_inputs import QuestionColumnParams, QuestionsParams
 from tasks.questions import make_questions
 
 SQUAD = Path(__file__).parents[2] / "../shared/data/squad"

@@ -12,14 +12,14 @@ from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.job import Job, ModelConfig
 from ipu_model.rows import Manifest
-from tasks import artifacts
+from tasks.common import artifacts
+from tasks.common.params import Params, check
+from tasks.common.strict_yaml import read_yaml
 from tasks.finetune import finetune_job
+from tasks.jobs.training import model_config
 from tasks.overlays import read_preset, resolve
-from tasks.params import Params, check
 from tasks.predict import predict_job
 from tasks.pretrain import pretrain_job
-from tasks.strict_yaml import read_yaml
-from tasks.training import model_config
 from tests.tasks.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
 
 ROOT = Path(__file__).resolve().parents[2]

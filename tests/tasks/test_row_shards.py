@@ -177,7 +177,7 @@ def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others
 def test_what_decides_the_rows_names_every_source_that_makes_them() -> None:
     closure = import_closure(ROOT / "tasks/pair_rows.py") | import_closure(ROOT / "tasks/row_chunks.py")
     general = (
-        import_closure(ROOT / "tasks/errors.py")
+        import_closure(ROOT / "tasks/common/errors.py")
         | import_closure(ROOT / "tasks/parquet.py")
         | {"tasks/wordpiece.py", "tasks/__init__.py"}
     )

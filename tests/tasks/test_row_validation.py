@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from tasks.checks import explain
-from tasks.row_checks import RowData
-from tasks.row_requirements import ENOUGH_SEQUENCES
 from tasks.validate import Judge, validate
+from tasks.validation.checks import explain
+from tasks.validation.row_checks import RowData
+from tasks.validation.row_requirements import ENOUGH_SEQUENCES
 from tests.tasks.validation_data import (
     failed_checks,
     row_columns,
@@ -232,7 +232,7 @@ def test_rows_are_judged_piece_by_piece_with_the_same_verdict(judge, tmp_path, t
     columns = row_columns(PRETRAIN)
     columns["input_ids"][1:, 0] = 9
     whole = judged(judge, tmp_path, tokenizer, columns=columns)
-    monkeypatch.setattr("tasks.row_checks.BATCH_TOKENS", 16)
-    monkeypatch.setattr("tasks.checks.FRAME_RECORDS", 1)
+    monkeypatch.setattr("tasks.validation.row_checks.BATCH_TOKENS", 16)
+    monkeypatch.setattr("tasks.validation.checks.FRAME_RECORDS", 1)
     assert judged(judge, tmp_path, tokenizer, columns=columns) == whole
     assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]

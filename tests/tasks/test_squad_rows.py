@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from tasks import question_chunks
+from tasks.common.errors import InputError
 from tasks.encoding import load_tokenizer
-from tasks.errors import InputError
 from tasks.features import make_features
 from tasks.rows import read_manifest, row_schema
 from tasks.squad_rows import FEATURES_SCHEMA, write_rows, write_squad_rows

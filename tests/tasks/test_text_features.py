@@ -5,9 +5,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import text_features
-from tasks.errors import InputError
-from tasks.text_features import Keys, batches, characters, control_characters, is_missing, schema_differences
+from tasks.common.errors import InputError
+from tasks.validation import text_features
+from tasks.validation.text_features import Keys, batches, characters, control_characters, is_missing, schema_differences
 
 
 def test_characters_are_code_points_and_null_has_none():

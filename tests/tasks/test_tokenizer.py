@@ -16,8 +16,8 @@ import pytest
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from tasks import corpus, wordpiece, world
-from tasks.errors import InputError
-from tasks.params import TokenizerParams
+from tasks.common.errors import InputError
+from tasks.common.params import TokenizerParams
 from tasks.tokenizer import make_tokenizer
 from tasks.wordpiece import SPECIAL_TOKENS, train_vocabulary
 from tests.hub_server import HubServer

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.device_job import run_device_job
-from tasks.errors import DeviceJobFailed
+from tasks.common.errors import DeviceJobFailed
+from tasks.jobs.device_job import run_device_job
 from tasks.launcher import launch_words
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.tasks.test_launcher import device
@@ -20,7 +20,7 @@ from tests.tasks.trained_checkout import PROJECT
 DOOR = """
 import sys
 from pathlib import Path
-from tasks.device_job import Job, run_device_job
+from tasks.jobs.device_job import Job, run_device_job
 run_device_job(Job.from_json(Path(sys.argv[1]).read_text()), launcher=sys.argv[2:])
 """
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tasks import tracker, tracker_process, tracking
-from tasks.errors import DeviceJobFailed, StagePaused
-from tasks.param_sections import TrackingParams
+from tasks.common.errors import DeviceJobFailed, StagePaused
+from tasks.common.param_sections import TrackingParams
 from tasks.tracker import End, Point, Recorder, without_secrets
 from tasks.tracking import Trackers, description, flat, numbers_of, record_verdict, run_id, tracked
 

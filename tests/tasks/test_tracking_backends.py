@@ -21,13 +21,14 @@ from typing import IO, Any
 
 import pytest
 
-from tasks import artifacts, tracker_process, tracking
-from tasks.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
-from tasks.errors import StagePaused
-from tasks.param_sections import TrackingParams
+from tasks import tracker_process, tracking
+from tasks.common import artifacts
+from tasks.common.errors import StagePaused
+from tasks.common.param_sections import TrackingParams
+from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from tasks.jobs.training import train
 from tasks.tracker import End, Point
 from tasks.tracking import Trackers, record_verdict
-from tasks.training import train
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.tasks.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_wandb
 from tests.tasks.trained_checkout import PROJECT

@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.checks import RECORD, Check
-from tasks.corpus_checks import CorpusData
-from tasks.errors import InputError
-from tasks.params import load_params
+from tasks.common.errors import InputError
+from tasks.common.params import load_params
 from tasks.validate import CheckCrashed, Judge, main, validate, write_data_docs, write_reports
+from tasks.validation.checks import RECORD, Check
+from tasks.validation.corpus_checks import CorpusData
 from tests.tasks.validation_data import corpus_columns, row_columns, write_corpus, write_rows, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]

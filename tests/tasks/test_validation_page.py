@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tasks.validation_page import page
+from tasks.validation.validation_page import page
 
 EVIL = "<script>alert('x')</script>\"&"
 CHECK = {

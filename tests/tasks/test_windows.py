@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.windows import read_windows
 from tests.tasks.window_files import Window, words, write_features, write_logits, write_windows
 

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.params import Params, check
-from tasks.strict_yaml import read_yaml
+from tasks.common import artifacts
+from tasks.common.params import Params, check
+from tasks.common.strict_yaml import read_yaml
 from tasks.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 

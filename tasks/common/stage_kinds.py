@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 import yaml
 
-from tasks import artifacts
-from tasks.errors import InputError, WrongWorker
-from tasks.params import load_params
+from tasks.common import artifacts
+from tasks.common.errors import InputError, WrongWorker
+from tasks.common.params import load_params
 
 KINDS = ("cpu", "cuda", "ipu")
 AUTO = "auto"

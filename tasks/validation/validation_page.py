@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from tasks.checks import number
+from tasks.validation.checks import number
 
 BAR_HEIGHT, LEFT, RIGHT, TOP, BOTTOM, WIDTH = 120, 8, 8, 18, 34, 340
 """Of a histogram, in SVG units: about pixels, as the figure is drawn near its own size."""
@@ -61,7 +61,7 @@ CROSS = '<path d="M6 6l12 12M18 6L6 18" fill="none" stroke="currentColor" stroke
 
 
 def page(values: Mapping[str, Any]) -> str:
-    """The page of a verdict, as `tasks.checks.verdict` gives it; all text of the data is escaped."""
+    """The page of a verdict, as `tasks.validation.checks.verdict` gives it; all text of the data is escaped."""
     name = escape(values["data"])
     statistics = values["statistics"]
     parts = [

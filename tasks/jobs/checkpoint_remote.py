@@ -1,9 +1,9 @@
 """Checkpoints in a folder that other hosts see, or in a bucket: whole or not at all, whoever dies when.
 
-    python -m tasks.checkpoint_remote fetch|push|remove URL FOLDER
+    python -m tasks.jobs.checkpoint_remote fetch|push|remove URL FOLDER
 
-A program of its own (tasks/checkpoint_travel.py starts it): a remote that hangs or an error of its library must neither
-slow nor end a training. What it says on standard output is for people.
+A program of its own (tasks/jobs/checkpoint_travel.py starts it): a remote that hangs or an error of its library must
+neither slow nor end a training. What it says on standard output is for people.
 
     URL/step-00001000/   the files of the checkpoint, and at last sha256.json: without it there is no checkpoint
 """
@@ -21,8 +21,8 @@ from typing import Any
 
 import fsspec
 
-from tasks import artifacts
-from tasks.errors import InputError, ParamsError, run_main
+from tasks.common import artifacts
+from tasks.common.errors import InputError, ParamsError, run_main
 
 HASHES = "sha256.json"
 """File name -> SHA-256 of a checkpoint's other files."""
@@ -156,7 +156,7 @@ def _read_hashes(text: bytes, where: str) -> dict[str, str]:
 
 def main() -> None:
     if len(sys.argv) != 4:
-        raise ParamsError("usage: python -m tasks.checkpoint_remote fetch|push|remove URL FOLDER")
+        raise ParamsError("usage: python -m tasks.jobs.checkpoint_remote fetch|push|remove URL FOLDER")
     verb, url, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; this one is told when to end
     os.nice(10)

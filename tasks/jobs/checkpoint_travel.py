@@ -1,8 +1,8 @@
 """Checkpoints travel: while a job trains they are copied to `checkpoint.remote`, and before it starts they come back.
 
-So a run goes on where another host left it. Copying is done by child processes (tasks/checkpoint_remote.py), one at a
-time, from hard links, so that the job may remove a checkpoint that is still under way. A remote that is gone costs the
-training nothing: it is said once, every later checkpoint tries again, and at the end it is said what is not there.
+So a run goes on where another host left it. Copying is done by child processes (tasks/jobs/checkpoint_remote.py), one
+at a time, from hard links, so that the job may remove a checkpoint that is still under way. A remote that is gone costs
+the training nothing: it is said once, every later checkpoint tries again, and at the end it is said what is not there.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 
 from fsspec import get_filesystem_class
 
-from tasks import artifacts
-from tasks.checkpoint_remote import HASHES, NAME, step_of
-from tasks.device_job import Event
-from tasks.errors import DeviceJobFailed, ParamsError, StagePaused
-from tasks.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.common import artifacts
+from tasks.common.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.common.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.jobs.checkpoint_remote import HASHES, NAME, step_of
+from tasks.jobs.device_job import Event
 
 FETCH_SECONDS = 1800.0
 PUSH_SECONDS = 1800.0
@@ -206,7 +206,7 @@ class _Courier:
         environment.pop("DVC_STAGE", None)  # it helps a stage and is none
         with (self._folder / LOG).open("w", encoding="utf-8") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "tasks.checkpoint_remote", verb, self._url, str(folder)],
+                [sys.executable, "-m", "tasks.jobs.checkpoint_remote", verb, self._url, str(folder)],
                 stdout=stdout, stderr=log, text=True, env=environment, preexec_fn=die_with_parent,
             )  # fmt: skip
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks import text_features
-from tasks.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
-from tasks.errors import InputError
-from tasks.histograms import Lengths
-from tasks.params import ValidateParams
+from tasks.common.errors import InputError
+from tasks.common.params import ValidateParams
 from tasks.text_files import read_reading
+from tasks.validation import text_features
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
+from tasks.validation.histograms import Lengths
 
 SCHEMA = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
 FEW_WORDS = 30

@@ -11,9 +11,13 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tasks import artifacts
-from tasks.checkpoint_travel import travelling
-from tasks.device_job import (
+from tasks.common import artifacts
+from tasks.common.errors import InputError
+from tasks.common.param_sections import TrackingParams
+from tasks.common.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
+from tasks.held_out import held_out_folder
+from tasks.jobs.checkpoint_travel import travelling
+from tasks.jobs.device_job import (
     BatchGeometry,
     EvaluationConfig,
     Event,
@@ -24,10 +28,6 @@ from tasks.device_job import (
     figures_in_words,
     run_device_job,
 )
-from tasks.errors import InputError
-from tasks.held_out import held_out_folder
-from tasks.param_sections import TrackingParams
-from tasks.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
 from tasks.rows import Manifest, read_manifest
 from tasks.tracking import Trackers, description, tracked
 

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path
 
-from tasks.errors import InputError
-from tasks.stage_kinds import paths_of, read_dvc_file
+from tasks.common.errors import InputError
+from tasks.common.stage_kinds import paths_of, read_dvc_file
 
 LOCK = Path("dvc.lock")
 THREADS = 8

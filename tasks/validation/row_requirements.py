@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.checks import Check
 from tasks.rows import Manifest
+from tasks.validation.checks import Check
 
 ENOUGH_SEQUENCES = 100
 """From here on the share of random next sentences says something."""

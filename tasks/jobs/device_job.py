@@ -35,9 +35,9 @@ from ipu_model.job import (
     OptimizerConfig,
     ScheduleConfig,
 )
-from tasks import artifacts
-from tasks.errors import DeviceJobFailed, StagePaused
-from tasks.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.common import artifacts
+from tasks.common.errors import DeviceJobFailed, StagePaused
+from tasks.common.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
     "BatchGeometry",

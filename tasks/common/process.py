@@ -42,7 +42,7 @@ def describe_exit(code: int) -> str:
 
 def python_path(own: str | None) -> str:
     """PYTHONPATH of a child process: this project first, then the host's own, where a Poplar SDK has its packages."""
-    project = str(Path(__file__).resolve().parent.parent)
+    project = str(Path(__file__).resolve().parents[2])
     return f"{project}{os.pathsep}{own}" if own else project
 
 

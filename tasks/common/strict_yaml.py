@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tasks.errors import ParamsError
+from tasks.common.errors import ParamsError
 
 MAX_BYTES = 1 << 20
 """A params.yaml has a few kilobytes."""

@@ -21,7 +21,7 @@ import signal
 import sys
 from collections.abc import Callable
 
-from tasks.process import die_with_parent
+from tasks.common.process import die_with_parent
 
 DONE, FAILED, WRONG_USAGE, REJECTED, PAUSED = 0, 1, 2, 3, 4
 
@@ -84,7 +84,7 @@ def run_main(main: Callable[[], None]) -> None:
 
     A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
     is our defect and keeps its traceback. Under DVC the process ends with the `dvc` that started it, and looks
-    at the bytes of its inputs first (tasks/intact.py).
+    at the bytes of its inputs first (tasks/common/intact.py).
     """
     stage = os.environ.get("DVC_STAGE")
     try:
@@ -112,12 +112,12 @@ def run_main(main: Callable[[], None]) -> None:
 
 
 def _enter_stage() -> None:
-    from tasks.stage_kinds import enter_stage  # it raises what this module defines
+    from tasks.common.stage_kinds import enter_stage  # it raises what this module defines
 
     enter_stage()
 
 
 def _check_inputs(stage: str) -> None:
-    from tasks.intact import require_inputs  # it raises what this module defines
+    from tasks.common.intact import require_inputs  # it raises what this module defines
 
     require_inputs(stage)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.param_sections import Fraction, Name, Positive, Section, Seed
+from tasks.common.param_sections import Fraction, Name, Positive, Section, Seed
 
 HeldOut = Annotated[float, Field(ge=0, le=0.5)]
 

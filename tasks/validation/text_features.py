@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tasks.errors import InputError
+from tasks.common.errors import InputError
 from tasks.parquet import read_batches
 
 BATCH_RECORDS = 8192

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks import artifacts, row_features, text_features
-from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
-from tasks.errors import InputError
-from tasks.histograms import Lengths
-from tasks.row_features import Columns, Sequences
-from tasks.row_requirements import RowLimits, prerequisites, record_checks, total_checks
+from tasks.common import artifacts
+from tasks.common.errors import InputError
 from tasks.rows import Manifest, read_manifest, row_schema
 from tasks.text_files import read_reading
+from tasks.validation import row_features, text_features
+from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
+from tasks.validation.histograms import Lengths
+from tasks.validation.row_features import Columns, Sequences
+from tasks.validation.row_requirements import RowLimits, prerequisites, record_checks, total_checks
 
 BATCH_TOKENS = 1 << 20
 """Tokens looked at together: the temporary arrays stay in the processor's cache."""

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks import params_show
-from tasks.errors import ParamsError
+from tasks import params
+from tasks.common.errors import ParamsError
+from tasks.common.strict_yaml import parse_yaml, read_yaml
 from tasks.overlays import preset_names, read_preset, resolve
-from tasks.params_show import diff, leaves, listing, origins, show
-from tasks.strict_yaml import parse_yaml, read_yaml
+from tasks.params import diff, leaves, listing, origins, show
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "presets"
@@ -105,7 +105,7 @@ def test_the_command_line_prints_or_exits_with_2(monkeypatch, capsys):
 
     def run(*words):
         monkeypatch.setattr(sys, "argv", ["params", *words])
-        params_show.main()
+        params.main()
         return capsys.readouterr().out
 
     assert "min_f1: 12.5" in run("show", "--set", "gate.min_f1=12.5")

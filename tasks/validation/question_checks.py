@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks import text_features
-from tasks.checks import RECORD, Check, Frame, Totals, differing, gathered
-from tasks.errors import InputError
-from tasks.histograms import Lengths
-from tasks.params import ValidateParams
+from tasks.common.errors import InputError
+from tasks.common.params import ValidateParams
 from tasks.text_files import read_reading
+from tasks.validation import text_features
+from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
+from tasks.validation.histograms import Lengths
 
 SPLITS = ("train", "dev")
 SCHEMA = pa.schema(

@@ -1,0 +1,1 @@
+"""What the stages share that start a device job: its settings, its process, its checkpoints."""
