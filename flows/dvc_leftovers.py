@@ -18,7 +18,7 @@ import yaml
 
 from tasks.common.artifacts import RUNS
 from tasks.common.intact import LOCK
-from tasks.common.stage_kinds import OUTS, PLAN_FILE, read_dvc_file
+from tasks.common.stage_kinds import OUTS, PLAN_FILE, read_dvc_file, stages_of
 
 UNFINISHED = f".{'?' * 22}.tmp"
 """What DVC calls a file until it is whole: a random name of 22 characters."""
@@ -41,7 +41,7 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
     cache = cache_of(root)
     places = "files/md5", "files/md5/??", "runs/??/*"
     left = [path for place in places for path in cache.glob(f"{place}/{UNFINISHED}")]
-    left += [path for folder in _folders_of_outs(root) for path in folder.rglob(UNFINISHED)]
+    left += [path for folder in folders_of_outs(root) for path in folder.rglob(UNFINISHED)]
     entries = list(cache.glob("runs/??/*"))
     hollow = [entry for entry in entries if entry.is_dir() and set(entry.iterdir()) <= set(left)]
     if not (left or hollow):
@@ -57,9 +57,9 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
     say(f"removed {files} that a DVC left: it was killed, or its disk full")
 
 
-def _folders_of_outs(root: Path) -> set[Path]:
+def folders_of_outs(root: Path) -> set[Path]:
     """The folders of the checkout in which DVC puts outs: the first part of each path."""
-    stages = read_dvc_file(root / PLAN_FILE).get("stages", {}).values()
+    stages = stages_of(root / PLAN_FILE).values()
     outs = [out for stage in stages for part in OUTS for out in stage.get("do", stage).get(part, [])]
     return {root / Path(next(iter(out)) if isinstance(out, dict) else out).parts[0] for out in outs}
 

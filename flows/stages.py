@@ -21,8 +21,10 @@ from prefect.states import Completed, Failed
 
 from flows import dvc
 from flows.api import extra
+from flows.changes import look
 from flows.foresight import tell_estimate
 from flows.report import RunReport, StageRecord
+from flows.repro import Repro, StageFailed, StagePaused
 from tasks.common import artifacts
 from tasks.common.errors import REJECTED, ParamsError
 from tasks.common.process import describe_exit, die_with_parent
@@ -144,11 +146,13 @@ def run_plan(
         RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
         RunPaused: a stage stopped at a checkpoint.
     """
-    unchanged, remote = dvc.up_to_date(root, plan), dvc.has_remote(root)
-    if "corpus" in plan and "corpus" not in unchanged:
-        tell_estimate(root, lambda text: get_run_logger().info(text))
-    for stage in plan:
-        reproduce(stage, root, run, stage in unchanged, plan if on_worker else None, entered)
+    found, remote, say = look(root, plan), dvc.has_remote(root), get_run_logger().info
+    if "corpus" in plan and "corpus" not in found.unchanged:
+        tell_estimate(root, say)
+    left = plan[len(found.unchanged) :]
+    with Repro(left, root, say, plan if on_worker else None, found.is_complete and not remote) as repro:
+        for stage in plan:
+            reproduce(stage, repro if stage in left else None, root, run, entered)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
         _push(kept, root)  # found in a cache of this host: other hosts may not have them
     gates = [stage for stage in plan if is_gate(stage)]
@@ -162,10 +166,8 @@ def run_plan(
             run.enter_receipt(_publish(root, run, entered, task), task)
 
 
-def reproduce(
-    stage: str, root: Path, run: RunReport, unchanged: bool, sent: Sequence[str] | None, entered: Entered
-) -> None:
-    """Run one stage as a Prefect task and enter it in the report, whatever comes of it.
+def reproduce(stage: str, repro: Repro | None, root: Path, run: RunReport, entered: Entered) -> None:
+    """Run one stage as a Prefect task and enter it in the report, whatever comes of it. No `repro`: nothing changed.
 
     Raises:
         RunFailed, RunPaused: see `run_plan`.
@@ -173,7 +175,7 @@ def reproduce(
     task_of_stage = _stage_task.with_options(task_run_name=stage)
     with _entered(stage, run, entered) as entry:
         try:
-            entry.status = cast(str, _result(task_of_stage(stage, root, unchanged, sent, return_state=True)))
+            entry.status = cast(str, _result(task_of_stage(stage, repro, root, return_state=True)))
         except RunPaused:
             entry.status = "paused"
             raise
@@ -212,18 +214,18 @@ def _result(state: State[Any]) -> Any:
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
-def _stage_task(stage: str, root: Path, unchanged: bool, sent: Sequence[str] | None) -> str | State[str]:
+def _stage_task(stage: str, repro: Repro | None, root: Path) -> str | State[str]:
     log = get_run_logger()
-    if unchanged:
+    if repro is None:
         log.info("nothing changed")
         return "skipped"
     try:
-        verdict = dvc.repro(stage, root, log.info, _Progress(stage), sent)
+        verdict = repro.bring(stage, log.info, _Progress(stage))
         if verdict == "ran" and dvc.has_remote(root):
             dvc.push([stage], root, log.info)
-    except (dvc.StageFailed, dvc.PushFailed) as error:
+    except (StageFailed, dvc.PushFailed) as error:
         return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
-    except dvc.StagePaused as paused:
+    except StagePaused as paused:
         return Completed(name=PAUSED_STATE, message=str(paused))
     return verdict
 

@@ -134,8 +134,13 @@ def outs_of(stage: str, root: Path) -> list[str]:
 
 def paths_of(stage: str, root: Path, parts: Sequence[str]) -> list[str]:
     """Paths under `parts` (deps, outs, metrics, plots) of a stage of dvc.yaml, its foreach item filled in."""
+    return paths_in(stages_of(root / PLAN_FILE), stage, parts)
+
+
+def paths_in(stages: dict[str, Any], stage: str, parts: Sequence[str]) -> list[str]:
+    """The same, of the `stages` of a dvc.yaml that was read already."""
     name, _, key = stage.partition("@")
-    body = read_dvc_file(root / PLAN_FILE).get("stages", {}).get(name, {})
+    body = stages.get(name, {})
     items = body.get("foreach")
     fields = (items[key] or {}) if isinstance(items, dict) else {}
     values = {"${key}": key, "${item}": key, **{f"${{item.{field}}}": str(value) for field, value in fields.items()}}
@@ -148,6 +153,15 @@ def _filled(path: str, values: dict[str, str]) -> str:
     for variable, value in values.items():
         path = path.replace(variable, value)
     return path
+
+
+def stages_of(path: Path) -> dict[str, Any]:
+    """The stages of dvc.yaml or dvc.lock; {} where DVC could not read them either: it says why."""
+    try:
+        stages = read_dvc_file(path).get("stages")
+    except (yaml.YAMLError, AttributeError):
+        return {}
+    return stages if isinstance(stages, dict) else {}
 
 
 def read_dvc_file(path: Path) -> dict[str, Any]:

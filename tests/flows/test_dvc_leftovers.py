@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from flows import dvc, dvc_leftovers
+from flows import dvc_leftovers
+from tests.flows.toy_repro import repro
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def a_dvc_in(folder):
 def test_a_run_after_a_kill_in_the_middle_of_the_list_works(toy_project, rwlock):
     rwlock.write_text('{"write": {"data/first": {"pi')
     said = []
-    assert dvc.repro("first", toy_project, said.append, lambda _: None) == "ran"
+    assert repro("first", toy_project, said) == "ran"
     assert "had left half of it" in said[0]
 
 
@@ -62,15 +63,15 @@ def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
 
 @pytest.mark.parametrize("left", ["", "schema: '2.0'\nstages:\n  first:\n    cmd: 'pyth", "stages: {}\n"])
 def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(toy_project, ran, left):
-    dvc.repro("second", toy_project, print, print)
+    repro("second", toy_project)
     assert ran() == ["first", "second"]
     (toy_project / "dvc.lock").write_text(left)
     said = []
-    assert dvc.repro("second", toy_project, said.append, print) == "restored"
+    assert repro("second", toy_project, said) == "restored"
     assert ran() == []
     assert "written by half" in said[0]
     assert (toy_project / "runs" / "dvc.lock.broken").read_text() == left
-    assert dvc.repro("second", toy_project, pytest.fail, print) == "skipped"
+    assert (repro("second", toy_project, said := []), said) == ("skipped", [])
 
 
 def entries_of_the_run_cache(project):
@@ -80,7 +81,7 @@ def entries_of_the_run_cache(project):
 @pytest.mark.parametrize("alone", [True, False], ids=["half alone", "nothing"])
 def test_an_entry_of_the_run_cache_that_was_not_finished_is_as_none(toy_project, ran, alone):
     """DVC ends at the folder of an entry that holds half of it, or nothing."""
-    dvc.repro("second", toy_project, print, print)
+    repro("second", toy_project)
     assert ran() == ["first", "second"]
     for entry in entries_of_the_run_cache(toy_project):
         half = entry.rename(entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp"))
@@ -88,20 +89,20 @@ def test_an_entry_of_the_run_cache_that_was_not_finished_is_as_none(toy_project,
         if not alone:
             half.unlink()
     (toy_project / "dvc.lock").unlink()
-    assert dvc.repro("second", toy_project, print, print) == "ran"
+    assert repro("second", toy_project) == "ran"
     assert len(entries_of_the_run_cache(toy_project)) == 2
 
 
 def test_half_of_an_entry_of_the_run_cache_is_removed_and_no_stage_runs_again(toy_project, ran):
     """DVC takes it for the entry, as it is the newest file there, and ends with 'outs'."""
-    dvc.repro("second", toy_project, print, print)
+    repro("second", toy_project)
     assert ran() == ["first", "second"]
     for entry in entries_of_the_run_cache(toy_project):
         half = entry.read_text(encoding="utf-8").partition("outs:")[0]
         entry.with_name(".3hbIm_kBw2Kh0TEWqyDyCA.tmp").write_text(half, encoding="utf-8")
     (toy_project / "dvc.lock").unlink()
     said = []
-    assert dvc.repro("second", toy_project, said.append, print) == "restored"
+    assert repro("second", toy_project, said) == "restored"
     assert ran() == []
     assert "removed 2 unfinished files" in said[0]
 

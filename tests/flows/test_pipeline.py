@@ -5,7 +5,8 @@ import sys
 
 import pytest
 
-from flows import checkout, dvc, pipeline, report, run_page
+from flows import checkout, pipeline, report, run_page
+from flows.repro import StageFailed
 from tasks.common.errors import ParamsError, run_main
 
 ACCEPTED = ["gate.min_f1=80.0"]
@@ -179,7 +180,7 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
 
 
 def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():
-    failure = dvc.StageFailed("finetune", "exit code 255", ["error: no space left\n"])
+    failure = StageFailed("finetune", "exit code 255", ["error: no space left\n"])
     assert str(failure) == (
         "stage finetune failed (exit code 255). Nothing of it was kept. Its last lines:\n  error: no space left"
     )

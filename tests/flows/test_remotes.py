@@ -11,6 +11,7 @@ from moto.server import ThreadedMotoServer
 
 from flows import dvc
 from tasks.jobs.checkpoint_remote import Remote
+from tests.flows.toy_repro import repro
 from tests.tasks.test_checkpoint_travel import write_checkpoint
 
 
@@ -82,13 +83,13 @@ def test_what_one_host_made_another_restores_over_the_network(kind, request, toy
     lines = "".join(f"    {name} = {value}\n" for name, value in settings.items())
     config = f"[core]\n    remote = store\n['remote \"store\"']\n{lines}"
     (toy_project / ".dvc" / "config.local").write_text(config)
-    dvc.repro("second", toy_project, print, print)
+    repro("second", toy_project)
     dvc.push(["first", "second"], toy_project, print)
     other = toy_project.parent / "other"
     shutil.copytree(
         toy_project, other, ignore=shutil.ignore_patterns("data", "metrics", "cache", "tmp", "dvc.lock", "*.gitignore")
     )
-    assert dvc.repro("second", other, print, print, []) == "restored", "nothing may run there"
+    assert repro("second", other, sent=[]) == "restored", "nothing may run there"
     assert (other / "data" / "second").read_text() == (toy_project / "data" / "second").read_text()
     assert ran() == ["first", "second"]
 

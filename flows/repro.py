@@ -1,0 +1,173 @@
+"""`dvc repro`, followed stage by stage: its lines passed on, its verdicts read. DVC alone decides what has to run."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+
+from flows import dvc, dvc_failures, dvc_leftovers
+from tasks.common.process import describe_exit, die_with_parent
+from tasks.common.stage_kinds import STAGES_SENT
+
+PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
+"""How stages begin a line that says how far they are (tasks/jobs/device_job.py)."""
+PAUSED = "paused: "
+"""How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
+ENTERED = re.compile(r"(Running stage|Stage) '([^']+)'(.*)")
+"""How DVC begins with a stage."""
+BOOKKEEPING = ("Updating lock file", "Generating lock file", "Use `dvc push`", "Stage '", "To track", "\tgit add", "> ",
+               "Data and pipelines are up to date")  # fmt: skip
+
+
+class StageFailed(Exception):
+    """A stage ended without its outputs; the message holds the last lines it printed."""
+
+    def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
+        self.stage = stage
+        lines = "".join(f"  {line}" for line in tail).rstrip()
+        super().__init__(f"stage {stage} failed ({reason}). Nothing of it was kept. Its last lines:\n{lines}")
+
+
+class StagePaused(Exception):
+    """A stage stopped before its end on purpose, and continues from its checkpoint when it is run again."""
+
+    def __init__(self, stage: str, reason: str) -> None:
+        self.stage = stage
+        super().__init__(f"stage {stage} paused: {reason}")
+
+
+@dataclass
+class _Said:
+    """What DVC said of one stage."""
+
+    verdict: str | None = None
+    paused: str | None = None
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=dvc.KEPT_LINES))
+    is_last: bool = True
+    """DVC has ended; else it went on to the next stage."""
+
+
+class Repro:
+    """Brings stages of dvc.yaml up to date, each when it is asked for.
+
+    A `dvc repro` of its own for each stage brings what the stage needs up to date, too, and restores what it can from
+    the remote. One for all `together` looks at these stages alone, in this order: DVC starts and reads its files once.
+    What they read must then be made by one of them or be up to date, and is not pushed in between.
+
+    A context; to leave it ends a DVC that is still at work.
+    """
+
+    def __init__(
+        self, stages: Sequence[str], root: Path, say: Callable[[str], None], sent: Sequence[str] | None = None,
+        together: bool = False,
+    ) -> None:  # fmt: skip
+        """Start nothing yet.
+
+        Args:
+            stages: in the order in which `bring` will be called.
+            root: the checkout's folder.
+            say: takes what was put right before DVC starts, for people.
+            sent: the stages that may run here; others must be restored. None: all may.
+            together: see above.
+        """
+        self._stages, self._root, self._say, self._together = stages, root, say, together
+        self._allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
+        self._process: subprocess.Popen[str] | None = None
+        self._lines: Iterator[str] = iter(())
+
+    def __enter__(self) -> Repro:
+        dvc_leftovers.mend(self._root, self._say)
+        if self._together and self._stages:  # here: the process dies with the thread that starts it
+            self._start("--single-item", *self._stages)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def bring(self, stage: str, say: Callable[[str], None], progress: Callable[[float], None]) -> str:
+        """Bring `stage` up to date.
+
+        Args:
+            stage: a name of dvc.yaml, such as `pretrain@phase1`.
+            say: takes every line for people.
+            progress: takes the share that is done, 0 to 100, whenever the stage says it.
+
+        Returns:
+            "ran", "restored" (from DVC's run-cache or the remote) or "skipped" (nothing had changed).
+
+        Raises:
+            StageFailed: the command failed; its outputs are as DVC leaves them, absent. Or DVC could not copy them into
+                its cache; the next run makes them again.
+            StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
+        """
+        if not self._together:
+            self._start(*(["--pull"] if dvc.has_remote(self._root) else []), stage)
+        said = self._follow(stage, say, progress)
+        assert self._process is not None
+        code = self._process.wait() if said.is_last else 0
+        if code and said.paused is not None:
+            raise StagePaused(stage, said.paused)
+        if reason := _failure(code, said):
+            tail = list(said.tail)
+            raise StageFailed(stage, reason + dvc_failures.explain(stage, self._root, tail), tail)
+        assert said.verdict is not None
+        return said.verdict
+
+    def _start(self, *words: str) -> None:
+        self._process = subprocess.Popen(
+            [*dvc.DVC, "repro", *words], cwd=self._root, env={**dvc.environment(), **self._allowed}, text=True,
+            bufsize=1, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._lines = iter(self._process.stdout)
+
+    def _follow(self, stage: str, say: Callable[[str], None], progress: Callable[[float], None]) -> _Said:
+        """Pass on what DVC prints until it ends, or begins with a stage that is asked for later."""
+        said = _Said()
+        later = self._stages[self._stages.index(stage) + 1 :] if self._together else ()
+        for line in self._lines:
+            entered = ENTERED.match(line)
+            if entered and entered[2] in later:
+                self._lines, said.is_last = itertools.chain([line], self._lines), False
+                break
+            if entered and entered[2] == stage:
+                said.verdict = _verdict(entered) or said.verdict
+            if line.startswith(PAUSED):
+                said.paused = line[len(PAUSED) :].strip()
+            if share := PROGRESS.match(line):
+                progress(float(share[1]))
+            if line.strip() and not _is_bookkeeping(line):
+                said.tail.append(line)
+                say(line.rstrip())
+        return said
+
+
+def _failure(code: int, said: _Said) -> str:
+    """Why a stage counts as failed; empty where it does not."""
+    if code:
+        return describe_exit(code)
+    if any(line.startswith(dvc_failures.NOT_KEPT) for line in said.tail):
+        return "DVC could not keep what it made in its cache"
+    return "" if said.verdict else "DVC ended without a word of it"
+
+
+def _verdict(entered: re.Match[str]) -> str | None:
+    """What DVC's line says of its stage."""
+    if entered[1] == "Running stage":
+        return "ran"
+    if entered[3].startswith(" is cached - skipping run"):
+        return "restored"
+    return "skipped" if entered[3].startswith(" didn't change") else None
+
+
+def _is_bookkeeping(line: str) -> bool:
+    """Lines of DVC that say nothing to somebody who watches the flow; the command's own error is said already."""
+    return line.startswith(BOOKKEEPING) or ("failed to reproduce" in line and "failed to run:" in line)

@@ -1,0 +1,69 @@
+"""One look at what changed: which stages DVC would not run, and whether a plan makes all that it needs."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows.changes import Look, look
+from flows.stages import plan_of
+from tests.flows.toy_repro import repro
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
+    plan = ["first", "second", "gate"]
+    assert look(toy_project, plan) == Look([], True)
+    repro("second", toy_project)
+    assert look(toy_project, plan) == Look(["first", "second"], True), "gate has never run"
+    repro("gate", toy_project)
+    assert look(toy_project, plan) == Look(plan, True)
+    params = toy_project / "params.yaml"
+    params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
+    assert look(toy_project, plan) == Look(["first"], True)
+    assert look(toy_project, ["gate"]) == Look([], False), "second, which it needs, changed"
+    repro("gate", toy_project)
+    (toy_project / "data" / "second").unlink()
+    assert look(toy_project, plan) == Look(["first"], True)
+    (toy_project / "dvc.yaml").write_text("stages: nonsense")
+    assert look(toy_project, plan) == Look([], True), "DVC says what is wrong"
+
+
+STATUS = """
+from pathlib import Path
+from flows import changes, dvc
+dvc.DVC = ("sh", "-c", "exec > lifeline; echo started; exec sleep 120")
+changes.look(Path("."), ["first"])
+"""
+
+
+def test_a_look_at_what_changed_dies_with_the_flow_too(toy_project):
+    (toy_project / "dvc.lock").write_text("stages: {first: {}}\n")
+    os.mkfifo(toy_project / "lifeline")
+    flow = subprocess.Popen([sys.executable, "-c", STATUS], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    with open(toy_project / "lifeline") as line:
+        assert line.readline() == "started\n"
+        flow.send_signal(signal.SIGKILL)
+        flow.wait()
+        assert line.read() == ""
+
+
+def test_a_plan_is_complete_where_it_makes_all_that_it_needs_or_that_is_up_to_date(toy_project):
+    assert look(toy_project, ["second", "gate"]) == Look([], False), "first has never run"
+    repro("first", toy_project)
+    assert look(toy_project, ["second", "gate"]) == Look([], True)
+    assert look(toy_project, ["gate"]) == Look([], False), "second has never run"
+    repro("second", toy_project)
+    plan = toy_project / "dvc.yaml"
+    plan.write_text(plan.read_text().replace("cmd: python stage", "cmd: env python stage"))
+    assert look(toy_project, ["gate"]) == Look([], False), "its command changed"
+
+
+@pytest.mark.parametrize("part", ["all", "pretraining", "glue", "finetuning"])
+def test_every_part_but_fine_tuning_makes_all_that_it_needs(part, tmp_path):
+    (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
+    assert look(tmp_path, plan_of(part, ["sst2", "stsb"])) == Look([], part != "finetuning")
