@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -23,7 +23,7 @@ class Look:
     unchanged: list[str]
     """The first stages of the plan for which DVC would run nothing."""
     is_complete: bool
-    """Whatever the plan's stages read is made by one of them, or is up to date."""
+    """Whatever the plan's stages read is made by one of them, or is up to date and stays so."""
 
 
 def look(root: Path, plan: Sequence[str]) -> Look:
@@ -56,10 +56,11 @@ def look(root: Path, plan: Sequence[str]) -> Look:
     if not changed <= set(plan):
         return Look([], False)
     unchanged = list(itertools.takewhile(lambda stage: stage not in changed, plan))
-    return Look(unchanged, None not in foreign)
+    beneath_others = _needed(stages, maker, needed - set(plan))
+    return Look(unchanged, None not in foreign and not beneath_others & set(plan) - set(unchanged))
 
 
-def _needed(stages: dict[str, Any], maker: dict[str, str], wanted: set[str | None]) -> set[str]:
+def _needed(stages: dict[str, Any], maker: dict[str, str], wanted: Set[str | None]) -> set[str]:
     """Stages of dvc.lock that are `wanted`, or made what those read."""
     needed: set[str] = set()
     left = [stage for stage in stages if stage in wanted]

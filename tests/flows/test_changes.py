@@ -61,6 +61,11 @@ def test_a_plan_is_complete_where_it_makes_all_that_it_needs_or_that_is_up_to_da
     plan = toy_project / "dvc.yaml"
     plan.write_text(plan.read_text().replace("cmd: python stage", "cmd: env python stage"))
     assert look(toy_project, ["gate"]) == Look([], False), "its command changed"
+    repro("gate", toy_project)
+    assert look(toy_project, ["first", "gate"]) == Look(["first", "gate"], True)
+    plan.write_text(plan.read_text().replace("env python stage.py first", "python stage.py first"))
+    assert look(toy_project, ["first", "second"]) == Look([], True)
+    assert look(toy_project, ["first", "gate"]) == Look([], False), "second may change when first has run"
 
 
 @pytest.mark.parametrize("part", ["all", "pretraining", "glue", "finetuning"])
