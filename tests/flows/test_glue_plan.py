@@ -1,6 +1,7 @@
 """Which stages GLUE adds to a run, and what the run says of them."""
 
 import json
+import logging
 
 import pytest
 
@@ -67,15 +68,16 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
 
 
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
-    from flows import dvc, stages
+    from flows import changes, dvc, stages
 
     for task, accepted in (("sst2", True), ("rte", False)):
         write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
     write(tmp_path / "metrics/gate.json", {"accepted": True, "reasons": []})
-    monkeypatch.setattr(dvc, "up_to_date", lambda root, plan: [])
+    monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
+    monkeypatch.setattr(stages, "look", lambda root, plan: changes.Look(plan, True))
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
     monkeypatch.setattr(
-        stages, "reproduce", lambda stage, root, run, *rest: run.enter(report.StageRecord(stage, "ran", 1))
+        stages, "reproduce", lambda stage, repro, root, run, entered: run.enter(report.StageRecord(stage, "ran", 1))
     )
     monkeypatch.setattr(stages, "_publish", lambda root, run, entered, task: {"folder": f"published/x-{task}"})
     run = report.RunReport(".")
