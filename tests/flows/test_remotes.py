@@ -77,6 +77,7 @@ def s3(monkeypatch):
     server.stop()
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("kind", ["ssh", "s3"])
 def test_what_one_host_made_another_restores_over_the_network(kind, request, toy_project, ran, tmp_path):
     settings, checkpoints = request.getfixturevalue(kind)

@@ -42,6 +42,7 @@ print(json.dumps([said, sorted(m for m in set(sys.modules) - before if m.startsw
 """
 
 
+@pytest.mark.soak
 @needs_compiler
 def test_a_library_computes_what_the_function_does_and_is_found_again_unless_damaged(tmp_path: Path) -> None:
     said: List[str] = []

@@ -124,6 +124,7 @@ def trainer(builder: Host, hosts: Callable[[str], Host]) -> tuple[Host, str]:
     return host, host.dvc("repro", "--pull", "predict")
 
 
+@pytest.mark.soak
 def test_programs_are_built_before_there_are_weights_and_the_report_says_what_decides_them(builder: Host) -> None:
     assert [path.name for path in (builder.folder / artifacts.MODELS).iterdir()] == [artifacts.BASE_MODEL.name]
     assert len(list(builder.live.glob("*/*.popef"))) == 4
