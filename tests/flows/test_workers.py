@@ -22,16 +22,17 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def team(tmp_path_factory):
+    """Two hosts that have done a whole run together."""
     with a_team(tmp_path_factory.mktemp("team")) as team:
+        team.host("preparing").start_worker("cpu", "default", "cpu")
+        team.host("training").start_worker("cpu", "trainer", "cpu,cuda")
+        code = team.run()
+        assert code == 0, team.office.said()
         yield team
 
 
 def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(team):
-    preparing, training = team.host("preparing"), team.host("training")
-    preparing.start_worker("cpu", "default", "cpu")
-    training.start_worker("cpu", "trainer", "cpu,cuda")
-    code = team.run()
-    assert code == 0, team.office.said()
+    preparing, training = team.hosts["preparing"], team.hosts["training"]
     assert preparing.ran() == ["corpus", "validate@corpus", "evaluate", "gate"]
     assert training.ran() == ["pretrain@phase1"], "what the first host made is restored, not made again"
     assert team.office.ran() == []
