@@ -78,7 +78,7 @@ test: $(HOST)  ## the tests of this Python, but those of make soak and make faul
 	@python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m "not faults and not soak"
 
 soak: $(HOST) $(DEVICE)  ## the tests that take long, on both Pythons: whole runs, workers, torchrun, compilers
-	@echo "soak: whole runs on real input, workers, torchrun and compilers, on both Pythons (about 15 minutes)"
+	@echo "soak: whole runs on real input, workers, torchrun and compilers, on both Pythons"
 	@python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "soak and not faults"
 	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile -m soak tests/ipu_model
 
