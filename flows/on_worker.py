@@ -18,6 +18,7 @@ from prefect.states import Completed, Failed
 
 from flows import checkout, stages
 from flows.api import patiently
+from flows.plan import PUBLISH
 from flows.report import RunReport, StageRecord
 from tasks.common import artifacts
 from tasks.common.errors import ParamsError
@@ -81,7 +82,7 @@ def _require_code(project: Path, code: dict[str, str]) -> None:
 def _send(record: StageRecord, root: Path) -> None:
     """Give the orchestrating flow the record of a stage and what it measured."""
     stage, _, task = record.name.partition("@")
-    names = [artifacts.publish_receipt(task)] if stage == stages.PUBLISH else _figures(record.name, root)
+    names = [artifacts.publish_receipt(task)] if stage == PUBLISH else _figures(record.name, root)
     files = _texts(names, root) if record.status not in ("failed", "paused") else {}
     data = {"record": dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname())), "files": files}
     description = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"

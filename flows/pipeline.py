@@ -1,19 +1,14 @@
 """The whole pipeline as one Prefect flow: one task per stage of dvc.yaml, then publish.
 
-    python -m flows.pipeline [--preset NAME] [--set section.key=value ...] [--no-publish] [--on-workers ...]
-
-Exit codes: 0 done, 1 failed, 2 wrong parameters, 3 rejected by the gate, 4 paused at a checkpoint. Needs no server;
-with PREFECT_API_URL set it reports there, and with --on-workers it sends the stages to the workers of that server.
+`podium run` calls it (flows/commands/run.py), and a Prefect server does for the deployments of prefect.yaml.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, get_args
 
 # Read by Prefect when it is imported: nobody is called, and the temporary server serves no pages.
 for _name in ("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"):
@@ -28,14 +23,11 @@ from prefect.client.schemas.objects import State  # noqa: E402
 from prefect.states import Completed, Failed  # noqa: E402
 
 from flows import checkout, report, run_page, stages, workers  # noqa: E402
-from flows.api import UNREACHED, end_without_server, extra  # noqa: E402
-from flows.own_server import own_server  # noqa: E402
+from flows.api import extra  # noqa: E402
+from flows.plan import Part, of_params  # noqa: E402
 from tasks.common import artifacts  # noqa: E402
-from tasks.common.errors import FAILED, PAUSED, REJECTED, run_main  # noqa: E402
 
 REJECTED_STATE = "Rejected"
-CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
-"""Exit codes of outcomes; of the others, 0."""
 
 
 @flow(name="podium", retries=0)
@@ -43,7 +35,7 @@ def pipeline(
     preset: str | None = None,
     overrides: list[str] | None = None,
     publish: bool = True,
-    part: stages.Part = "all",
+    part: Part = "all",
     on_workers: bool = False,
     cpu_queue: str = workers.CPU_QUEUE,
     device_queue: str | None = None,
@@ -70,8 +62,7 @@ def pipeline(
     checkout.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)
-    plan = stages.with_parity(stages.plan_of(part, values["glue"]["tasks"]), values["parity"]["against"])
-    plan = stages.with_shares(plan, values["pretrain_rows"]["shares"])
+    plan = of_params(values, part)
     if not on_workers:
         root = checkout.prepare(project, values, preset, overrides)
         run = report.RunReport(os.path.relpath(root, project), preset, overrides)
@@ -120,56 +111,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     extra(lambda: create_markdown_artifact(text, key="podium-run", description="Podium run"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Run the pipeline, from the corpus to the published model.")
-    parser.add_argument("--preset", help="one of presets/*.yaml")
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
-    parser.add_argument("--no-publish", action="store_true", help="stop after the gate")
-    parser.add_argument(
-        "--part",
-        choices=get_args(stages.Part),
-        default="all",
-        help="pre-train only; what follows; or pre-training and GLUE alone",
-    )
-    parser.add_argument("--on-workers", action="store_true", help="send the stages to workers (PREFECT_API_URL)")
-    parser.add_argument("--cpu-queue", default=workers.CPU_QUEUE, metavar="POOL/QUEUE", help="for all but device jobs")
-    parser.add_argument("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
-    arguments = parser.parse_args()
-    project = Path.cwd()
-    values = checkout.resolved_params(project, arguments.preset, arguments.overrides)  # exit 2 within a second
-    stages.plan_of(arguments.part, values["glue"]["tasks"])
-    (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
-    with own_server():
-        try:
-            state = pipeline(
-                arguments.preset, arguments.overrides, not arguments.no_publish, arguments.part, arguments.on_workers,
-                arguments.cpu_queue, arguments.device_queue, return_state=True,
-            )  # fmt: skip
-        except UNREACHED as error:
-            _end_without_server(project, error)
-    code = _tell(project, f"the run left no report: {state.message}")
-    if not state.is_completed():
-        code = FAILED
-    if code:
-        raise SystemExit(code)
+if __name__ == "__main__":  # what podium run was called once
+    from flows.cli import main
 
-
-def _tell(project: Path, without: str) -> int:
-    """Print how the run ended, or `without` where it left no report; returns the exit code that says the same."""
-    said = report.read(project)
-    sys.stdout.write(f"\n{report.summary(said) if said else without}\n")
-    return CODES.get(report.outcome(said), 0) if said else FAILED
-
-
-def _end_without_server(project: Path, error: Exception) -> NoReturn:
-    """Say how a run ended whose last word the server did not take, and end with the code that says the same."""
-    code = _tell(project, "the run left no report")
-    sys.stderr.write(
-        f"the Prefect server does not answer ({type(error).__name__}), and does not know how this run ended; "
-        f"{artifacts.RUN_REPORT} does\n"
-    )
-    end_without_server(code)
-
-
-if __name__ == "__main__":
-    run_main(main)
+    main(["run", *sys.argv[1:]])

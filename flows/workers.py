@@ -14,8 +14,8 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
 from flows import dvc
+from flows.plan import PUBLISH, SHARE, is_gate
 from flows.sent_runs import Office, Queue, SentRun, deployment_of
-from flows.stages import PUBLISH, SHARE, is_gate
 from tasks.common import artifacts
 from tasks.common.errors import ParamsError
 from tasks.common.stage_kinds import AUTO, is_device_stage

@@ -184,7 +184,7 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
 
 
 def test_the_flow_runs_every_stage_after_what_it_needs():
-    from flows.stages import plan_of, with_parity, with_shares
+    from flows.plan import plan_of, with_parity, with_shares
 
     stages = dvc_stages()
     plan = with_parity(plan_of("all", list(TASKS)), EXAMPLES["${parity.against}"])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.stages import PLAN
+from flows.plan import PLAN
 from tests.faults import small_run
 from tests.faults.pictures import Pictures
 from tests.faults.prefect_server import PrefectServer

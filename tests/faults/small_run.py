@@ -45,10 +45,9 @@ PUBLISHED_SAME = ("model.safetensors", "config.json", "tokenizer.json", "tokeniz
 TEMPORARY = (".partial", ".tmp", ".temp", "~")
 SOME_STAGES = """
 import sys
-from flows import pipeline, stages
-from tasks.common.errors import run_main
-stages.PLAN = tuple(sys.argv.pop(1).split(","))
-run_main(pipeline.main)
+from flows import cli, plan
+plan.PLAN = tuple(sys.argv.pop(1).split(","))
+cli.main(["run", *sys.argv[1:]])
 """
 """The flow with another plan; DVC itself looks at everything that comes before each of its stages."""
 
@@ -119,7 +118,7 @@ class Case:
 
     def flow(self, *names: str, publish: bool = True) -> list[str]:
         """The words of the flow, of all stages or of those named; with `publish` after them if the gate is there."""
-        words = ["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows.pipeline"]
+        words = ["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows", "run"]
         return words if publish else [*words, "--no-publish"]
 
 

@@ -39,11 +39,11 @@ pathlib.Path("judged.txt").write_text("yes")
 sys.exit(os.environ.get("TOY_FAILS"))
 """
 FLOW = """
-from flows import checkout, pipeline, stages
-from tasks.common.errors import run_main
-stages.PLAN = ("gate",)
+import sys
+from flows import checkout, cli, plan
+plan.PLAN = ("gate",)
 checkout.CODE = ("dvc.yaml", "stage.py")
-run_main(pipeline.main)
+cli.main(["run", *sys.argv[1:]])
 """
 REFUSED = {"method": "GET", "pattern": "whoami", "status": 401, "times": 99}
 REPEATED = {"method": "POST", "pattern": "/commit/", "status": 403, "times": 99}

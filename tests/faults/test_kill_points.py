@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.stages import PLAN
+from flows.plan import PLAN
 from tests.faults import processes, small_run, table
 from tests.faults.pictures import Pictures
 from tests.faults.small_run import Case

@@ -7,7 +7,7 @@ import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
-from flows import stages
+from flows import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -94,7 +94,7 @@ def toy_project(tmp_path, monkeypatch):
     for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
-    monkeypatch.setattr(stages, "PLAN", ("first", "second", "gate"))
+    monkeypatch.setattr(plan, "PLAN", ("first", "second", "gate"))
     monkeypatch.setattr("flows.checkout.CODE", ("dvc.yaml", "stage.py", "tasks", ".dvcignore"))
     monkeypatch.chdir(project)
     return project

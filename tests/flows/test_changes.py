@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flows.changes import Look, look
-from flows.stages import plan_of
+from flows.plan import plan_of
 from tests.flows.toy_repro import repro
 
 ROOT = Path(__file__).resolve().parent.parent.parent

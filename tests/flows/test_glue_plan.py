@@ -6,7 +6,7 @@ import logging
 import pytest
 
 from flows import report, run_page
-from flows.stages import PLAN, plan_of
+from flows.plan import PLAN, plan_of
 from tasks.common.errors import ParamsError
 
 

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from flows import checkout, pipeline, report, run_page
+from flows import checkout, cli, pipeline, report, run_page
 from flows.repro import StageFailed
-from tasks.common.errors import ParamsError, run_main
+from tasks.common.errors import ParamsError
 
 ACCEPTED = ["gate.min_f1=80.0"]
 
@@ -96,9 +96,9 @@ def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatc
     ("overrides", "code"), [([], 3), (ACCEPTED, 0), (["gate.min_f1=eighty"], 2), (["gate.minf1=80"], 2)]
 )
 def test_exit_codes_of_the_command_line(prefect_session, toy_project, monkeypatch, capsys, overrides, code):
-    monkeypatch.setattr(sys, "argv", ["pipeline", *[word for o in overrides for word in ("--set", o)]])
+    monkeypatch.setattr(sys, "argv", ["podium", "run", *[word for o in overrides for word in ("--set", o)]])
     try:
-        run_main(pipeline.main)
+        cli.main()
         found = 0
     except SystemExit as end:
         found = end.code
@@ -110,9 +110,9 @@ def test_a_paused_run_ends_with_exit_code_4_and_says_how_it_continues(
     prefect_session, toy_project, monkeypatch, capsys
 ):
     (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up')\nsys.exit(4)\n")
-    monkeypatch.setattr(sys, "argv", ["pipeline"])
+    monkeypatch.setattr(sys, "argv", ["podium", "run"])
     with pytest.raises(SystemExit) as end:
-        run_main(pipeline.main)
+        cli.main()
     assert end.value.code == 4
     assert "stage first paused: time is up; run again to continue" in capsys.readouterr().out
     assert statuses(toy_project) == {"first": "paused"}
@@ -120,9 +120,9 @@ def test_a_paused_run_ends_with_exit_code_4_and_says_how_it_continues(
 
 def test_an_exit_code_of_a_failed_stage_is_1(prefect_session, toy_project, monkeypatch, capsys):
     monkeypatch.setenv("TOY_FAILS", "first")
-    monkeypatch.setattr(sys, "argv", ["pipeline"])
+    monkeypatch.setattr(sys, "argv", ["podium", "run"])
     with pytest.raises(SystemExit) as end:
-        run_main(pipeline.main)
+        cli.main()
     assert end.value.code == 1
     assert "told to fail" in capsys.readouterr().out
 

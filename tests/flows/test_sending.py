@@ -3,10 +3,11 @@
 import httpx
 import pytest
 
-from flows import api, sent_runs, stages
+from flows import api, plan, sent_runs
+from flows.plan import plan_of
 from flows.report import RunReport, StageRecord, outcome
 from flows.sent_runs import Queue
-from flows.stages import RunFailed, plan_of
+from flows.stages import RunFailed
 from flows.workers import around_shares, groups, queues_of
 from tasks.common.errors import ParamsError
 
@@ -15,7 +16,7 @@ CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
 
 def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
     pretraining, finetuning = plan_of("pretraining"), plan_of("finetuning")
-    assert sorted(pretraining + finetuning) == sorted(stages.PLAN) == sorted(plan_of("all"))
+    assert sorted(pretraining + finetuning) == sorted(plan.PLAN) == sorted(plan_of("all"))
     assert pretraining[-1] == "pretrain@phase2"
     assert "tokenizer" in pretraining
     assert not {"questions", "squad_rows@dev", "validate@squad-train", "finetune"} & set(pretraining)
@@ -33,14 +34,14 @@ def test_consecutive_stages_of_one_queue_travel_together():
 
 
 def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
-    plan = stages.with_shares(["corpus", "tokenizer", "pretrain_rows@phase1", "validate@phase1"], [1, 2])
-    assert around_shares(plan) == (
+    shared = plan.with_shares(["corpus", "tokenizer", "pretrain_rows@phase1", "validate@phase1"], [1, 2])
+    assert around_shares(shared) == (
         ["corpus", "tokenizer"],
         ["row_share@1", "row_share@2"],
         ["row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"],
     )
     assert around_shares(["evaluate", "gate"]) == ([], [], ["evaluate", "gate"])
-    assert stages.with_shares(["questions", "finetune"], [1, 2]) == ["questions", "finetune"], "rows are not made there"
+    assert plan.with_shares(["questions", "finetune"], [1, 2]) == ["questions", "finetune"], "rows are not made there"
 
 
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():

@@ -1,0 +1,83 @@
+"""The command `podium`: finds the project, then hands over to a module of flows/commands/, imported when asked for.
+
+    podium [--project DIR] COMMAND ...
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or parameters, 3 rejected by the gate, 4 paused at a checkpoint.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from flows.commands.project import CALLED_FROM, Place, find_project
+from tasks.common.errors import run_main
+
+COMMANDS = {
+    "run": "run the pipeline, from the corpus to the published model",
+}
+"""In the order of the help, with the line it shows; each is the attribute `command` of flows.commands.NAME."""
+SELF = Path(__file__).resolve().parent.parent
+"""The project whose code runs now, or the folder it is installed in."""
+
+
+class _Commands(click.Group):
+    """Imports a command when it is used, so that `podium --help` does not wait for all of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        found: click.Command = importlib.import_module(f"flows.commands.{name}").command
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Every command has --help. The first one to try: podium run",
+)
+@click.option("--project", type=click.Path(file_okay=False, path_type=Path), help="a clone of Podium; default: here")
+@click.version_option(package_name="podium", message="%(prog)s %(version)s")
+@click.pass_context
+def cli(ctx: click.Context, project: Path | None) -> None:
+    """From a text corpus, or a BERT you have, to a published model, reproducibly."""
+    here = Path(os.environ.get(CALLED_FROM) or Path.cwd())
+    found = find_project(here if project is None else here / project, above=project is None)
+    if found is not None and found != SELF and (found / "flows" / "cli.py").is_file():
+        _with_its_own_code(found, here)
+    ctx.obj = Place(here, found, project)
+
+
+def _with_its_own_code(project: Path, here: Path) -> NoReturn:
+    """Start again in a project that is not the one this command was installed from: its stages run its own code."""
+    os.chdir(project)
+    os.environ[CALLED_FROM] = str(here)
+    os.execv(sys.executable, [sys.executable, "-m", "flows", *sys.argv[1:]])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The entry point; ends the process with the exit code of the command."""
+    run_main(lambda: _call(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def _call(arguments: list[str]) -> None:
+    try:
+        cli.main(arguments, prog_name="podium", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        raise SystemExit(error.exit_code) from None
+    except click.Abort as error:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from error

@@ -1,0 +1,69 @@
+"""Which project a command works in, and from where it was called."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from tasks.common.errors import ParamsError
+
+MARKS = ("dvc.yaml", "params.yaml", "presets")
+"""What a project holds; the checkout of a run with overrides holds no presets, and is no project."""
+CALLED_FROM = "PODIUM_CALLED_FROM"
+"""Set for itself by a command that starts again with the code of the project it found."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command was called, and the project it found."""
+
+    here: Path
+    """Paths on the command line count from it."""
+    found: Path | None
+    asked: Path | None
+    """--project."""
+
+    def enter(self) -> Path:
+        """Make the project the current folder, which everything below counts from.
+
+        Raises:
+            ParamsError: there is none.
+        """
+        if self.found is None:
+            missing = ", ".join(f"{name}/" if name == "presets" else name for name in MARKS)
+            if self.asked is not None:
+                raise ParamsError(f"--project {self.asked} is no clone of Podium: it does not hold {missing}")
+            raise ParamsError(
+                f"neither {self.here} nor a folder above it is a clone of Podium, which holds {missing}: go into one, "
+                "or name it: podium --project DIR ..."
+            )
+        os.chdir(self.found)
+        return self.found
+
+
+def find_project(start: Path, above: bool) -> Path | None:
+    """The nearest folder that is a project: `start`, or with `above` a folder it lies in; None where there is none."""
+    folder = start.resolve()
+    for candidate in (folder, *folder.parents) if above else (folder,):
+        if all((candidate / name).exists() for name in MARKS):
+            return candidate
+    return None
+
+
+def entered(ctx: click.Context) -> Path:
+    """The project of a command, now the current folder.
+
+    Raises:
+        ParamsError: there is none.
+    """
+    place: Place = ctx.obj
+    return place.enter()
+
+
+def given(ctx: click.Context, path: Path) -> Path:
+    """A path of the command line, which counts from where the command was called."""
+    place: Place = ctx.obj
+    return place.here / path
