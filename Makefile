@@ -3,7 +3,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 PYTHON38 ?= $(shell for p in python3.8 $$HOME/.pyenv/versions/3.8.*/bin/python3.8; do \
 	"$$p" --version >/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
@@ -12,7 +12,8 @@ DEVICE := .venv-poplar/.made-from-poplar.txt
 AUDIT := .venv-audit/.made-from-audit.txt
 BIN := $(CURDIR)/.venv/bin
 # The files name every package there is; Python compiles the modules that are used when they are.
-PIP := install --quiet --no-deps --no-compile --disable-pip-version-check
+PIP := install --quiet --no-compile --disable-pip-version-check
+PINS := $(PIP) --no-deps
 export PATH := $(BIN):$(PATH)
 export DVC_NO_ANALYTICS := 1
 export DO_NOT_TRACK := 1
@@ -31,17 +32,22 @@ help:  ## list the targets
 
 $(AUDIT): constraints/audit.txt
 	@"$(PYTHON)" -m venv .venv-audit
-	@.venv-audit/bin/python -m pip $(PIP) -r constraints/audit.txt 2>&1 | { grep -v '^WARNING: ' || true; }
+	@.venv-audit/bin/python -m pip $(PINS) -r constraints/audit.txt 2>&1 | { grep -v '^WARNING: ' || true; }
 	@cp constraints/audit.txt $(AUDIT)
 
-setup: $(HOST)  ## make .venv from constraints/host.txt (once)
+setup: $(HOST)  ## make .venv from constraints/host.txt (once); TORCH=cpu takes PyTorch's CPU build
 
-$(HOST): constraints/host.txt
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "Podium needs Python 3.11 or newer, found $$("$(PYTHON)" --version); set PYTHON=/path/to/python3.11"; exit 2; }
+$(HOST): constraints/host.txt constraints/cuda.txt pyproject.toml
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+		{ echo "Podium needs Python 3.11, 3.12 or 3.13, found $$("$(PYTHON)" --version); set PYTHON=/path/to/python3.11"; exit 2; }
 	@echo "setup: .venv from constraints/host.txt, exact versions (a few minutes the first time)"
 	@"$(PYTHON)" -m venv .venv
-	@"$(BIN)/python" -m pip $(PIP) -r constraints/host.txt 2>&1 | { grep -v '^WARNING: Location' || true; }
+	@$(if $(filter cpu,$(TORCH)),"$(BIN)/python" -m pip $(PINS) --index-url https://download.pytorch.org/whl/cpu \
+		"$$(grep ^torch== constraints/host.txt)+cpu")
+	@"$(BIN)/python" -m pip $(PINS) -r constraints/host.txt 2>&1 | { grep -v '^WARNING: Location' || true; }
+	@# pip reads the metadata of the torch that is there now: the CUDA build asks for its libraries, the CPU build for none.
+	@"$(BIN)/python" -m pip $(PIP) -c constraints/host.txt -c constraints/cuda.txt torch 2>&1 | { grep -v '^WARNING: Location' || true; }
+	@"$(BIN)/python" -m pip $(PINS) --no-index --no-build-isolation --editable .
 	@cp constraints/host.txt $(HOST)
 	@echo "setup: done"
 
@@ -49,7 +55,7 @@ $(DEVICE): constraints/poplar.txt
 	@test -n "$(PYTHON38)" || { echo "no Python 3.8 found; set PYTHON38=/path/to/python3.8"; exit 2; }
 	@echo "setup: .venv-poplar from constraints/poplar.txt, Python 3.8 and torch 2.0.1 (about 2 GB the first time)"
 	@"$(PYTHON38)" -m venv .venv-poplar
-	@.venv-poplar/bin/python -m pip $(PIP) -r constraints/poplar.txt 2>&1 | { grep -v '^WARNING: ' || true; }
+	@.venv-poplar/bin/python -m pip $(PINS) -r constraints/poplar.txt 2>&1 | { grep -v '^WARNING: ' || true; }
 	@cp constraints/poplar.txt $(DEVICE)
 	@echo "setup: done"
 
