@@ -21,6 +21,7 @@ from tasks.common.errors import run_main
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
+    "doctor": "say whether a run could start here, and what stands in its way",
 }
 """In the order of the help, with the line it shows; each is the attribute `command` of flows.commands.NAME."""
 SELF = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ from typing import Any, NoReturn, get_args
 
 import click
 
-from flows import checkout
+from flows import checkout, preflight
 from flows.commands import options
 from flows.commands.project import entered
 from flows.plan import Part, of_params
@@ -41,7 +41,9 @@ def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], 
     """
     project = entered(ctx)
     values = checkout.resolved_params(project, preset, list(overrides))  # exit 2 within a second
-    of_params(values, choices["part"])
+    stages = tuple(of_params(values, choices["part"]))
+    wanted = preflight.Wanted(project, values, stages, not choices["no_publish"], choices["on_workers"])
+    preflight.require(wanted, lambda text: click.echo(f"note: {text}", err=True))
     code = _run(project, preset, list(overrides), choices)
     if code:
         raise SystemExit(code)

@@ -1,0 +1,61 @@
+"""`podium doctor`: what a run would find here, without starting one."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import sys
+import textwrap
+
+import click
+
+from flows import checkout, preflight
+from flows.commands import options
+from flows.commands.project import entered
+from flows.plan import of_params
+from tasks.common.errors import FAILED, WRONG_USAGE
+
+MARKS = {"ok": "ok", "warning": "note", "problem": "NO"}
+COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}
+WIDEST = 120
+"""Characters of a line."""
+
+
+@click.command()
+@options.parameters
+@options.as_json
+@click.option("--no-publish", is_flag=True, help="as of a run that stops after the gate")
+@click.pass_context
+def command(
+    ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, no_publish: bool
+) -> None:
+    """Look at this host, the device, files, the Hub, remotes, disk and server, as a run would.
+
+    Nothing is started or changed. Exit code 0: a run can start; 1: this host, its environment or a given file stands
+    in its way; 2: the parameters do.
+    """
+    project = entered(ctx)
+    values = checkout.resolved_params(project, preset, list(overrides))
+    wanted = preflight.Wanted(project, values, tuple(of_params(values, "all")), not no_publish, curious=True)
+    findings = preflight.look(wanted)
+    problems = [finding for finding in findings if finding.level == "problem"]
+    if json_wanted:
+        options.print_json([dataclasses.asdict(finding) for finding in findings])
+    else:
+        _print_table(findings)
+    words = " ".join([*(["--preset", preset] if preset else []), *(f"--set {one}" for one in overrides)])
+    if not problems:
+        options.say_next(f"podium run {words}".rstrip())
+        return
+    options.say_next(f"turn what is named above, then again: podium doctor {words}".rstrip())
+    raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
+
+
+def _print_table(findings: list[preflight.Finding]) -> None:
+    names = max(len(finding.name) for finding in findings)
+    width = min(WIDEST, shutil.get_terminal_size().columns)
+    for finding in findings:
+        mark = click.style(f"{MARKS[finding.level]:<4}", fg=COLORS[finding.level])
+        before = f"     {finding.name:<{names}}  "
+        text = textwrap.fill(finding.text, width, initial_indent=before, subsequent_indent=" " * len(before))
+        click.echo(f"{mark}{text[4:]}", file=sys.stdout)

@@ -1,0 +1,58 @@
+"""What can be known before the first stage: this host, the device, files, the Hub, remotes, the disk, the server.
+
+`podium doctor` shows every finding; a run is refused for the problems, all of them at once, before anything starts or
+changes. What cannot be found out in time is said and refuses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from flows.preflight import host
+from flows.preflight.finding import Finding, Wanted
+from flows.preflight.question import Question, asked
+from tasks.common.errors import InputError, ParamsError
+
+__all__ = ["Finding", "Wanted", "look", "of_parameters", "refusal", "require"]
+
+AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (*host.CHECKS,)
+"""Checks that wait for nothing."""
+TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = ()
+"""Of checks that may wait: what to ask for a run."""
+
+
+def look(wanted: Wanted) -> list[Finding]:
+    """Make every check, those that wait side by side."""
+    questions = [question for ask in TO_ASK for question in ask(wanted)]
+    with asked(questions, wanted.project) as under_way:
+        found = [finding for check in AT_ONCE for finding in check(wanted)]
+        return [*found, *(finding for one in under_way for finding in one.findings())]
+
+
+def require(wanted: Wanted, say: Callable[[str], None]) -> None:
+    """Refuse a run that cannot end well; `say` takes the warnings.
+
+    Raises:
+        ParamsError: some of the reasons are in the parameters (exit code 2).
+        InputError: all of them are on this host, in its environment or in given files (exit code 1).
+    """
+    findings = look(wanted)
+    for finding in findings:
+        if finding.level == "warning":
+            say(f"{finding.name}: {finding.text}")
+    problems = [finding for finding in findings if finding.level == "problem"]
+    if problems:
+        raise (ParamsError if of_parameters(problems) else InputError)(refusal(problems))
+
+
+def of_parameters(problems: Iterable[Finding]) -> bool:
+    """Whether some of these problems are in the parameters."""
+    return any(problem.of_parameters for problem in problems)
+
+
+def refusal(problems: list[Finding]) -> str:
+    """All reasons in one message."""
+    if len(problems) == 1:
+        return f"nothing was started. {problems[0].name}: {problems[0].text}"
+    reasons = "\n".join(f"  {problem.name}: {problem.text}" for problem in problems)
+    return f"nothing was started, for {len(problems)} reasons:\n{reasons}"

@@ -1,0 +1,65 @@
+"""What a check says, and what it is told of the run that is to be."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.common.params import Params, check
+
+Level = Literal["ok", "warning", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `podium doctor`; a run is refused for every problem, and says the warnings."""
+
+    name: str
+    """What was looked at, in a word or two."""
+    level: Level
+    text: str
+    """Of a problem: what was found, what is required, and which knob to turn."""
+    of_parameters: bool = False
+    """Whether the parameters are at fault, which is exit code 2, and not the host."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The run that is to be."""
+
+    project: Path
+    values: dict[str, Any]
+    """The resolved parameters; relative paths count from the project."""
+    stages: tuple[str, ...]
+    """What it may have to make here, in order."""
+    publish: bool
+    on_workers: bool = False
+    """Nothing is made here: the host of a worker has the device, the token and the disk."""
+    curious: bool = False
+    """`podium doctor` also asks what this run does not need to know."""
+
+    @functools.cached_property
+    def params(self) -> Params:
+        """The same parameters, checked."""
+        return check(self.values)
+
+    def makes(self, *names: str) -> bool:
+        """Whether a stage of one of these names, whatever its item, is among those to make."""
+        return any(stage.partition("@")[0] in names for stage in self.stages)
+
+
+def ok(name: str, text: str) -> Finding:
+    """All is well."""
+    return Finding(name, "ok", text)
+
+
+def warning(name: str, text: str) -> Finding:
+    """Worth a line, and no reason to refuse."""
+    return Finding(name, "warning", text)
+
+
+def problem(name: str, text: str, *, of_parameters: bool = False) -> Finding:
+    """A reason to refuse."""
+    return Finding(name, "problem", text, of_parameters)

@@ -1,0 +1,133 @@
+"""Checks that may wait for a device, a network or a slow disk: each in a process of its own, which ends in time.
+
+Such a program reads one JSON object from standard input and writes a line of JSON for each finding:
+{"name": ..., "level": "ok" | "warning" | "problem", "text": ..., "of_parameters": ...}. What it wrote before its time
+was over counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from flows.preflight.finding import Finding, warning
+from tasks.common.process import describe_exit, die_with_parent, python_path
+
+HERE_S = 4.5
+"""For what this host knows: a run is refused within five seconds."""
+FAR_S = 14.0
+"""For a device's Python, CUDA and the network: within fifteen."""
+KEPT_LINES = 3
+"""Of what a program that failed said last."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A program to ask."""
+
+    name: str
+    """For the line that says that it did not answer."""
+    module: str
+    told: dict[str, Any]
+    limit_s: float
+    python: str = sys.executable
+    cannot: str = ""
+    """Why this cannot be known where the program fails to start or to answer; it is then a problem, else a warning."""
+
+
+@dataclass
+class Asked:
+    """A question under way."""
+
+    question: Question
+    process: subprocess.Popen[bytes] | None
+    said: IO[bytes]
+    complaint: str = ""
+    began: float = field(default_factory=time.monotonic)
+
+    def findings(self) -> list[Finding]:
+        """Wait for the answer, as long as the question may take."""
+        complaint = self.complaint or self._wait()
+        found = list(_findings(self.said))
+        return [*found, self._unanswered(complaint)] if complaint else found
+
+    def _wait(self) -> str:
+        """What went wrong; nothing where the program ended well."""
+        assert self.process is not None
+        try:
+            code = self.process.wait(max(0.0, self.began + self.question.limit_s - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            return f"no answer within {self.question.limit_s:g} s"
+        finally:
+            if self.process.poll() is None:
+                self.process.kill()
+                self.process.wait()
+        return f"it ended with {describe_exit(code)}{_last_words(self.said)}" if code else ""
+
+    def _unanswered(self, complaint: str) -> Finding:
+        if self.question.cannot and not complaint.startswith("no answer"):
+            return Finding(self.question.name, "problem", f"{self.question.cannot}: {complaint}")
+        return warning(self.question.name, f"not checked: {complaint}")
+
+
+@contextlib.contextmanager
+def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
+    """Start all programs at once, in `folder`; none outlives the body."""
+    with contextlib.ExitStack() as stack:
+        started: list[Asked] = []
+        stack.callback(_end, started)
+        for question in questions:
+            told, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+            told.write(json.dumps(question.told).encode())
+            told.seek(0)
+            started.append(_start(question, folder, told, said))
+        yield started
+
+
+def _start(question: Question, folder: Path, told: IO[bytes], said: IO[bytes]) -> Asked:
+    environment = {
+        **os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH")), "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONIOENCODING": "utf-8",
+    }  # fmt: skip
+    try:
+        process = subprocess.Popen(
+            [question.python, "-m", question.module], cwd=folder, env=environment, stdin=told, stdout=said,
+            stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+        )  # fmt: skip
+    except OSError as error:
+        return Asked(question, None, said, f"{question.python} cannot be started ({error.strerror})")
+    return Asked(question, process, said)
+
+
+def _end(started: Sequence[Asked]) -> None:
+    for one in started:
+        if one.process is not None and one.process.poll() is None:
+            one.process.kill()
+            one.process.wait()
+
+
+def _lines(said: IO[bytes]) -> list[str]:
+    said.seek(0)
+    return said.read().decode("utf-8", "replace").splitlines()
+
+
+def _findings(said: IO[bytes]) -> Iterator[Finding]:
+    """Lines that are findings; others are warnings of libraries."""
+    for line in _lines(said):
+        with contextlib.suppress(ValueError, TypeError):
+            if line.startswith("{"):
+                yield Finding(**json.loads(line))
+
+
+def _last_words(said: IO[bytes]) -> str:
+    lines = [line.strip() for line in _lines(said) if line.strip() and not line.startswith("{")]
+    return f" ({' '.join(lines[-KEPT_LINES:])[-400:]})" if lines else ""
