@@ -5,6 +5,7 @@ Allocator, threads and peak memory belong to a process; sharing one would let co
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import os
@@ -38,9 +39,11 @@ JOBS = ("ours", "predict-ours", "start")
 
 def main() -> int:
     """Run the worker of the spec on the command line."""
+    parser = argparse.ArgumentParser(description="Measure one configuration; python -m bench starts it.")
+    parser.add_argument("spec", type=json.loads, metavar="SPEC", help="JSON: worker, settings, rounds and the like")
+    spec = parser.parse_args().spec
     session = Session(sys.stdin, take_stdout())
     die_with_parent()
-    spec = json.loads(sys.argv[1])
     if spec["worker"] in JOBS:
         limit_spinning()  # before torch is imported
     module, _, function = WORKERS[spec["worker"]].partition(":")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -51,4 +52,6 @@ def first_update(spec: dict[str, Any]) -> Sample:
 
 
 if __name__ == "__main__":
-    first_update(json.loads(sys.argv[1]))
+    parser = argparse.ArgumentParser(description="Measure the first update of a run; bench.child starts it.")
+    parser.add_argument("spec", type=json.loads, metavar="SPEC", help="JSON, as bench.child takes it")
+    first_update(parser.parse_args().spec)

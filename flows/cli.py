@@ -17,11 +17,18 @@ from typing import NoReturn
 import click
 
 from flows.commands.project import CALLED_FROM, Place, find_project
-from tasks.common.errors import run_main
+from tasks.common.errors import ParamsError, run_main
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
     "doctor": "say whether a run could start here, and what stands in its way",
+    "ask": "ask a model a question about a text",
+    "score": "exact match and F1 of any predictions",
+    "compare": "whether one set of predictions is better than another",
+    "params": "what can be set, and what results",
+    "presets": "the recipes there are",
+    "publish": "publish what the gate of a finished run accepted",
+    "completion": "complete the words of podium in your shell",
 }
 """In the order of the help, with the line it shows; each is the attribute `command` of flows.commands.NAME."""
 SELF = Path(__file__).resolve().parent.parent
@@ -48,16 +55,19 @@ class _Commands(click.Group):
 @click.group(
     cls=_Commands,
     context_settings={"help_option_names": ["-h", "--help"]},
+    help="From a text corpus, or a BERT you have, to a published model, reproducibly.",
     epilog="Every command has --help. The first one to try: podium run",
 )
 @click.option("--project", type=click.Path(file_okay=False, path_type=Path), help="a clone of Podium; default: here")
 @click.version_option(package_name="podium", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None) -> None:
-    """From a text corpus, or a BERT you have, to a published model, reproducibly."""
-    here = Path(os.environ.get(CALLED_FROM) or Path.cwd())
+    before = os.environ.pop(CALLED_FROM, None)
+    here = Path(before or Path.cwd())
     found = find_project(here if project is None else here / project, above=project is None)
     if found is not None and found != SELF and (found / "flows" / "cli.py").is_file():
+        if before is not None:
+            raise ParamsError(f"Python takes the code of {SELF} and not that of {found}: unset PYTHONPATH")
         _with_its_own_code(found, here)
     ctx.obj = Place(here, found, project)
 

@@ -35,8 +35,20 @@ USAGE = 2
 FAILED = 1
 
 
+USAGE_TEXT = """usage: python -m ipu_model job.json
+Run one job; its progress goes to standard output, one JSON object a line. ipu_model/job.py describes the file.
+"""
+
+
 def main() -> int:
-    """Run the job named on the command line; returns the exit code."""
+    """Run the job named on the command line, or say how one is named; returns the exit code."""
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.stdout.write(USAGE_TEXT)
+        return 0
+    return _run()
+
+
+def _run() -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     emit: Emit = Progress(_protocol_stream())
     try:

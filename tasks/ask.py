@@ -1,26 +1,23 @@
-"""Ask a model a question about a text.
+"""Ask a model a question about a text (`podium ask`).
 
-    python -m tasks.ask MODEL "question" --context "..." [--top N] [--json] [--compare RUNTIME[:PRECISION]]
-
-MODEL is a published folder, a model folder with --tokenizer, or the name of a Hub repository. The answer is
-the one that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features,
-packed rows, predict job, spans. One difference: "[SEP]" and the like in a text are ordinary characters here.
+The model is a published folder, a model folder and a tokenizer, or the name of a Hub repository. The answer is the one
+that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features, packed rows,
+predict job, spans. One difference: "[SEP]" and the like in a text are ordinary characters here.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
 from tasks.common.param_sections import Place
-from tasks.question_model import QuestionModel, WindowShape, find_model
+from tasks.common.process import moved
+from tasks.question_model import QuestionModel, WindowShape
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -166,84 +163,5 @@ def as_json(answers: list[Answer]) -> str:
     return json.dumps({**records[0], "answers": records}, ensure_ascii=False, indent=2)
 
 
-def _read_context(arguments: argparse.Namespace) -> str:
-    if arguments.context is not None:
-        return str(arguments.context)
-    try:
-        if arguments.context_file == "-":
-            return sys.stdin.buffer.read().decode("utf-8-sig")
-        return Path(arguments.context_file).read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{arguments.context_file} is not there: --context-file names a text file, or -") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{arguments.context_file} is not UTF-8 text ({error}); convert it first") from None
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number from 1 on")
-    return int(text)
-
-
-def _place(text: str) -> Place:
-    try:
-        return Place.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _say_comparison(
-    places: Sequence[Place], first: Answer, second: Answer, found: dict[str, Any], as_json: bool
-) -> None:
-    if as_json:
-        records = [
-            {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}
-            for p, a in zip(places, (first, second), strict=True)
-        ]
-        print(json.dumps({"places": records, **found}, ensure_ascii=False, indent=2))
-        return
-    for place, answer in zip(places, (first, second), strict=True):
-        print(f"{place.runtime}:{place.precision}  {' '.join(answer.text.split())}  (score {answer.score:.4f})")
-    print(f"logits up to {found['max_logit_difference']:.4g} apart, the largest is {found['max_logit']:.4g}")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description="Ask a model a question about a text.")
-    parser.add_argument("model", help="published folder, model folder, or Hub repository")
-    parser.add_argument("question")
-    context = parser.add_mutually_exclusive_group(required=True)
-    context.add_argument("--context", help="the text that holds the answer")
-    context.add_argument("--context-file", metavar="FILE", help="a file that holds it; - reads standard input")
-    parser.add_argument("--tokenizer", type=Path, metavar="FOLDER", help="where the model folder has none")
-    parser.add_argument("--top", type=_positive, default=1, metavar="N", help="answers to show")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--row-length", type=_positive, metavar="TOKENS", help="of a window (384)")
-    parser.add_argument("--doc-stride", type=_positive, metavar="TOKENS", help="that windows share (128)")
-    parser.add_argument("--max-answer-length", type=_positive, default=MAX_ANSWER_LENGTH, metavar="TOKENS")
-    parser.add_argument(
-        "--runtime", choices=("cpu", "cuda", "ipu", "auto"), default="cpu", help="in fp32 but on the IPU"
-    )
-    parser.add_argument("--compare", type=_place, metavar="RUNTIME[:PRECISION]", help="answer there, too, and compare")
-    return parser
-
-
-def main() -> None:
-    arguments = _parser().parse_args()
-    model = find_model(arguments.model, arguments.tokenizer)
-    place = Place(arguments.runtime, "auto" if arguments.runtime == "ipu" else "fp32")
-    shape = WindowShape.for_model(model, arguments.row_length, arguments.doc_stride)
-    asked = (model, arguments.question, _read_context(arguments), shape)
-    if arguments.compare is not None:
-        found = compare(*asked, place, arguments.compare, arguments.max_answer_length)
-        _say_comparison((place, arguments.compare), *found, arguments.json)
-        return
-    answers = ask(*asked, top=arguments.top, max_answer_length=arguments.max_answer_length, place=place)
-    if arguments.json:
-        print(as_json(answers))
-        return
-    for answer in answers:
-        print(f"{' '.join(answer.text.split())}  (score {answer.score:.4f})")
-
-
 if __name__ == "__main__":
-    run_main(main)
+    moved("podium ask MODEL QUESTION --context ...")

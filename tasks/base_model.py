@@ -20,6 +20,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.param_inputs import BaseModelParams
 from tasks.common.params import ModelParams, load_params
+from tasks.common.process import takes_no_words
 from tasks.encoding import load_tokenizer, tokenizer_file
 from tasks.hub_inputs import download_files
 from tasks.hub_tokenizer import CONFIG, TOKENIZER, VOCABULARY, load_hub_vocabulary
@@ -164,6 +165,7 @@ def summary(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
+    takes_no_words("Stage base_model: a BERT to start from, taken from a folder or the Hub.")
     params = load_params()
     print(summary(write_base_model(params.base_model, params.model)))
 

@@ -1,6 +1,4 @@
-"""Compare two prediction files on the same questions.
-
-    python -m tasks.compare FIRST.json SECOND.json --questions dev.json [--output FILE] [--changed FILE]
+"""Compare two prediction files on the same questions (`podium compare`).
 
 How much better the second is in exact match and F1, with intervals of the paired bootstrap; McNemar's exact test for
 exact match; and every question whose answer changed. Questions are SQuAD v1.1 JSON or a .parquet of this project.
@@ -8,15 +6,14 @@ exact match; and every question whose answer changed. Questions are SQuAD v1.1 J
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.process import moved
 from tasks.comparison import Changed, Comparison, compare
 from tasks.squad_files import read_dev_questions, read_predictions, read_references
 
@@ -74,32 +71,5 @@ def in_words(found: Comparison, confidence: float) -> str:
     return "\n".join(lines)
 
 
-def _confidence(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number between 0 and 1")
-    return value
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Compare two prediction files on the same questions.")
-    parser.add_argument("first", type=Path, help='JSON object {"question id": "answer text"}')
-    parser.add_argument("second", type=Path, help="the same, of the other model")
-    parser.add_argument("--questions", type=Path, default=artifacts.QUESTIONS / "dev.parquet", help="with references")
-    parser.add_argument("--confidence", type=_confidence, default=0.95, help="of the intervals (0.95)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="write the comparison as JSON")
-    parser.add_argument("--changed", type=Path, metavar="FILE", help="write the changed answers as CSV")
-    arguments = parser.parse_args()
-    found = compare_files(arguments.questions, arguments.first, arguments.second, arguments.confidence)
-    if arguments.output is not None:
-        artifacts.write_json(arguments.output, found.record())
-    if arguments.changed is not None:
-        artifacts.write_text(arguments.changed, changed_csv(found.changed))
-    print(in_words(found, arguments.confidence))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    moved("podium compare FIRST.json SECOND.json --questions FILE")

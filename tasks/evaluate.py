@@ -1,20 +1,14 @@
 """Stage evaluate: from logits to answers, exact match and F1, with intervals and slices.
 
-    python -m tasks.evaluate
-    python -m tasks.evaluate --questions FILE --predictions FILE [--output FILE]
-
-The second form scores any SQuAD v1.1 JSON as the official script does and needs no params.yaml; standard
-output then holds the scores as JSON and nothing else.
+python -m tasks.evaluate
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
 import io
 import json
 import logging
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
@@ -23,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
+from tasks.common.process import takes_no_words
 from tasks.squad import Scores, score
 from tasks.squad_files import read_predictions, read_references
 
@@ -209,30 +204,8 @@ def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description="Score the dev questions (no arguments), or any SQuAD v1.1 file with its predictions."
-    )
-    parser.add_argument("--questions", type=Path, help="SQuAD v1.1 JSON")
-    parser.add_argument("--predictions", type=Path, help='JSON object {"question id": "answer text"}')
-    parser.add_argument("--output", type=Path, help="also write the scores to this file")
-    arguments = parser.parse_args()
-    if (arguments.questions is None) != (arguments.predictions is None):
-        parser.error("--questions and --predictions belong together")
-    if arguments.output is not None and arguments.questions is None:
-        parser.error("--output needs --questions and --predictions; the stage writes metrics/squad.json")
-    return arguments
-
-
 def main() -> None:
-    logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
-    arguments = _arguments()
-    if arguments.questions is not None:
-        summary = score_files(arguments.questions, arguments.predictions).summary()
-        if arguments.output is not None:
-            artifacts.write_json(arguments.output, summary)
-        print(json.dumps(summary))
-        return
+    takes_no_words("Stage evaluate: answers, scores and pages from logits. To score any predictions: podium score")
     from tasks.common.params import load_params
 
     started_at = time.perf_counter()

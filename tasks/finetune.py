@@ -11,6 +11,7 @@ from pathlib import Path
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, TuningParams, load_params
+from tasks.common.process import takes_no_words
 from tasks.jobs.device_job import Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import (
     carried_executables,
@@ -86,6 +87,7 @@ def own_model(params: TuningParams, model: ModelParams, rows: Path, whole: bool)
 
 
 def main() -> None:
+    takes_no_words("Stage finetune: the pre-trained model and packed questions in, a question-answering model out.")
     params = load_params()
     require_verdict(ROWS)
     base = params.base_model.source != "none" and not params.pretrain.enabled

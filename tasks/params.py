@@ -1,20 +1,9 @@
-"""What presets and `--set` make of params.yaml, and where each value comes from.
-
-    python -m tasks.params show [--preset NAME] [--set section.key=value ...]
-    python -m tasks.params diff A [B]
-    python -m tasks.params list
-    python -m tasks.params page
-
-`show` prints a complete params.yaml whose comments name the origin of each value. `diff` compares two presets, or one
-with params.yaml. `list` names every preset with its source and the figures that the source published. `page` writes
-them into docs/presets.md.
-"""
+"""What presets and `--set` make of params.yaml, where each value comes from, and what it means (`podium params`)."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,15 +11,17 @@ from typing import Any
 import yaml
 
 from tasks.common import artifacts
-from tasks.common.errors import run_main
 from tasks.common.params import check
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import layers, preset_names, read_preset, resolve
-from tasks.presets_page import PAGE, figures, write_page
+from tasks.common.process import moved
+from tasks.overlays import layers, resolve
 
 FILE = str(artifacts.PARAMS)
 """How params.yaml is named beside presets."""
-INDENT, COMMENT_COLUMN = 2, 56
+INDENT, COMMENT_COLUMN = 2, 44
+ABSENT = "(absent)"
+"""Stands for the value of a key that one side does not have."""
+KEY = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:#(?P<comment>.*))?$")
+"""A line of params.yaml that holds a key, and maybe a comment."""
 
 
 def leaves(values: dict[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -68,15 +59,15 @@ def show(base: dict[str, Any], preset: str | None, overrides: Sequence[str], pre
 def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...]) -> Iterator[str]:
     for key, value in values.items():
         name = ".".join((*place, str(key)))
-        start = " " * INDENT * len(place) + f"{_plain(key)}:"
+        start = " " * INDENT * len(place) + f"{plain(key)}:"
         if isinstance(value, dict) and value:
             yield start
             yield from _lines(value, said, (*place, str(key)))
         else:
-            yield f"{start} {_plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {_one_line(said[name])}"
+            yield f"{start} {plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {_one_line(said[name])}"
 
 
-def _plain(value: Any) -> str:
+def plain(value: Any) -> str:
     """One value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
     return text.removesuffix("\n").removesuffix("\n...")
@@ -86,22 +77,50 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def diff(base: dict[str, Any], first: str, second: str, presets: Path = artifacts.PRESETS) -> str:
-    """Every value in which two presets differ, one a line; params.yaml stands for no preset.
+def differences(
+    base: dict[str, Any], first: str, second: str, presets: Path = artifacts.PRESETS
+) -> list[tuple[str, Any, Any]]:
+    """Name and both values of everything in which two presets differ; ABSENT where one has no such key.
+
+    Args:
+        base: the values of params.yaml, which stands for no preset.
 
     Raises:
         ParamsError: no such preset, or values that cannot be used.
     """
     sides = [dict(leaves(_of(base, name, presets))) for name in (first, second)]
-    names = [*sides[0], *(name for name in sides[1] if name not in sides[0])]
-    rows = [
-        (name, *(json.dumps(side[name]) if name in side else "-" for side in sides))
-        for name in names
-        if name not in sides[0] or name not in sides[1] or sides[0][name] != sides[1][name]
-    ]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    rows = [(name, *(side.get(name, ABSENT) for side in sides)) for name in names]
+    return [(name, one, two) for name, one, two in rows if one != two]
+
+
+def diff(rows: Sequence[tuple[str, Any, Any]], first: str, second: str) -> str:
+    """What `differences` found, one value a line."""
     if not rows:
         return f"{first} and {second} say the same\n"
-    return table([("", first, second), *rows])
+    cells = ((name, *("-" if side is ABSENT else json.dumps(side) for side in sides)) for name, *sides in rows)
+    return table([("", first, second), *cells])
+
+
+def meanings(text: str) -> dict[str, str]:
+    """Dotted name -> the comment behind it in the text of params.yaml."""
+    found: dict[str, str] = {}
+    place: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if (key := KEY.match(line)) is None:
+            continue
+        indent = len(key["indent"])
+        place = [(width, name) for width, name in place if width < indent] + [(indent, key["key"])]
+        if key["comment"]:
+            found[".".join(name for _, name in place)] = key["comment"].strip()
+    return found
+
+
+def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:
+    """Name, value and meaning of every parameter whose name or meaning holds `query`, whatever its case."""
+    wanted = query.lower()
+    rows = [(name, value, meanings.get(name, "")) for name, value in leaves(values)]
+    return [row for row in rows if wanted in row[0].lower() or wanted in row[2].lower()]
 
 
 def _of(base: dict[str, Any], name: str, presets: Path) -> dict[str, Any]:
@@ -117,42 +136,5 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def listing(presets: Path = artifacts.PRESETS) -> str:
-    """Every preset with the figures and the files of its source.
-
-    Raises:
-        ParamsError: a preset whose head cannot be used.
-    """
-    found = [read_preset(name, presets) for name in preset_names(presets)]
-    rows = [(one.name, figures(one), "; ".join(one.head.source) or "-") for one in found]
-    return table([("preset", "expected", "source"), *rows])
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m tasks.params", description="Show what presets and --set make of params.yaml."
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="show|diff|list|page")
-    shown = commands.add_parser("show", help="the resolved parameters, with the origin of each value")
-    shown.add_argument("--preset", help="one of presets/*.yaml")
-    shown.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", dest="overrides")
-    compared = commands.add_parser("diff", help=f"what two presets say differently; {FILE} stands for no preset")
-    compared.add_argument("first")
-    compared.add_argument("second", nargs="?", default=FILE)
-    commands.add_parser("list", help="every preset with its source and the figures of that source")
-    commands.add_parser("page", help=f"write them into {PAGE}")
-    arguments = parser.parse_args()
-    if arguments.command == "list":
-        sys.stdout.write(listing())
-        return
-    base = read_yaml(artifacts.PARAMS)
-    if arguments.command == "page":
-        sys.stdout.write(f"{PAGE} {'was written anew' if write_page(base) else 'is as the presets are'}\n")
-    elif arguments.command == "show":
-        sys.stdout.write(show(base, arguments.preset, arguments.overrides))
-    else:
-        sys.stdout.write(diff(base, arguments.first, arguments.second))
-
-
 if __name__ == "__main__":
-    run_main(main)
+    moved("podium params")

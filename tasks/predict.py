@@ -12,6 +12,7 @@ from typing import Any
 from tasks.common import artifacts
 from tasks.common.errors import run_main
 from tasks.common.params import DeviceParams, IpuParams, load_params
+from tasks.common.process import takes_no_words
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.jobs.training import carried_executables, ipu_config, packing_figures, program_figures, require_verdict
 
@@ -62,6 +63,7 @@ def figures(result: JobResult) -> dict[str, Any]:
 
 
 def main() -> None:
+    takes_no_words("Stage predict: start and end logits of every dev feature.")
     params = load_params()
     require_verdict(ROWS)
     job = predict_job(

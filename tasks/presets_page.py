@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError
+from tasks.common.errors import InputError, run_main
 from tasks.common.params import Params, check
+from tasks.common.process import takes_no_words
+from tasks.common.strict_yaml import read_yaml
 from tasks.overlays import Preset, preset_names, read_preset, resolve
 
 PAGE = Path("docs/presets.md")
-BEGIN, END = "<!-- made by `python -m tasks.params page` from here", "<!-- to here -->"
+BEGIN, END = "<!-- made by `python -m tasks.presets_page` from here", "<!-- to here -->"
 COLUMNS = (
     "preset", "device", "pre-training: tokens in a row, sequences in an update, updates", "fine-tuning",
     "published by its source",
@@ -84,3 +87,13 @@ def write_page(base: dict[str, Any], path: Path = PAGE) -> bool:
     if after != before:
         artifacts.write_text(path, after)
     return after != before
+
+
+def main() -> None:
+    takes_no_words(f"Write the presets into {PAGE}, between its two marks.")
+    changed = write_page(read_yaml(artifacts.PARAMS))
+    sys.stdout.write(f"{PAGE} {'was written anew' if changed else 'is as the presets are'}\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

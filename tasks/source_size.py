@@ -12,6 +12,7 @@ from pathlib import Path
 from tasks import world
 from tasks.common.errors import run_main
 from tasks.common.param_inputs import CorpusParams
+from tasks.common.process import takes_no_words
 
 MB = 10**6
 SAMPLE_DOCUMENTS = 2000
@@ -47,6 +48,7 @@ def _bytes_of(file: Path, text_column: str) -> int:
 
 
 def main() -> None:
+    takes_no_words("Print the MB of text of the corpus of params.yaml, or nothing where nobody says.")
     from tasks.common.params import load_params
 
     if (megabytes := expected_mb(load_params().corpus)) is not None:

@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Protocol
 
+from tasks.common.process import takes_no_words
+
 AGAIN_SECONDS = 10.0
 """Between two tries with a server that is away."""
 MAX_WAITING = 20_000
@@ -179,6 +181,7 @@ def serve(make: Callable[[Callable[[str], None]], Backend]) -> None:
     Args:
         make: makes the backend from a function that takes texts for people; raises Unavailable where it cannot be used.
     """
+    takes_no_words("Hand the figures of a training to a tracker; a training starts it, and writes to its input.")
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is for nobody
 

@@ -233,7 +233,9 @@ def test_files_and_functions_stay_small(path):
 def test_public_functions_are_documented(path):
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and node.name != "main":
-            assert ast.get_docstring(node), f"{path.name}: {node.name} has no docstring"
+            # What a command says with --help; a docstring would be gone under PYTHONOPTIMIZE=2.
+            of_command = any("help=" in ast.unparse(decorator) for decorator in node.decorator_list)
+            assert ast.get_docstring(node) or of_command, f"{path.name}: {node.name} has no docstring"
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -1,23 +1,45 @@
-"""Options that several commands have, and the last line of each."""
+"""Options that several commands have, what they complete, and how commands print."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from flows.commands.project import find_project
+
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def complete_presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of presets, for the completion of a shell."""
+    project = find_project(Path.cwd(), above=True)
+    return [] if project is None else sorted(path.stem for path in (project / "presets").glob(f"{incomplete}*.yaml"))
+
+
+def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of parameters with `=` behind them, for the completion of a shell."""
+    from tasks.common.strict_yaml import read_yaml
+    from tasks.params import leaves
+
+    project = find_project(Path.cwd(), above=True)
+    names = [] if project is None else [name for name, _ in leaves(read_yaml(project / "params.yaml"))]
+    return [f"{name}=" for name in names if name.startswith(incomplete)]
 
 
 def parameters(command: Command) -> Command:
     """--preset and --set, as arguments `preset` and `overrides`."""
+    preset = click.option("--preset", shell_complete=complete_presets, help="one of presets/*.yaml (podium presets)")
     stated = click.option(
-        "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="one parameter of this run, repeatable"
-    )
-    return click.option("--preset", help="one of presets/*.yaml (podium presets)")(stated(command))
+        "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", shell_complete=complete_settings,
+        help="one parameter of this run, repeatable (podium params list)",
+    )  # fmt: skip
+    return preset(stated(command))
 
 
 def as_json(command: Command) -> Command:
@@ -31,5 +53,14 @@ def print_json(values: Any) -> None:
 
 
 def say_next(text: str) -> None:
-    """The command that is useful next; on standard error, so that what was asked for stands alone."""
+    """What is useful next; on standard error, so that what was asked for stands alone."""
     sys.stderr.write(f"next: {text}\n")
+
+
+def narrow(text: str) -> str:
+    """Lines cut to the width of the terminal; whole where standard output is none."""
+    if not sys.stdout.isatty():
+        return text
+    width = shutil.get_terminal_size().columns
+    lines = (line if len(line) <= width else line[: width - 1].rstrip() + "…" for line in text.splitlines())
+    return "".join(f"{line}\n" for line in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 
@@ -44,6 +46,20 @@ def python_path(own: str | None) -> str:
     """PYTHONPATH of a child process: this project first, then the host's own, where a Poplar SDK has its packages."""
     project = str(Path(__file__).resolve().parents[2])
     return f"{project}{os.pathsep}{own}" if own else project
+
+
+def takes_no_words(what: str) -> None:
+    """Of a program that reads nothing from its command line: --help answers with `what`, any other word ends with 2.
+
+    Called first, so that asking what a stage is does not start it.
+    """
+    argparse.ArgumentParser(description=what).parse_args()
+
+
+def moved(command: str) -> NoReturn:
+    """Of a module that was a command once: say what it is called now, and do nothing."""
+    sys.stderr.write(f"this command is called `{command}` now; it has --help\n")
+    raise SystemExit(0 if {"-h", "--help"} & set(sys.argv) else 2)
 
 
 def print_line(text: str) -> None:

@@ -10,6 +10,7 @@ neither slow nor end a training. What it says on standard output is for people.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from typing import Any
 import fsspec
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, ParamsError, run_main
+from tasks.common.errors import InputError, run_main
 
 HASHES = "sha256.json"
 """File name -> SHA-256 of a checkpoint's other files."""
@@ -155,21 +156,22 @@ def _read_hashes(text: bytes, where: str) -> dict[str, str]:
 
 
 def main() -> None:
-    if len(sys.argv) != 4:
-        raise ParamsError("usage: python -m tasks.jobs.checkpoint_remote fetch|push|remove URL FOLDER")
-    verb, url, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    parser = argparse.ArgumentParser(description="Copy checkpoints to or from a remote; a training starts it.")
+    parser.add_argument("verb", choices=("fetch", "push", "remove"))
+    parser.add_argument("url")
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    url, folder = arguments.url, arguments.folder
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; this one is told when to end
     os.nice(10)
-    if verb == "fetch":
+    if arguments.verb == "fetch":
         step = Remote(url).fetch(folder, _say)
         if step is not None:
             _say(f"the checkpoint after update {step} was fetched")
-    elif verb == "push":
+    elif arguments.verb == "push":
         Remote(url).push(folder)
-    elif verb == "remove":
-        Remote(url).remove_all()
     else:
-        raise ParamsError(f"{verb!r} is none of fetch, push, remove")
+        Remote(url).remove_all()
 
 
 def _say(text: str) -> None:

@@ -93,7 +93,7 @@ def test_the_long_case_needs_several_windows(model: Path) -> None:
 def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "context.txt"
     text.write_text(SHORT)
-    command = [sys.executable, "-m", "tasks.ask", str(model), CASES[0][0]]
+    command = [sys.executable, "-m", "flows", "ask", str(model), CASES[0][0]]
     plain = subprocess.run(
         [*command, "--context-file", str(text)], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
@@ -192,7 +192,7 @@ def test_another_folder_can_lend_the_tokenizer(model: Path, tmp_path: Path) -> N
 
 def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tasks.ask", "someone/some-model", "who?", "--context", "x"],
+        [sys.executable, "-m", "flows", "ask", "someone/some-model", "who?", "--context", "x"],
         cwd=ROOT, capture_output=True, text=True, timeout=60,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
     )  # fmt: skip
@@ -212,6 +212,6 @@ def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.
 )
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tasks.ask", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "flows", "ask", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 2

@@ -37,14 +37,12 @@ def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subproces
         if content is not None:
             text = content if isinstance(content, (str, bytes)) else json.dumps(content)
             (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
-    return run_command(
-        "--questions", str(folder / "questions.json"), "--predictions", str(folder / "predictions.json"), *more
-    )
+    return run_command(str(folder / "questions.json"), str(folder / "predictions.json"), "--json", *more)
 
 
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tasks.evaluate", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "flows", "score", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
 
 
@@ -97,9 +95,7 @@ def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predicti
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--questions", "x"], ["--predictions", "x"], ["--output", "x"], ["--nonsense"], ["x"]]
-)
+@pytest.mark.parametrize("arguments", [[], ["x"], ["x", "y", "z"], ["x", "y", "--output"], ["x", "y", "--nonsense"]])
 def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     assert run_command(*arguments).returncode == 2
 
@@ -126,7 +122,7 @@ def test_first_references_as_predictions_score_100_on_real_questions(tmp_path: P
 
 def test_scoring_imports_no_heavy_package() -> None:
     script = (
-        "import sys, tasks.evaluate; "
+        "import sys, tasks.evaluate, flows.cli, flows.commands.score; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -16,7 +16,7 @@ BASE = read_yaml(ROOT / "params.yaml")
 
 def test_the_page_is_as_the_presets_are():
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert new_page(text, BASE, PRESETS) == text, "run `python -m tasks.params page`"
+    assert new_page(text, BASE, PRESETS) == text, "run `python -m tasks.presets_page`"
     for name in preset_names(PRESETS):
         assert f"\n| [`{name}`](#{name}) |" in text
         assert f"\n### {name}\n" in text

@@ -1,0 +1,110 @@
+"""`podium ask`: a model's answer to a question about a text."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from flows.commands import options
+from flows.commands.project import given
+from tasks.common.errors import InputError
+
+if TYPE_CHECKING:
+    from tasks.answers import Answer
+    from tasks.common.param_sections import Place
+
+AT_LEAST_ONE = click.IntRange(min=1)
+
+
+class _Place(click.ParamType):
+    """RUNTIME[:PRECISION]."""
+
+    name = "runtime[:precision]"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+        from tasks.common.param_sections import Place
+
+        try:
+            return value if isinstance(value, Place) else Place.of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+@click.command(help="Ask MODEL, a published folder, a model folder or a Hub repository, a question about a text.")
+@click.argument("model")
+@click.argument("question")
+@click.option("--context", metavar="TEXT", help="the text that holds the answer")
+@click.option("--context-file", metavar="FILE", help="a file that holds it; - reads standard input")
+@click.option("--tokenizer", type=click.Path(path_type=Path), metavar="FOLDER", help="where the model folder has none")
+@click.option("--top", type=AT_LEAST_ONE, default=1, metavar="N", help="answers to show")
+@click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (384)")
+@click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows share (128)")
+@click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of an answer (15)")
+@click.option(
+    "--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="in fp32 but on the IPU (cpu)"
+)
+@click.option("--compare", type=_Place(), metavar="RUNTIME[:PRECISION]", help="answer there, too, and compare")
+@options.as_json
+@click.pass_context
+def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
+    from tasks import ask
+    from tasks.common.param_sections import Place
+    from tasks.question_model import WindowShape, find_model
+
+    context = _read_context(ctx, stated["context"], stated["context_file"])
+    folder = given(ctx, Path(model))
+    tokenizer = None if stated["tokenizer"] is None else given(ctx, stated["tokenizer"])
+    found = find_model(str(folder) if folder.exists() else model, tokenizer)
+    place = Place(stated["runtime"], "auto" if stated["runtime"] == "ipu" else "fp32")
+    shape = WindowShape.for_model(found, stated["row_length"], stated["doc_stride"])
+    longest = stated["max_answer_length"] or ask.MAX_ANSWER_LENGTH
+    if stated["compare"] is not None:
+        compared = ask.compare(found, question, context, shape, place, stated["compare"], longest)
+        _say_comparison((place, stated["compare"]), *compared, json_wanted)
+        return
+    answers = ask.ask(found, question, context, shape, top=stated["top"], max_answer_length=longest, place=place)
+    if json_wanted:
+        sys.stdout.write(ask.as_json(answers) + "\n")
+        return
+    for answer in answers:
+        sys.stdout.write(f"{' '.join(answer.text.split())}  (score {answer.score:.4f})\n")
+    if len(answers) == stated["top"] == 1:
+        options.say_next("--top 5 shows other answers, --json is for programs")
+
+
+def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:
+    if (text is None) == (file is None):
+        raise click.UsageError("state the text once: --context TEXT, or --context-file FILE", ctx)
+    if text is not None:
+        return text
+    assert file is not None
+    try:
+        raw = sys.stdin.buffer.read() if file == "-" else given(ctx, Path(file)).read_bytes()
+        return raw.decode("utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{file} is not there: --context-file names a text file, or -") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text ({error}); convert it first") from None
+
+
+def _say_comparison(
+    places: tuple[Place, Place], first: Answer, second: Answer, found: dict[str, Any], json_wanted: bool
+) -> None:
+    both = list(zip(places, (first, second), strict=True))
+    if json_wanted:
+        records = [
+            {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}
+            for p, a in both
+        ]
+        sys.stdout.write(json.dumps({"places": records, **found}, ensure_ascii=False, indent=2) + "\n")
+        return
+    for place, answer in both:
+        answer_line = " ".join(answer.text.split())
+        sys.stdout.write(f"{place.runtime}:{place.precision}  {answer_line}  (score {answer.score:.4f})\n")
+    sys.stdout.write(
+        f"logits up to {found['max_logit_difference']:.4g} apart, the largest is {found['max_logit']:.4g}\n"
+    )

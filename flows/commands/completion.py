@@ -1,0 +1,20 @@
+"""`podium completion`: what a shell needs to complete the words of `podium`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+from click.shell_completion import get_completion_class
+
+from flows.cli import cli
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+@click.command(help='Print the completion script of a shell; for bash: eval "$(podium completion bash)"')
+@click.argument("shell", type=click.Choice(SHELLS))
+def command(shell: str) -> None:
+    found = get_completion_class(shell)
+    assert found is not None  # click knows all of SHELLS
+    sys.stdout.write(found(cli, {}, "podium", "_PODIUM_COMPLETE").source() + "\n")

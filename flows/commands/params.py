@@ -1,0 +1,69 @@
+"""`podium params`: what can be set, what results, and how two presets differ."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from flows.commands import options
+from flows.commands.project import entered
+from tasks import params
+from tasks.common import artifacts
+from tasks.common.strict_yaml import read_yaml
+from tasks.overlays import resolve
+
+
+@click.group(help="What can be set in params.yaml or by --set, and what presets make of it.")
+def command() -> None:
+    pass
+
+
+@command.command("list", help="Every parameter with its value and what it means; QUERY keeps those that hold it.")
+@click.argument("query", default="")
+@options.parameters
+@options.as_json
+@click.pass_context
+def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
+    entered(ctx)
+    values = resolve(read_yaml(artifacts.PARAMS), preset, list(overrides))
+    meanings = params.meanings(artifacts.PARAMS.read_text(encoding="utf-8"))
+    rows = params.search(values, meanings, query)
+    if json_wanted:
+        options.print_json([{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows])
+        return
+    lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
+    sys.stdout.write(options.narrow(params.table(lines)) if lines else f"no parameter holds {query!r}\n")
+    options.say_next("podium run --set NAME=VALUE, or podium params show for the whole file")
+
+
+@command.command(help="The parameters that result, as a params.yaml, with the origin of each value.")
+@options.parameters
+@options.as_json
+@click.pass_context
+def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
+    entered(ctx)
+    base = read_yaml(artifacts.PARAMS)
+    text = params.show(base, preset, list(overrides))
+    if json_wanted:
+        values = dict(params.leaves(resolve(base, preset, list(overrides))))
+        said = params.origins(base, preset, list(overrides), artifacts.PRESETS)
+        options.print_json({name: {"value": value, "origin": said[name]} for name, value in values.items()})
+        return
+    sys.stdout.write(options.narrow(text))
+    options.say_next("podium plan with the same words says what a run would do")
+
+
+@command.command(help="What two presets say differently; params.yaml stands for no preset.")
+@click.argument("first", shell_complete=options.complete_presets)
+@click.argument("second", default=params.FILE, shell_complete=options.complete_presets)
+@options.as_json
+@click.pass_context
+def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
+    entered(ctx)
+    rows = params.differences(read_yaml(artifacts.PARAMS), first, second)
+    if json_wanted:
+        options.print_json({name: {first: one, second: two} for name, one, two in rows})
+        return
+    sys.stdout.write(options.narrow(params.diff(rows, first, second)))
+    options.say_next(f"podium params show --preset {first if first != params.FILE else second}")

@@ -1,0 +1,178 @@
+"""`podium params` and `podium presets`: what can be set, what results, where it comes from, how presets differ."""
+
+import contextlib
+import json
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flows import cli
+from tasks.common.errors import ParamsError
+from tasks.common.strict_yaml import parse_yaml, read_yaml
+from tasks.overlays import preset_names, read_preset, resolve
+from tasks.params import diff, differences, leaves, meanings, origins, search, show
+
+ROOT = Path(__file__).resolve().parents[2]
+PRESETS = ROOT / "presets"
+
+
+def difference(base, first, second, presets):
+    return diff(differences(base, first, second, presets), first, second)
+
+
+@pytest.fixture
+def base():
+    return read_yaml(ROOT / "params.yaml")
+
+
+@pytest.fixture
+def presets(tmp_path):
+    """Two presets that differ in three values, one of them a mapping that the other does not have."""
+    (tmp_path / "one.yaml").write_text(
+        "description: the first\nsource: ['a/b:c.md']\nexpected: {f1: 88.5, exact_match: 81}\n"
+        "finetune: {epochs: 3}\nipu: {finetune: {layers_per_ipu: [1, 1], replication_factor: 2}}\n"
+    )
+    (tmp_path / "two.yaml").write_text("description: the second\nfinetune: {epochs: 4, seed: 9}\n")
+    return tmp_path
+
+
+def test_what_is_shown_is_a_params_file_with_the_values_that_result(base, presets):
+    stated = ["ipu.finetune.replication_factor=4", "finetune.learning_rate=3e-5", "corpus.path='a b: c'"]
+    assert parse_yaml(show(base, "one", stated, presets)) == resolve(base, "one", stated, presets)
+
+
+def test_every_value_names_where_it_was_said_last(base, presets):
+    found = origins(base, "one", ["ipu.finetune.replication_factor=4", "gate.min_f1=1", "gate.min_f1=2"], presets)
+    preset = str(presets / "one.yaml")
+    assert found["finetune.epochs"] == preset
+    assert found["ipu.finetune.layers_per_ipu"] == preset
+    assert found["ipu.finetune.replication_factor"] == "--set ipu.finetune.replication_factor=4"
+    assert found["gate.min_f1"] == "--set gate.min_f1=2"
+    assert found["finetune.seed"] == "params.yaml"
+    lines = show(base, "one", [], presets).splitlines()
+    assert [line.split("#")[1].strip() for line in lines if line.startswith("  epochs: 3 ")][0] == preset
+    values = [line for line in lines if not line.rstrip().endswith(":")]
+    assert all(" # " in line for line in values)
+    assert len(values) == len(list(leaves(resolve(base, "one", [], presets))))
+
+
+def test_two_presets_differ_in_what_they_say_differently(base, presets):
+    found = [line.split() for line in difference(base, "one", "two", presets).splitlines()]
+    assert found[0] == ["one", "two"]
+    assert ["finetune.epochs", "3", "4"] in found
+    assert ["finetune.seed", str(base["finetune"]["seed"]), "9"] in found
+    assert ["ipu.finetune.replication_factor", "2", "-"] in found
+    assert ["ipu.finetune", "-", "null"] in found
+    assert len(found) == 6
+    assert difference(base, "two", "params.yaml", presets).count("\n") == 3
+    assert difference(base, "two", "two", presets) == "two and two say the same\n"
+
+
+def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
+    said = meanings((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    assert said["pretrain.phase1.steps"] == "optimizer updates"
+    assert said["questions.columns.answers"].startswith("{text: [...], answer_start: [...]}")
+    assert "pretrain.phase1" not in said
+    assert ("squad_rows.doc_stride", base["squad_rows"]["doc_stride"]) in [
+        row[:2] for row in search(base, said, "STRIDE")
+    ]
+    names = [name for name, _, _ in search(base, said, "bootstrap")]
+    assert names == ["gate.confidence", "glue_gate.confidence"], "found in their meanings"
+    assert search(base, said, "no such thing") == []
+    assert [row[0] for row in search(base, said, "")] == [name for name, _ in leaves(base)]
+
+
+def test_every_comment_of_a_key_is_its_meaning(base):
+    """The file itself is the check: no comment behind a key is lost, and none is put under a name that is no key."""
+    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
+    behind_keys = [line for line in text.splitlines() if "#" in line and not line.lstrip().startswith("#")]
+    said = meanings(text)
+    assert len(said) == len(behind_keys)
+    sections = {name.rsplit(".", 1)[0] for name, _ in leaves(base) if "." in name}
+    assert set(said) <= sections | {name for name, _ in leaves(base)}
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ("description: x\nexpected: {exact_macht: 1}\n", "expected.exact_macht is not known; did you mean exact_match"),
+        ("description: x\nexpected: {f1: 101}\n", "less than or equal to 100"),
+        ("description: x\nsource: a/b:c\n", "source='a/b:c'"),
+        ("source: ['a/b:c']\n", "description is missing"),
+    ],
+)
+def test_a_head_that_is_wrong_is_refused(tmp_path, head, said):
+    (tmp_path / "wrong.yaml").write_text(head)
+    with pytest.raises(ParamsError, match="wrong.yaml cannot be used") as error:
+        read_preset("wrong", tmp_path)
+    assert said in str(error.value)
+
+
+def test_a_name_that_is_no_preset_is_refused_with_the_nearest(base, presets):
+    for call in (lambda: difference(base, "one", "tow", presets), lambda: show(base, "tow", [], presets)):
+        with pytest.raises(ParamsError, match="'tow' is not known; did you mean two"):
+            call()
+
+
+@pytest.mark.parametrize("name", preset_names(PRESETS))
+def test_every_shipped_preset_says_what_it_is_and_where_it_is_from(name):
+    head = read_preset(name, PRESETS).head
+    assert len(head.description) > 40
+    assert head.source or name in ("small-files", "glue-sst2-small")
+
+
+@pytest.fixture
+def podium(monkeypatch, capsys):
+    """What `podium WORDS` prints on standard output, called in the project."""
+    monkeypatch.chdir(ROOT)
+
+    def run(*words):
+        cli.cli.main(list(words), prog_name="podium", standalone_mode=False)
+        return capsys.readouterr().out
+
+    return run
+
+
+def test_what_is_shown_follows_the_words_of_the_command(podium):
+    assert "min_f1: 12.5" in podium("params", "show", "--set", "gate.min_f1=12.5")
+    shown = json.loads(podium("params", "show", "--json", "--set", "gate.min_f1=12.5"))
+    assert shown["gate.min_f1"] == {"value": 12.5, "origin": "--set gate.min_f1=12.5"}
+    with pytest.raises(ParamsError, match="did you mean min_f1?"):
+        podium("params", "show", "--set", "gate.minf1=1")
+
+
+def test_presets_are_listed_shown_and_compared(podium):
+    listed = podium("presets").splitlines()
+    assert len(listed) == 1 + len(preset_names(PRESETS))
+    assert [line.split()[0] for line in podium("presets", "list", "pod64").splitlines()[1:]] == [
+        name for name in preset_names(PRESETS) if "pod64" in name
+    ]
+    records = json.loads(podium("presets", "list", "--json", "optimum"))
+    assert {"name", "description", "source", "expected"} <= set(records[0])
+    assert podium("presets", "show", "small-files") == (PRESETS / "small-files.yaml").read_text(encoding="utf-8")
+    assert "small-files" in podium("params", "diff", "small-files")
+    assert json.loads(podium("presets", "diff", "small-files", "--json"))["corpus.source"] == {
+        "small-files": "files", "params.yaml": "demo",
+    }  # fmt: skip
+
+
+def test_lists_are_as_wide_as_the_terminal_and_whole_in_a_file(podium):
+    """The same command, on a terminal of 60 columns and into a pipe."""
+    whole = podium("presets")
+    words = [sys.executable, "-m", "flows", "presets"]
+    leader, follower = pty.openpty()
+    with subprocess.Popen(words, cwd=ROOT, stdout=follower, env={**os.environ, "COLUMNS": "60"}) as process:
+        os.close(follower)
+        seen = b""
+        with contextlib.suppress(OSError):  # what a terminal answers once its program has ended
+            while part := os.read(leader, 4096):
+                seen += part
+    os.close(leader)
+    assert process.returncode == 0
+    lines = seen.decode().replace("\r\n", "\n").splitlines()
+    assert len(lines) == len(whole.splitlines())
+    assert max(map(len, lines)) == 60 < max(map(len, whole.splitlines()))

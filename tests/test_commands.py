@@ -1,0 +1,165 @@
+"""Every module that can be run answers --help and does nothing; what `podium` finds and says before it works."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+RUNNABLE = re.compile(r"^if __name__ == .__main__.:", re.MULTILINE)
+HELP = """
+import contextlib, io, json, runpy, sys
+found = {}
+for module in json.loads(sys.argv[1]):
+    said, code = io.StringIO(), 0
+    sys.argv = [module, "--help"]
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            code = 0 if end.code is None else end.code
+    found[module] = [code, said.getvalue()]
+sys.stdout.write(json.dumps(found))
+"""
+"""Runs modules one after the other in one process, so that what they import is imported once."""
+
+
+def runnable():
+    """Dotted names of the modules of the packages that can be run."""
+    files = [path for package in ("flows", "tasks", "ipu_model", "bench") for path in (ROOT / package).rglob("*.py")]
+    found = [path.relative_to(ROOT) for path in files if RUNNABLE.search(path.read_text(encoding="utf-8"))]
+    names = [".".join(path.with_suffix("").parts).removesuffix(".__main__") for path in found]
+    return sorted(names)
+
+
+@pytest.fixture(scope="module")
+def asked(tmp_path_factory):
+    """Module -> exit code and words of its --help, asked in a project of which every byte is known; and its folder."""
+    folder = tmp_path_factory.mktemp("project")
+    for name in ("params.yaml", "dvc.yaml"):
+        (folder / name).write_bytes((ROOT / name).read_bytes())
+    (folder / "presets").mkdir()
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PODIUM_", "PREFECT_"))}
+    environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", HELP, json.dumps(runnable())], cwd=folder, env=environment, text=True,
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout), folder
+
+
+@pytest.mark.parametrize("module", runnable())
+def test_every_module_that_can_be_run_answers_help_and_does_nothing(asked, module):
+    found, folder = asked
+    code, said = found[module]
+    assert code == 0, said
+    assert re.search(r"usage:|--help", said, re.IGNORECASE), said
+    assert {path.name for path in folder.iterdir()} - {".prefect"} == {"params.yaml", "dvc.yaml", "presets"}
+
+
+def podium(*words, cwd=ROOT, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "flows", *words], cwd=cwd, text=True, capture_output=True, timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )  # fmt: skip
+
+
+def test_the_help_names_every_command_and_imports_none():
+    script = (
+        "import sys; from flows.cli import cli; "
+        "cli.main(['--help'], standalone_mode=False); "
+        "print([m for m in ('prefect', 'torch', 'pydantic', 'yaml', 'dvc') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, capture_output=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr
+    from flows.cli import COMMANDS
+
+    for name, line in COMMANDS.items():
+        assert re.search(rf"^  {name} +{re.escape(line)}$", done.stdout, re.MULTILINE)
+        assert (ROOT / "flows" / "commands" / f"{name}.py").is_file()
+
+
+def test_a_command_works_from_any_folder_of_the_project_and_from_elsewhere_by_name(tmp_path):
+    inside = podium("params", "list", "min_f1", cwd=ROOT / "tests" / "flows")
+    assert inside.stdout.startswith("gate.min_f1"), inside.stderr
+    elsewhere = podium("--project", str(ROOT), "params", "list", "min_f1", cwd=tmp_path)
+    assert elsewhere.stdout == inside.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run"], "neither {folder} nor a folder above it is a clone of Podium"),
+        (["--project", "no-such", "run"], "--project no-such is no clone of Podium"),
+        (["params", "show"], "is a clone of Podium, which holds dvc.yaml, params.yaml, presets/: go into one"),
+    ],
+)
+def test_where_there_is_no_project_it_is_said_plainly(tmp_path, words, said):
+    done = podium(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert said.format(folder=tmp_path) in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_files_of_the_command_line_count_from_where_it_was_called(tmp_path):
+    (tmp_path / "questions.json").write_text(
+        json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "a dog", "qas": [
+            {"id": "1", "question": "who?", "answers": [{"text": "dog", "answer_start": 2}]}]}]}]})
+    )  # fmt: skip
+    (tmp_path / "answers.json").write_text('{"1": "dog"}')
+    done = podium("--project", str(ROOT), "score", "questions.json", "answers.json", cwd=tmp_path)
+    assert done.stdout == "1 questions, exact match 100.00, F1 100.00\n", done.stderr
+
+
+def test_a_project_runs_its_own_code_and_not_that_of_the_command(tmp_path):
+    """A second clone, whose list of commands is another."""
+    clone = tmp_path / "clone"
+    (clone / "flows").mkdir(parents=True)
+    for name in ("dvc.yaml", "params.yaml"):
+        (clone / name).touch()
+    (clone / "presets").mkdir()
+    for name in ("__init__", "cli"):
+        (clone / "flows" / f"{name}.py").touch()
+    (clone / "flows" / "__main__.py").write_text("import os, sys; print('own', os.getcwd(), sys.argv[1:])")
+    done = podium("params", "list", cwd=clone / "presets")
+    assert done.stdout == f"own {clone} ['params', 'list']\n"
+
+
+def test_a_python_that_takes_other_code_than_the_projects_is_refused_and_not_started_for_ever(tmp_path):
+    (tmp_path / "flows").mkdir()
+    for name in ("dvc.yaml", "params.yaml", "flows/cli.py"):  # no package: that of PYTHONPATH comes first
+        (tmp_path / name).touch()
+    (tmp_path / "presets").mkdir()
+    done = podium("params", "list", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (
+        2, f"error: Python takes the code of {ROOT} and not that of {tmp_path}: unset PYTHONPATH\n",
+    )  # fmt: skip
+
+
+def test_words_that_are_no_command_end_with_2_and_the_usage():
+    for words in (["no-such-command"], ["run", "--no-such"], ["run", "more"]):
+        done = podium(*words)
+        assert done.returncode == 2, done.stderr
+        assert "Usage: podium" in done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_gets_its_completion(shell):
+    assert "_PODIUM_COMPLETE" in podium("completion", shell).stdout
+    completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS="podium run --preset small", COMP_CWORD="3")
+    assert completed.stdout.splitlines() == ["plain,small-files"]
+    completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS="podium run --set gate.min_f", COMP_CWORD="3")
+    assert completed.stdout.splitlines() == ["plain,gate.min_f1="]
+
+
+def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):
+    bare = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); import flows.__main__"]
+    done = subprocess.run(bare, cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: \S+ lacks the package click: run `make setup` in the project.*\n", done.stderr)
