@@ -24,25 +24,26 @@ from tasks.common import artifacts
 from tasks.common.errors import ParamsError
 from tasks.common.params import check
 from tasks.common.strict_yaml import read_yaml
+from tasks.given import GIVEN, check_given, value_at
 from tasks.overlays import resolve
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
 PATHS = (
-    ("corpus", "path"),
-    ("tokenizer", "path"),
-    ("questions", "train_path"),
-    ("questions", "dev_path"),
-    ("base_model", "path"),
-    ("glue", "path"),
-    ("ipu", "config"),
-    ("gate", "released"),
-    ("glue_gate", "released"),
+    *GIVEN,
     ("glue_publish", "folder"),
     ("publish", "folder"),
     ("checkpoint", "remote"),
     ("tracking", "folder"),
 )
 """Parameters that are paths: stated from the project's folder, read from the checkout's."""
+NAMES = (
+    ("corpus", "dataset"),
+    ("questions", "dataset"),
+    ("pretrain_rows", "phase1", "dataset"),
+    ("pretrain_rows", "phase2", "dataset"),
+    ("tokenizer", "repository"),
+)
+"""Parameters that name something of the Hub, or a folder, where there is one of that name."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
 """Names of DVC's settings that are secrets."""
 
@@ -72,15 +73,13 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
 
 
 def check_inputs(root: Path, values: dict[str, Any]) -> None:
-    """The files and folders that the parameters name must be on this host.
+    """The files and folders that the parameters name must be on this host, and all of them must be readable.
 
     Raises:
-        ParamsError: naming the parameter.
+        ParamsError: everything that is not so, by its parameter.
     """
-    for section, key in PATHS[:7]:
-        path = Path(values[section][key])
-        if not (root / path).exists():
-            raise ParamsError(f"{section}.{key}={str(path)!r} is not there; state a path that exists, from {root}")
+    if problems := check_given(values, root):
+        raise ParamsError("\n".join(problems))
 
 
 def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
@@ -106,8 +105,9 @@ def own_folder(root: Path, name: str) -> Path:
 
 def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
     """Make the checkout `name` of these parameters, or bring its code up to date."""
-    folder = own_folder(root, name)
-    folder.mkdir(parents=True, exist_ok=True)
+    own_folder(root, name).mkdir(parents=True, exist_ok=True)
+    # `runs` may be a link: then ".." of a checkout is another folder than its name says.
+    root, folder = root.resolve(), own_folder(root, name).resolve()
     for part in CODE:
         _mirror(root / part, folder / part)
     _link(root / "inputs", folder / "inputs")
@@ -146,13 +146,23 @@ def _hash_of(path: Path) -> str:
 def _seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
     """The same values with relative paths rewritten to mean the same place from `folder`."""
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
-    for section, key in PATHS:
-        if values[section][key] is None or "://" in values[section][key]:
+    for place in (*PATHS, *NAMES):
+        given = value_at(values, place)
+        if given is None or "://" in given or os.path.isabs(given):
             continue
-        path = Path(values[section][key])
-        if not path.is_absolute() and path.parts[:1] != ("inputs",):
-            rewritten[section][key] = os.path.relpath(root / path, folder)
+        if place in PATHS or (root / given).exists():
+            value_at(rewritten, place[:-1])[place[-1]] = _moved(given, root, folder)
     return rewritten
+
+
+def _moved(given: str, root: Path, folder: Path) -> str:
+    """A path relative to `root` as it is written in `folder`, where the link `inputs` stands for that of `root`."""
+    path = Path(given)
+    if ".." in path.parts:  # what it means is known to the file system alone, as links may stand before it
+        path = Path(os.path.relpath(os.path.realpath(root / path), root))
+    if path.parts[:1] == ("inputs",):
+        return str(path)
+    return os.path.relpath(root / path, folder)
 
 
 def _mirror(source: Path, target: Path) -> None:

@@ -93,9 +93,11 @@ def read_json(path: Path) -> Any:
 
     Raises:
         FileNotFoundError: it is not there.
-        ValueError: not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
+        ValueError: empty, not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
     """
     size = Path(path).stat().st_size
+    if size == 0:
+        raise ValueError("the file is empty")
     if size > MAX_JSON_BYTES:
         raise ValueError(f"it has {size} bytes; up to {MAX_JSON_BYTES} are read")
     try:

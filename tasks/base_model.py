@@ -22,6 +22,7 @@ from tasks.common.param_inputs import BaseModelParams
 from tasks.common.params import ModelParams, load_params
 from tasks.common.process import takes_no_words
 from tasks.encoding import load_tokenizer, tokenizer_file
+from tasks.given import require_readable
 from tasks.hub_inputs import download_files
 from tasks.hub_tokenizer import CONFIG, TOKENIZER, VOCABULARY, load_hub_vocabulary
 
@@ -60,6 +61,7 @@ def write_base_model(
 def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, target: Path) -> dict[str, Any]:
     if params.source == "folder":
         source, key = Path(params.path), f"base_model.path={params.path}"
+        require_readable(source, "base_model.path")
         if not (source / "config.json").is_file():
             raise InputError(f"{key} holds no config.json: name the folder that save_pretrained wrote")
         record: dict[str, Any] = {"source": "folder", "path": params.path}

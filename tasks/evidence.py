@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
+from tasks.given import require_readable
 from tasks.squad import score
 from tasks.squad_files import Question, read_dev_questions, read_predictions
 
@@ -79,6 +81,8 @@ def gather(released: Path, root: Path = Path()) -> Evidence:
     predictions = read_predictions(path)
     hashes = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
     released_file = root / released / artifacts.SQUAD_PREDICTIONS.name
+    if os.path.lexists(root / released):
+        require_readable(root / released, "gate.released")  # a lost link is not "none released"
     other = read_predictions(released_file) if released_file.is_file() else None
     return Evidence(
         exact_match=metrics["exact_match"],

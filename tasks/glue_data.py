@@ -21,7 +21,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.param_glue import GlueParams
 from tasks.common.params import load_params
-from tasks.glue_format import Example, examples_from_files, examples_from_hub, stage_note
+from tasks.glue_format import Example, examples_from_files, examples_from_hub, stage_note, unused_files
 from tasks.glue_tasks import TASKS, TRAIN, GlueTask, glue_task
 from tasks.text_files import Reading, write_reading
 
@@ -49,6 +49,8 @@ def make_glue_data(task: GlueTask, params: GlueParams, folder: Path) -> tuple[di
         InputError: the first thing that is not as the task needs it, or a split without examples.
     """
     reading, counts = Reading(), {}
+    if params.source == "files":
+        reading.ignored = unused_files(task, Path(params.path))
     with artifacts.new_folder(folder) as partial:
         for split in task.splits:
             if params.source == "files":

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.common.errors import InputError
+from tasks.given import files_in
 from tasks.glue_tasks import TRAIN, GlueTask
 from tasks.hub_inputs import open_dataset
 from tasks.tables import BLANK_LINES, ENDINGS, Column, Line, read_table
@@ -66,6 +67,7 @@ def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
     Raises:
         InputError: there is none, or it is there with several endings.
     """
+    listed = files_in(folder, KEY)
     places = [place for name in (task.name, task.title) if (place := folder / name).is_dir()]
     if len(places) != 1:
         found = " and ".join(map(str, places)) or "neither"
@@ -74,10 +76,11 @@ def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
         )
     stems = (split, task.hub_split(split))
     endings = (".tsv", *ENDINGS)
-    files = sorted(
-        path for path in places[0].iterdir()
-        if path.suffix in endings and any(path.stem == stem or path.name.startswith(f"{stem}-0") for stem in stems)
-    )  # fmt: skip
+    files = [
+        path for path in listed
+        if path.parent == places[0] and path.suffix in endings
+        and any(path.stem == stem or path.name.startswith(f"{stem}-0") for stem in stems)
+    ]  # fmt: skip
     if not files or len({(path.suffix, path.stem.partition("-0")[0]) for path in files}) > 1:
         names = " or ".join(f"{stem}.tsv" for stem in dict.fromkeys(stems))
         found = ", ".join(path.name for path in files) or "none"
@@ -85,6 +88,17 @@ def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
             f"{places[0]} must hold one file of the {split} examples, {names} (or {', '.join(ENDINGS)}): found {found}"
         )
     return files
+
+
+def unused_files(task: GlueTask, folder: Path) -> list[str]:
+    """Names of the files of the task that no split is read from, such as GLUE's test files.
+
+    Raises:
+        InputError: as `split_files`.
+    """
+    used = {path for split in task.splits for path in split_files(task, folder, split)}
+    place = next(iter(used)).parent
+    return [path.relative_to(place).as_posix() for path in files_in(place, KEY) if path not in used]
 
 
 def _asked(task: GlueTask) -> list[Column]:

@@ -6,6 +6,7 @@ python -m tasks.glue_gate sst2
 from __future__ import annotations
 
 import argparse
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from tasks.common.param_glue import GlueGateParams
 from tasks.common.params import load_params
 from tasks.evidence import read_loss, read_verdict
 from tasks.gate import Check, GateDecision, decision_values, loss_check, verdict_check
+from tasks.given import require_readable
 from tasks.glue_answers import read_labels, read_predictions
 from tasks.glue_evaluate import PREDICTIONS
 from tasks.glue_scores import Values, best_constant, interval, resampled_scores, scores_of
@@ -91,6 +93,8 @@ def gather(task: GlueTask, limits: GlueGateParams, root: Path = Path()) -> GlueE
     path = root / artifacts.glue_evaluation(task.name) / PREDICTIONS
     models = [read_predictions(task, path), best_constant(task, labels)]
     released = root / limits.released / task.name / PREDICTIONS
+    if os.path.lexists(root / limits.released):
+        require_readable(root / limits.released, "glue_gate.released")  # a lost link is not "none released"
     if released.is_file():
         models.append(read_predictions(task, released))
     for split, truth in labels.items():

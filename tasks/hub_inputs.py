@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.common.errors import InputError
+from tasks.given import require_readable
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,7 +83,9 @@ def _stream(section: str, name: str, config: str | None, split: str, revision: s
     import datasets
     from huggingface_hub import HfApi
 
-    if not Path(name).exists():
+    if Path(name).exists():
+        require_readable(Path(name), f"{section}.dataset", "none")
+    else:
         info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
         files = [file.rfilename for file in info.siblings or []]
         if not any(file.lower().endswith(READABLE) for file in files):

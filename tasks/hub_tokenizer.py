@@ -7,6 +7,7 @@ from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
+from tasks.given import require_readable
 from tasks.hub_inputs import download_files
 from tasks.tokenizer_files import Vocabulary, check_vocabulary, read_vocabulary
 
@@ -31,6 +32,7 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
         raise InputError("tokenizer.source is hub and tokenizer.repository is not set: set it to a model, user/name")
     local = Path(repository)
     if local.is_dir():
+        require_readable(local, "tokenizer.repository")
         present = sorted(file.name for file in local.iterdir() if file.is_file())
         files = {name: local / name for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present}
     else:

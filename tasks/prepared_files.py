@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from tasks import tfrecords
 from tasks.common.errors import InputError
 from tasks.common.param_inputs import PhaseRowsParams
+from tasks.given import files_in
 from tasks.hub_inputs import open_tables
 from tasks.prepared import Prepared
 from tasks.rows import IGNORED
@@ -64,12 +65,10 @@ def read_prepared(params: PhaseRowsParams, source: str, section: str, reading: R
 
 def _files(path: Path, key: str, reading: Reading) -> list[Path]:
     needed = f"{key} needs files ending in {', '.join(_KNOWN)}"
-    if not path.exists():
-        raise InputError(f"{key}={path} is not there: {needed}")
+    found = files_in(path, key)
     if (path / "dataset_dict.json").is_file():
         splits = sorted(p.name for p in path.iterdir() if p.is_dir())
         raise InputError(f"{key}={path} holds several splits: name the folder of one ({', '.join(splits)})")
-    found = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     usable = [file for file in found if file.name.lower().endswith(_KNOWN)]
     reading.ignored += [file.name for file in found if file not in usable]
     if not usable:

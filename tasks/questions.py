@@ -23,6 +23,7 @@ from tasks import world
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.params import QuestionsParams, load_params
+from tasks.given import require_readable
 from tasks.hub_inputs import open_dataset
 from tasks.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.squad_format import Answer, Question, read_squad, refuse_common_ids
@@ -100,14 +101,13 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
 
 def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
     endings = (".json", *ENDINGS)
+    require_readable(path, key)
     if path.is_dir():
         inside = sorted(p.name for p in path.iterdir() if p.suffix.lower() in endings)
         raise InputError(
             f"{key}={path} is a folder: name one file of questions"
             + (f" of it ({', '.join(inside[:5])})" if inside else f" (it holds none ending in {', '.join(endings)})")
         )
-    if not path.is_file():
-        raise InputError(f"{key}={path} is not there: set {key} to a file of questions ({', '.join(endings)})")
     ending = path.suffix.lower()
     if ending not in endings:
         raise InputError(

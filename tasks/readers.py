@@ -13,6 +13,7 @@ from pathlib import Path
 from tasks import tables
 from tasks.common.errors import InputError
 from tasks.documents import Document, TextColumns, as_documents
+from tasks.given import files_in
 from tasks.text_files import Reading, text_lines
 from tasks.wikiextractor import FILE_NAME, is_wikiextractor, read_wikiextractor
 
@@ -65,8 +66,7 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
     Raises:
         InputError: nothing there, nothing usable, or packed files.
     """
-    if not path.exists():
-        raise InputError(f"{KEY}={path} is not there: set {KEY} to a file or folder of {_NEEDED}")
+    found = files_in(path, KEY)
     if path.is_file():
         if not _is_usable(path):
             raise InputError(
@@ -74,7 +74,7 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
             )
         return [path]
     usable = []
-    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+    for file in found:
         hidden = any(part.startswith(".") for part in file.relative_to(path).parts)
         if hidden or not _is_usable(file):
             reading.ignored.append(file.relative_to(path).as_posix())
@@ -82,9 +82,9 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
             usable.append(file)
     packed = [name for name in reading.ignored if _packed([name])]
     if packed or not usable:
-        found = f"only {', '.join(reading.ignored[:5])}" if reading.ignored else "nothing"
-        found = f"{', '.join(packed[:5])} beside {len(usable)} files that can be read" if usable else found
-        raise InputError(f"the folder {path} holds {found}: {KEY} needs files ending in {_NEEDED}{_packed(packed)}")
+        holds = f"only {', '.join(reading.ignored[:5])}" if reading.ignored else "nothing"
+        holds = f"{', '.join(packed[:5])} beside {len(usable)} files that can be read" if usable else holds
+        raise InputError(f"the folder {path} holds {holds}: {KEY} needs files ending in {_NEEDED}{_packed(packed)}")
     return usable
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from tasks.common.artifacts import parse_json
 from tasks.common.errors import InputError
 from tasks.tables import each_key_once
-from tasks.text_files import UTF16
+from tasks.text_files import other_encoding
 
 MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
@@ -107,9 +107,11 @@ def _parse(path: Path, key: str) -> Any:
     if size > MAX_FILE_BYTES:
         raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
     content = path.read_bytes()
+    if not content.strip():
+        raise InputError(f"{path} is empty; set {key} to a SQuAD v1.1 JSON file")
     try:
-        if content.startswith(UTF16):
-            raise InputError(f"{path} begins like UTF-16; UTF-8 is required: convert the file ({key})")
+        if encoding := other_encoding(content):
+            raise InputError(f"{path} begins like {encoding}; UTF-8 is required: convert the file ({key})")
         return parse_json(content.decode("utf-8-sig"), object_pairs_hook=each_key_once)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1

@@ -7,7 +7,7 @@ import collections
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -16,8 +16,12 @@ from tasks.common.errors import InputError
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused: it would have to be held in memory as a whole."""
-UTF16 = (b"\xff\xfe", b"\xfe\xff")
-"""How a file of that encoding begins, on any machine."""
+MARKS = {
+    b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+}  # fmt: skip
+"""How files of other encodings begin, on any machine; the longer marks first, as one begins like a shorter one."""
+BLOCK_BYTES = 1 << 20
+"""Looked at to find out how lines end, and read at a time where they end in a way that Python's streams do not know."""
 SHOWN_NAMES = 20
 """Names of files and columns kept in reading.json; the others are counted."""
 
@@ -93,40 +97,71 @@ def repetitions(hashes: array.array[int]) -> int:
     return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
+def other_encoding(start: bytes) -> str | None:
+    """UTF-16 or UTF-32, where the first bytes of a file are its byte order mark."""
+    return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
+
+
 def text_lines(path: Path, key: str) -> Iterator[str]:
-    """Lines of a UTF-8 file with their line ends, a byte order mark taken off.
+    """Lines of a UTF-8 file with their line ends, a byte order mark taken off; of one without any "\\n", "\\r" is one.
 
     Args:
         path: the file.
         key: the params key that led to it, for messages.
 
     Raises:
-        InputError: binary content, another encoding (with byte offset and line), or a line past MAX_LINE_BYTES.
+        InputError: binary content, another encoding (with byte offset and line), a line past MAX_LINE_BYTES, or a
+            disk that does not give the file back.
     """
     offset = 0
-    with path.open("rb") as stream:
-        for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b""), 1):
-            if len(line) > MAX_LINE_BYTES:
-                raise InputError(
-                    f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines ({key})"
-                )
-            if number == 1 and line.startswith(UTF16):
-                raise InputError(
-                    f"{path} begins like UTF-16 (offset 0, line 1); UTF-8 is required; "
-                    f"convert the file, e.g. iconv -f UTF-16 -t UTF-8 ({key})"
-                )
-            if b"\0" in line:
-                raise InputError(
-                    f"{path} is binary: a NUL byte at offset {offset + line.index(0)} (line {number}); "
-                    f"a UTF-8 text file is required ({key})"
-                )
-            try:
-                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                byte = error.object[error.start]
-                start = offset + error.start + (len(line) - len(error.object))
-                raise InputError(
-                    f"{path} is not UTF-8: byte 0x{byte:02x} at offset {start} (line {number}); UTF-8 is required; "
-                    f"convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
-                ) from None
-            offset += len(line)
+    try:
+        with path.open("rb") as stream:
+            for number, line in enumerate(_raw_lines(stream), 1):
+                yield _text_of(line, number, offset, path, key)
+                offset += len(line)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read from offset {offset} on ({error.strerror or error}) ({key})") from None
+
+
+def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines with "\\n" at their ends, or the first bytes of a line that is too long.
+
+    Files of old Macs have "\\r" alone, which is found out from the first block.
+    """
+    head = stream.read(BLOCK_BYTES)
+    stream.seek(0)
+    if b"\n" in head or b"\r" not in head[:-1]:  # the last byte may begin "\r\n"
+        yield from iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+        return
+    rest = b""
+    while block := stream.read(BLOCK_BYTES):
+        *lines, rest = (rest + block).split(b"\r")
+        yield from (line + b"\n" for line in lines)
+        if len(rest) > MAX_LINE_BYTES:
+            break
+    if rest:
+        yield rest
+
+
+def _text_of(line: bytes, number: int, offset: int, path: Path, key: str) -> str:
+    if len(line) > MAX_LINE_BYTES:
+        raise InputError(f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines ({key})")
+    if number == 1 and (encoding := other_encoding(line)):
+        raise InputError(
+            f"{path} begins like {encoding} (offset 0, line 1); UTF-8 is required; "
+            f"convert the file, e.g. iconv -f {encoding} -t UTF-8 ({key})"
+        )
+    if b"\0" in line:
+        raise InputError(
+            f"{path} is binary, or UTF-16 without a byte order mark: a NUL byte at offset {offset + line.index(0)} "
+            f"(line {number}); a UTF-8 text file is required ({key})"
+        )
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        start = offset + error.start + (len(line) - len(error.object))
+        raise InputError(
+            f"{path} is not UTF-8: byte 0x{byte:02x} at offset {start} (line {number}); UTF-8 is required; "
+            f"convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
+        ) from None

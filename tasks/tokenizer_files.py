@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from tasks.common.errors import InputError
+from tasks.given import require_readable
 from tasks.text_files import text_lines
 from tasks.wordpiece import PREFIX, SPECIAL_TOKENS
 
@@ -44,6 +45,7 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
         InputError: not there, several files, no text file, or a vocabulary that cannot be used.
     """
     path = Path(path)
+    require_readable(path, key)
     if path.is_dir():
         inside = sorted(file for file in path.glob("*.txt") if not file.name.startswith("."))
         if len(inside) != 1:
@@ -53,8 +55,6 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
                 f"set {key} to the vocabulary file itself"
             )
         path = inside[0]
-    if not path.is_file():
-        raise InputError(f"{key}={path} is not there: set {key} to a vocab.txt with one token a line")
     entries = [line.rstrip("\r\n") for line in text_lines(path, key)]
     while entries and not entries[-1]:
         entries.pop()

@@ -52,6 +52,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ParamsError(f"{path} is not UTF-8 text: {error}") from None
     except ParamsError as error:
         raise ParamsError(f"{path}, {error}") from None
+    if values is None:
+        raise ParamsError(f"{path} is empty: put its sections back (key: value), or take the file of a release")
     if not isinstance(values, dict):
         raise ParamsError(f"{path} must hold sections (key: value), found {type(values).__name__}")
     return values

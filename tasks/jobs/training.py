@@ -15,6 +15,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError
 from tasks.common.param_sections import TrackingParams
 from tasks.common.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
+from tasks.given import require_readable
 from tasks.held_out import held_out_folder
 from tasks.jobs.checkpoint_travel import travelling
 from tasks.jobs.device_job import (
@@ -96,8 +97,7 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
     if device.runtime not in ("auto", "ipu"):
         return None
     path = root / ipu.config
-    if not path.exists():
-        raise InputError(f"ipu.config={ipu.config} is not there: name an ipu_config.json, or a folder")
+    require_readable(path, "ipu.config")
     if path.is_dir():
         path = path / IPU_CONFIG
     values: Any = {}

@@ -107,6 +107,13 @@ def test_predictions_that_were_changed_after_scoring_are_rejected(checkout: Path
     assert "counted on other predictions" in reasons[1]
 
 
+def test_predictions_of_the_released_model_behind_a_lost_link_are_not_taken_for_none(checkout: Path) -> None:
+    (checkout / LIMITS.released).mkdir(parents=True)
+    (checkout / LIMITS.released / "predictions.json").symlink_to("../gone.json")
+    with pytest.raises(InputError, match="gate.released='.*' holds 1 link.s. that lead nowhere, predictions.json"):
+        gate(LIMITS, checkout)
+
+
 @pytest.mark.parametrize(
     ("released", "accepted"),
     [
