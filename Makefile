@@ -61,7 +61,7 @@ $(DEVICE): constraints/poplar.txt
 
 demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate, publish
 	@echo "demo: corpus to published model on the CPU; stages that are up to date are skipped"
-	@python -m flows.pipeline
+	@podium run
 
 server: $(HOST)  ## a Prefect server on loopback for a local try (docs/workers.md); PORT=4200
 	@mkdir -p runs/server

@@ -64,7 +64,7 @@ def require_deployment(queue: Queue) -> None:
         except ObjectNotFound:
             raise ParamsError(
                 f"the Prefect server at {client.api_url} knows no queue {queue} with the deployment "
-                f"{deployment_of(queue)}: run `python -m flows.deploy --queue {queue}` once"
+                f"{deployment_of(queue)}: run `podium deploy --queue {queue}` once"
             ) from None
 
 

@@ -175,7 +175,7 @@ def _usage(facts: CardFacts) -> str:
         "## Use\n\nWith transformers 4 or 5 (5 dropped the `question-answering` pipeline; 4 still has it: "
         f'`pipeline("question-answering", "{facts.name}")`):\n\n{code}\n\n'
         f"From a {PROJECT} checkout, long texts included: "
-        f'`python -m tasks.ask {facts.name} "question" --context "text"`.'
+        f'`podium ask {facts.name} "question" --context "text"`.'
     )
 
 

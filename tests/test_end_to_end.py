@@ -26,7 +26,7 @@ TINY = (
     "pretrain.phase2.steps=3", "pretrain.phase2.global_batch_size=4", "finetune.epochs=1",
     "finetune.global_batch_size=8",
 )  # fmt: skip
-FLOW = [sys.executable, "-m", "flows.pipeline"]
+FLOW = [sys.executable, "-m", "flows", "run"]
 
 pytestmark = [
     pytest.mark.soak,
@@ -135,5 +135,5 @@ def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs
     loaded = run(project, [sys.executable, "-c", load, str(published)])
     assert loaded.stdout.split() == ["1", "True"], loaded.stderr
     question = ["Who came?", "--context", "Ada came.", "--json"]
-    asked = run(project, [sys.executable, "-m", "tasks.ask", str(published), *question])
+    asked = run(project, [sys.executable, "-m", "flows", "ask", str(published), *question])
     assert asked.returncode == 0, asked.stderr

@@ -1,6 +1,6 @@
 """params.yaml, read strictly: one frozen section per stage, an unknown key is an error.
 
-`python -m tasks.params` shows, lists and compares what results from presets and `--set`.
+`podium params` shows, lists and compares what results from presets and `--set`.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path, content, said):
 
 
 def test_the_module_is_its_own_command_line_and_exits_with_2_for_a_wrong_word():
-    command = [sys.executable, "-m", "tasks.params", "show", "--set", "gate.minf1=1"]
+    command = [sys.executable, "-m", "flows", "params", "show", "--set", "gate.minf1=1"]
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "did you mean min_f1?" in refused.stderr
