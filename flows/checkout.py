@@ -64,16 +64,17 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
     """params.yaml of `root` with the preset and the overrides laid over it, checked.
 
     Raises:
-        ParamsError: something is wrong with any of them, or a path that is not there.
+        ParamsError: something is wrong with any of them.
     """
     values = resolve(read_yaml(root / artifacts.PARAMS), preset, overrides, root / artifacts.PRESETS)
     check(values, "the parameters")
-    check_inputs(root, values)
     return values
 
 
 def check_inputs(root: Path, values: dict[str, Any]) -> None:
     """The files and folders that the parameters name must be on this host, and all of them must be readable.
+
+    What a flow looks at wherever it runs; `podium run` looks at more before it starts one (flows/preflight).
 
     Raises:
         ParamsError: everything that is not so, by its parameter.
@@ -87,9 +88,13 @@ def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: l
 
     The same parameters give the same folder, so that a run that was killed continues there.
     """
-    if preset is None and not overrides:
-        return root
-    return prepare_own(root, values, own_name(values, preset))
+    folder = folder_of(root, values, preset, overrides)
+    return root if folder == root else prepare_own(root, values, folder.name)
+
+
+def folder_of(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
+    """That folder, made or not."""
+    return root if preset is None and not overrides else own_folder(root, own_name(values, preset))
 
 
 def own_name(values: dict[str, Any], preset: str | None) -> str:

@@ -62,6 +62,7 @@ def pipeline(
     checkout.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)
+    checkout.check_inputs(project, values)
     plan = of_params(values, part)
     if not on_workers:
         root = checkout.prepare(project, values, preset, overrides)

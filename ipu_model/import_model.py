@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Mapping, Set, Tuple
@@ -10,17 +9,16 @@ from typing import Dict, List, Mapping, Set, Tuple
 import torch
 from torch import Tensor
 
+from ipu_model.architecture import CONFIG, read_config
 from ipu_model.errors import CheckpointError
 from ipu_model.files import read_json
 from ipu_model.job import HEADS, ModelConfig
 from ipu_model.model_folder import (
     ARCHITECTURES,
-    CONFIG,
     ModelFolder,
     Origin,
     missing_parameters,
     our_name,
-    read_config,
     write_model,
 )
 from ipu_model.modeling import build_model
@@ -144,11 +142,3 @@ def _architecture(names: Set[str]) -> str:
     if "cls.seq_relationship.weight" in names:
         return "pretraining"
     return "masked_lm" if "cls.predictions.bias" in names else "encoder"
-
-
-def differences(wanted: ModelConfig, found: ModelConfig) -> List[str]:
-    """What a stated architecture has otherwise than a model, as `name: found, stated ...`; dropout and the range of
-    fresh weights are no part of a model."""
-    free = ("hidden_dropout", "attention_dropout", "initializer_range")
-    stated, real = dataclasses.asdict(wanted), dataclasses.asdict(found)
-    return [f"{k}: {real[k]}, stated {stated[k]}" for k in stated if k not in free and stated[k] != real[k]]

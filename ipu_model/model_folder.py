@@ -9,43 +9,24 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
 from torch import Tensor
 
-from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.files import read_json, write_json
+from ipu_model.architecture import CONFIG, CONFIG_KEYS, read_config, read_object
+from ipu_model.errors import CheckpointError
+from ipu_model.files import write_json
 from ipu_model.job import ModelConfig
 from ipu_model.tensors import save_tensors
 from ipu_model.weight_files import WEIGHTS, read_weights
 
-CONFIG, ORIGIN = "config.json", "podium.json"
+ORIGIN = "podium.json"
 ARCHITECTURES = {
     "pretraining": "BertForPreTraining",
     "question_answering": "BertForQuestionAnswering",
     "sequence_classification": "BertForSequenceClassification",
     "masked_lm": "BertForMaskedLM",  # this and the next: of models that were taken in
     "encoder": "BertModel",
-}
-REQUIRED = {
-    "model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False,
-    "add_cross_attention": False, "pruned_heads": {},
-}  # fmt: skip
-"""Keys of BertConfig that say what is computed, and the values this package computes (their defaults in BertConfig)."""
-
-# Ours -> Hugging Face's.
-CONFIG_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
-    "num_layers": "num_hidden_layers",
-    "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
-    "max_positions": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
-    "hidden_dropout": "hidden_dropout_prob",
-    "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_eps": "layer_norm_eps",
-    "initializer_range": "initializer_range",
 }
 
 
@@ -108,7 +89,7 @@ def read_model(folder: Path) -> ModelFolder:
     folder = Path(folder)
     config, labels = read_config(folder / CONFIG)
     state, sha256 = read_weights(folder)
-    origin = _read_json(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
+    origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
     state = {our_name(name): x.float() for name, x in state.items()}
     if "classifier.weight" not in state:
         labels = []  # transformers gives every model the names of two
@@ -144,39 +125,3 @@ def our_name(name: str) -> str:
             name = name[: -len(old)] + new
     bare = name.startswith(("embeddings.", "encoder.", "pooler."))
     return "bert." + name if bare else name
-
-
-def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
-    """The architecture that a config.json of transformers states, and the names of its labels.
-
-    What it leaves out has BertConfig's default.
-
-    Raises:
-        CheckpointError: missing, damaged, or of a model that this package does not compute.
-    """
-    values = _read_json(path)
-    for key, required in REQUIRED.items():
-        if values.get(key) not in (None, required):
-            raise CheckpointError(f"{path}: {key} is {values[key]!r}, this version computes {required!r} only")
-    lacking = [theirs for theirs in ("vocab_size", "hidden_size") if theirs not in values]
-    if lacking:
-        raise CheckpointError(f"{path} lacks {', '.join(lacking)}: it is no configuration of a BERT")
-    try:
-        names = values.get("id2label", {})
-        labels = [str(names[number]) for number in sorted(names, key=int)]
-        config = ModelConfig(**{ours: values[theirs] for ours, theirs in CONFIG_KEYS.items() if theirs in values})
-    except (ConfigError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    return config, labels
-
-
-def _read_json(path: Path) -> Dict[str, Any]:
-    try:
-        values = read_json(path)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing: {path.parent} is no model folder") from None
-    except ValueError as error:
-        raise CheckpointError(f"{path} is not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise CheckpointError(f"{path} must hold an object, found {type(values).__name__}")
-    return values

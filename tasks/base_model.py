@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,7 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
     if params.source == "folder":
         source, key = Path(params.path), f"base_model.path={params.path}"
         require_readable(source, "base_model.path")
-        if not (source / "config.json").is_file():
-            raise InputError(f"{key} holds no config.json: name the folder that save_pretrained wrote")
+        _require_config(source, key)
         record: dict[str, Any] = {"source": "folder", "path": params.path}
         return record | import_checked(source, model, tokenizer, target, key)
     if not params.repository:
@@ -112,20 +112,68 @@ def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Pa
     Raises:
         InputError: see write_base_model.
     """
-    from ipu_model.errors import DeviceJobError  # torch comes with what follows: only a run that needs it loads it
-    from ipu_model.import_model import differences, import_model
-    from ipu_model.job import ModelConfig
-    from ipu_model.model_folder import read_config
+    from ipu_model.errors import DeviceJobError
+    from ipu_model.import_model import import_model  # torch comes with it: only a run that needs it loads it
 
+    size = check_architecture(source, model, key)
+    vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
+    _same_vocabulary(source, size, sorted(vocabulary, key=lambda entry: vocabulary[entry]), key)
     try:
-        found, _ = read_config(source / "config.json")
-        stated = ModelConfig(vocab_size=found.vocab_size, **model.model_dump())
-        _same_architecture(differences(stated, found), key)
-        _same_vocabulary(source, found.vocab_size, tokenizer, key)
         imported = import_model(source, target, artifacts.sha256_of(tokenizer_file(tokenizer)))
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
     return dataclasses.asdict(imported)
+
+
+def check_architecture(source: Path, model: ModelParams, key: str) -> int:
+    """Compare config.json of the model folder `source` with the parameters; no weight is read.
+
+    Args:
+        key: the parameter that named it, for messages.
+
+    Returns:
+        How many word embeddings it has.
+
+    Raises:
+        InputError: no BERT that is computed here, or another architecture.
+    """
+    from ipu_model.architecture import CONFIG, differences, read_config
+    from ipu_model.errors import DeviceJobError
+    from ipu_model.job import ModelConfig
+
+    try:
+        found, _ = read_config(source / CONFIG)
+        stated = ModelConfig(vocab_size=found.vocab_size, **model.model_dump())
+    except DeviceJobError as error:
+        raise InputError(f"{key}: {error}") from None
+    _same_architecture(differences(stated, found), key)
+    return found.vocab_size
+
+
+def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:
+    """What can be known of base_model.path before a tokenizer is made or a weight is read.
+
+    Args:
+        params: section `base_model`, whose source is `folder`.
+        model: section `model`.
+        entries: of the vocabulary, where it is known already.
+
+    Raises:
+        InputError: no model folder, no weights in it, no BERT that is computed here, another architecture or, where it
+            is known, another vocabulary.
+    """
+    source, key = Path(params.path), f"base_model.path={params.path}"
+    _require_config(source, key)
+    size = check_architecture(source, model, key)
+    if not any(name.endswith((".safetensors", ".bin")) for name in wanted_files([p.name for p in source.iterdir()])):
+        raise InputError(f"{key} holds no weights: model.safetensors or pytorch_model.bin is required, whole or shards")
+    if entries is not None:
+        _same_vocabulary(source, size, entries, key)
+
+
+def _require_config(source: Path, key: str) -> None:
+    if not (source / "config.json").is_file():
+        raise InputError(f"{key} holds no config.json: name the folder that save_pretrained wrote")
 
 
 def _same_architecture(differ: list[str], key: str) -> None:
@@ -134,10 +182,8 @@ def _same_architecture(differ: list[str], key: str) -> None:
         raise InputError(f"{key} is another model than section model states ({'; '.join(differ)}): {wanted}")
 
 
-def _same_vocabulary(source: Path, size: int, tokenizer: Path, key: str) -> None:
+def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) -> None:
     """The entries of the tokenizer must be those that the weights were trained with, in the same order."""
-    vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
-    entries = sorted(vocabulary, key=lambda entry: vocabulary[entry])
     again = "take its own tokenizer (tokenizer.source: hub or file)"
     if len(entries) != size:
         raise InputError(f"{key} has {size} word embeddings, the tokenizer {len(entries)} entries: {again}")

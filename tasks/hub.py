@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +64,56 @@ def release_on_hub(
     from tasks.hub_calls import Caller, Patience, Waits, shown
     from tasks.hub_client import hub_client
 
-    token = _token()
+    token = token_of_environment()
     waits = Waits(patience or Patience(), token)
     api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
     return _Transaction(api, Caller(shown(api.endpoint), repository, waits), release).run(private, review)
 
 
-def _token() -> str:
+def check_access(repositories: Sequence[str], *, review: bool, patience: Patience | None = None) -> str:
+    """Ask the Hub whether HF_TOKEN may publish to these repositories; nothing is made or changed there.
+
+    Returns:
+        Whose token it is, for people.
+
+    Raises:
+        PublishError: no token, no such name, no answer, or no right to write.
+    """
+    from tasks.hub_calls import Caller, Patience, Waits, shown
+    from tasks.hub_client import hub_client
+
+    token = token_of_environment()
+    waits = Waits(patience or Patience(), token)
+    api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
+    who = {}
+    for repository in repositories:
+        who = _check_rights(api, Caller(shown(api.endpoint), repository, waits), review)
+    return f"{who.get('name')} may publish to {', '.join(repositories)} at {shown(api.endpoint)}"
+
+
+def _check_rights(api: Any, caller: Caller, review: bool) -> dict[str, Any]:
+    """The Hub's own words about the token, which may write there as far as they tell."""
+    from huggingface_hub.utils import validate_repo_id
+
+    from tasks.hub_token import refusal
+
+    state = "nothing was published"
+    caller.asked("checking the name", lambda: validate_repo_id(caller.repository), state)
+    who: dict[str, Any] = caller.asked("checking the token", api.whoami, state)
+    if reason := refusal(who, caller.repository, review=review):
+        raise PublishError(
+            f"{reason}: make such a token (the Hub's settings, Access Tokens) and export it as HF_TOKEN, or set "
+            "publish.repository to where this one may write. Nothing was published"
+        )
+    return who
+
+
+def token_of_environment() -> str:
+    """HF_TOKEN.
+
+    Raises:
+        PublishError: it is not set, or is no token.
+    """
     token = os.environ.get(TOKEN, "").strip()
     if not token:
         raise PublishError(
@@ -109,18 +153,7 @@ class _Transaction:
         return HubRelease(commit, self.release.tag, url, unchanged)
 
     def _check_token(self, review: bool) -> None:
-        from huggingface_hub.utils import validate_repo_id
-
-        from tasks.hub_token import refusal
-
-        state = "nothing was published"
-        self.caller.asked("checking the name", lambda: validate_repo_id(self.caller.repository), state)
-        who = self.caller.asked("checking the token", self.api.whoami, state)
-        if reason := refusal(who, self.caller.repository, review=review):
-            raise PublishError(
-                f"{reason}: make such a token (the Hub's settings, Access Tokens) and export it as HF_TOKEN, or set "
-                "publish.repository to where this one may write. Nothing was published"
-            )
+        _check_rights(self.api, self.caller, review)
 
     def _head(self, private: bool) -> Any:
         """The head of main; the repository is created when it is not there (or not visible to us)."""

@@ -55,6 +55,16 @@ def open_tables(section: str, name: str | None, revision: str | None, rows_at_on
             yield from table.combine_chunks().to_batches()
 
 
+def check_dataset(section: str, name: str | None, revision: str | None) -> None:
+    """Ask the Hub whether a data set is there and may be read; nothing of it is downloaded.
+
+    Raises:
+        InputError: as `open_dataset`.
+    """
+    with _errors_named(section, name, None, "train", revision) as given:
+        _check_files(section, given, revision)
+
+
 @contextlib.contextmanager
 def _errors_named(
     section: str, name: str | None, config: str | None, split: str, revision: str | None
@@ -81,20 +91,26 @@ def _errors_named(
 
 def _stream(section: str, name: str, config: str | None, split: str, revision: str | None) -> Any:
     import datasets
-    from huggingface_hub import HfApi
 
-    if Path(name).exists():
-        require_readable(Path(name), f"{section}.dataset", "none")
-    else:
-        info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
-        files = [file.rfilename for file in info.siblings or []]
-        if not any(file.lower().endswith(READABLE) for file in files):
-            _refuse_archives(files, f"{section}.dataset={name}")  # the library would look into them
+    _check_files(section, name, revision)
     builder = datasets.load_dataset_builder(name, config, revision=revision)
     chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
     _refuse_archives(chosen, f"{section}.dataset={name}")
     _read_parquet_bit_by_bit(builder.config)
     return builder.as_streaming_dataset(split)
+
+
+def _check_files(section: str, name: str, revision: str | None) -> None:
+    """Refuse what is not there, and archives: the library would look into them."""
+    from huggingface_hub import HfApi
+
+    if Path(name).exists():
+        require_readable(Path(name), f"{section}.dataset", "none")
+        return
+    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
+    files = [file.rfilename for file in info.siblings or []]
+    if not any(file.lower().endswith(READABLE) for file in files):
+        _refuse_archives(files, f"{section}.dataset={name}")
 
 
 def _read_parquet_bit_by_bit(config: Any) -> None:

@@ -11,6 +11,7 @@ what was changed or looks odd is counted in reading.json.
 from __future__ import annotations
 
 import argparse
+import itertools
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ from tasks.given import require_readable
 from tasks.hub_inputs import open_dataset
 from tasks.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.squad_format import Answer, Question, read_squad, refuse_common_ids
-from tasks.tables import ENDINGS, Line, checked
+from tasks.tables import ENDINGS, Line, checked, read_table
 from tasks.text_files import Reading, write_reading
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
@@ -44,6 +45,10 @@ SCHEMA = pa.schema(
 FILES = {"train": "train.parquet", "dev": "dev.parquet"}
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 ROW_GROUP = 4096
+WHOLE_BYTES = 32 << 20
+"""A file up to this size, as SQuAD's own are, is read whole before a run starts: seconds at most."""
+FIRST_RECORDS = 100
+"""Of a larger table."""
 REPEATED = "questions asked more than once of the same context, kept"
 
 
@@ -84,7 +89,7 @@ def _names(params: QuestionsParams) -> tuple[str, str]:
 def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
     if params.source == "files":
         path = Path(params.train_path if name == "train" else params.dev_path)
-        return _read_file(path, f"questions.{name}_path", params, reading)
+        return read_question_file(path, f"questions.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
@@ -99,7 +104,37 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
     return questions_of(checked(lines, wanted, where, reading), params.columns, where, reading)
 
 
-def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
+def read_question_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
+    """The questions of a file that the parameters name.
+
+    Args:
+        key: the parameter that named it, for messages.
+        reading: gets what was counted on the way.
+
+    Raises:
+        InputError: no such file, an ending of none that is read, or questions that cannot be used: all problems.
+    """
+    ending = _known_ending(path, key)
+    reading.files += 1
+    return read_squad(path, key) if ending == ".json" else read_question_table(path, key, params.columns, reading)
+
+
+def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
+    """What can be known of a file of questions at once: all of a small one, of a large table its first records.
+
+    Raises:
+        InputError: see read_question_file.
+    """
+    ending = _known_ending(path, key)
+    if path.stat().st_size <= WHOLE_BYTES:
+        read_question_file(path, key, params, Reading())
+    elif ending != ".json":
+        lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading())
+        first = itertools.islice(lines, FIRST_RECORDS)
+        questions_of(first, params.columns, f"{path} ({key})", Reading(), numbers_are_text=ending == ".csv")
+
+
+def _known_ending(path: Path, key: str) -> str:
     endings = (".json", *ENDINGS)
     require_readable(path, key)
     if path.is_dir():
@@ -113,8 +148,7 @@ def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) 
         raise InputError(
             f"{path} ends in {ending or 'nothing'!r}: {key} needs .json (SQuAD v1.1) or a table ({', '.join(ENDINGS)})"
         )
-    reading.files += 1
-    return read_squad(path, key) if ending == ".json" else read_question_table(path, key, params.columns, reading)
+    return ending
 
 
 def _table(questions: Iterable[Question]) -> pa.Table:

@@ -9,10 +9,9 @@ import textwrap
 
 import click
 
-from flows import checkout, preflight
+from flows import preflight
 from flows.commands import options
 from flows.commands.project import entered
-from flows.plan import of_params
 from tasks.common.errors import FAILED, WRONG_USAGE
 
 MARKS = {"ok": "ok", "warning": "note", "problem": "NO"}
@@ -35,9 +34,7 @@ def command(
     in its way; 2: the parameters do.
     """
     project = entered(ctx)
-    values = checkout.resolved_params(project, preset, list(overrides))
-    wanted = preflight.Wanted(project, values, tuple(of_params(values, "all")), not no_publish, curious=True)
-    findings = preflight.look(wanted)
+    findings = preflight.look(preflight.of_run(project, preset, overrides, publish=not no_publish, curious=True))
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_wanted:
         options.print_json([dataclasses.asdict(finding) for finding in findings])

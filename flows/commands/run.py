@@ -8,10 +8,10 @@ from typing import Any, NoReturn, get_args
 
 import click
 
-from flows import checkout, preflight
+from flows import preflight
 from flows.commands import options
 from flows.commands.project import entered
-from flows.plan import Part, of_params
+from flows.plan import Part
 from tasks.common import artifacts
 from tasks.common.errors import FAILED, PAUSED, REJECTED
 
@@ -40,9 +40,9 @@ def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], 
     the run is seen on that server, else on one of its own that ends with it.
     """
     project = entered(ctx)
-    values = checkout.resolved_params(project, preset, list(overrides))  # exit 2 within a second
-    stages = tuple(of_params(values, choices["part"]))
-    wanted = preflight.Wanted(project, values, stages, not choices["no_publish"], choices["on_workers"])
+    wanted = preflight.of_run(
+        project, preset, overrides, choices["part"], not choices["no_publish"], choices["on_workers"]
+    )
     preflight.require(wanted, lambda text: click.echo(f"note: {text}", err=True))
     code = _run(project, preset, list(overrides), choices)
     if code:

@@ -6,19 +6,45 @@ changes. What cannot be found out in time is said and refuses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
-from flows.preflight import host
+from flows import checkout
+from flows.plan import Part, is_gate, of_params
+from flows.preflight import device, disk, host, hub, inputs, network, remotes, server
 from flows.preflight.finding import Finding, Wanted
 from flows.preflight.question import Question, asked
 from tasks.common.errors import InputError, ParamsError
 
-__all__ = ["Finding", "Wanted", "look", "of_parameters", "refusal", "require"]
+__all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 
-AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (*host.CHECKS,)
+AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (
+    *host.CHECKS, network.settings, device.known, inputs.there, disk.room, remotes.dvc_remote, remotes.checkpoints,
+    hub.token, server.known,
+)  # fmt: skip
 """Checks that wait for nothing."""
-TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = ()
+TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
 """Of checks that may wait: what to ask for a run."""
+
+
+def of_run(
+    project: Path,
+    preset: str | None,
+    overrides: Sequence[str],
+    part: Part = "all",
+    publish: bool = True,
+    on_workers: bool = False,
+    curious: bool = False,
+) -> Wanted:
+    """What to look at before the run that these words of the command line ask for.
+
+    Raises:
+        ParamsError: preset, overrides or part are wrong.
+    """
+    values = checkout.resolved_params(project, preset, list(overrides))
+    stages = tuple(of_params(values, part))
+    root = checkout.folder_of(project, values, preset, list(overrides))
+    return Wanted(project, values, root, stages, publish and any(map(is_gate, stages)), on_workers, curious)
 
 
 def look(wanted: Wanted) -> list[Finding]:

@@ -32,8 +32,10 @@ class Wanted:
     project: Path
     values: dict[str, Any]
     """The resolved parameters; relative paths count from the project."""
+    root: Path
+    """The checkout it will work in, which may not be there yet."""
     stages: tuple[str, ...]
-    """What it may have to make here, in order."""
+    """What it brings up to date, in order."""
     publish: bool
     on_workers: bool = False
     """Nothing is made here: the host of a worker has the device, the token and the disk."""

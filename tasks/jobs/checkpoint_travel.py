@@ -54,7 +54,7 @@ def travelling(
     if remote is None:
         yield None
         return
-    courier = _Courier(folder, f"{_address(remote, root)}/{key}", say)
+    courier = _Courier(folder, f"{address_of(remote, root)}/{key}", say)
     courier.fetch()
     try:
         yield courier.on_event
@@ -70,7 +70,12 @@ def travelling(
         courier.close()
 
 
-def _address(remote: str, root: Path) -> str:
+def address_of(remote: str, root: Path) -> str:
+    """`checkpoint.remote` as its library takes it.
+
+    Raises:
+        ParamsError: no library here knows its protocol.
+    """
     if "://" not in remote:
         return str((root / remote).absolute())
     protocol = remote.partition("://")[0]

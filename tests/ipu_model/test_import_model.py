@@ -14,8 +14,9 @@ from tiny_jobs import TINY
 from torch import Tensor
 
 from ipu_model import weight_files
+from ipu_model.architecture import differences
 from ipu_model.errors import CheckpointError
-from ipu_model.import_model import Imported, differences, import_model
+from ipu_model.import_model import Imported, import_model
 from ipu_model.model_folder import read_model
 
 transformers = pytest.importorskip("transformers", reason="makes the models that are taken in")

@@ -1,0 +1,85 @@
+"""The device of training and prediction: its Python, its runtime, and what starts several processes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from flows import dvc
+from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.made import is_made
+from flows.preflight.question import FAR_S, Question
+from tasks.common.param_sections import Place
+from tasks.common.stage_kinds import PARITY, STAGE_KINDS, is_device_stage, kind_of, offered_kinds
+
+DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
+LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
+
+
+def known(wanted: Wanted) -> Iterator[Finding]:
+    """What nobody has to be asked for: a launcher that is not there, or a CPU job in this very Python."""
+    stages = _stages(wanted)
+    if not stages:
+        return
+    device = wanted.params.device
+    words = shlex.split(os.environ.get(LAUNCHER, "")) or (["poprun"] if device.launcher == "poprun" else [])
+    if words and shutil.which(words[0], path=dvc.environment()["PATH"]) is None:
+        knob = LAUNCHER if os.environ.get(LAUNCHER) else "device.launcher"
+        yield problem("launcher", f"{words[0]} is not on PATH: enable the SDK that brings it, or change {knob}")
+    if list(asked(wanted)):
+        return
+    if importlib.util.find_spec("torch") is None:
+        yield problem("device", f"{sys.executable} lacks torch: make setup installs it, or set {DEVICE_PYTHON}")
+    else:
+        yield ok("device", f"cpu, {device.precision}; torch {version('torch')} of this Python")
+
+
+def asked(wanted: Wanted) -> Iterator[Question]:
+    """The device's Python, unless that is this one and nothing but the CPU is wanted of it."""
+    stages = _stages(wanted)
+    places = _places(wanted, stages)
+    own = os.environ.get(DEVICE_PYTHON)
+    if not stages or not (own or wanted.curious or any(place["runtime"] != "cpu" for place in places)):
+        return
+    device = wanted.params.device
+    told = {
+        "places": places,
+        "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(LAUNCHER) else 1,
+        "compile_only": all(stage.startswith("compile") for stage in stages),
+    }
+    python = own or sys.executable
+    named = f"{DEVICE_PYTHON}={own}" if own else python
+    cannot = f"{named} cannot be asked what it has; set {DEVICE_PYTHON} to the device's Python, or unset it"
+    yield Question("device", "ipu_model.host_check", told, FAR_S, python, cannot)
+
+
+def _stages(wanted: Wanted) -> list[str]:
+    """Those that need a device here: not the ones that are made, nor what this host may only restore."""
+    if wanted.on_workers:
+        return []
+    runtime, offered = wanted.params.device.runtime, (*offered_kinds(), "auto")
+    mine = [stage for stage in wanted.stages if is_device_stage(stage) or stage.startswith(f"{PARITY}@")]
+    mine = [stage for stage in mine if kind_of(stage, runtime) in offered]
+    return [stage for stage in mine if wanted.curious or not is_made(stage, wanted.root, wanted.values)]
+
+
+def _places(wanted: Wanted, stages: list[str]) -> list[dict[str, Any]]:
+    device = wanted.params.device
+    places = []
+    if any(not stage.startswith(f"{PARITY}@") for stage in stages):
+        hint = f"device.runtime={device.runtime}, device.precision={device.precision}"
+        if device.runtime not in ("cpu", "auto"):
+            hint += f" (a host that only restores what others computed says {STAGE_KINDS}=cpu)"
+        places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
+    for stage in stages:
+        if stage.startswith(f"{PARITY}@"):
+            place = Place.of(stage.partition("@")[2])
+            knob = f"parity.against names {stage.partition('@')[2]}"
+            places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
+    return places

@@ -1,0 +1,101 @@
+"""Room for what a run will write, against a rough estimate that takes no time.
+
+Rows take ROWS bytes for every byte of text and masking, as docs/data-scale.md measured at a gigabyte; weights take four
+bytes a parameter, twice more in a checkpoint, which holds both moments. Only what is clearly too little is refused:
+the estimate is low where a folder is too large to be looked through at once, and `python -m tasks.estimate` measures.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.made import is_made
+from tasks.common.params import ModelParams
+from tasks.common.stage_kinds import is_device_stage
+
+CORPUS = 277 / 1003
+ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
+"""Bytes for each byte of text; of rows, and for each of `duplicates`."""
+DEMO_DOCUMENT = 237
+"""Bytes of a generated document."""
+CLEARLY = 0.5
+"""Less than this share of the estimate is refused."""
+CHECKPOINTS = 3
+"""Two that are kept, and one being written."""
+WALK_S = 1.0
+TRAININGS = ("pretrain", "finetune", "glue_finetune")
+
+
+def room(wanted: Wanted) -> Iterator[Finding]:
+    """On the disk of the project; DVC's cache links what lies there, where the disk can."""
+    if wanted.on_workers:
+        return
+    needed = data_bytes(wanted) + model_bytes(wanted)
+    free = shutil.disk_usage(wanted.project).free
+    said = f"{_size(free)} free in {wanted.project}, some {_size(needed)} will be written"
+    if free < CLEARLY * needed:
+        knob = "make room, lower pretrain_rows.*.duplicates, or run a clone on another disk"
+        yield problem("disk", f"{said}: {knob}; python -m tasks.estimate measures what is needed")
+    else:
+        yield ok("disk", said)
+
+
+def data_bytes(wanted: Wanted) -> float:
+    """Of corpus and rows that are not made yet."""
+    params, text = wanted.params, 0.0
+    if params.corpus.source == "demo":
+        text = params.corpus.demo_documents * DEMO_DOCUMENT
+    elif params.corpus.source == "files":
+        text = _bytes_of(wanted.project / params.corpus.path)
+    factor = 0.0 if _is_made(wanted, "corpus") else CORPUS
+    if params.pretrain_rows.source == "corpus":
+        for phase, bytes_each in ROWS.items():
+            if not _is_made(wanted, f"pretrain_rows@{phase}"):
+                factor += bytes_each * getattr(params.pretrain_rows, phase).duplicates
+    return text * factor
+
+
+def model_bytes(wanted: Wanted) -> float:
+    """Of the models that are still to be trained, and the checkpoints of one of them at a time."""
+    trained = [
+        stage for stage in wanted.stages
+        if is_device_stage(stage) and stage.partition("@")[0] in TRAININGS and not _is_made(wanted, stage)
+    ]  # fmt: skip
+    weights = 4.0 * parameters(wanted.params.model, wanted.params.tokenizer.vocabulary_size)
+    return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
+
+
+def parameters(model: ModelParams, vocabulary: int) -> int:
+    """Of a BERT: embeddings, layers, pooler and the heads of pre-training."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    embeddings = (vocabulary + model.max_positions + 2 + 2) * hidden
+    layer = 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 4 * hidden
+    heads = 2 * (hidden * hidden + hidden) + 2 * hidden + vocabulary + 2 * hidden + 2
+    return embeddings + model.num_layers * layer + heads
+
+
+def _is_made(wanted: Wanted, stage: str) -> bool:
+    return stage not in wanted.stages or is_made(stage, wanted.root, wanted.values)
+
+
+def _bytes_of(path: Path) -> float:
+    """Of all files, or of those that can be looked at in WALK_S."""
+    if path.is_file():
+        return float(path.stat().st_size)
+    total, until = 0.0, time.monotonic() + WALK_S
+    for folder, _, names in os.walk(path):
+        for name in names:
+            file = Path(folder, name)
+            total += file.stat().st_size if file.is_file() else 0
+        if time.monotonic() > until:
+            break
+    return total
+
+
+def _size(size: float) -> str:
+    return f"{size / 1e9:,.1f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"

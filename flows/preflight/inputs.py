@@ -1,0 +1,23 @@
+"""Given files and folders: that they are there, and that the stages will be able to read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from flows.preflight.finding import Finding, Wanted, problem
+from flows.preflight.question import HERE_S, Question
+from tasks.given import check_given
+from tasks.given_inputs import wanted as given_to
+
+
+def there(wanted: Wanted) -> Iterator[Finding]:
+    """Every path that the parameters name, where none of them is a person's own, which may be large."""
+    if not list(heads(wanted)):
+        for text in check_given(wanted.values, wanted.project):
+            yield problem("files", text, of_parameters=True)
+
+
+def heads(wanted: Wanted) -> Iterator[Question]:
+    """The same, and the first records of the files, read as their stages read them."""
+    if given_to(wanted.params, wanted.stages) and not wanted.on_workers:
+        yield Question("files", "tasks.given_inputs", {"values": wanted.values, "stages": wanted.stages}, HERE_S)

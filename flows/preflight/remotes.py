@@ -1,0 +1,66 @@
+"""Where results and checkpoints travel to: DVC's default remote and checkpoint.remote."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from flows.preflight.finding import Finding, Wanted, ok, problem
+from tasks.common.errors import ParamsError
+from tasks.common.stage_kinds import default_remote
+
+SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
+"""Scheme of a URL -> the one whose package DVC takes for it; of the others it is dvc_SCHEME."""
+
+
+def dvc_remote(wanted: Wanted) -> Iterator[Finding]:
+    """DVC's own: a folder that can be written, or a URL that DVC has the package for."""
+    remote = default_remote(wanted.project)
+    if remote is None:
+        if wanted.curious:
+            yield ok("remote", "none: results stay on this host")
+        return
+    name, url = remote
+    if "://" not in url:
+        yield _folder("remote", wanted.project / ".dvc" / url, f"the DVC remote {name}", "dvc remote modify")
+        return
+    scheme = url.partition("://")[0]
+    package = f"dvc_{SAME.get(scheme, scheme)}"
+    if importlib.util.find_spec(package) is None:
+        wheel = package.replace("_", "-")
+        yield problem("remote", f"the DVC remote {name} ({url}) needs the package {wheel}: pip install {wheel}")
+    else:
+        yield ok("remote", f"{name}, {url}; not reached in advance")
+
+
+def checkpoints(wanted: Wanted) -> Iterator[Finding]:
+    """checkpoint.remote, the same way."""
+    from tasks.jobs.checkpoint_travel import address_of
+
+    remote = wanted.params.checkpoint.remote
+    if remote is None or wanted.on_workers:
+        return
+    try:
+        address = address_of(remote, wanted.project)
+    except ParamsError as error:
+        yield problem("checkpoints", str(error), of_parameters=True)
+        return
+    if "://" in address:
+        yield ok("checkpoints", f"{remote}; not reached in advance")
+    else:
+        yield _folder("checkpoints", Path(address), "checkpoint.remote", "checkpoint.remote")
+
+
+def _folder(name: str, path: Path, what: str, knob: str) -> Finding:
+    """A folder that is there and can be written, or that can be made."""
+    path = Path(os.path.normpath(path))
+    place = next(one for one in (path, *path.parents) if one.exists())
+    if not place.is_dir():
+        return problem(name, f"{what} is {path}, and {place} is no folder: name another ({knob})")
+    if not os.access(place, os.W_OK | os.X_OK):
+        return problem(
+            name, f"{what} is {path}, and {place} cannot be written: let this user, or name another ({knob})"
+        )
+    return ok(name, f"{what}: {path}{'' if place == path else ', which will be made'}")

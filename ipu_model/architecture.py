@@ -1,0 +1,82 @@
+"""The architecture that a model folder states, read without torch and without its weights."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.files import read_json
+from ipu_model.job import ModelConfig
+
+CONFIG = "config.json"
+REQUIRED = {
+    "model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False,
+    "add_cross_attention": False, "pruned_heads": {},
+}  # fmt: skip
+"""Keys of BertConfig that say what is computed, and the values this package computes (their defaults in BertConfig)."""
+
+# Ours -> Hugging Face's.
+CONFIG_KEYS = {
+    "vocab_size": "vocab_size",
+    "hidden_size": "hidden_size",
+    "num_layers": "num_hidden_layers",
+    "num_heads": "num_attention_heads",
+    "intermediate_size": "intermediate_size",
+    "max_positions": "max_position_embeddings",
+    "type_vocab_size": "type_vocab_size",
+    "hidden_dropout": "hidden_dropout_prob",
+    "attention_dropout": "attention_probs_dropout_prob",
+    "layer_norm_eps": "layer_norm_eps",
+    "initializer_range": "initializer_range",
+}
+
+
+def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
+    """The architecture that a config.json of transformers states, and the names of its labels.
+
+    What it leaves out has BertConfig's default.
+
+    Raises:
+        CheckpointError: missing, damaged, or of a model that this package does not compute.
+    """
+    values = read_object(path)
+    for key, required in REQUIRED.items():
+        if values.get(key) not in (None, required):
+            raise CheckpointError(f"{path}: {key} is {values[key]!r}, this version computes {required!r} only")
+    lacking = [theirs for theirs in ("vocab_size", "hidden_size") if theirs not in values]
+    if lacking:
+        raise CheckpointError(f"{path} lacks {', '.join(lacking)}: it is no configuration of a BERT")
+    try:
+        names = values.get("id2label", {})
+        labels = [str(names[number]) for number in sorted(names, key=int)]
+        config = ModelConfig(**{ours: values[theirs] for ours, theirs in CONFIG_KEYS.items() if theirs in values})
+    except (ConfigError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: {error}") from None
+    return config, labels
+
+
+def read_object(path: Path) -> Dict[str, Any]:
+    """The JSON object in a file of a model folder.
+
+    Raises:
+        CheckpointError: missing, damaged, or something else.
+    """
+    try:
+        values = read_json(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing: {path.parent} is no model folder") from None
+    except ValueError as error:
+        raise CheckpointError(f"{path} is not JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise CheckpointError(f"{path} must hold an object, found {type(values).__name__}")
+    return values
+
+
+def differences(wanted: ModelConfig, found: ModelConfig) -> List[str]:
+    """What a stated architecture has otherwise than a model, as `name: found, stated ...`; dropout and the range of
+    fresh weights are no part of a model."""
+    free = ("hidden_dropout", "attention_dropout", "initializer_range")
+    stated, real = dataclasses.asdict(wanted), dataclasses.asdict(found)
+    return [f"{k}: {real[k]}, stated {stated[k]}" for k in stated if k not in free and stated[k] != real[k]]
