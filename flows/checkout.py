@@ -93,7 +93,7 @@ def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: l
 
 
 def folder_of(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
-    """That folder, made or not."""
+    """Where a run of these parameters works, whether it was prepared or not."""
     return root if preset is None and not overrides else own_folder(root, own_name(values, preset))
 
 
@@ -117,7 +117,7 @@ def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
         _mirror(root / part, folder / part)
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
-    artifacts.write_text(folder / artifacts.PARAMS, yaml.safe_dump(_seen_from(values, root, folder), sort_keys=False))
+    artifacts.write_text(folder / artifacts.PARAMS, yaml.safe_dump(seen_from(values, root, folder), sort_keys=False))
     return folder
 
 
@@ -148,7 +148,7 @@ def _hash_of(path: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
+def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
     """The same values with relative paths rewritten to mean the same place from `folder`."""
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
     for place in (*PATHS, *NAMES):

@@ -21,6 +21,7 @@ from tasks.common.errors import ParamsError, run_main
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
+    "plan": "say what a run would do, and why; runs nothing",
     "doctor": "say whether a run could start here, and what stands in its way",
     "ask": "ask a model a question about a text",
     "score": "exact match and F1 of any predictions",

@@ -27,11 +27,9 @@ def command(
 ) -> None:
     project = entered(ctx)
     values = checkout.resolved_params(project, preset, list(overrides))
-    root = project
-    if preset is not None or overrides:
-        root = checkout.own_folder(project, checkout.own_name(values, preset))
-        if not root.is_dir():
-            raise InputError("no run had these parameters here: podium run with the same words makes the model first")
+    root = checkout.folder_of(project, values, preset, list(overrides))
+    if not root.is_dir():
+        raise InputError("no run had these parameters here: podium run with the same words makes the model first")
     code = _publish(root, ["tasks.glue_publish", task] if task else ["tasks.publish"], dry_run)
     if code:
         raise SystemExit(code)

@@ -1,0 +1,58 @@
+"""`podium plan`: what a run would do, and why; it does nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from typing import Any, get_args
+
+import click
+
+from flows import checkout, dvc
+from flows.commands import options
+from flows.commands.project import entered
+from flows.foretell import Foretold, foretell
+from flows.plan import Part, of_params
+from tasks.params import table
+
+SHOWN = 3
+"""Reasons of a stage on the screen; --json has all."""
+
+
+@click.command(help="Say which stages a run would skip, restore or run, and why. Runs nothing and changes nothing.")
+@options.parameters
+@click.option(
+    "--part", type=click.Choice(get_args(Part)), default="all", show_default=True, help="as podium run takes it"
+)
+@options.as_json
+@click.pass_context
+def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], part: Part, json_wanted: bool) -> None:
+    project = entered(ctx)
+    values = checkout.resolved_params(project, preset, list(overrides))
+    root = checkout.folder_of(project, values, preset, list(overrides))
+    seen = values if root == project else checkout.seen_from(values, project, root)
+    found = foretell(project, root, seen, of_params(values, part))
+    if json_wanted:
+        options.print_json([dataclasses.asdict(one) for one in found])
+        return
+    sys.stdout.write(options.narrow(table([("stage", "would be", "why"), *map(_row, found)])))
+    sys.stdout.write(_in_all(found) + "\n")
+    if dvc.has_remote(project) and any(one.status == "runs" for one in found):
+        sys.stdout.write("what would run is restored instead where the DVC remote has it; it was not asked\n")
+    options.say_next(" ".join(["podium run", *_words(preset, overrides, part)]))
+
+
+def _row(one: Foretold) -> tuple[str, str, str]:
+    status = {"runs": "run"}.get(one.status, one.status)
+    more = f", and {len(one.why) - SHOWN} more" if len(one.why) > SHOWN else ""
+    return one.stage, status, ", ".join(one.why[:SHOWN]) + more
+
+
+def _in_all(found: list[Foretold]) -> str:
+    counts = {status: sum(one.status == status for one in found) for status in ("skipped", "restored", "runs")}
+    return f"{counts['skipped']} stages are up to date, {counts['restored']} would be restored, {counts['runs']} run"
+
+
+def _words(preset: str | None, overrides: tuple[str, ...], part: str) -> list[str]:
+    words: list[Any] = [*(["--preset", preset] if preset else []), *(f"--set {one}" for one in overrides)]
+    return words + ([] if part == "all" else ["--part", part])

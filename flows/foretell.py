@@ -1,0 +1,284 @@
+"""What a run would do with each stage, and why; nothing is run, restored or changed.
+
+DVC decides by the command of a stage, the hashes of what it reads, and its parameters. The same is worked out here for
+a whole plan: where a stage would be restored, the hashes of what it makes are known from DVC's run-cache, so that the
+stages after it are foretold too; where it would run they are not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.dvc_leftovers import cache_of
+from tasks.common.intact import LOCK
+from tasks.common.stage_kinds import OUTS, PLAN_FILE, read_dvc_file, stages_of
+
+VARIABLE = re.compile(r"\$\{([\w.]+)\}")
+NUMBER = re.compile(r"-?\d+(\.\d+)?e[+-]?\d+")
+IGNORED = Path(".dvcignore")
+BLOCK = 1 << 20
+
+Record = dict[str, Any]
+"""A stage as dvc.lock and the run-cache state it: cmd, deps, params, outs."""
+Hashes = dict[str, str | None]
+"""Path -> MD5 as DVC states it; None: not known before the run."""
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """One stage of a plan."""
+
+    stage: str
+    status: str
+    """skipped (nothing changed), restored (a cache of this host has it), or runs."""
+    why: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """A stage with everything filled in: what decides whether it runs."""
+
+    cmd: str
+    deps: Hashes
+    params: dict[str, dict[str, Any] | None]
+    """File -> key -> value; None: the file is not known before the run."""
+    outs: tuple[str, ...]
+
+    def differ(self, record: Record) -> list[str]:
+        """In words, why DVC would not take what `record` made; empty where it would."""
+        found = [] if record.get("cmd") == self.cmd else ["its command changed"]
+        known = {dep["path"]: dep.get("md5") for dep in record.get("deps", ())}
+        found += [f"{path} changed" for path, md5 in self.deps.items() if md5 is not None and known.get(path) != md5]
+        stated = record.get("params", {})
+        for file, values in self.params.items():
+            before = stated.get(file, {})
+            found += [said for name in values or () for said in _changes(name, before.get(name), values[name])]
+        if set(known) != set(self.deps):
+            found.append("what it reads changed")
+        return found
+
+    def unknown(self) -> list[str]:
+        """What it reads that is not known before the run."""
+        found = [path for path, md5 in self.deps.items() if md5 is None]
+        return found + [file for file, values in self.params.items() if values is None]
+
+
+class _Run:
+    """What is known of a run before it begins.
+
+    Args:
+        project: the folder whose code and inputs are used.
+        root: the checkout the run would work in; need not be there.
+        values: the parameters, paths stated from `root`.
+    """
+
+    def __init__(self, project: Path, root: Path, values: dict[str, Any]) -> None:
+        self._project, self._root, self._values = project, root, values
+        self._definitions = stages_of(project / PLAN_FILE)
+        self._cache = cache_of(project)
+        self._ignored = _ignored(project)
+        self._lock = stages_of(root / LOCK)
+        self._reference = self._lock or stages_of(project / LOCK)
+        self._records = _run_cache(self._cache)
+        self._made = {out["path"]: (name, out.get("md5")) for name, one in self._lock.items() for out in one["outs"]}
+        """Path that a stage makes -> that stage, and the MD5 that it will have."""
+        self._hashed: dict[Path, str | None] = {}
+
+    def tell(self, stage: str) -> Foretold:
+        """What happens to the next stage of the plan."""
+        needs = self._needs(stage)
+        found = self._decide(stage, needs)
+        status, record, why = found
+        made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
+        self._made |= {path: (stage, made.get(path)) for path in needs.outs}
+        return Foretold(stage, status, tuple(why))
+
+    def _decide(self, stage: str, needs: _Needs) -> tuple[str, Record | None, list[str]]:
+        before = self._lock.get(stage)
+        if unknown := needs.unknown():
+            makers = dict.fromkeys(self._maker(path) for path in unknown)
+            reference = self._reference.get(stage)
+            return "runs", None, [f"after {', '.join(makers)}", *(needs.differ(reference) if reference else [])]
+        if before is not None and not needs.differ(before):
+            if missing := [path for path in needs.outs if not (self._root / path).exists()]:
+                why = f"{', '.join(missing)} is missing"
+                return ("restored" if self._is_kept(before) else "runs"), before, [why]
+            return "skipped", before, []
+        for record in self._records.get(needs.cmd, ()):
+            if not needs.differ(record) and self._is_kept(record):
+                return "restored", record, ["made before with the same code, data and parameters"]
+        reference = self._reference.get(stage)
+        if reference is None:
+            return "runs", None, ["never ran here"]
+        return "runs", None, needs.differ(reference) or ["what it made is in no cache of this host"]
+
+    def _maker(self, path: str) -> str:
+        """The stage that makes a path, or the path where no stage of the plan does."""
+        return next((self._made[folder][0] for folder in _folders(path) if folder in self._made), path)
+
+    def _is_kept(self, record: Record) -> bool:
+        """Whether the cache of this host has everything that a stage made."""
+        return all(self._object(out["md5"]).exists() for out in record.get("outs", ()) if out.get("md5"))
+
+    def _object(self, md5: str) -> Path:
+        return self._cache / "files" / "md5" / md5[:2] / md5[2:]
+
+    def _needs(self, stage: str) -> _Needs:
+        definition = _filled(self._definitions, stage, self._values)
+        params: dict[str, dict[str, Any] | None] = {}
+        for entry in definition.get("params", ()):
+            file, names = next(iter(entry.items())) if isinstance(entry, dict) else ("params.yaml", [entry])
+            content = self._values if file == "params.yaml" else self._json(file)
+            known = params.setdefault(file, {})
+            if content is None:
+                params[file] = None
+            elif known is not None:
+                known |= {name: _value_at(content, name) for name in names}
+        deps: Hashes = {path: self._hash(path) for path in definition.get("deps", ())}
+        return _Needs(definition["cmd"], deps, params, tuple(_paths(definition)))
+
+    def _hash(self, path: str) -> str | None:
+        """The MD5 that a path will have when the stage begins."""
+        for folder in _folders(path):
+            if folder in self._made:
+                md5 = self._made[folder][1]
+                return md5 if folder == path or md5 is None else self._inside(md5, path[len(folder) + 1 :])
+        place = Path(os.path.normpath(self._root / path))
+        if place.is_relative_to(self._root):
+            place = self._project / place.relative_to(self._root)
+        if place not in self._hashed:
+            self._hashed[place] = _md5_of(place, self._ignored)
+        return self._hashed[place]
+
+    def _inside(self, md5: str, name: str) -> str | None:
+        """The MD5 of a file in a folder that the cache has."""
+        listing = self._object(md5)
+        if not listing.is_file():
+            return None
+        entries = json.loads(listing.read_text(encoding="utf-8"))
+        return next((str(entry["md5"]) for entry in entries if entry["relpath"] == name), None)
+
+    def _json(self, path: str) -> dict[str, Any] | None:
+        """A JSON file that a stage makes, where the cache has it."""
+        md5 = self._hash(path)
+        if md5 is None or not self._object(md5).is_file():
+            return None
+        content: dict[str, Any] = json.loads(self._object(md5).read_text(encoding="utf-8"))
+        return content
+
+
+def foretell(project: Path, root: Path, values: dict[str, Any], plan: Sequence[str]) -> list[Foretold]:
+    """What a run of these parameters would do, stage by stage; see `_Run` for the arguments.
+
+    It is right where outs are as DVC last saw them; one that was changed by hand is found by DVC alone.
+    """
+    run = _Run(project, root, values)
+    return [run.tell(stage) for stage in plan]
+
+
+def _changes(name: str, before: Any, after: Any) -> Iterator[str]:
+    """What differs in a parameter, or in the keys of a section."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            yield from _changes(f"{name}.{key}", before.get(key), after.get(key))
+    elif before != after and _as_dvc_means(before, after) != after:
+        yield f"{name} {json.dumps(before)} -> {json.dumps(after)}"
+
+
+def _as_dvc_means(text: Any, like: Any) -> Any:
+    """A number that DVC wrote as YAML 1.2 does (1e-06), which YAML 1.1 reads as text."""
+    return float(text) if isinstance(text, str) and isinstance(like, float) and NUMBER.fullmatch(text) else text
+
+
+def _filled(definitions: Mapping[str, Any], stage: str, values: dict[str, Any]) -> dict[str, Any]:
+    """The definition of a stage in dvc.yaml with its item and the parameters filled in."""
+    name, _, key = stage.partition("@")
+    body = definitions[name]
+    items = body.get("foreach")
+    fields = (items[key] or {}) if isinstance(items, dict) else {}
+    known = {"key": key, "item": key}
+
+    def fill(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {fill(name): fill(value) for name, value in part.items()}
+        if isinstance(part, list):
+            return [fill(value) for value in part]
+        if isinstance(part, str):
+            return VARIABLE.sub(lambda found: str(known.get(found[1]) or _value_at(values, found[1])), part)
+        return part
+
+    known |= {f"item.{field}": fill(str(value)) for field, value in fields.items()}
+    filled: dict[str, Any] = fill(body.get("do", body))
+    return filled
+
+
+def _value_at(values: Any, name: str) -> Any:
+    for part in name.split("."):
+        values = values.get(part) if isinstance(values, dict) else None
+    return values
+
+
+def _paths(definition: dict[str, Any]) -> Iterator[str]:
+    for part in OUTS:
+        for entry in definition.get(part, ()):
+            yield next(iter(entry)) if isinstance(entry, dict) else entry
+
+
+def _folders(path: str) -> Iterator[str]:
+    """The path, and the folders it lies in."""
+    while path:
+        yield path
+        path = path.rpartition("/")[0]
+
+
+def _run_cache(cache: Path) -> dict[str, list[Record]]:
+    """Command -> what DVC remembers of stages that ran it, newest first."""
+    found: dict[str, list[tuple[float, Record]]] = {}
+    for path in (cache / "runs").glob("??/*/*"):
+        try:
+            record = read_dvc_file(path)
+        except yaml.YAMLError:
+            continue  # half of an entry, which flows/dvc_leftovers.py removes
+        if isinstance(record, dict) and "cmd" in record:
+            found.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))
+    return {cmd: [one for _, one in sorted(every, key=lambda pair: -pair[0])] for cmd, every in found.items()}
+
+
+def _ignored(project: Path) -> list[str]:
+    """The names that .dvcignore hides."""
+    path = project / IGNORED
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    return [line.strip() for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _md5_of(path: Path, ignored: Sequence[str]) -> str | None:
+    """The MD5 of a file, or of a folder as DVC makes it: of the list of its files."""
+    if path.is_file():
+        return _md5(path)
+    if not path.is_dir():
+        return None
+    files = []
+    for folder, folders, names in os.walk(path):
+        folders[:] = [name for name in folders if not any(fnmatch(name, pattern) for pattern in ignored)]
+        files += [Path(folder) / name for name in names if not any(fnmatch(name, pattern) for pattern in ignored)]
+    entries = [{"md5": _md5(file), "relpath": file.relative_to(path).as_posix()} for file in files]
+    entries.sort(key=lambda entry: entry["relpath"])
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def _md5(path: Path) -> str:
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,87 @@
+"""`podium plan`: what it foretells is what a run then does, and it leaves everything as it was."""
+
+import json
+import os
+
+import pytest
+
+from flows import checkout, cli, pipeline
+from flows.foretell import foretell
+from flows.plan import of_params
+
+
+def told(project, *overrides):
+    """Stage -> status and reasons, as podium plan finds them."""
+    values = checkout.resolved_params(project, None, list(overrides))
+    root = checkout.folder_of(project, values, None, list(overrides))
+    seen = values if root == project else checkout.seen_from(values, project, root)
+    return {one.stage: one for one in foretell(project, root, seen, of_params(values, "all"))}
+
+
+def done(project, *overrides):
+    """Stage -> status, as a run reports it."""
+    pipeline.pipeline(None, list(overrides), publish=False, return_state=True)
+    stages = json.loads((project / "reports" / "run.json").read_text())["stages"]
+    return {stage["name"]: stage["status"] for stage in stages}
+
+
+def tree(project):
+    return {
+        path.relative_to(project): (path.stat().st_mtime_ns, path.stat().st_size)
+        for path in project.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def statuses(found):
+    return {stage: one.status for stage, one in found.items()}
+
+
+@pytest.mark.slow
+def test_what_is_foretold_is_what_a_run_then_does(prefect_session, toy_project):
+    assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate"), "runs")
+    assert told(toy_project)["first"].why == ("never ran here",)
+    assert told(toy_project)["gate"].why == ("after second",)
+    done(toy_project)
+    assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate"), "skipped") == done(toy_project)
+
+    rate = "finetune.learning_rate=3e-5"
+    found = told(toy_project, rate)
+    assert (found["first"].status, found["second"].status) == ("restored", "runs")
+    assert found["second"].why == ("finetune.learning_rate 0.001 -> 3e-05",)
+    assert found["gate"].why == ("after second",), "what second makes is not known; DVC may find it unchanged"
+    ran = done(toy_project, rate)
+    assert (ran["first"], ran["second"]) == ("restored", "ran")
+    assert statuses(told(toy_project, rate)) == done(toy_project, rate)
+
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "# a change\n")
+    assert told(toy_project)["first"].why == ("stage.py changed",)
+    assert done(toy_project)["first"] == "ran"
+    (toy_project / "data" / "first").unlink()
+    found = told(toy_project)["first"]
+    assert (found.status, found.why) == ("restored", ("data/first is missing",))
+
+
+@pytest.mark.slow
+def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_session, toy_project, capsys):
+    done(toy_project)
+    before = tree(toy_project)
+    cli.cli.main(["plan", "--set", "gate.min_f1=80.0"], prog_name="podium", standalone_mode=False)
+    said = capsys.readouterr()
+    assert "gate    run       gate.min_f1 85.0 -> 80.0" in said.out
+    assert "0 stages are up to date, 2 would be restored, 1 run" in said.out
+    assert said.err == "next: podium run --set gate.min_f1=80.0\n"
+    cli.cli.main(["plan", "--json"], prog_name="podium", standalone_mode=False)
+    assert [one["status"] for one in json.loads(capsys.readouterr().out)] == ["skipped"] * 3
+    assert tree(toy_project) == before
+    assert os.getcwd() == str(toy_project)
+
+
+@pytest.mark.slow
+def test_where_the_cache_has_lost_an_out_the_stage_is_said_to_run(prefect_session, toy_project):
+    done(toy_project)
+    (toy_project / "data" / "first").unlink()
+    for kept in (toy_project / ".dvc" / "cache" / "files").rglob("*"):
+        if kept.is_file():
+            kept.unlink()
+    assert told(toy_project)["first"].status == "runs"
