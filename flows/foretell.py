@@ -62,7 +62,8 @@ class _Needs:
         stated = record.get("params", {})
         for file, values in self.params.items():
             before = stated.get(file, {})
-            found += [said for name, value in (values or {}).items() for said in _changes(name, before.get(name), value)]
+            for name, value in (values or {}).items():
+                found += _changes(name, before.get(name), value)
         if set(known) != set(self.deps):
             found.append("what it reads changed")
         return found
