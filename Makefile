@@ -20,12 +20,13 @@ export DO_NOT_TRACK := 1
 # A run is many short processes: without it each compiles our modules anew, for up to a second.
 unexport PYTHONDONTWRITEBYTECODE
 
+FRESH_PYTHONS ?= python3.11 python3.13
 PORT ?= 4200
 KIND ?= cpu
 QUEUE ?= default
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help setup demo server worker bench test soak faults test-device-env test-poptorch check audit clean
+.PHONY: help setup demo server worker bench test soak faults test-fresh test-device-env test-poptorch check refresh-constraints audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -95,6 +96,9 @@ faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, 
 		echo "faults: some cases did not hold, see the table"
 	@python -m tests.faults.table runs/faults.jsonl reports
 
+test-fresh:  ## set-up on plain pip in an empty clone, a small run, a question; FRESH_PYTHONS, or PYTHON=python3.13
+	@.ci/fresh $(if $(filter command line,$(origin PYTHON)),"$(PYTHON)",$(FRESH_PYTHONS))
+
 test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1 (the long ones: make soak)
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
 	@.venv-poplar/bin/python -m pytest -q -n 3 --dist loadfile -m "not soak" tests/ipu_model
@@ -103,11 +107,14 @@ test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's
 	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double"
 	@PODIUM_TEST_POPTORCH=real "$${PODIUM_DEVICE_PYTHON:-python3}" -m pytest -q tests/ipu_model/ipu
 
-check: $(HOST)  ## ruff, mypy (3.11, and ipu_model as 3.8 reads it), the architecture test
+refresh-constraints: $(HOST)  ## record what the public wheels of the pins ask for (some minutes, needs a connection)
+	@python -m constraints.refresh
+
+check: $(HOST)  ## ruff, mypy (3.11, and ipu_model as 3.8 reads it), the architecture test, that the pins are whole
 	@ruff check .
 	@ruff format --check --quiet . || { echo "run: ruff format ."; exit 1; }
 	@mypy
-	@python -m pytest -q tests/test_architecture.py
+	@python -m pytest -q tests/test_architecture.py tests/test_constraints.py
 
 audit: $(AUDIT)  ## look the pinned packages up in the public advisory database (needs a connection)
 	@echo "audit: constraints/host.txt and constraints/poplar.txt"

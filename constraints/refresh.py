@@ -1,0 +1,112 @@
+"""Records what the public wheels of the pins ask for, in metadata.json beside this file (`make refresh-constraints`).
+
+Only metadata is fetched, with plain pip from the public index, once for every Python that a file is for; it takes some
+minutes. tests/test_constraints.py then holds, without a connection, that what they ask for is pinned and fits.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+FOLDER = Path(__file__).resolve().parent
+ENVIRONMENTS = {
+    "host.txt": (["host.txt", "cuda.txt"], ["3.11.2", "3.12", "3.13"]),  # 3.11.2: Debian 12
+    "poplar.txt": (["poplar.txt"], ["3.8"]),
+    "audit.txt": (["audit.txt"], ["3.11"]),
+}
+"""Name -> the files installed together, and the Pythons they are for."""
+Extras = dict[str, set[str]]
+"""Canonical name of a distribution -> those of its extras that somebody asks for."""
+
+
+def declared() -> list[str]:
+    """The requirements of pyproject.toml, those of its extras too."""
+    project = tomllib.loads((FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+
+
+def applies(requirement: Requirement, python: str, extras: Iterable[str]) -> bool:
+    """Whether a requirement counts on that Python of a Linux on x86-64, with these extras of its distribution."""
+    linux = {
+        "python_version": ".".join(python.split(".")[:2]), "implementation_name": "cpython",
+        "python_full_version": python if python.count(".") == 2 else f"{python}.0",
+        "platform_python_implementation": "CPython", "platform_system": "Linux", "platform_machine": "x86_64",
+        "sys_platform": "linux", "os_name": "posix",
+    }  # fmt: skip
+    marker = requirement.marker
+    return marker is None or any(marker.evaluate({**linux, "extra": extra}) for extra in ("", *extras))
+
+
+def pins(files: Iterable[str], python: str) -> dict[str, str]:
+    """Canonical name -> version, as the files pin them for that Python."""
+    lines = [line.strip() for file in files for line in (FOLDER / file).read_text(encoding="utf-8").splitlines()]
+    pinned = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {
+        canonicalize_name(pin.name): str(pin.specifier).removeprefix("==") for pin in pinned if applies(pin, python, ())
+    }
+
+
+def wanted_extras(asked: Mapping[str, Iterable[str]], pythons: list[str]) -> Extras:
+    """The extras that pyproject.toml, or what it leads to, asks for; `asked` is pin -> its requirements."""
+    extras: Extras = {}
+    lines = [("", line) for line in declared()] + [
+        (pin.split("==")[0], line) for pin, of_pin in asked.items() for line in of_pin
+    ]
+    before = -1
+    while before != (before := sum(map(len, extras.values()))):
+        for name, line in lines:
+            requirement = Requirement(line)
+            if any(applies(requirement, python, extras.get(name, ())) for python in pythons):
+                extras.setdefault(canonicalize_name(requirement.name), set()).update(requirement.extras)
+    return extras
+
+
+def report(files: list[str], python: str) -> dict[str, Any]:
+    """What pip would install, with the metadata of each; nothing of this host's pip settings but its certificate."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("PIP_") or name == "PIP_CERT"}
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder, "report.json")
+        words = [f"{name}=={version}" for name, version in pins(files, python).items()]
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run", "--no-deps",
+             "--ignore-installed", "--python-version", python, "--target", folder, "--report", str(found), *words],
+            check=True, env={**plain, "PIP_CONFIG_FILE": os.devnull},
+        )  # fmt: skip
+        content: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
+    return content
+
+
+def record(files: list[str], pythons: list[str]) -> dict[str, Any]:
+    """Pin -> what it asks for on any of the Pythons, without the extras that nobody wants."""
+    asked: dict[str, set[str]] = {}
+    for python in pythons:
+        for item in report(files, python)["install"]:
+            pin = f"{canonicalize_name(item['metadata']['name'])}=={item['metadata']['version']}"
+            asked.setdefault(pin, set()).update(item["metadata"].get("requires_dist", []))
+    extras = wanted_extras(asked, pythons)
+    packages = {
+        pin: sorted(
+            line for line in asked[pin]
+            if any(applies(Requirement(line), python, extras.get(pin.split("==")[0], ()))
+                   for python in pythons)
+        )
+        for pin in sorted(asked)
+    }  # fmt: skip
+    return {"pythons": pythons, "packages": packages}
+
+
+if __name__ == "__main__":
+    recorded = {name: record(files, pythons) for name, (files, pythons) in ENVIRONMENTS.items()}
+    (FOLDER / "metadata.json").write_text(json.dumps(recorded, indent=1) + "\n", encoding="utf-8")
+    print("constraints/metadata.json:", ", ".join(f"{len(of['packages'])} of {name}" for name, of in recorded.items()))
