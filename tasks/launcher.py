@@ -31,7 +31,7 @@ def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os
     if job.kind == "predict":
         return []
     if own := environ.get(DEVICE_LAUNCHER):
-        return _split(own)
+        return split_words(own)
     if device.launcher == "torchrun":
         # The device's own torch, whatever is on PATH. --standalone of torch 2.0 would take port 29400 for every job.
         return [
@@ -41,7 +41,12 @@ def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os
     return _poprun(job, device.processes) if device.launcher == "poprun" else []
 
 
-def _split(launcher: str) -> list[str]:
+def split_words(launcher: str) -> list[str]:
+    """The words of PODIUM_DEVICE_LAUNCHER.
+
+    Raises:
+        ParamsError: it cannot be split.
+    """
     try:
         # Split as a shell would, but given to no shell: it comes from the host's environment, not from params.yaml.
         return shlex.split(launcher)

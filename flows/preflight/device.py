@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -15,11 +14,11 @@ from flows import dvc
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.made import is_made
 from flows.preflight.question import FAR_S, Question
+from tasks.common.errors import ParamsError
 from tasks.common.param_sections import Place
 from tasks.common.stage_kinds import PARITY, STAGE_KINDS, is_device_stage, kind_of, offered_kinds
-
-DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
-LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
+from tasks.jobs.device_job import DEVICE_PYTHON
+from tasks.launcher import DEVICE_LAUNCHER, split_words
 
 
 def known(wanted: Wanted) -> Iterator[Finding]:
@@ -28,16 +27,27 @@ def known(wanted: Wanted) -> Iterator[Finding]:
     if not stages:
         return
     device = wanted.params.device
-    words = shlex.split(os.environ.get(LAUNCHER, "")) or (["poprun"] if device.launcher == "poprun" else [])
-    if words and shutil.which(words[0], path=dvc.environment()["PATH"]) is None:
-        knob = LAUNCHER if os.environ.get(LAUNCHER) else "device.launcher"
-        yield problem("launcher", f"{words[0]} is not on PATH: enable the SDK that brings it, or change {knob}")
+    yield from _launcher(device.launcher)
     if list(asked(wanted)):
         return
     if importlib.util.find_spec("torch") is None:
         yield problem("device", f"{sys.executable} lacks torch: make setup installs it, or set {DEVICE_PYTHON}")
     else:
         yield ok("device", f"cpu, {device.precision}; torch {version('torch')} of this Python")
+
+
+def _launcher(named: str | None) -> Iterator[Finding]:
+    own, knob = os.environ.get(DEVICE_LAUNCHER), "device.launcher"
+    words = ["poprun"] if named == "poprun" else []
+    if own:
+        knob = DEVICE_LAUNCHER
+        try:
+            words = split_words(own)
+        except ParamsError as error:
+            yield problem("launcher", str(error))
+            return
+    if words and shutil.which(words[0], path=dvc.environment()["PATH"]) is None:
+        yield problem("launcher", f"{words[0]} is not on PATH: enable the SDK that brings it, or change {knob}")
 
 
 def asked(wanted: Wanted) -> Iterator[Question]:
@@ -50,7 +60,7 @@ def asked(wanted: Wanted) -> Iterator[Question]:
     device = wanted.params.device
     told = {
         "places": places,
-        "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(LAUNCHER) else 1,
+        "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
         "compile_only": all(stage.startswith("compile") for stage in stages),
     }
     python = own or sys.executable

@@ -1,0 +1,518 @@
+"""What a run looks at before its first stage, on real processes, servers and files; nothing is started or changed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import socket
+import ssl
+import stat
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows import preflight
+from flows.preflight import device, disk, inputs, question
+from flows.preflight.finding import Wanted
+from tasks.common.errors import InputError, ParamsError
+from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
+
+ROOT = Path(__file__).resolve().parents[2]
+HUB = ("publish.target=hub", "publish.repository=user/name")
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
+OUTSIDE = ("PODIUM_", "PREFECT_", "HF_", "SSL_CERT", "http_proxy", "https_proxy", "all_proxy")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """An empty clone, and an environment that says nothing."""
+    folder = tmp_path / "project"
+    (folder / ".dvc").mkdir(parents=True)
+    (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, folder / name)
+    for name in ("inputs", "presets"):
+        shutil.copytree(ROOT / name, folder / name)
+    for name in [name for name in os.environ if name.lower().startswith(tuple(map(str.lower, OUTSIDE)))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return folder
+
+
+def look(project, *overrides, **choices):
+    """The findings, by name and level, of a run with these overrides."""
+    wanted = preflight.of_run(project, None, overrides, **choices)
+    return {(finding.name, finding.level): finding.text for finding in preflight.look(wanted)}
+
+
+def refuse(project, *overrides, **choices):
+    """The error that such a run ends with."""
+    with pytest.raises((InputError, ParamsError)) as refused:
+        preflight.require(preflight.of_run(project, None, overrides, **choices), lambda text: None)
+    return refused.value
+
+
+def podium(project, *words, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "flows", "--project", str(project), *words], cwd=ROOT, text=True, capture_output=True,
+        timeout=120, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **environment},
+    )  # fmt: skip
+
+
+def tree(folder):
+    """Everything below a folder: names, sizes, times and bytes."""
+    return {
+        path.relative_to(folder): (path.stat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+def write_config(folder, **values):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "bert", "vocab_size": 100, **values}))
+    (folder / "model.safetensors").write_bytes(b"")
+    return folder
+
+
+# ------------------------------------------------------------------------------------------ the commands
+
+
+def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project, tmp_path):
+    model = write_config(tmp_path / "model", hidden_size=768)
+    before = tree(project)
+    overrides = [
+        *HUB, "device.runtime=cuda", "base_model.source=folder", f"base_model.path={model}", "questions.source=files",
+        "questions.train_path=nowhere.json",
+    ]  # fmt: skip
+    port = free_port()
+    done = podium(
+        project, "run", *(word for one in overrides for word in ("--set", one)),
+        PREFECT_API_URL=f"http://127.0.0.1:{port}/api", **NO_GPU,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    said = done.stderr
+    assert said.startswith("error: nothing was started, for 5 reasons:\n")
+    assert "device.runtime to cpu or auto" in said
+    assert "HF_TOKEN is empty" in said
+    assert "is another model than section model states" in said
+    assert "--set model.hidden_size=768" in said
+    assert "questions.train_path='nowhere.json' is not there" in said
+    assert f"PREFECT_API_URL=http://127.0.0.1:{port}/api does not answer" in said
+    assert "Traceback" not in said
+    assert tree(project) == before
+
+
+def test_the_doctor_passes_in_an_empty_clone_and_names_the_next_command(project):
+    before = tree(project)
+    done = podium(project, "doctor")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for name in ("system", "python", "host", "device python", "device", "disk", "remote", "server"):
+        assert f" {name} " in done.stdout
+    assert f"torch {importlib.metadata.version('torch')}" in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    assert done.stderr == "next: podium run\n"
+    assert tree(project) == before
+
+
+def test_the_doctor_tells_programs_and_never_shows_the_token(project):
+    done = podium(project, "doctor", "--json", "--set", "device.precision=fp16", HF_TOKEN="hf_very_secret")
+    assert done.returncode == 2
+    found = {finding["name"]: finding for finding in json.loads(done.stdout)}
+    assert found["device"]["level"] == "problem"
+    assert "device.precision to fp32, bf16 or auto" in found["device"]["text"]
+    assert found["hub"]["level"] == "ok"
+    assert "hf_very_secret" not in done.stdout + done.stderr
+    assert done.stderr.endswith("podium doctor --set device.precision=fp16\n")
+
+
+# ------------------------------------------------------------------------------------------ host and settings
+
+
+def test_another_system_is_refused_in_a_sentence_and_another_processor_is_a_note(project, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    assert "tried on x86-64 alone" in look(project)["system", "warning"]
+    monkeypatch.setattr(platform, "system", lambda: "Darwin")
+    error = refuse(project)
+    assert isinstance(error, InputError)
+    assert "Darwin on aarch64: Podium runs on Linux alone" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "said"),
+    [
+        ("SSL_CERT_FILE", "/nowhere/ca.pem", "SSL_CERT_FILE=/nowhere/ca.pem holds no certificates"),
+        ("SSL_CERT_FILE", "/etc/hostname", "SSL_CERT_FILE=/etc/hostname holds no certificates"),
+        ("ALL_PROXY", "socks5://127.0.0.1:1", "needs the package socksio"),
+        ("HTTPS_PROXY", "ftp://127.0.0.1:1", "names a proxy of the kind 'ftp'"),
+    ],
+)
+def test_settings_that_break_every_connection_are_refused_with_the_variable(
+    project, monkeypatch, variable, value, said
+):
+    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{free_port()}/api")
+    error = refuse(project)
+    assert said in str(error)
+    assert "PREFECT_API_URL" not in str(error), "nobody is asked over a network that cannot be used"
+
+
+def test_too_little_room_is_refused_with_what_is_needed(project):
+    assert "free in" in look(project)["disk", "ok"]
+    error = refuse(project, "corpus.demo_documents=1000000000000")
+    assert "pretrain_rows.*.duplicates" in str(error)
+
+
+def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
+    def of(*overrides):
+        wanted = preflight.of_run(project, None, overrides)
+        return disk.data_bytes(wanted), disk.model_bytes(wanted)
+
+    data, models = of()
+    assert of("corpus.demo_documents=40000")[0] == pytest.approx(2 * data)
+    more = of("pretrain_rows.phase1.duplicates=3")[0] - data
+    assert more == pytest.approx(20000 * disk.DEMO_DOCUMENT * disk.ROWS["phase1"])
+    assert of("model.num_layers=4")[1] > models
+    text = project / "text.txt"
+    text.write_bytes(b"word " * 1000)
+    factor = disk.CORPUS + 2 * disk.ROWS["phase1"] + disk.ROWS["phase2"]
+    assert of("corpus.source=files", f"corpus.path={text}")[0] == pytest.approx(5000 * factor)
+
+
+def test_parameters_are_counted_as_bert_base_has_them(project):
+    model = preflight.of_run(project, "cpu-base-paddle", ()).params.model
+    assert disk.parameters(model, 30522) == 110_106_428  # BertForPreTraining of bert-base-uncased
+
+
+# ------------------------------------------------------------------------------------------ device
+
+
+def test_a_device_python_that_cannot_be_started_or_lacks_packages_is_refused(project, monkeypatch, tmp_path):
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere/python")
+    assert "PODIUM_DEVICE_PYTHON=/nowhere/python cannot be asked" in str(refuse(project))
+    bare = tmp_path / "python"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(bare.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(bare))
+    error = refuse(project)
+    assert "lacks numpy, pyarrow, safetensors, torch" in str(error)
+    assert "PODIUM_DEVICE_PYTHON" in str(error)
+    bare.write_text("#!/bin/sh\necho no such thing as ipu_model; exit 3\n")
+    assert "exit code 3 (no such thing as ipu_model)" in str(refuse(project))
+
+
+def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothing(project, monkeypatch, tmp_path):
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(slow))
+    monkeypatch.setattr(device, "FAR_S", 0.5)
+    said = []
+    began = time.monotonic()
+    preflight.require(preflight.of_run(project, None, ()), said.append)
+    assert said == ["device: not checked: no answer within 0.5 s"]
+    assert time.monotonic() - began < 20
+
+
+def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(project):
+    error = refuse(project, "device.precision=fp16", "device.runtime=auto")
+    assert isinstance(error, ParamsError)
+    assert "has no fp16" in str(error)
+
+
+def test_auto_says_what_it_chose_and_why(project, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert "cpu (auto: no poptorch in this Python" in look(project, "device.runtime=auto")["device", "ok"]
+
+
+def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run --np 2")
+    assert "nowhere-run is not on PATH: enable the SDK that brings it, or change PODIUM_DEVICE_LAUNCHER" in str(
+        refuse(project)
+    )
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "nowhere-run '")
+    assert "cannot be split into words" in str(refuse(project))
+
+
+def make_lock(project, stages, **changed):
+    """dvc.lock and outs, as if these stages had run with the parameters of the project."""
+    values = yaml.safe_load((project / "params.yaml").read_text())
+    values["device"] |= changed
+    (project / "params.yaml").write_text(yaml.safe_dump(values))
+    from tasks.common.stage_kinds import outs_of
+
+    entries = {}
+    for stage in stages:
+        entries[stage] = {"cmd": "true", "params": {"params.yaml": {"device.runtime": values["device"]["runtime"]}}}
+        for out in outs_of(stage, project):
+            (project / out).parent.mkdir(parents=True, exist_ok=True)
+            (project / out).touch()
+    (project / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
+
+
+def test_a_device_is_not_asked_for_where_all_that_needs_it_is_made_or_only_restored(project, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    wanted = preflight.of_run(project, None, ())
+    make_lock(project, device._stages(wanted), runtime="cuda")
+    assert ("device", "problem") not in look(project)
+    first = project / "models" / "phase1"
+    first.unlink()
+    assert ("device", "problem") in look(project), "an out is missing"
+    first.touch()
+    assert ("device", "problem") in look(project, "model.num_layers=3"), "the checkout of other parameters is empty"
+    monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")
+    assert ("device", "problem") not in look(project, "model.num_layers=3")
+
+
+def test_parameters_that_changed_since_a_stage_was_made_ask_for_the_device_again(project, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    make_lock(project, device._stages(preflight.of_run(project, None, ())))
+    values = yaml.safe_load((project / "params.yaml").read_text())
+    values["device"]["runtime"] = "cuda"
+    (project / "params.yaml").write_text(yaml.safe_dump(values))
+    assert ("device", "problem") in look(project)
+
+
+# ------------------------------------------------------------------------------------------ files and models
+
+
+def squad(**changes):
+    answer = {"text": "Rome", "answer_start": 0, **changes}
+    return {"data": [{"paragraphs": [{"context": "Rome is old.", "qas": [
+        {"id": "1", "question": "What is old?", "answers": [answer]}]}]}]}  # fmt: skip
+
+
+def test_columns_endings_and_broken_files_are_found_before_the_first_stage(project, tmp_path):
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "a.jsonl").write_text('{"body": "words"}\n')
+    (tmp_path / "train.json").write_text(json.dumps(squad(answer_start=3)))
+    (tmp_path / "dev.json").write_text("{")
+    (tmp_path / "vocab.txt").write_text("[UNK]\n")
+    found = look(
+        project, "corpus.source=files", f"corpus.path={tmp_path / 'text'}", "questions.source=files",
+        f"questions.train_path={tmp_path / 'train.json'}", f"questions.dev_path={tmp_path / 'dev.json'}",
+        "tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}", "pretrain_rows.source=corpus",
+        "glue.tasks=[sst2]",
+    )  # fmt: skip
+    assert "has no column 'text': found body" in found["corpus", "problem"]
+    assert "is not usable as SQuAD v1.1" in found["questions", "problem"]
+    assert "lacks [PAD]" in found["vocabulary", "problem"]
+    assert "glue.path" in found["GLUE", "problem"]
+
+
+def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
+    (tmp_path / "text.txt").write_text("one\n\ntwo\n")
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(squad()))
+    found = look(
+        project, "corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}", "questions.source=files",
+        f"questions.train_path={tmp_path / 'train.json'}", f"questions.dev_path={tmp_path / 'dev.json'}",
+    )  # fmt: skip
+    assert found["corpus", "ok"].startswith("1 files of")
+    assert str(tmp_path / "dev.json") in found["questions", "ok"]
+    assert not [name for name, level in found if level != "ok"]
+
+
+def test_what_cannot_be_read_in_a_given_folder_is_named(project, tmp_path):
+    text = tmp_path / "text"
+    text.mkdir()
+    (text / "a.txt").write_text("words")
+    (text / "gone.txt").symlink_to(tmp_path / "nowhere")
+    error = refuse(project, "corpus.source=files", f"corpus.path={text}")
+    assert isinstance(error, ParamsError)
+    assert "gone.txt" in str(error)
+
+
+def test_files_that_take_too_long_are_left_to_their_stages(project, tmp_path, monkeypatch):
+    (tmp_path / "text.txt").write_text("words")
+    monkeypatch.setattr(inputs, "HERE_S", 0.01)
+    found = look(project, "corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}")
+    assert found["files", "warning"] == "not checked: no answer within 0.01 s"
+
+
+def test_a_base_model_is_held_against_the_parameters_and_a_given_vocabulary(project, tmp_path):
+    same = {
+        "hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 512,
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+    }  # fmt: skip
+    given = ("base_model.source=folder", f"base_model.path={write_config(tmp_path / 'model', **same)}")
+    assert "is of the architecture that section model states" in look(project, *given)["base model", "ok"]
+    (tmp_path / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"]))
+    vocabulary = ("tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}")
+    assert "has 100 word embeddings, the tokenizer 6 entries" in str(refuse(project, *given, *vocabulary))
+    (tmp_path / "model" / "model.safetensors").unlink()
+    assert "holds no weights" in str(refuse(project, *given))
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "roberta"}')
+    assert "model_type is 'roberta'" in str(refuse(project, *given))
+
+
+# ------------------------------------------------------------------------------------------ Hub, remotes, server
+
+
+def test_a_token_is_asked_for_its_rights_and_nothing_is_made_on_the_hub(project, hub, monkeypatch):
+    assert look(project, *HUB)["hub", "ok"] == f"user may publish to user/name at {hub.endpoint}"
+    monkeypatch.setenv("HF_TOKEN", hub.add_user("hf_reads", role="read"))
+    error = refuse(project, *HUB)
+    assert isinstance(error, InputError)
+    assert "HF_TOKEN (of user) may only read; required is a token with write access to user/name" in str(error)
+    assert "--no-publish" in str(error)
+    assert ("hub", "problem") not in look(project, *HUB, publish=False)
+    assert {method for method, _, _ in hub.requests} == {"GET"}
+
+
+def test_a_hub_that_is_not_there_is_named_and_tried_once(project, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_some")
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{free_port()}")
+    error = refuse(project, *HUB)
+    assert f"Is {os.environ['HF_ENDPOINT']} reachable from here and a Hub? HF_ENDPOINT names it" in str(error)
+
+
+def test_what_is_to_be_read_from_the_hub_must_be_there(project, hub):
+    found = look(
+        project, "base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub",
+        "corpus.dataset=user/nothing",
+    )  # fmt: skip
+    assert found["hub input", "problem"].startswith("base_model.repository=user/none")
+    error = refuse(project, "base_model.source=hub", "base_model.repository=user/none", "corpus.source=hub")
+    assert "base_model.repository=user/none" in str(error)
+    assert "corpus.dataset is not set" in str(error)
+
+
+@contextlib.contextmanager
+def serving(handler, certificate=None):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    scheme = "http"
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        scheme = "https"
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"{scheme}://127.0.0.1:{server.server_address[1]}/api"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    status, body = 200, b'"3.8.8"'
+
+    def do_GET(self):
+        self.send_response(self.status)
+        self.send_header("Content-Length", str(len(self.body)))
+        self.end_headers()
+        self.wfile.write(self.body)
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (404, b"{}", "answers 404, as no Prefect API does; it ends in /api"),
+        (200, b"<html>", "is no Prefect API, which ends in /api"),
+        (401, b"{}", "asks for a right (PREFECT_API_KEY, PREFECT_API_AUTH_STRING)"),
+    ],
+)
+def test_a_server_that_is_no_prefect_server_is_refused_in_one_sentence(project, monkeypatch, status, body, said):
+    with serving(type("Other", (Answers,), {"status": status, "body": body})) as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        error = refuse(project)
+    assert isinstance(error, InputError)
+    assert said in str(error)
+    assert "unset it: a run then has a server of its own" in str(error)
+
+
+def test_a_server_that_answers_is_named(project, monkeypatch):
+    with serving(Answers) as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        assert look(project)["server", "ok"] == f"Prefect 3.8.8 at {url}"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_a_certificate_that_nobody_signed_is_said(project, monkeypatch, tmp_path):
+    both = tmp_path / "both.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", both, "-out", tmp_path / "crt.pem",
+         "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    both.write_bytes(both.read_bytes() + (tmp_path / "crt.pem").read_bytes())
+    with serving(Answers, both) as url:
+        monkeypatch.setenv("PREFECT_API_URL", url)
+        assert "certificate" in str(refuse(project)).lower()
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "crt.pem"))
+        assert ("server", "ok") in look(project)
+
+
+def test_workers_need_a_server_and_bring_their_own_token_and_device(project, monkeypatch):
+    error = refuse(project, *HUB, "device.runtime=cuda", on_workers=True)
+    assert str(error).startswith("nothing was started. server: --on-workers needs a Prefect server")
+
+
+def test_remotes_that_cannot_take_anything_are_refused(project, tmp_path):
+    (tmp_path / "file").write_text("")
+    config = "[core]\n    no_scm = true\n    remote = far\n['remote \"far\"']\n    url = {}\n"
+    (project / ".dvc" / "config").write_text(config.format("oss://bucket/path"))
+    error = refuse(project, f"checkpoint.remote={tmp_path / 'file' / 'below'}")
+    assert "pip install dvc-oss" in str(error)
+    assert f"{tmp_path / 'file'} is no folder: name another (checkpoint.remote)" in str(error)
+    assert isinstance(refuse(project, "checkpoint.remote=carrier-pigeon://x"), ParamsError)
+    (project / ".dvc" / "config").write_text(config.format("../../store"))
+    assert look(project)["remote", "ok"] == f"the DVC remote far: {tmp_path / 'store'}, which will be made"
+
+
+# ------------------------------------------------------------------------------------------ the machinery
+
+
+def test_what_a_program_said_before_its_time_was_over_counts(tmp_path):
+    (tmp_path / "slow_check.py").write_text(
+        "import json, time\n"
+        "print('a library warns')\n"
+        "print(json.dumps({'name': 'first', 'level': 'ok', 'text': 'seen'}), flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    asked = question.Question("slow", "slow_check", {}, 2.0)
+    with question.asked([asked], tmp_path) as under_way:
+        first, second = under_way[0].findings()
+    assert (first.name, first.level, first.text) == ("first", "ok", "seen")
+    assert (second.level, second.text) == ("warning", "not checked: no answer within 2 s")
+
+
+def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
+    (tmp_path / "sleeper.py").write_text("import time; time.sleep(60)")
+    asked = question.Question("slow", "sleeper", {}, 60.0)
+    with contextlib.suppress(KeyboardInterrupt), question.asked([asked], tmp_path) as under_way:
+        process = under_way[0].process
+        raise KeyboardInterrupt
+    assert process.poll() is not None
+
+
+def test_a_run_is_refused_within_the_promised_time():
+    assert question.HERE_S < 5
+    assert question.FAR_S < 15
+
+
+def test_a_wanted_run_knows_its_checked_parameters(project):
+    wanted = preflight.of_run(project, None, ("model.num_layers=3",))
+    assert isinstance(wanted, Wanted)
+    assert wanted.params.model.num_layers == 3
+    assert wanted.root.parent == project / "runs" / "checkouts"
+    assert not wanted.root.exists()
