@@ -174,7 +174,10 @@ def promises(found: Sequence[Measured]) -> list[str]:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.data_scale", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.data_scale",
+        description="Measure data preparation against the size of the corpus.",
+    )
     parser.add_argument("--sizes", type=int, nargs="+", default=list(SIZES), metavar="MB", help="of text")
     parser.add_argument("--quick", action="store_true", help=f"sizes {QUICK}")
     parser.add_argument("--source", choices=("demo", "files"), default="demo", help="generated, or read from a .txt")

@@ -174,7 +174,7 @@ def _table(group: list[Document]) -> pa.Table:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
+    argparse.ArgumentParser(description="Read, fetch or generate the corpus.").parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     params = load_params().corpus
     started_at = time.perf_counter()

@@ -211,7 +211,10 @@ def _size(size: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tasks.estimate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.estimate",
+        description="Estimate the time and disk of preparing a corpus.",
+    )
     parser.add_argument("--text-mb", type=float, metavar="MB", help="of the whole corpus; default: from its source")
     parser.add_argument("--sample-mb", type=float, default=SAMPLE_MB, metavar="MB", help="text to measure on")
     options = parser.parse_args()

@@ -16,7 +16,7 @@ from tasks.given import files_in
 from tasks.glue_tasks import TRAIN, GlueTask
 from tasks.hub_inputs import open_dataset
 from tasks.tables import BLANK_LINES, ENDINGS, Column, Line, read_table
-from tasks.text_files import Reading, text_lines
+from tasks.text_files import Reading, refuse_empty, text_lines
 
 KEY = "glue.path"
 LABEL = "label"
@@ -107,6 +107,7 @@ def _asked(task: GlueTask) -> list[Column]:
 
 def _read_tsv(task: GlueTask, path: Path, reading: Reading) -> Iterator[Line]:
     """Lines of a TSV file under the task's own names of columns; what is quoted stays as it is."""
+    refuse_empty(path, KEY)
     wanted = (*task.columns, LABEL)
     header: Sequence[str] | None = None
     for number, text in enumerate(text_lines(path, KEY), 1):

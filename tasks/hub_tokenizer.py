@@ -16,13 +16,16 @@ SLOW = (".model", ".bpe", "merges.txt", "vocab.json")
 """How the files of tokenizers of other kinds end."""
 
 
-def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase: bool) -> Vocabulary:
+def load_hub_vocabulary(
+    repository: str | None, revision: str | None, lowercase: bool, key: str = "tokenizer.repository"
+) -> Vocabulary:
     """The vocabulary of a Hub model (or of a local folder of that layout) with a fast WordPiece tokenizer.
 
     Args:
         repository: `user/name`, or a local folder.
         revision: branch, tag or commit; None is the main branch.
         lowercase: used only where the model comes with vocab.txt and does not say it itself.
+        key: the params key that named it, for messages.
 
     Raises:
         InputError: no name, not found, no connection, or a tokenizer that is slow, of another kind, or needs
@@ -32,7 +35,7 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
         raise InputError("tokenizer.source is hub and tokenizer.repository is not set: set it to a model, user/name")
     local = Path(repository)
     if local.is_dir():
-        require_readable(local, "tokenizer.repository")
+        require_readable(local, key)
         present = sorted(file.name for file in local.iterdir() if file.is_file())
         files = {name: local / name for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present}
     else:
@@ -40,7 +43,7 @@ def load_hub_vocabulary(repository: str | None, revision: str | None, lowercase:
         _, present, files = download_files(
             repository, revision, lambda names: [name for name in names if name in wanted], "tokenizer"
         )
-    source = f"tokenizer.repository={repository}"
+    source = f"{key}={repository}"
     config = _read_json(files[CONFIG], source) if CONFIG in files else {}
     if "auto_map" in config:
         raise InputError(

@@ -161,7 +161,7 @@ def _contexts(questions: Iterable[Question]) -> int:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
+    argparse.ArgumentParser(description="Read or generate SQuAD v1.1 questions.").parse_args()
     params = load_params().questions
     started_at = time.perf_counter()
     made = make_questions(params, artifacts.QUESTIONS)

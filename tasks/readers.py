@@ -14,7 +14,7 @@ from tasks import tables
 from tasks.common.errors import InputError
 from tasks.documents import Document, TextColumns, as_documents
 from tasks.given import files_in
-from tasks.text_files import Reading, text_lines
+from tasks.text_files import Reading, refuse_empty, text_lines
 from tasks.wikiextractor import FILE_NAME, is_wikiextractor, read_wikiextractor
 
 KEY = "corpus.path"
@@ -41,8 +41,7 @@ def read_files(path: Path, columns: TextColumns, layout: str, reading: Reading) 
     path = Path(path)
     for file in usable_files(path, reading):
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
-        if file.stat().st_size == 0:
-            raise InputError(f"{file} is empty: put text in it, or take it away ({KEY}={path})")
+        refuse_empty(file, f"{KEY}={path}")
         reading.files += 1
         ending = file.suffix.lower()
         if ending in tables.ENDINGS:

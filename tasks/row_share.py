@@ -55,7 +55,10 @@ def write_share(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tasks.row_share", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.row_share",
+        description="Make every n-th shard of the pre-training rows.",
+    )
     parser.add_argument("share", type=int, help="1 to the number of shares, pretrain_rows.shares")
     number = parser.parse_args().share
     logging.basicConfig(level=logging.INFO, format="%(message)s")

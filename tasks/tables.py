@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tasks.common.artifacts import parse_json
 from tasks.common.errors import InputError
-from tasks.text_files import MAX_LINE_BYTES, Reading, text_lines
+from tasks.text_files import MAX_LINE_BYTES, Reading, refuse_empty, text_lines
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
@@ -52,6 +52,7 @@ def read_table(path: Path, columns: Sequence[Column], key: str, reading: Reading
         InputError: not what its ending says, another encoding, damaged, or without a required column; the message
             names the file and the place.
     """
+    refuse_empty(path, key)
     return _READ[path.suffix.lower()](path, columns, key, reading)
 
 

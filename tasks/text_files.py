@@ -97,6 +97,16 @@ def repetitions(hashes: array.array[int]) -> int:
     return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
 
 
+def refuse_empty(path: Path, key: str) -> None:
+    """A file without a byte was most likely cut off, or never written.
+
+    Raises:
+        InputError: it is one.
+    """
+    if path.stat().st_size == 0:
+        raise InputError(f"{path} is empty: put in it what is to be read, or take it away ({key})")
+
+
 def other_encoding(start: bytes) -> str | None:
     """UTF-16 or UTF-32, where the first bytes of a file are its byte order mark."""
     return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)

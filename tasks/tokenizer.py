@@ -86,7 +86,7 @@ def _warn_of_capitals(vocabulary: Vocabulary) -> None:
 
 
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__.split("\n")[0]).parse_args()
+    argparse.ArgumentParser(description="Make data/tokenizer: trained on the corpus, or a given one.").parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     everything = load_params()
     params = everything.tokenizer

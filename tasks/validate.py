@@ -12,6 +12,7 @@ their text form, or take quadratic time.
 from __future__ import annotations
 
 import argparse
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import DataInvalid, run_main
+from tasks.common.errors import DataInvalid, ParamsError, run_main
 from tasks.common.params import Params, load_params
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.held_out import held_out_folder
@@ -63,6 +64,12 @@ class Judge:
     """Great Expectations in memory: no project folder, no progress bars, no network."""
 
     def __init__(self) -> None:
+        """Raises ParamsError where Python was told to forget docstrings."""
+        if sys.flags.optimize > 1:
+            raise ParamsError(
+                "PYTHONOPTIMIZE=2 (python -OO) takes docstrings away, without which Great Expectations is not even "
+                "imported: unset PYTHONOPTIMIZE"
+            )
         import great_expectations as gx
 
         self._gx = gx
@@ -265,7 +272,10 @@ def judge_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], data
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tasks.validate", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.validate",
+        description="Give the verdict of Great Expectations on a data set.",
+    )
     parser.add_argument("name", choices=NAMES)
     name = parser.parse_args().name
     params = load_params()

@@ -172,7 +172,9 @@ def run(arguments: Optional[Sequence[str]]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m ipu_model.ipu.executables", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m ipu_model.ipu.executables", description="Show and prune an executable cache."
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     listing = commands.add_parser("list", help="show what is kept")
     prune = commands.add_parser("prune", help="show what would be removed, and with --yes remove it")
