@@ -3,76 +3,109 @@
     python -m flows.deploy [--queue ipu/pod-a ...]
 
 May be run again at any time, from any checkout; what is there stays, and the deployments are brought up to date.
+The server may be shared: nothing of anybody else is changed without a word, and no run but Podium's is touched.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.settings import PREFECT_API_URL
 
 from flows.checkout import require_project
 from flows.sent_runs import Queue
-from tasks.common.errors import PodiumError, run_main
+from tasks.common.errors import ParamsError, PodiumError, run_main
 from tasks.common.stage_kinds import KINDS
 
 FLOWS_POOL = "flows"
 """Its workers only send and wait; a pool of its own, so that a run never waits for the stages that wait for it."""
+POOL_TYPE = "process"
 CHECKOUT = "PODIUM_CHECKOUT"
 SILENT_FOR = timedelta(seconds=90)
-"""Three heartbeats of a flow run (prefect.yaml). Its host or worker died when they stay away."""
+"""Three heartbeats of a deployment's run (prefect.yaml). Its host or worker died when they stay away."""
 ZOMBIES = "podium-lost-runs"
+WATCHED = "podium-watched"
+"""The tag that prefect.yaml gives each deployment beside its heartbeat: its runs carry it, and no others do."""
+
+Say = Callable[[str], None]
 
 
-def make_pools(client: SyncPrefectClient) -> None:
-    """One process pool per kind, and one for the flows that send; those that exist stay as they are."""
-    for name in (FLOWS_POOL, *KINDS):
-        try:
-            client.create_work_pool(WorkPoolCreate(name=name, type="process"))
-        except ObjectAlreadyExists:
-            continue
-        print(f"made the work pool {name}")
+def make_pools(client: SyncPrefectClient, say: Say) -> None:
+    """One process pool per kind, and one for the flows that send; those that exist stay as they are.
+
+    Raises:
+        PodiumError: a pool of that name is there, of another type; nothing was made.
+    """
+    names = [FLOWS_POOL, *KINDS]
+    found = client.read_work_pools(work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=names)))
+    if others := [f"{pool.name} of type {pool.type}" for pool in found if pool.type != POOL_TYPE]:
+        raise PodiumError(
+            f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}, and Podium's pools of these "
+            f"names are of type {POOL_TYPE}: delete it if nobody uses it, or name another server in PREFECT_API_URL"
+        )
+    for name in names:
+        with contextlib.suppress(ObjectAlreadyExists):
+            client.create_work_pool(WorkPoolCreate(name=name, type=POOL_TYPE))
+            say(f"made the work pool {name}")
 
 
-def make_queue(client: SyncPrefectClient, queue: Queue) -> None:
-    """A queue of limit 1: two runs never share its pod. An existing queue gets that limit, too."""
+def make_queue(client: SyncPrefectClient, queue: Queue, say: Say, asked: bool) -> None:
+    """A queue of limit 1: two runs never share its pod.
+
+    Args:
+        asked: somebody named this queue, so that it gets this limit even where it was given another before.
+    """
     try:
         found = client.read_work_queue_by_name(queue.name, work_pool_name=queue.pool)
     except ObjectNotFound:
         client.create_work_queue(queue.name, concurrency_limit=1, work_pool_name=queue.pool)
-        print(f"made the queue {queue}, one run at a time")
+        say(f"made the queue {queue}, one run at a time")
         return
-    if found.concurrency_limit != 1:
-        client.update_work_queue(found.id, concurrency_limit=1)
-        print(f"the queue {queue} takes one run at a time now")
+    limit = found.concurrency_limit
+    if limit == 1:
+        return
+    if limit is not None and not asked:
+        say(f"the queue {queue} keeps its limit of {limit} runs at a time; --queue {queue} makes it one")
+        return
+    client.update_work_queue(found.id, concurrency_limit=1)
+    say(f"the queue {queue} takes one run at a time now, before {'any number' if limit is None else limit}")
 
 
-def make_automation(client: SyncPrefectClient) -> None:
-    """Runs whose heartbeats stay away become Crashed, so that they are sent again and block no queue."""
+def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
+    """Runs of Podium's deployments whose heartbeats stay away become Crashed: they are sent again and block no queue.
+
+    Nobody else's run may match: heartbeats of other flows, and of Podium's in a shell, come every 180 s by default.
+    Heartbeats and the events of states both carry the tags of a run, also when its deployment was made anew or is gone.
+    """
     final = {
         f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Rejected")
     }
-    automation = AutomationCore(
+    return AutomationCore(
         name=ZOMBIES,
-        description="A run without heartbeats lost its worker or host.",
+        description="A run of Podium's deployments without heartbeats lost its worker or host.",
         trigger=EventTrigger(
             posture=Posture.Proactive,
             match={"prefect.resource.id": "prefect.flow-run.*"},
+            match_related={"prefect.resource.role": "tag", "prefect.resource.id": f"prefect.tag.{WATCHED}"},
             for_each={"prefect.resource.id"},
             after={"prefect.flow-run.heartbeat"},
             expect={"prefect.flow-run.heartbeat", *final},
             threshold=1,
-            within=SILENT_FOR,
+            within=silent_for,
         ),
         actions=[
             ChangeFlowRunState(
@@ -80,12 +113,20 @@ def make_automation(client: SyncPrefectClient) -> None:
             )
         ],
     )
-    found = client.read_automations_by_name(ZOMBIES)
-    if found:
-        client.update_automation(found[0].id, automation)
-    else:
+
+
+def make_automation(client: SyncPrefectClient, automation: AutomationCore, say: Say) -> None:
+    """The server has this automation, once; another of its name is replaced, also an older Podium's."""
+    found = client.read_automations_by_name(automation.name)
+    for other in found[1:]:  # two hosts made it at the same moment
+        client.delete_automation(other.id)
+    if not found:
         client.create_automation(automation)
-        print(f"made the automation {ZOMBIES}")
+        say(f"made the automation {automation.name}")
+    elif AutomationCore.model_validate(found[0].model_dump()) != automation:
+        # Only then: an automation that is written anew forgets the runs it was about to find lost.
+        client.update_automation(found[0].id, automation)
+        say(f"replaced the automation {automation.name}")
 
 
 def deploy(project: Path) -> None:
@@ -104,22 +145,42 @@ def deploy(project: Path) -> None:
         raise PodiumError(f"prefect deploy failed:\n{done.stdout}")
 
 
+def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
+    """Make what is missing on the server that PREFECT_API_URL names, and bring the rest up to date.
+
+    Args:
+        project: its prefect.yaml has the deployments.
+        queues: of pods, each of limit 1; the queue `default` of each device's pool is always looked after.
+        say: takes a line for each thing that changes.
+
+    Raises:
+        PodiumError: no server is named, it has a pool of another type, a queue is of no pool of Podium's, or Prefect
+            refused.
+    """
+    if not PREFECT_API_URL.value():
+        raise PodiumError("PREFECT_API_URL is not set: name the server, for example http://127.0.0.1:4200/api")
+    if elsewhere := [str(queue) for queue in queues if queue.pool not in KINDS]:
+        raise ParamsError(
+            f"--queue {', '.join(elsewhere)}: no pool of Podium's runs stages; state {'|'.join(KINDS)}/QUEUE"
+        )
+    require_project(project)
+    with get_client(sync_client=True) as client:
+        make_pools(client, say)
+        for kind in KINDS:
+            if kind != "cpu":
+                make_queue(client, Queue(kind, "default"), say, asked=Queue(kind, "default") in queues)
+        for queue in queues:
+            make_queue(client, queue, say, asked=True)
+        make_automation(client, lost_runs(), say)
+    deploy(project)
+    say("the deployments of prefect.yaml are up to date")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make pools, queues, automation and deployments; run it again freely.")
     parser.add_argument("--queue", action="append", default=[], metavar="POOL/QUEUE", help="also a queue for this pod")
     arguments = parser.parse_args()
-    pods = [Queue(kind, "default") for kind in KINDS if kind != "cpu"]
-    pods += [Queue.parse(text, "--queue") for text in arguments.queue]
-    if not os.environ.get("PREFECT_API_URL"):
-        raise PodiumError("PREFECT_API_URL is not set: name the server, for example http://127.0.0.1:4200/api")
-    require_project(Path.cwd())
-    with get_client(sync_client=True) as client:
-        make_pools(client)
-        for queue in pods:
-            make_queue(client, queue)
-        make_automation(client)
-    deploy(Path.cwd())
-    print("the deployments of prefect.yaml are up to date")
+    deploy_everything(Path.cwd(), [Queue.parse(text, "--queue") for text in arguments.queue], print)
 
 
 if __name__ == "__main__":

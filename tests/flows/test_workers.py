@@ -3,6 +3,7 @@
 One server and the same hosts serve all tests, in order; each takes what the one before left.
 """
 
+import contextlib
 import json
 import re
 
@@ -14,10 +15,12 @@ from tasks import row_shards
 from tasks.common.errors import ParamsError
 from tasks.common.params import load_params
 from tasks.pretrain_rows import write_pretrain_rows
-from tests.flows.worker_hosts import ALL
+from tests.flows.strangers import Stranger, automation, events
+from tests.flows.worker_hosts import ALL, wait_until
 from tests.flows.worker_team import a_team
 
 pytestmark = pytest.mark.slow
+SENT = {"corpus .. validate@corpus", "pretrain@phase1", "evaluate .. gate"}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +47,22 @@ def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(te
     assert json.loads((folder / "metrics" / "pretrain-phase1.json").read_text()) == {"steps": 7}
     assert (folder / "evaluation" / "report.html").read_text() == "<p>answers</p>"
     assert not (folder / "models").exists(), "models stay where they are used"
+
+
+def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
+    """Judged by the server's own trigger on what real runs sent; with time, in test_shared_server.py."""
+    with contextlib.closing(Stranger(team)) as stranger:
+        theirs = stranger.run_by_hand()
+        stranger.run_deployment()
+        assert theirs.wait(60) == 0
+        wait_until(lambda: len(events("Completed")) == 6, "the ends of all runs")
+    wait_until(lambda: len(events("heartbeat")) >= 6, "a heartbeat of each run")
+    ours = {f"prefect.flow-run.{run.id}" for name, run in team.runs("COMPLETED").items() if name in SENT}
+    trigger = automation().trigger
+    for kind in ("heartbeat", "Completed"):
+        sent = events(kind)
+        assert len({event.resource.id for event in sent}) == 6, "podium, what it sent, and somebody else's two"
+        assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
 
 
 @pytest.mark.soak
