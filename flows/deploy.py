@@ -54,8 +54,8 @@ def make_pools(client: SyncPrefectClient, say: Say) -> None:
     found = client.read_work_pools(work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=names)))
     if others := [f"{pool.name} of type {pool.type}" for pool in found if pool.type != POOL_TYPE]:
         raise PodiumError(
-            f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}, and Podium's pools of these "
-            f"names are of type {POOL_TYPE}: delete it if nobody uses it, or name another server in PREFECT_API_URL"
+            f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}; Podium needs it of "
+            f"type {POOL_TYPE}: delete it if nobody uses it, or name another server in PREFECT_API_URL"
         )
     for name in names:
         with contextlib.suppress(ObjectAlreadyExists):
@@ -88,8 +88,9 @@ def make_queue(client: SyncPrefectClient, queue: Queue, say: Say, asked: bool) -
 def lost_runs(silent_for: timedelta = SILENT_FOR) -> AutomationCore:
     """Runs of Podium's deployments whose heartbeats stay away become Crashed: they are sent again and block no queue.
 
-    Nobody else's run may match: heartbeats of other flows, and of Podium's in a shell, come every 180 s by default.
-    Heartbeats and the events of states both carry the tags of a run, also when its deployment was made anew or is gone.
+    Nobody else's run may match: heartbeats of other flows, and of Podium's in a shell, come every 180 s by default. The
+    tags of a run are in its heartbeats and in the events of its states, also when its deployment was made anew or is
+    gone; names of deployments are not in heartbeats, and ids change.
     """
     final = {
         f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Cancelled", "Crashed", "Paused", "Rejected")

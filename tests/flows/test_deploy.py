@@ -31,7 +31,7 @@ def said():
 
 def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, said):
     client.create_work_pool(WorkPoolCreate(name="ipu", type="kubernetes"))
-    with pytest.raises(PodiumError, match="has the work pool ipu of type kubernetes, .* of type process: delete it"):
+    with pytest.raises(PodiumError, match="has the work pool ipu of type kubernetes; .* of type process: delete it"):
         deploy.make_pools(client, said.append)
     assert [pool.name for pool in client.read_work_pools()] == ["ipu"]
     assert said == []

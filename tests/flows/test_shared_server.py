@@ -1,4 +1,4 @@
-"""A Prefect server that a team shares: runs of anybody else are left alone, and a killed worker's run is still found."""
+"""A Prefect server that a team shares: runs of others are left alone, and a killed worker's run is still found."""
 
 import contextlib
 import time

@@ -179,8 +179,8 @@ class Host:
         (self.project / "dvc.yaml").write_text(DVC_YAML)
         (self.project / "tasks" / "toy.py").write_text(TOY)
         (self.project / "tasks" / "publish.py").write_text(PUBLISH)
-        with (self.project / "flows" / "stages.py").open("a") as stages:
-            stages.write(PLAN)
+        with (self.project / "flows" / "plan.py").open("a") as module:
+            module.write(PLAN)
         self.environment = {
             **server.environment(), "HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"),
             "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"), "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
@@ -215,8 +215,8 @@ class Host:
             source = self.project / "tasks" / f"{name}.py"
             assert size in (text := source.read_text())
             source.write_text(text.replace(size, small))
-        with (self.project / "flows" / "stages.py").open("a") as stages:
-            stages.write("\nPLAN = ('corpus', 'tokenizer', 'pretrain_rows@phase1')\n")
+        with (self.project / "flows" / "plan.py").open("a") as module:
+            module.write("\nPLAN = ('corpus', 'tokenizer', 'pretrain_rows@phase1')\n")
 
     def start(self, *words):
         """Start a module of the checkout; what it says is in `said`."""
