@@ -77,7 +77,7 @@ def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
 
 
 def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
-    with pytest.raises(ParamsError, match="python -m flows.deploy --queue ipu/pod-z"):
+    with pytest.raises(ParamsError, match="podium deploy --queue ipu/pod-z"):
         workers.require_deployment(Queue("ipu", "pod-z"))
 
 
