@@ -1,0 +1,116 @@
+"""What the project says of itself holds: declared dependencies are those imported, and a clone keeps its line ends."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.test_architecture import PACKAGES, ROOT, imported_modules, sources
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WITHOUT_IMPORT = {
+    "accelerate": "transformers' Trainer imports it",
+    "dvc": "runs as a child process",
+    "dvc-s3": "a plug-in of DVC",
+    "dvc-ssh": "a plug-in of DVC",
+    "fastapi": "Prefect's, and limited here",
+    "flask": "moto's server imports it",
+    "flask-cors": "moto's server imports it",
+    "mypy": "a command",
+    "pandas-stubs": "types for mypy",
+    "pytest-xdist": "a plug-in of pytest",
+    "rich": "draws the terminal",
+    "ruff": "a command",
+    "types-pyyaml": "types for mypy",
+}
+"""Declared, and imported nowhere: why it is needed all the same."""
+NOT_OURS_TO_INSTALL = {"poptorch", "popdist"}
+"""They come with the Poplar SDK."""
+BRINGS = packages_distributions()
+RUNTIME = ("flows", "ipu_model", "tasks")
+
+
+def declared(*extras):
+    """Canonical names of the runtime dependencies and of what these extras add."""
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    return {canonicalize_name(Requirement(line).name) for line in lines}
+
+
+def needed_by(path):
+    """Third-party imports of a file, each with the distributions that could bring it."""
+    ours = {*PACKAGES, "tests", "constraints", *NOT_OURS_TO_INSTALL}
+    beside = {file.stem for file in (ROOT / "tests").rglob("*.py")} if path.is_relative_to(ROOT / "tests") else set()
+    tops = {name.split(".")[0] for name in imported_modules(path)} - ours - beside - set(sys.stdlib_module_names)
+    return {top: {canonicalize_name(name) for name in BRINGS.get(top, ())} for top in tops}
+
+
+def extras_of(path):
+    """The extras without which a file need not work."""
+    here = path.relative_to(ROOT).as_posix()
+    if here.startswith("tasks/track_"):
+        return ("tracking",)
+    return {"bench": ("bench",), "tests": ("bench", "dev", "tracking")}.get(here.split("/")[0], ())
+
+
+@pytest.mark.parametrize("folder", [*PACKAGES, "tests"])
+def test_every_import_is_declared_where_it_is_needed(folder):
+    undeclared = [
+        f"{path.relative_to(ROOT)} imports {top}"
+        for path in sources(folder)
+        for top, distributions in needed_by(path).items()
+        if not distributions & declared(*extras_of(path))
+    ]
+    assert undeclared == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "folders"),
+    [(None, RUNTIME), ("bench", ("bench",)), ("dev", ("tests",)), ("tracking", ("tasks",)), ("remotes", ())],
+)
+def test_nothing_is_declared_that_nothing_of_its_place_uses(extra, folders):
+    stated = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
+    used = {name for path in sources(*folders) for names in needed_by(path).values() for name in names}
+    assert {canonicalize_name(Requirement(line).name) for line in stated} - used - set(WITHOUT_IMPORT) == set()
+
+
+def test_what_is_kept_without_an_import_is_declared():
+    assert set(WITHOUT_IMPORT) <= declared(*PROJECT["optional-dependencies"])
+
+
+def test_a_clone_with_autocrlf_keeps_the_line_ends_of_scripts(tmp_path):
+    def git(*words, where):
+        identity = ("-c", "user.name=A", "-c", "user.email=a@b.c")
+        subprocess.run(["git", *identity, *words], cwd=where, check=True, capture_output=True)
+
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / ".ci", project / ".ci")
+    for name in ("Makefile", ".gitattributes", "dvc.yaml"):
+        shutil.copy2(ROOT / name, project / name)
+    git("init", where=project)
+    git("add", ".", where=project)
+    git("commit", "-m", "as it is", where=project)
+    git("clone", "-c", "core.autocrlf=true", project.as_uri(), "clone", where=tmp_path)
+    with_cr = [path.name for path in (tmp_path / "clone").rglob("*") if path.is_file() and ".git" not in path.parts
+               and b"\r" in path.read_bytes()]  # fmt: skip
+    assert with_cr == []
+    subprocess.run(["bash", "-n", ".ci/run"], cwd=tmp_path / "clone", check=True)
+
+
+def test_a_fresh_test_of_a_python_that_is_not_there_says_so():
+    done = subprocess.run([ROOT / ".ci/fresh", "python3.99"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "")
+    assert re.search("no python3.99 here; .*FRESH_PYTHONS", done.stdout)
+
+
+def test_the_licence_is_the_one_that_is_declared():
+    text = Path(ROOT / "LICENSE").read_text(encoding="utf-8")
+    assert PROJECT["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in text
+    assert "END OF TERMS AND CONDITIONS" in text
