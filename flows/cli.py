@@ -16,7 +16,8 @@ from typing import NoReturn
 
 import click
 
-from flows.commands.project import CALLED_FROM, Place, find_project
+from flows import environment
+from flows.commands.project import CALLED_FROM, Place, current_folder, find_project
 from tasks.common.errors import ParamsError, run_main
 
 COMMANDS = {
@@ -64,12 +65,13 @@ class _Commands(click.Group):
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None) -> None:
     before = os.environ.pop(CALLED_FROM, None)
-    here = Path(before or Path.cwd())
+    here = Path(before or current_folder())
     found = find_project(here if project is None else here / project, above=project is None)
     if found is not None and found != SELF and (found / "flows" / "cli.py").is_file():
         if before is not None:
             raise ParamsError(f"Python takes the code of {SELF} and not that of {found}: unset PYTHONPATH")
         _with_its_own_code(found, here)
+    environment.prepare(found, lambda text: click.echo(f"note: {text}", err=True))
     ctx.obj = Place(here, found, project)
 
 

@@ -16,12 +16,12 @@ from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows import checkout, stages
+from flows import checkout, environment, stages
 from flows.api import patiently
 from flows.plan import PUBLISH
 from flows.report import RunReport, StageRecord
 from tasks.common import artifacts
-from tasks.common.errors import ParamsError
+from tasks.common.errors import InputError, ParamsError
 from tasks.common.intact import LOCK
 from tasks.common.params import check
 from tasks.common.stage_kinds import outs_of
@@ -51,11 +51,12 @@ def run_stages(
     """
     project, log = Path.cwd(), get_run_logger()
     try:
+        environment.prepare(project, log.info)
         checkout.require_project(project)
         _require_code(project, code)
         check(values, "the parameters of this run")
         checkout.check_inputs(project, values)
-    except ParamsError as error:
+    except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
     with checkout.locked(project, checkout_name, log.info):
         root = checkout.prepare_own(project, values, checkout_name)

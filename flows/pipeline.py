@@ -10,22 +10,15 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-# Read by Prefect when it is imported: nobody is called, and the temporary server serves no pages.
-for _name in ("PREFECT_SERVER_ANALYTICS_ENABLED", "PREFECT_SERVER_UI_ENABLED"):
-    os.environ.setdefault(_name, "false")
-os.environ.setdefault("DO_NOT_TRACK", "1")
-# Seconds; Prefect's own 20 are too few where a training keeps the cores busy.
-os.environ.setdefault("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS", "120")
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_markdown_artifact
+from prefect.client.schemas.objects import State
+from prefect.states import Completed, Failed
 
-from prefect import flow, get_run_logger  # noqa: E402
-from prefect.artifacts import create_markdown_artifact  # noqa: E402
-from prefect.client.schemas.objects import State  # noqa: E402
-from prefect.states import Completed, Failed  # noqa: E402
-
-from flows import checkout, report, run_page, stages, workers  # noqa: E402
-from flows.api import extra  # noqa: E402
-from flows.plan import Part, of_params  # noqa: E402
-from tasks.common import artifacts  # noqa: E402
+from flows import checkout, environment, report, run_page, stages, workers
+from flows.api import extra
+from flows.plan import Part, of_params
+from tasks.common import artifacts
 
 REJECTED_STATE = "Rejected"
 
@@ -59,6 +52,7 @@ def pipeline(
         Completed, Completed named "Rejected" or "Paused", or Failed with the reason; reports/run.json says the same.
     """
     project = Path.cwd()
+    environment.prepare(project, get_run_logger().info)  # of a worker; podium run has done so
     checkout.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)

@@ -40,8 +40,36 @@ class Place:
                 f"neither {self.here} nor a folder above it is a clone of Podium, which holds {missing}: go into one, "
                 "or name it: podium --project DIR ..."
             )
+        _require_readable_name(self.found)
         os.chdir(self.found)
         return self.found
+
+
+def current_folder() -> Path:
+    """Where a command is called.
+
+    Raises:
+        ParamsError: the folder is no longer there.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise ParamsError("the current folder was deleted, or moved: cd into one that is there, and again") from None
+
+
+def _require_readable_name(project: Path) -> None:
+    """Reports, databases and DVC's files hold the project's path as text.
+
+    Raises:
+        ParamsError: it is none.
+    """
+    try:
+        str(project).encode("utf-8")
+    except UnicodeEncodeError:
+        raise ParamsError(
+            f"the project's path is not UTF-8: {os.fsencode(project)!r}; rename or move it, so that every folder on "
+            "the way has a name in UTF-8"
+        ) from None
 
 
 def find_project(start: Path, above: bool) -> Path | None:

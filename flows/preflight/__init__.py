@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flows import checkout
 from flows.plan import Part, is_gate, of_params
-from flows.preflight import device, disk, host, hub, inputs, network, remotes, server
+from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
 from flows.preflight.finding import Finding, Wanted
 from flows.preflight.question import Question, asked
 from tasks.common.errors import InputError, ParamsError
@@ -19,8 +19,8 @@ from tasks.common.errors import InputError, ParamsError
 __all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 
 AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (
-    *host.CHECKS, network.settings, device.known, inputs.there, disk.room, remotes.dvc_remote, remotes.checkpoints,
-    hub.token, server.known,
+    *host.CHECKS, *surroundings.CHECKS, network.settings, device.known, inputs.there, disk.room, remotes.dvc_remote,
+    remotes.checkpoints, hub.token, server.known,
 )  # fmt: skip
 """Checks that wait for nothing."""
 TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)

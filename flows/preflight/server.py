@@ -25,7 +25,7 @@ SECONDS = 5.0
 
 def known(wanted: Wanted) -> Iterator[Finding]:
     """That a run which sends stages to workers needs one."""
-    if _may_be_named():
+    if may_be_named():
         return
     if wanted.on_workers:
         yield problem("server", f"--on-workers needs a Prefect server: name it in {URL} (docs/workers.md)")
@@ -35,11 +35,11 @@ def known(wanted: Wanted) -> Iterator[Finding]:
 
 def asked(wanted: Wanted) -> Iterator[Question]:
     """The server itself."""
-    if _may_be_named() and is_usable():
+    if may_be_named() and is_usable():
         yield Question("server", "flows.preflight.server", {"required": wanted.on_workers}, FAR_S)
 
 
-def _may_be_named() -> bool:
+def may_be_named() -> bool:
     """In the environment, or in a profile: Prefect's settings take a second to import."""
     home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
     return (

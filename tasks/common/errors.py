@@ -21,6 +21,7 @@ import signal
 import sys
 from collections.abc import Callable
 
+from tasks.common import streams
 from tasks.common.process import die_with_parent
 
 DONE, FAILED, WRONG_USAGE, REJECTED, PAUSED = 0, 1, 2, 3, 4
@@ -83,16 +84,19 @@ def run_main(main: Callable[[], None]) -> None:
     """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
 
     A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
-    is our defect and keeps its traceback. Under DVC the process ends with the `dvc` that started it, and looks
-    at the bytes of its inputs first (tasks/common/intact.py).
+    is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as SIGPIPE would.
+    Under DVC the process ends with the `dvc` that started it, and looks at the bytes of its inputs first
+    (tasks/common/intact.py).
     """
     stage = os.environ.get("DVC_STAGE")
+    streams.settle()
     try:
         if stage is not None:
             die_with_parent()
             _enter_stage()
             _check_inputs(stage)
         main()
+        sys.stdout.flush()
     except PodiumError as error:
         word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
         print(f"{word}: {error}", file=sys.stderr)
@@ -101,6 +105,8 @@ def run_main(main: Callable[[], None]) -> None:
         print("interrupted: nothing half-written was kept; run it again to continue", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and streams.nobody_reads():
+            raise SystemExit(128 + signal.SIGPIPE) from None
         # pyarrow names no file: then at least whose outputs were being written.
         place = f" ({error.filename})" if error.filename else f" (stage {stage})" if stage is not None else ""
         print(
@@ -109,6 +115,8 @@ def run_main(main: Callable[[], None]) -> None:
             file=sys.stderr,
         )
         raise SystemExit(FAILED) from None
+    finally:
+        streams.finish()
 
 
 def _enter_stage() -> None:

@@ -1,0 +1,88 @@
+"""Where a run stands: folders that it must write, and paths that DVC and Prefect can spell."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from flows.dvc_leftovers import cache_of, folders_of_outs
+from flows.environment import can_write
+from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.server import may_be_named
+from tasks.common import artifacts
+from tasks.common.intact import LOCK
+
+UNSPEAKABLE = "?%"
+"""Characters that mean something else in the address of a database, which is made of its path."""
+
+
+def folders(wanted: Wanted) -> Iterator[Finding]:
+    """Whatever a run writes must be this user's to write: a clone that another user works in often is not."""
+    for path in _written(wanted.project):
+        needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
+        if not os.access(path, needed):
+            owner, me = _name_of(path.stat().st_uid), _name_of(os.getuid())
+            yield problem(
+                "folders",
+                f"{path} belongs to {owner} and cannot be written by {me}: work in a clone of your own, or let {owner} "
+                f"share this one (chgrp -R GROUP, chmod -R g+rwXs, umask 002, dvc config --local cache.shared group)",
+            )
+            return
+    yield ok("folders", f"{wanted.project} can be written")
+
+
+def _written(project: Path) -> Iterator[Path]:
+    """Folders and files of a project that a run writes and that are there."""
+    outs = folders_of_outs(project)
+    cache, own = cache_of(project), project / ".dvc"
+    yield from (project, own)
+    for path in (project / LOCK, own / "tmp", cache, *outs, project / artifacts.RUNS, project / "reports"):
+        if path.exists():
+            yield path
+    for pattern in ("lock", "rwlock", "rwlock.lock"):
+        yield from (own / "tmp").glob(pattern)
+    for pattern in ("files/md5", "files/md5/??", "runs", "runs/??", "runs/??/*"):
+        yield from cache.glob(pattern)
+    for folder in (*outs, project / artifacts.RUNS, project / "reports"):
+        yield from (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
+
+
+def _name_of(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"
+
+
+def spelling(wanted: Wanted) -> Iterator[Finding]:
+    """DVC fills in whatever stands in braces in the path of its cache, after the first stage has done its work."""
+    cache = os.path.abspath(cache_of(wanted.project))
+    if "{" in cache or "}" in cache:
+        yield problem(
+            "path",
+            f"DVC cannot keep a cache in {cache}, because of the braces: rename the folder, or state another for it "
+            "(dvc config --local cache.dir DIR)",
+        )
+
+
+def prefect_home(wanted: Wanted) -> Iterator[Finding]:
+    """Where the Prefect server of a run keeps its database."""
+    if may_be_named() or os.environ.get("PREFECT_API_DATABASE_CONNECTION_URL"):
+        return
+    home = Path(os.path.expanduser(os.environ.get("PREFECT_HOME") or "~/.prefect"))
+    if not can_write(home):
+        yield problem(
+            "PREFECT_HOME", f"Prefect cannot write {home}: set PREFECT_HOME, or HOME, to a folder that can be written"
+        )
+    elif any(character in str(home) for character in UNSPEAKABLE):
+        yield problem(
+            "PREFECT_HOME",
+            f"Prefect cannot keep its database in {home}, because of its {' or '.join(UNSPEAKABLE)}: set PREFECT_HOME "
+            "to a folder without",
+        )
+
+
+CHECKS: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (folders, spelling, prefect_home)
+"""In the order of the report."""
