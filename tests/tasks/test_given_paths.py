@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -210,6 +211,19 @@ def test_the_path_itself_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "disk/a.txt").write_text("A.\n")
     (tmp_path / "given").symlink_to("disk")
     assert documents_of(tmp_path / "given") == [("a.txt:0", "", "A.")]
+
+
+def test_a_folder_of_text_called_runs_is_seen_by_dvc(tmp_path: Path) -> None:
+    shutil.copy(PROJECT / ".dvcignore", tmp_path)
+    for name in ("inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).touch()
+    subprocess.run(["dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
+    found = subprocess.run(
+        ["dvc", "check-ignore", "inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"],
+        cwd=tmp_path, text=True, capture_output=True,
+    )  # fmt: skip
+    assert found.stdout.split() == ["runs/a.txt", ".venv/a.txt"]
 
 
 def test_every_file_of_a_folder_is_read_or_counted(tmp_path: Path) -> None:
