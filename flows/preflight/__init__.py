@@ -6,15 +6,19 @@ changes. What cannot be found out in time is said and refuses nothing.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flows import checkout
+from flows.foretell import foretell
 from flows.plan import Part, is_gate, of_params
 from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
 from flows.preflight.finding import Finding, Wanted
 from flows.preflight.question import Question, asked
 from tasks.common.errors import InputError, ParamsError
+from tasks.common.stage_kinds import PLAN_FILE, stages_of
+from tasks.given import GIVEN, value_at
 
 __all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 
@@ -25,6 +29,8 @@ AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (
 """Checks that wait for nothing."""
 TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
 """Of checks that may wait: what to ask for a run."""
+HASHED = 2e9
+"""Bytes of given files that are hashed before a run is refused."""
 
 
 def of_run(
@@ -48,11 +54,34 @@ def of_run(
 
 
 def look(wanted: Wanted) -> list[Finding]:
-    """Make every check, those that wait side by side."""
+    """Make every check, those that wait side by side.
+
+    Where something stands in the way, what matters is what the stages need that would really run.
+    """
+    found = _look(wanted)
+    if any(finding.level == "problem" for finding in found) and not wanted.on_workers:
+        left = _those_that_run(wanted)
+        if len(left) < len(wanted.stages):
+            found = _look(dataclasses.replace(wanted, stages=left))
+    return found
+
+
+def _look(wanted: Wanted) -> list[Finding]:
     questions = [question for ask in TO_ASK for question in ask(wanted)]
     with asked(questions, wanted.project) as under_way:
         found = [finding for check in AT_ONCE for finding in check(wanted)]
         return [*found, *(finding for one in under_way for finding in one.findings())]
+
+
+def _those_that_run(wanted: Wanted) -> tuple[str, ...]:
+    """Stages that would be neither skipped nor restored; all, where hashing what is given would take long."""
+    project, root, values = wanted.project, wanted.root, wanted.values
+    known = stages_of(project / PLAN_FILE)
+    given = sum(disk.bytes_of(project / value_at(values, place)) for place in GIVEN)
+    if given > HASHED or any(stage.partition("@")[0] not in known for stage in wanted.stages):
+        return wanted.stages
+    seen = values if root == project else checkout.seen_from(values, project, root)
+    return tuple(one.stage for one in foretell(project, root, seen, wanted.stages) if one.status == "runs")
 
 
 def require(wanted: Wanted, say: Callable[[str], None]) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 from flows import dvc
 from flows.preflight.finding import Finding, Wanted, ok, problem
-from flows.preflight.made import is_made
 from flows.preflight.question import FAR_S, Question
 from tasks.common.errors import ParamsError
 from tasks.common.param_sections import Place
@@ -25,6 +24,8 @@ def known(wanted: Wanted) -> Iterator[Finding]:
     """What nobody has to be asked for: a launcher that is not there, or a CPU job in this very Python."""
     stages = _stages(wanted)
     if not stages:
+        if wanted.curious:
+            yield ok("device", "no stage that needs one would run here: they are up to date, or only restored")
         return
     device = wanted.params.device
     yield from _launcher(device.launcher)
@@ -70,13 +71,12 @@ def asked(wanted: Wanted) -> Iterator[Question]:
 
 
 def _stages(wanted: Wanted) -> list[str]:
-    """Those that need a device here: not the ones that are made, nor what this host may only restore."""
+    """Those that need a device here, and not what this host may only restore."""
     if wanted.on_workers:
         return []
     runtime, offered = wanted.params.device.runtime, (*offered_kinds(), "auto")
     mine = [stage for stage in wanted.stages if is_device_stage(stage) or stage.startswith(f"{PARITY}@")]
-    mine = [stage for stage in mine if kind_of(stage, runtime) in offered]
-    return [stage for stage in mine if wanted.curious or not is_made(stage, wanted.root, wanted.values)]
+    return [stage for stage in mine if kind_of(stage, runtime) in offered]
 
 
 def _places(wanted: Wanted, stages: list[str]) -> list[dict[str, Any]]:

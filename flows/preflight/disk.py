@@ -14,9 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.preflight.finding import Finding, Wanted, ok, problem
-from flows.preflight.made import is_made
 from tasks.common.params import ModelParams
-from tasks.common.stage_kinds import is_device_stage
 
 CORPUS = 277 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
@@ -46,26 +44,23 @@ def room(wanted: Wanted) -> Iterator[Finding]:
 
 
 def data_bytes(wanted: Wanted) -> float:
-    """Of corpus and rows that are not made yet."""
+    """Of corpus and rows."""
     params, text = wanted.params, 0.0
     if params.corpus.source == "demo":
         text = params.corpus.demo_documents * DEMO_DOCUMENT
     elif params.corpus.source == "files":
-        text = _bytes_of(wanted.project / params.corpus.path)
-    factor = 0.0 if _is_made(wanted, "corpus") else CORPUS
+        text = bytes_of(wanted.project / params.corpus.path)
+    factor = CORPUS if "corpus" in wanted.stages else 0.0
     if params.pretrain_rows.source == "corpus":
         for phase, bytes_each in ROWS.items():
-            if not _is_made(wanted, f"pretrain_rows@{phase}"):
+            if f"pretrain_rows@{phase}" in wanted.stages:
                 factor += bytes_each * getattr(params.pretrain_rows, phase).duplicates
     return text * factor
 
 
 def model_bytes(wanted: Wanted) -> float:
-    """Of the models that are still to be trained, and the checkpoints of one of them at a time."""
-    trained = [
-        stage for stage in wanted.stages
-        if is_device_stage(stage) and stage.partition("@")[0] in TRAININGS and not _is_made(wanted, stage)
-    ]  # fmt: skip
+    """Of the models that are trained, and the checkpoints of one of them at a time."""
+    trained = [stage for stage in wanted.stages if stage.partition("@")[0] in TRAININGS]
     weights = 4.0 * parameters(wanted.params.model, wanted.params.tokenizer.vocabulary_size)
     return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
 
@@ -79,11 +74,7 @@ def parameters(model: ModelParams, vocabulary: int) -> int:
     return embeddings + model.num_layers * layer + heads
 
 
-def _is_made(wanted: Wanted, stage: str) -> bool:
-    return stage not in wanted.stages or is_made(stage, wanted.root, wanted.values)
-
-
-def _bytes_of(path: Path) -> float:
+def bytes_of(path: Path) -> float:
     """Of all files, or of those that can be looked at in WALK_S."""
     if path.is_file():
         return float(path.stat().st_size)

@@ -9,7 +9,6 @@ from typing import Any
 
 from flows.plan import is_gate
 from flows.preflight.finding import Finding, Wanted, ok, problem
-from flows.preflight.made import is_made
 from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
 from tasks.common.errors import PublishError
@@ -55,12 +54,12 @@ def _repositories(wanted: Wanted) -> list[str]:
 
 
 def _sources(wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """Data sets and models that stages still have to read."""
+    """Data sets and models that stages read."""
     values = wanted.values
     for stage in wanted.stages:
         name, _, item = stage.partition("@")
         section = {"glue_data": "glue"}.get(name, name)
-        if values.get(section, {}).get("source") != "hub" or is_made(stage, wanted.root, values):
+        if values.get(section, {}).get("source") != "hub":
             continue
         given, place = values[section], section
         if name == "pretrain_rows":

@@ -19,7 +19,6 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from flows import preflight
 from flows.preflight import device, disk, inputs, question
@@ -249,43 +248,22 @@ def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
     assert "cannot be split into words" in str(refuse(project))
 
 
-def make_lock(project, stages, **changed):
-    """dvc.lock and outs, as if these stages had run with the parameters of the project."""
-    values = yaml.safe_load((project / "params.yaml").read_text())
-    values["device"] |= changed
-    (project / "params.yaml").write_text(yaml.safe_dump(values))
-    from tasks.common.stage_kinds import outs_of
-
-    entries = {}
-    for stage in stages:
-        entries[stage] = {"cmd": "true", "params": {"params.yaml": {"device.runtime": values["device"]["runtime"]}}}
-        for out in outs_of(stage, project):
-            (project / out).parent.mkdir(parents=True, exist_ok=True)
-            (project / out).touch()
-    (project / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": entries}))
-
-
-def test_a_device_is_not_asked_for_where_all_that_needs_it_is_made_or_only_restored(project, monkeypatch):
+def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_project, prefect_session, monkeypatch):
+    """The toy stages stand for a training that was done, on parameters of the device and a gate."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    wanted = preflight.of_run(project, None, ())
-    make_lock(project, device._stages(wanted), runtime="cuda")
-    assert ("device", "problem") not in look(project)
-    first = project / "models" / "phase1"
-    first.unlink()
-    assert ("device", "problem") in look(project), "an out is missing"
-    first.touch()
-    assert ("device", "problem") in look(project, "model.num_layers=3"), "the checkout of other parameters is empty"
+    plan = (toy_project / "dvc.yaml").read_text().replace("first", "pretrain").replace("second", "evaluate")
+    (toy_project / "dvc.yaml").write_text(plan)
+    monkeypatch.setattr("flows.plan.PLAN", ("pretrain", "evaluate", "gate"))
+    assert ("device", "problem") in look(toy_project, "device.runtime=cuda")
+    subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=toy_project, check=True, capture_output=True)
+    assert ("device", "problem") not in look(toy_project, "device.runtime=cuda"), "the toy does not depend on it"
+    (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "\n")
+    assert ("device", "problem") in look(toy_project, "device.runtime=cuda"), "its code changed"
+
+
+def test_a_host_that_only_restores_is_not_asked_for_a_device(project, monkeypatch):
     monkeypatch.setenv("PODIUM_STAGE_KINDS", "cpu")
-    assert ("device", "problem") not in look(project, "model.num_layers=3")
-
-
-def test_parameters_that_changed_since_a_stage_was_made_ask_for_the_device_again(project, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    make_lock(project, device._stages(preflight.of_run(project, None, ())))
-    values = yaml.safe_load((project / "params.yaml").read_text())
-    values["device"]["runtime"] = "cuda"
-    (project / "params.yaml").write_text(yaml.safe_dump(values))
-    assert ("device", "problem") in look(project)
+    assert ("device", "problem") not in look(project, "device.runtime=cuda")
 
 
 # ------------------------------------------------------------------------------------------ files and models
