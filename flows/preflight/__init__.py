@@ -81,7 +81,10 @@ def _those_that_run(wanted: Wanted) -> tuple[str, ...]:
     if given > HASHED or any(stage.partition("@")[0] not in known for stage in wanted.stages):
         return wanted.stages
     seen = values if root == project else checkout.seen_from(values, project, root)
-    return tuple(one.stage for one in foretell(project, root, seen, wanted.stages) if one.status == "runs")
+    try:
+        return tuple(one.stage for one in foretell(project, root, seen, wanted.stages) if one.status == "runs")
+    except OSError:  # given files that cannot be read, which is a problem that was found already
+        return wanted.stages
 
 
 def require(wanted: Wanted, say: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -20,12 +21,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from flows.preflight.finding import Finding, warning
+from tasks.common.errors import InputError
 from tasks.common.process import describe_exit, die_with_parent, python_path
 
 HERE_S = 4.5
 """For what this host knows: a run is refused within five seconds."""
 FAR_S = 14.0
 """For a device's Python, CUDA and the network: within fifteen."""
+CHECK_SECONDS = "PODIUM_CHECK_SECONDS"
+"""Setting of a host that is slow, or in no hurry: takes the place of both."""
 KEPT_LINES = 3
 """Of what a program that failed said last."""
 
@@ -51,6 +55,7 @@ class Asked:
     question: Question
     process: subprocess.Popen[bytes] | None
     said: IO[bytes]
+    limit_s: float
     complaint: str = ""
     began: float = field(default_factory=time.monotonic)
 
@@ -64,9 +69,9 @@ class Asked:
         """What went wrong; nothing where the program ended well."""
         assert self.process is not None
         try:
-            code = self.process.wait(max(0.0, self.began + self.question.limit_s - time.monotonic()))
+            code = self.process.wait(max(0.0, self.began + self.limit_s - time.monotonic()))
         except subprocess.TimeoutExpired:
-            return f"no answer within {self.question.limit_s:g} s"
+            return f"no answer within {self.limit_s:g} s ({CHECK_SECONDS})"
         finally:
             if self.process.poll() is None:
                 self.process.kill()
@@ -81,7 +86,12 @@ class Asked:
 
 @contextlib.contextmanager
 def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
-    """Start all programs at once, in `folder`; none outlives the body."""
+    """Start all programs at once, in `folder`; none outlives the body.
+
+    Raises:
+        InputError: PODIUM_CHECK_SECONDS is no number of seconds.
+    """
+    limit = _limit()
     with contextlib.ExitStack() as stack:
         started: list[Asked] = []
         stack.callback(_end, started)
@@ -89,11 +99,21 @@ def asked(questions: Sequence[Question], folder: Path) -> Iterator[list[Asked]]:
             told, said = (stack.enter_context(tempfile.TemporaryFile()) for _ in range(2))
             told.write(json.dumps(question.told).encode())
             told.seek(0)
-            started.append(_start(question, folder, told, said))
+            started.append(_start(question, folder, told, said, limit or question.limit_s))
         yield started
 
 
-def _start(question: Question, folder: Path, told: IO[bytes], said: IO[bytes]) -> Asked:
+def _limit() -> float | None:
+    text = os.environ.get(CHECK_SECONDS)
+    if not text:
+        return None
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < math.inf:
+            return float(text)
+    raise InputError(f"{CHECK_SECONDS}={text!r} is no number of seconds above 0: correct it, or unset it")
+
+
+def _start(question: Question, folder: Path, told: IO[bytes], said: IO[bytes], limit_s: float) -> Asked:
     environment = {
         **os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH")), "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONIOENCODING": "utf-8",
@@ -104,8 +124,8 @@ def _start(question: Question, folder: Path, told: IO[bytes], said: IO[bytes]) -
             stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
         )  # fmt: skip
     except OSError as error:
-        return Asked(question, None, said, f"{question.python} cannot be started ({error.strerror})")
-    return Asked(question, process, said)
+        return Asked(question, None, said, limit_s, f"{question.python} cannot be started ({error.strerror})")
+    return Asked(question, process, said, limit_s)
 
 
 def _end(started: Sequence[Asked]) -> None:

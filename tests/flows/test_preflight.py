@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from flows import preflight
-from flows.preflight import device, disk, inputs, question
+from flows.preflight import disk, question
 from flows.preflight.finding import Wanted
 from tasks.common.errors import InputError, ParamsError
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
@@ -51,6 +51,7 @@ def project(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.lower().startswith(tuple(map(str.lower, OUTSIDE)))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")  # hosts of tests are busy
     return folder
 
 
@@ -220,12 +221,12 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     slow.write_text("#!/bin/sh\nexec sleep 60\n")
     slow.chmod(0o755)
     monkeypatch.setenv("PODIUM_DEVICE_PYTHON", str(slow))
-    monkeypatch.setattr(device, "FAR_S", 0.5)
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.5")
     said = []
     began = time.monotonic()
     preflight.require(preflight.of_run(project, None, ()), said.append)
-    assert said == ["device: not checked: no answer within 0.5 s"]
-    assert time.monotonic() - began < 20
+    assert said == ["device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)"]
+    assert time.monotonic() - began < 50, "it sleeps for 60"
 
 
 def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(project):
@@ -248,15 +249,16 @@ def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
     assert "cannot be split into words" in str(refuse(project))
 
 
-def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_project, prefect_session, monkeypatch):
-    """The toy stages stand for a training that was done, on parameters of the device and a gate."""
+def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_project, monkeypatch):
+    """The toy stages stand for a training that was done; it depends on its code alone, and not on the device."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")
     plan = (toy_project / "dvc.yaml").read_text().replace("first", "pretrain").replace("second", "evaluate")
     (toy_project / "dvc.yaml").write_text(plan)
     monkeypatch.setattr("flows.plan.PLAN", ("pretrain", "evaluate", "gate"))
     assert ("device", "problem") in look(toy_project, "device.runtime=cuda")
     subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=toy_project, check=True, capture_output=True)
-    assert ("device", "problem") not in look(toy_project, "device.runtime=cuda"), "the toy does not depend on it"
+    assert ("device", "problem") not in look(toy_project, "device.runtime=cuda")
     (toy_project / "stage.py").write_text((toy_project / "stage.py").read_text() + "\n")
     assert ("device", "problem") in look(toy_project, "device.runtime=cuda"), "its code changed"
 
@@ -318,9 +320,9 @@ def test_what_cannot_be_read_in_a_given_folder_is_named(project, tmp_path):
 
 def test_files_that_take_too_long_are_left_to_their_stages(project, tmp_path, monkeypatch):
     (tmp_path / "text.txt").write_text("words")
-    monkeypatch.setattr(inputs, "HERE_S", 0.01)
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.01")
     found = look(project, "corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}")
-    assert found["files", "warning"] == "not checked: no answer within 0.01 s"
+    assert found["files", "warning"] == "not checked: no answer within 0.01 s (PODIUM_CHECK_SECONDS)"
 
 
 def test_a_base_model_is_held_against_the_parameters_and_a_given_vocabulary(project, tmp_path):
@@ -465,13 +467,13 @@ def test_what_a_program_said_before_its_time_was_over_counts(tmp_path):
         "import json, time\n"
         "print('a library warns')\n"
         "print(json.dumps({'name': 'first', 'level': 'ok', 'text': 'seen'}), flush=True)\n"
-        "time.sleep(60)\n"
+        "time.sleep(600)\n"
     )
-    asked = question.Question("slow", "slow_check", {}, 2.0)
+    asked = question.Question("slow", "slow_check", {}, 8.0)
     with question.asked([asked], tmp_path) as under_way:
         first, second = under_way[0].findings()
     assert (first.name, first.level, first.text) == ("first", "ok", "seen")
-    assert (second.level, second.text) == ("warning", "not checked: no answer within 2 s")
+    assert (second.level, second.text) == ("warning", "not checked: no answer within 8 s (PODIUM_CHECK_SECONDS)")
 
 
 def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
@@ -481,6 +483,11 @@ def test_nothing_outlives_a_check_that_is_interrupted(tmp_path):
         process = under_way[0].process
         raise KeyboardInterrupt
     assert process.poll() is not None
+
+
+def test_another_time_limit_must_be_seconds(project, monkeypatch):
+    monkeypatch.setenv("PODIUM_CHECK_SECONDS", "soon")
+    assert "PODIUM_CHECK_SECONDS='soon' is no number of seconds" in str(refuse(project))
 
 
 def test_a_run_is_refused_within_the_promised_time():
