@@ -48,7 +48,10 @@ ALLOWED = {
     "bench": ("bench/", "tests/bench/"),
     "pickle": ("ipu_model/weight_files.py",),  # an exception of it
 }
-DOCUMENTS = ("README.md", "bench/README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
+DOCUMENTS = (
+    "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md",
+    *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
+)  # fmt: skip
 MADE_BY_RUNS = (
     "data", "evaluation", "executables", "glue", "metrics", "models", "plots", "predictions", "published", "reports",
     "runs",
