@@ -59,10 +59,14 @@ class Checkpoints:
         fingerprint: Of the run that writes and reads here.
         emit: Told of checkpoints that are left out, and why.
         writer: False for the processes that train along with another one, which writes for all.
+        precision_reason: Why the run has its precision, for who continues it.
     """
 
-    def __init__(self, run_folder: Path, fingerprint: Fingerprint, emit: Emit, writer: bool = True) -> None:
+    def __init__(
+        self, run_folder: Path, fingerprint: Fingerprint, emit: Emit, writer: bool = True, precision_reason: str = ""
+    ) -> None:
         self._folder, self._fingerprint, self._emit, self._writer = Path(run_folder), fingerprint, emit, writer
+        self._precision_reason = precision_reason
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write one, then remove all but the newest KEPT.
@@ -81,6 +85,7 @@ class Checkpoints:
             state = {
                 "step": checkpoint.step,
                 "fingerprint": self._fingerprint,
+                "precision_reason": self._precision_reason,
                 "history": checkpoint.history,
                 "evaluations": checkpoint.evaluations,
                 "rng": _host_rng(),
@@ -115,6 +120,17 @@ class Checkpoints:
                     f"{path / STATE} is whole and laid out otherwise than this version writes it "
                     f"({type(error).__name__}: {error}): remove {path} to go on from the one before"
                 ) from None
+        return None
+
+    def newest_state(self) -> Optional[Dict[str, Any]]:
+        """What the newest checkpoint with a whole state says of its run; None where there is none."""
+        for path in self._paths():
+            try:
+                state, hashes = read_json(path / STATE), read_json(path / HASHES)
+                if hashes[STATE] == sha256_of(path / STATE) and isinstance(state["fingerprint"], dict):
+                    return dict(state)
+            except (OSError, ValueError, KeyError, TypeError):
+                continue  # `latest` says what is wrong with it
         return None
 
     def _restored(self, path: Path, state: Dict[str, Any]) -> Checkpoint:

@@ -30,6 +30,8 @@ NOT_IN_FINGERPRINT = (
     "rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config",  # what they stand for enters instead
     "evaluation",
 )  # fmt: skip
+CONTENT = "rows.content_sha256"
+"""Name in a fingerprint."""
 REASONS = ("runtime_reason", "precision_reason")
 NOT_OF_THE_PLAN = (
     "plan.rows_per_call", "plan.device.config.inference_",  # of predict jobs

@@ -13,6 +13,7 @@ import pyarrow
 import safetensors
 import torch
 
+from ipu_model.auto_precision import PRECISION, settle_precision
 from ipu_model.checkpoint import Checkpoint, Checkpoints, Fingerprint
 from ipu_model.data import RowFolder, UpdateRows
 from ipu_model.errors import ConfigError, RowsError
@@ -57,18 +58,19 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     """
     check_job(job)
     _forget_result(Path(job.run_folder))
-    chosen = choose_runtime(job.runtime)
+    chosen, instances = choose_runtime(job.runtime), instances or Instances()
     base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
     config, job = architecture(job, base), with_labels(job, base)
     rows = RowFolder(Path(job.rows), row_kind(job), config, len(job.labels or ()))
     check_tokenizer(rows, base)
     precision = choose_precision(job.precision, chosen.value)
-    instances = instances or Instances()
     stop.agree = instances.any_of
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
     if device is None:
         job = dataclasses.replace(job, geometry=spread(job.geometry, instances.count))
     plan = make_plan(job, rows.manifest, chosen, precision, device)
+    fingerprint = make_fingerprint(job, plan, config, rows, base) if job.kind != "predict" else {}
+    plan = settle_precision(plan, fingerprint, job, config, rows, instances, emit)
     emit("plan", **plan.as_dict())
     model = make_model(job, config, base, emit)
     runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
@@ -78,7 +80,6 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         elif job.kind == "predict":
             result = _predict(job, plan, rows, runtime, emit, stop)
         else:
-            fingerprint = make_fingerprint(job, plan, config, rows, base)
             result = _train(job, plan, device, config, rows, runtime, fingerprint, instances, emit, stop)
     finally:
         runtime.close()
@@ -117,7 +118,10 @@ def _train(
 ) -> JobResult:  # fmt: skip
     assert job.optimizer is not None  # job.py requires it
     run_folder = Path(job.run_folder)
-    checkpoints = Checkpoints(instances.shared_folder(run_folder), fingerprint, emit, instances.is_writer)
+    checkpoints = Checkpoints(
+        instances.shared_folder(run_folder), {**fingerprint, PRECISION: plan.precision}, emit, instances.is_writer,
+        plan.precision_reason,
+    )  # fmt: skip
     saved = checkpoints.latest()
     first_step = saved.step if saved is not None else 0
     _require_one_place(instances, first_step, run_folder)

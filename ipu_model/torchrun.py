@@ -40,7 +40,7 @@ class TorchrunInstances(Instances):
     for those threads (a hang seen with torch 2.0). And nothing is allocated anew in every update."""
 
     def join(self, device: str) -> None:
-        """Find the other processes.
+        """Find the other processes; a second call finds them found.
 
         Raises:
             ConfigError: this torch cannot.
@@ -50,6 +50,8 @@ class TorchrunInstances(Instances):
 
         if not dist.is_available():
             raise ConfigError("this build of torch has no torch.distributed: start the job without torchrun")
+        if dist.is_initialized():
+            return
         from torch.distributed.rendezvous import rendezvous
 
         # torchrun keeps the store when it starts all again, and torch 2.13 then finds the addresses of the processes

@@ -181,7 +181,7 @@ def _choose() -> Choice:
 
 
 def choose_precision(requested: str, runtime: str) -> Choice:
-    """The precision of a job and why.
+    """The precision of a job and why; `auto` stays where a probe has to tell.
 
     Raises:
         ConfigError: a precision that the runtime does not compute.
@@ -194,9 +194,11 @@ def choose_precision(requested: str, runtime: str) -> Choice:
         raise ConfigError(f"the {runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     if requested != "auto":
         return Choice(requested, "as asked")
-    from ipu_model.runtime import cpu, cuda
+    if runtime == "cuda":
+        from ipu_model.runtime.cuda import fastest_precision
 
-    return cuda.fastest_precision() if runtime == "cuda" else cpu.fastest_precision()
+        return fastest_precision()
+    return Choice("auto", "measured once it is known what is computed")  # auto_precision.py
 
 
 def plan_device(

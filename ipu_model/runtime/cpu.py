@@ -13,10 +13,6 @@ from ipu_model.encoder import Tokens
 from ipu_model.flat import FlatBatch
 from ipu_model.inference import passes
 from ipu_model.optimizers import clip_gradients
-from ipu_model.plan import Choice
-
-FAST_BF16 = ("avx512_bf16", "amx_bf16")
-"""CPU flags that make bf16 matrix products about twice as fast as fp32; without them they are slower."""
 
 
 class CpuDevice:
@@ -56,17 +52,18 @@ class CpuDevice:
 
 def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> Set[str]:
     """Instruction sets of the CPU as Linux names them; empty elsewhere."""
+    return set(_cpu_field("flags", cpuinfo).split())
+
+
+def cpu_name(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of the CPU as Linux names it; empty elsewhere."""
+    return " ".join(_cpu_field("model name", cpuinfo).split())
+
+
+def _cpu_field(name: str, cpuinfo: Path) -> str:
     if not cpuinfo.is_file():
-        return set()
+        return ""
     for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith("flags"):
-            return set(line.partition(":")[2].split())
-    return set()
-
-
-def fastest_precision() -> Choice:
-    """bf16 where the CPU is fast at it."""
-    fast = [flag for flag in FAST_BF16 if flag in cpu_flags()]
-    if fast:
-        return Choice("bf16", f"auto: this CPU has {' and '.join(fast)}")
-    return Choice("fp32", f"auto: this CPU has none of {', '.join(FAST_BF16)}, bf16 would be slower")
+        if line.startswith(name):
+            return line.partition(":")[2]
+    return ""

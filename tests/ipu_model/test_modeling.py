@@ -18,7 +18,7 @@ from ipu_model.flat import flatten
 from ipu_model.job import ModelConfig, OptimizerConfig
 from ipu_model.modeling import build_model, initialise
 from ipu_model.runtime import choose_precision, choose_runtime
-from ipu_model.runtime.cpu import cpu_flags
+from ipu_model.runtime.cpu import cpu_flags, cpu_name
 from ipu_model.runtime.torch_device import TorchRuntime
 
 STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
@@ -135,16 +135,19 @@ def test_rows_that_do_not_cut_into_micro_batches_are_refused(tmp_path: Path) -> 
         runtime("pretraining", micro_batch=5).compile(batch)
 
 
-def test_auto_takes_bf16_where_the_cpu_has_it_and_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_linux_says_of_the_cpu(tmp_path: Path) -> None:
     cpuinfo = tmp_path / "cpuinfo"
-    cpuinfo.write_text("processor : 0\nflags : fpu avx2 avx512_bf16\nprocessor : 1\nflags : fpu\n")
+    cpuinfo.write_text(
+        "processor : 0\nmodel name\t: A  CPU 9\nflags : fpu avx2 avx512_bf16\nprocessor : 1\nflags : fpu\n"
+    )
     assert cpu_flags(cpuinfo) == {"fpu", "avx2", "avx512_bf16"}
+    assert cpu_name(cpuinfo) == "A CPU 9"
     assert cpu_flags(tmp_path / "absent") == set()
-    monkeypatch.setattr("ipu_model.runtime.cpu.cpu_flags", lambda: {"avx512_bf16"})
-    fast = choose_precision("auto", "cpu")
-    assert (fast.value, fast.reason) == ("bf16", "auto: this CPU has avx512_bf16")
-    monkeypatch.setattr("ipu_model.runtime.cpu.cpu_flags", set)
-    assert choose_precision("auto", "cpu").value == "fp32"
+    assert cpu_name(tmp_path / "absent") == ""
+
+
+def test_a_cpu_leaves_auto_to_a_probe_and_takes_what_is_asked() -> None:
+    assert choose_precision("auto", "cpu").value == "auto"
     assert choose_precision("bf16", "cpu").value == "bf16"
 
 
