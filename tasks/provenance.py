@@ -29,8 +29,9 @@ PACKAGES = (
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
 WHERE_TO = ("publish", "glue_publish", "checkpoint")
 """Sections that say where a release and its checkpoints go, not what it is."""
-TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision")
-"""What a training did; how fast, and in how much memory, belongs to the host."""
+TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision", "precision_reason")
+"""What a training did; how fast, and in how much memory, belongs to the host.
+The figures that chose a precision decided the weights."""
 
 
 def provenance(parameters: Mapping[str, Any], root: Path = Path(), subject: Subject = QUESTIONS) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def row_counts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
 
 
 def training_figures(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
-    """Per training: updates, sequences, real tokens, final loss, runtime, precision (from metrics/<name>.json)."""
+    """Per training: TRAINING_FIGURES (from metrics/<name>.json)."""
     found = {name: _small_json(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings}
     return {
         name: {key: values[key] for key in TRAINING_FIGURES if key in values}

@@ -222,6 +222,7 @@ def figures(result: JobResult) -> dict[str, Any]:
         "resumed_from_step": result.resumed_from_step,
         "runtime": result.runtime,
         "precision": result.precision,
+        "precision_reason": result.plan["precision_reason"],
         **program_figures(result),
     }
 

@@ -57,7 +57,8 @@ if last < 100:
     sys.exit(4)
 result = dict(kind="pretrain", runtime="cpu", runtime_reason="asked", precision="fp32", steps=100, resumed_from_step=40,
               final_loss=0.01, final_losses={{"mlm_loss": 0.005}}, sequences=9, real_tokens=90, train_seconds=2.0,
-              compile_seconds=0.0, peak_memory_mb=9.0, plan={{"packing_factor": 1.5, "packing_efficiency": 0.75}})
+              compile_seconds=0.0, peak_memory_mb=9.0,
+              plan={{"precision_reason": "as asked", "packing_factor": 1.5, "packing_efficiency": 0.75}})
 (folder / "result.json").write_text(json.dumps(result))
 """
 LOSSES = [(update, 1 / update) for update in range(10, 101, 10)]
