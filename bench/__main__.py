@@ -14,7 +14,7 @@ from typing import Any
 from bench.cases import CASES, Case, make_cases
 from bench.data import Data, make_data
 from bench.host import host_facts, load_average
-from bench.report import as_json, bar_rows, markdown, rate_rows, text_table
+from bench.report import as_json, bar_rows, markdown, precision_lines, rate_rows, text_table
 from bench.results import Results
 from bench.runner import run_case
 from tasks.common import artifacts
@@ -85,7 +85,8 @@ def main() -> None:
 
     write_plots(results, options.output)
     print("\n" + text_table(rate_rows(results)) + "\n\n" + text_table(bar_rows(results)))
-    print(f"\nwritten to {options.output} in {facts['seconds']} s, load {facts['load_at_end']}")
+    print("".join(f"\n{line}" for line in precision_lines(results)))
+    print(f"written to {options.output} in {facts['seconds']} s, load {facts['load_at_end']}")
 
 
 def measure(cases: list[Case], results: Results, save: Callable[[], None]) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench.results import Results
 from bench.statistics import Summary, summarise
 
-OURS, OURS_FP32, OURS_COMPILED = "podium", "podium fp32", "podium compiled"
+OURS, OURS_FP32, OURS_BF16, OURS_COMPILED = "podium", "podium fp32", "podium bf16", "podium compiled"
 """Variants; bars speak of the first, default settings of a job and precision auto, unless they say compiled."""
 
 Measure = Callable[[Results], Summary | None]
@@ -77,6 +77,8 @@ BARS = (
     Bar("pre-training base, against HF bf16", 1.2, 1.5, _ratio("pretrain-base", "hf bf16")),
     Bar("SQuAD tiny, against run_qa as is (pad to 384, fp32)", 4.0, 6.0, _ratio("squad-tiny", "hf max fp32")),
     Bar("SQuAD tiny, against HF group_by_length bf16", 1.2, 1.6, _ratio("squad-tiny", "hf grouped bf16")),
+    *(Bar(f"{case}, precision auto against fp32", 0.95, None, _ratio(case, OURS_FP32))
+      for case in ("pretrain-tiny", "squad-tiny", "predict-tiny")),
     Bar("LAMB step base, compiled, against LAMB per tensor", 2.5, 3.0,
         _ratio("lamb-base", "per tensor", ours=OURS_COMPILED)),
     Bar("base-size step, 2 threads: model FLOPs of the bf16 matrix peak", 45.0, 60.0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
+from ipu_model.auto_precision import AUTO, choose
 from ipu_model.data import Batch, RowFolder, UpdateRows
 from ipu_model.host import keep_freed_memory
 from ipu_model.instances import Instances
@@ -48,7 +50,7 @@ def train(spec: dict[str, Any], session: Session) -> None:
 
     for _ in range(spec["warmup"]):
         update()
-    while session.next_round(precision=plan.precision, rows_per_update=plan.rows_per_update):
+    while session.next_round(**precision_of(plan), rows_per_update=plan.rows_per_update):
         watch.start()
         session.report([update() for _ in range(spec["updates"])])
     runtime.close()
@@ -95,8 +97,16 @@ def start(job: Job, rows: RowFolder) -> tuple[Runtime, Plan]:
     assert job.model is not None
     device = plan_device(job, rows.manifest, job.model, chosen.value, precision.value, Instances(), say_nothing)
     plan = make_plan(job, rows.manifest, chosen, precision, device)
+    if plan.precision == AUTO:
+        measured = choose(plan, job, job.model, rows, say_nothing)
+        plan = dataclasses.replace(plan, precision=measured.value, precision_reason=measured.reason)
     model = make_model(job, job.model, None, say_nothing)
     return make_runtime(plan, job, model, job.model, device, say_nothing), plan
+
+
+def precision_of(plan: Plan) -> dict[str, str]:
+    """The facts of a configuration that say what it computed in, and why."""
+    return {"precision": plan.precision, "precision_reason": plan.precision_reason}
 
 
 def say_nothing(event: str, **fields: Any) -> None:

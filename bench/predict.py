@@ -13,7 +13,7 @@ from bench.setup import SEED, Training
 
 def ours(spec: dict[str, Any], session: Session) -> None:
     """A pass over all rows a round; units are features."""
-    from bench.ours import make_job, prepare_host, say_nothing, start
+    from bench.ours import make_job, precision_of, prepare_host, say_nothing, start
     from ipu_model.data import RowFolder
     from ipu_model.job import Job
     from ipu_model.prediction import predict
@@ -35,7 +35,7 @@ def ours(spec: dict[str, Any], session: Session) -> None:
 
         for _ in range(spec["warmup"]):
             once()
-        while session.next_round(precision=plan.precision, rows_per_call=plan.rows_per_call):
+        while session.next_round(**precision_of(plan), rows_per_call=plan.rows_per_call):
             watch.start()
             features = once()
             session.report([watch.sample(features)])

@@ -77,6 +77,16 @@ def rate_rows(results: Results) -> list[Row]:
     return rows
 
 
+def precision_lines(results: Results) -> list[str]:
+    """What precision `auto` chose in every case, and why."""
+    found = [(one, one.facts.get("precision_reason", "")) for one in results.measured if one.variant == OURS]
+    return [
+        f"{one.case}, {one.threads} thread{'s' * (one.threads > 1)}: {one.facts['precision']}, {reason}"
+        for one, reason in found
+        if reason
+    ]
+
+
 def figure(value: float) -> str:
     """Whole numbers from 100 upwards, three digits below."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
@@ -92,7 +102,8 @@ def markdown(results: Results, facts: dict[str, Any]) -> str:
     """The tables, and under which conditions they came about."""
     lines = [f"* {name.replace('_', ' ')}: {_plain(value)}" for name, value in facts.items()]
     tables = [markdown_table(rows(results)) for rows in (bar_rows, rate_rows)]
-    return "\n\n".join(["# Benchmark", *tables, "\n".join(lines)]) + "\n"
+    chosen = "\n".join(f"* {line}" for line in precision_lines(results))
+    return "\n\n".join(["# Benchmark", *tables, *([chosen] if chosen else []), "\n".join(lines)]) + "\n"
 
 
 def _plain(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench.bars import OURS, OURS_COMPILED, OURS_FP32
+from bench.bars import OURS, OURS_BF16, OURS_COMPILED, OURS_FP32
 from bench.children import TUNED_MALLOC
 
 
@@ -37,6 +37,7 @@ GROUPED = {"padding": "longest", "sampling": "group_by_length"}
 PRETRAIN_TINY = (
     Variant(OURS, "ours", AUTO),
     Variant(OURS_FP32, "ours", FP32),
+    Variant(OURS_BF16, "ours", BF16, threads=(1,)),
     Variant("hf fp32", "peer", FP32),
     Variant("hf fp32 malloc", "peer", FP32, TUNED_MALLOC, threads=(1,)),
     Variant("hf bf16", "peer", BF16),
@@ -50,6 +51,7 @@ PRETRAIN_BASE = (
 SQUAD_TINY = (
     Variant(OURS, "ours", AUTO),
     Variant(OURS_FP32, "ours", FP32),
+    Variant(OURS_BF16, "ours", BF16, threads=(1,)),
     Variant("hf max fp32", "peer", FP32),
     Variant("hf max bf16", "peer", BF16, threads=(1,)),
     Variant("hf longest fp32", "peer", FP32 | LONGEST, threads=(1,)),
@@ -74,6 +76,7 @@ ADAMW = (
 PREDICT = (
     Variant(OURS, "predict-ours", AUTO),
     Variant(OURS_FP32, "predict-ours", FP32),
+    Variant(OURS_BF16, "predict-ours", BF16, threads=(1,)),
     Variant("hf max 8 fp32", "predict-peer", FP32 | {"batch": 8}),
     Variant("hf max 64 fp32", "predict-peer", FP32 | {"batch": 64}, threads=(1,)),
     Variant("hf max 64 bf16", "predict-peer", BF16 | {"batch": 64}),
