@@ -26,6 +26,15 @@ class Look:
     """Whatever the plan's stages read is made by one of them, or is up to date and stays so."""
 
 
+_ahead: dict[tuple[Path, tuple[str, ...]], Look] = {}
+
+
+def look_ahead(root: Path, plan: Sequence[str]) -> Look:
+    """What `look` finds, kept for its next call: the command looks before it starts what a run needs."""
+    _ahead[root.resolve(), tuple(plan)] = found = look(root, plan)
+    return found
+
+
 def look(root: Path, plan: Sequence[str]) -> Look:
     """What changed since the last run.
 
@@ -37,6 +46,8 @@ def look(root: Path, plan: Sequence[str]) -> Look:
         plan: stages of dvc.yaml, each after those it needs. If one changed that `plan` needs and lacks, all count as
             changed.
     """
+    if (found := _ahead.pop((root.resolve(), tuple(plan)), None)) is not None:
+        return found
     stages = stages_of(root / LOCK)
     maker = {out["path"]: name for name, stage in stages.items() for out in stage.get("outs", ())}
     foreign = [_maker_of(path, maker) for path in _made_elsewhere(root, plan)]

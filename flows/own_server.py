@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 from prefect.logging.handlers import APILogHandler
 from prefect.settings import (
@@ -32,28 +33,35 @@ LOOPBACK = "127.0.0.1"
 
 
 @contextlib.contextmanager
-def own_server() -> Iterator[None]:
+def own_server(log: Path) -> Iterator[bool]:
     """Let flows of the body report to a server: the one PREFECT_API_URL names, else one of their own.
+
+    Args:
+        log: takes what their own server prints.
+
+    Yields:
+        Whether it is their own.
 
     Raises:
         PodiumError: the server did not come up.
     """
     if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
-        yield  # where temporary servers are forbidden, Prefect says itself that a URL is missing
+        yield False  # where temporary servers are forbidden, Prefect says itself that a URL is missing
         return
     port = _free_port()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", LOOPBACK,
-         "--port", str(port), "--log-level", "error", "--lifespan", "on"],
-        # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
-        env=_environment(), preexec_fn=die_with_parent, start_new_session=True,
-    )  # fmt: skip
+    with log.open("ab") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", LOOPBACK,
+             "--port", str(port), "--log-level", "error", "--lifespan", "on"],
+            # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
+            env=_environment(), preexec_fn=die_with_parent, start_new_session=True, stdout=said, stderr=said,
+        )  # fmt: skip
     url = f"http://{LOOPBACK}:{port}/api"
     try:
-        _wait_for(url, process)
+        _wait_for(url, process, log)
         with temporary_settings({PREFECT_API_URL: url}):
             try:
-                yield
+                yield True
             finally:
                 APILogHandler().flush()  # the last lines are sent in the background, and complain of a server gone
     finally:
@@ -74,12 +82,14 @@ def _free_port() -> int:
     return port
 
 
-def _wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
+def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     seconds = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
     until = time.monotonic() + seconds
     while not _answers(url):
         if (code := process.poll()) is not None:
-            raise PodiumError(f"Prefect's temporary server ended with {describe_exit(code)}; its own words are above")
+            raise PodiumError(
+                f"Prefect's temporary server ended with {describe_exit(code)}; its own words are in {log}"
+            )
         if time.monotonic() > until:
             raise PodiumError(
                 f"Prefect's temporary server does not answer after {seconds} s: raise "

@@ -13,11 +13,12 @@ from pathlib import Path
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from flows import checkout, environment, report, run_page, stages, workers
 from flows.api import extra
 from flows.plan import Part, of_params
+from flows.stopping import AGAIN, Interrupted, stop
 from tasks.common import artifacts
 
 REJECTED_STATE = "Rejected"
@@ -49,7 +50,8 @@ def pipeline(
         ParamsError: before anything runs.
 
     Returns:
-        Completed, Completed named "Rejected" or "Paused", or Failed with the reason; reports/run.json says the same.
+        Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled where Ctrl-C or SIGTERM
+        came before there was anything to keep; reports/run.json says the same.
     """
     project = Path.cwd()
     environment.prepare(project, get_run_logger().info)  # of a worker; podium run has done so
@@ -69,7 +71,7 @@ def pipeline(
     root = checkout.prepare_own(project, values, name)
     parameters = {"values": values, "checkout_name": name, "code": checkout.code_hashes(project)}
     run = report.RunReport(os.path.relpath(root, project), preset, overrides)
-    sender = workers.Sender(root, parameters, run, get_run_logger().info)
+    sender = workers.Sender(root, parameters, run, stages.tell)
     return _ended(run, project, root, lambda: sender.run_plan(plan, *queues, publish))
 
 
@@ -77,14 +79,20 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
     """Do what `body` does, report how it went, and put that into a state."""
     run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
     try:
-        body()
+        with stop.taken_back():
+            body()
         run.error = None
     except stages.RunFailed as error:
         run.error = str(error)
         return Failed(message=run.error)
     except stages.RunPaused as paused:
-        run.error, run.paused = None, f"{paused}; run again to continue"
+        run.error, run.paused = None, f"{paused}; {AGAIN}"
         return Completed(name=stages.PAUSED_STATE, message=run.paused)
+    except (stages.RunStopped, Interrupted) as stopped:
+        run.interrupted = stop.reason()
+        place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
+        run.error = f"the run ended early, by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
+        return Cancelled(message=run.error)
     finally:
         _write_report(run, project, root)
     if run.error is not None:

@@ -11,6 +11,8 @@ from typing import Any
 
 from tasks.common import artifacts
 
+HEADER = f"{'stage':<24} {'status':<9} seconds"
+
 
 @dataclass(frozen=True)
 class StageRecord:
@@ -18,7 +20,7 @@ class StageRecord:
 
     name: str
     status: str
-    """ran, skipped (nothing had changed), restored (from a cache), paused or failed."""
+    """ran, skipped (nothing had changed), restored (from a cache), paused, stopped (Ctrl-C, SIGTERM) or failed."""
     seconds: float
     """Wall time, the orchestration's own included."""
     host: str | None = None
@@ -46,6 +48,8 @@ class RunReport:
     """Of each GLUE task: metrics (percent), gate, and published, the receipt or None."""
     paused: str | None = None
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
+    interrupted: str | None = None
+    """What ended the run where no checkpoint was made: Ctrl-C, or a signal; `error` says more."""
 
     def enter(self, record: StageRecord) -> None:
         """Add a stage; of one that is entered again, because a worker was lost or another host needs its outs, what it
@@ -110,7 +114,7 @@ class RunReport:
         for stage in values["stages"]:
             if stage["host"] is None:
                 del stage["host"]
-        for name in ("paused", "glue"):
+        for name in ("paused", "interrupted", "glue"):
             if not values[name]:
                 del values[name]
         return values
@@ -130,7 +134,9 @@ def _gate(path: Path) -> dict[str, Any] | None:
 
 
 def outcome(report: RunReport) -> str:
-    """The run in one word: failed, paused, rejected, proposed (a pull request waits), published or finished."""
+    """The run in one word: interrupted, failed, paused, rejected, proposed (for review), published, finished."""
+    if report.interrupted is not None:
+        return "interrupted"
     if report.error is not None:
         return "failed"
     if report.paused is not None:
@@ -149,25 +155,46 @@ def _how_published(receipt: dict[str, Any]) -> str:
 
 def summary(report: RunReport) -> str:
     """The run for people, as lines of text."""
-    lines = [f"Podium run: {outcome(report)}", "", f"{'stage':<24} {'status':<9} seconds"]
-    lines += [f"{stage.name:<24} {stage.status:<9} {stage.seconds:7.1f}{_place(stage)}" for stage in report.stages]
-    total = sum(stage.seconds for stage in report.stages)
-    lines += [f"{'all stages':<24} {'':<9} {total:7.1f}", ""]
-    lines += [f"program of {stage}: {how}" for stage, how in report.programs.items()]
+    why = [text for text in (report.error, report.paused) if text is not None]
+    stages = [HEADER, *(row(stage) for stage in report.stages), total(report)]
+    return "\n".join([headline(report), "", *stages, "", *results(report), *why, "", to_look_at(report)])
+
+
+def headline(report: RunReport) -> str:
+    """How the run ended."""
+    return f"Podium run: {outcome(report)}"
+
+
+def row(stage: StageRecord) -> str:
+    """A stage in one line."""
+    return f"{stage.name:<24} {stage.status:<9} {stage.seconds:7.1f}{_place(stage)}"
+
+
+def total(report: RunReport) -> str:
+    """The last line below the rows of all stages."""
+    return f"{'all stages':<24} {'':<9} {sum(stage.seconds for stage in report.stages):7.1f}"
+
+
+def results(report: RunReport) -> list[str]:
+    """Scores, verdicts, and where the models went."""
+    lines = [f"program of {stage}: {how}" for stage, how in report.programs.items()]
     if report.metrics is not None:
         lines.append(f"exact match {report.metrics['exact_match']:.2f}, F1 {report.metrics['f1']:.2f} (dev questions)")
     lines += _decided("gate", report.gate, report.published)
     for task, found in report.glue.items():
         scores = ", ".join(f"{name} {value:.2f}" for name, value in found["metrics"].items())
         lines += [f"{task}: {scores}", *_decided(f"{task} gate", found["gate"], found["published"])]
-    lines += [why for why in (report.error, report.paused) if why is not None]
+    return lines
+
+
+def to_look_at(report: RunReport) -> str:
+    """The pages of the run."""
     prefix = "" if report.folder == "." else f"{report.folder}/"
     pages = ["reports/run.html"]
     if report.metrics is not None:
         pages += ["evaluation/report.html", "reports/validation/*.html"]
     pages += [f"{artifacts.glue_evaluation(task)}/report.html" for task in report.glue]
-    lines += ["", "to look at: " + ", ".join(prefix + page for page in pages)]
-    return "\n".join(lines)
+    return "to look at: " + ", ".join(prefix + page for page in pages)
 
 
 def _decided(name: str, gate: dict[str, Any] | None, receipt: dict[str, Any] | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import subprocess
@@ -12,26 +13,44 @@ from pathlib import Path
 from types import TracebackType
 
 from flows import dvc, dvc_failures, dvc_leftovers
+from flows.stopping import AGAIN, SIGNALS, stop
+from tasks.common.errors import PAUSED as PAUSED_CODE
 from tasks.common.process import describe_exit, die_with_parent
 from tasks.common.stage_kinds import STAGES_SENT
 
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
 """How stages begin a line that says how far they are (tasks/jobs/device_job.py)."""
+ERROR = "error: "
+"""How a stage begins what went wrong (tasks/common/errors.py)."""
 PAUSED = "paused: "
 """How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
+HELD = "a checkpoint holds"
+"""What that line says where there is something to continue from."""
+EXITED = re.compile(r"failed to run: .*, exited with (-?\d+)$")
+"""How DVC says what the command of a stage ended with; its own exit code is another."""
 ENTERED = re.compile(r"(Running stage|Stage) '([^']+)'(.*)")
 """How DVC begins with a stage."""
+ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
+"""Exit codes: bash becomes the command, other shells say it in their own code."""
 BOOKKEEPING = ("Updating lock file", "Generating lock file", "Use `dvc push`", "Stage '", "To track", "\tgit add", "> ",
                "Data and pipelines are up to date")  # fmt: skip
 
 
 class StageFailed(Exception):
-    """A stage ended without its outputs; the message holds the last lines it printed."""
+    """A stage ended without its outputs; the message holds its own error, or the last lines it printed."""
 
     def __init__(self, stage: str, reason: str, tail: list[str]) -> None:
         self.stage = stage
-        lines = "".join(f"  {line}" for line in tail).rstrip()
-        super().__init__(f"stage {stage} failed ({reason}). Nothing of it was kept. Its last lines:\n{lines}")
+        super().__init__(f"stage {stage} failed ({reason}){_own_words(tail)}")
+
+
+def _own_words(tail: list[str]) -> str:
+    """From the error that a stage states to the end; all of its last lines where it states none."""
+    stated = [index for index, line in enumerate(tail) if line.startswith(ERROR)]
+    if not stated:
+        return ". Its last lines:\n" + "".join(f"  {line}" for line in tail).rstrip()
+    first, *more = tail[stated[-1] :]
+    return "".join([": ", first[len(ERROR) :], *(f"  {line}" for line in more)]).rstrip()
 
 
 class StagePaused(Exception):
@@ -39,7 +58,11 @@ class StagePaused(Exception):
 
     def __init__(self, stage: str, reason: str) -> None:
         self.stage = stage
-        super().__init__(f"stage {stage} paused: {reason}")
+        super().__init__(f"stage {stage} paused: {reason.removesuffix(f'; {AGAIN}')}")
+
+
+class StageStopped(Exception):
+    """Ctrl-C or SIGTERM ended a stage that had nothing to keep."""
 
 
 @dataclass
@@ -48,6 +71,8 @@ class _Said:
 
     verdict: str | None = None
     paused: str | None = None
+    code: int | None = None
+    """What the command of the stage ended with, if DVC says so."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=dvc.KEPT_LINES))
     is_last: bool = True
     """DVC has ended; else it went on to the next stage."""
@@ -80,6 +105,8 @@ class Repro:
         self._allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
         self._process: subprocess.Popen[str] | None = None
         self._lines: Iterator[str] = iter(())
+        self._asked = contextlib.ExitStack()
+        """Passes Ctrl-C and SIGTERM on to DVC's process group."""
 
     def __enter__(self) -> Repro:
         dvc_leftovers.mend(self._root, self._say)
@@ -88,6 +115,7 @@ class Repro:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._asked.close()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -107,14 +135,21 @@ class Repro:
             StageFailed: the command failed; its outputs are as DVC leaves them, absent. Or DVC could not copy them into
                 its cache; the next run makes them again.
             StagePaused: the command stopped at a checkpoint on purpose; running it again continues.
+            StageStopped: Ctrl-C or SIGTERM ended it, or came before it began, and there is no checkpoint.
         """
+        if stop.number:
+            raise StageStopped(stage)
         if not self._together:
             self._start(*(["--pull"] if dvc.has_remote(self._root) else []), stage)
         said = self._follow(stage, say, progress)
         assert self._process is not None
         code = self._process.wait() if said.is_last else 0
-        if code and said.paused is not None:
+        if said.is_last:
+            self._asked.close()
+        if code and said.paused is not None and (not stop.number or HELD in said.paused):
             raise StagePaused(stage, said.paused)
+        if code and stop.number and said.code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
+            raise StageStopped(stage)
         if reason := _failure(code, said):
             tail = list(said.tail)
             raise StageFailed(stage, reason + dvc_failures.explain(stage, self._root, tail), tail)
@@ -124,8 +159,10 @@ class Repro:
     def _start(self, *words: str) -> None:
         self._process = subprocess.Popen(
             [*dvc.DVC, "repro", *words], cwd=self._root, env={**dvc.environment(), **self._allowed}, text=True,
-            bufsize=1, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+            bufsize=1, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent, process_group=stop.group(),
         )  # fmt: skip
+        self._asked.enter_context(stop.passed_to(self._process))
         assert self._process.stdout is not None
         self._lines = iter(self._process.stdout)
 
@@ -142,6 +179,8 @@ class Repro:
                 said.verdict = _verdict(entered) or said.verdict
             if line.startswith(PAUSED):
                 said.paused = line[len(PAUSED) :].strip()
+            if exited := EXITED.search(line.rstrip()):
+                said.code = int(exited[1])
             if share := PROGRESS.match(line):
                 progress(float(share[1]))
             if line.strip() and not _is_bookkeeping(line):
@@ -153,7 +192,7 @@ class Repro:
 def _failure(code: int, said: _Said) -> str:
     """Why a stage counts as failed; empty where it does not."""
     if code:
-        return describe_exit(code)
+        return describe_exit(code if said.code is None else said.code)
     if any(line.startswith(dvc_failures.NOT_KEPT) for line in said.tail):
         return "DVC could not keep what it made in its cache"
     return "" if said.verdict else "DVC ended without a word of it"

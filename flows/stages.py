@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,18 +14,17 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
-from flows import dvc
+from flows import dvc, publishing
 from flows.api import extra
 from flows.changes import look
 from flows.foresight import tell_estimate
 from flows.plan import PUBLISH, is_gate
 from flows.report import RunReport, StageRecord
-from flows.repro import Repro, StageFailed, StagePaused
-from tasks.common import artifacts
-from tasks.common.errors import REJECTED
-from tasks.common.process import describe_exit, die_with_parent
+from flows.repro import Repro, StageFailed, StagePaused, StageStopped
+from flows.screen import screen
+from flows.stopping import Interrupted
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -41,6 +37,10 @@ class RunFailed(Exception):
 
 class RunPaused(Exception):
     """A stage stopped at a checkpoint on purpose; running again continues there."""
+
+
+class RunStopped(Exception):
+    """Ctrl-C or SIGTERM ended a stage that had nothing to keep; the message names it."""
 
 
 Entered = Callable[[StageRecord], None]
@@ -62,8 +62,9 @@ def run_plan(
     Raises:
         RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
         RunPaused: a stage stopped at a checkpoint.
+        RunStopped, Interrupted: the command was asked to end, and there was nothing to keep.
     """
-    found, remote, say = look(root, plan), dvc.has_remote(root), get_run_logger().info
+    found, remote, say = look(root, plan), dvc.has_remote(root), tell
     if "corpus" in plan and "corpus" not in found.unchanged:
         tell_estimate(root, say)
     left = plan[len(found.unchanged) :]
@@ -87,20 +88,22 @@ def reproduce(stage: str, repro: Repro | None, root: Path, run: RunReport, enter
     """Run one stage as a Prefect task and enter it in the report, whatever comes of it. No `repro`: nothing changed.
 
     Raises:
-        RunFailed, RunPaused: see `run_plan`.
+        RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
     task_of_stage = _stage_task.with_options(task_run_name=stage)
     with _entered(stage, run, entered) as entry:
-        try:
-            entry.status = cast(str, _result(task_of_stage(stage, repro, root, return_state=True)))
-        except RunPaused:
-            entry.status = "paused"
-            raise
+        entry.status = cast(str, _result(task_of_stage(stage, repro, root, return_state=True)))
+
+
+def tell(text: str) -> None:
+    """Say a line that is about the run, not of a stage: in the log and to who watches."""
+    get_run_logger().info(text)
+    screen().tell(text)
 
 
 def _push(stages: Sequence[str], root: Path) -> None:
     try:
-        dvc.push(stages, root, get_run_logger().info)
+        dvc.push(stages, root, tell)
     except dvc.PushFailed as error:
         raise RunFailed(str(error)) from None
 
@@ -114,12 +117,20 @@ class _Entry:
 def _entered(name: str, run: RunReport, entered: Entered) -> Iterator[_Entry]:
     """Time what happens inside and enter it in the report: failed, unless the body says otherwise."""
     entry, started_at = _Entry(), time.perf_counter()
+    screen().begin(name)
     try:
         yield entry
+    except RunPaused:
+        entry.status = "paused"
+        raise
+    except (RunStopped, Interrupted):
+        entry.status = "stopped"
+        raise
     finally:
         record = StageRecord(name, entry.status, round(time.perf_counter() - started_at, 2))
         run.enter(record)
         entered(record)
+        screen().end(record)
 
 
 def _result(state: State[Any]) -> Any:
@@ -127,24 +138,33 @@ def _result(state: State[Any]) -> Any:
         raise RunFailed(state.message)
     if state.name == PAUSED_STATE:
         raise RunPaused(state.message)
+    if state.is_cancelled():
+        raise RunStopped(state.message)
     return state.result()
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
 def _stage_task(stage: str, repro: Repro | None, root: Path) -> str | State[str]:
-    log = get_run_logger()
     if repro is None:
-        log.info("nothing changed")
+        get_run_logger().info("nothing changed")
         return "skipped"
     try:
-        verdict = repro.bring(stage, log.info, _Progress(stage))
+        verdict = repro.bring(stage, _pass_on, _Progress(stage))
         if verdict == "ran" and dvc.has_remote(root):
-            dvc.push([stage], root, log.info)
+            dvc.push([stage], root, tell)
     except (StageFailed, dvc.PushFailed) as error:
         return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
     except StagePaused as paused:
         return Completed(name=PAUSED_STATE, message=str(paused))
+    except StageStopped as stopped:
+        return Cancelled(message=str(stopped))
     return verdict
+
+
+def _pass_on(line: str) -> None:
+    """Say a line that a stage printed."""
+    get_run_logger().info(line)
+    screen().line(line)
 
 
 class _Progress:
@@ -175,19 +195,9 @@ def _publish(root: Path, run: RunReport, entered: Entered, task: str) -> dict[st
 
 @task(name="publish", cache_policy=NO_CACHE, retries=0)
 def _publish_task(root: Path, task: str) -> dict[str, Any] | State[dict[str, Any]]:
-    command = ["tasks.glue_publish", task] if task else ["tasks.publish"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=root, env=dvc.environment(), text=True, bufsize=1,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
-    )  # fmt: skip
-    assert process.stdout is not None
-    lines = []
-    for line in process.stdout:  # at once: it also says what it waits for
-        lines.append(line)
-        get_run_logger().info(line.rstrip())
-    if code := process.wait():
-        said = "".join(lines).strip() or describe_exit(code)
-        rejected = " (the gate's verdict changed meanwhile)" if code == REJECTED else ""
-        return Failed(message=f"publish failed{rejected}: {said}")
-    receipt: dict[str, Any] = json.loads((root / artifacts.publish_receipt(task)).read_text(encoding="utf-8"))
-    return receipt
+    try:
+        return publishing.publish(root, task, tell)
+    except publishing.PublishFailed as error:
+        return Failed(message=str(error))
+    except Interrupted as stopped:
+        return Cancelled(message=str(stopped))

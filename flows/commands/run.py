@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 import click
 
-from flows import preflight
+from flows import preflight, report
 from flows.commands import options
 from flows.commands.project import entered
+from flows.ending import tell_end
 from flows.plan import Part
+from flows.rerun import tell_if_unchanged
+from flows.run_log import logged, new_log
+from flows.screen import of_terminal, print_last, screen, shown
+from flows.stopping import AGAIN, Interrupted, stop
 from tasks.common import artifacts
-from tasks.common.errors import FAILED, PAUSED, REJECTED
+from tasks.common.errors import FAILED, PodiumError
 
-CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
-"""Exit codes of outcomes; of the others, 0."""
+SECONDS_FOR_A_LINK = 3.0
 
 
 @click.command()
@@ -32,6 +37,7 @@ CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
 @click.option("--cpu-queue", default="cpu/default", show_default=True, metavar="POOL/QUEUE", help="all but device jobs")
 @click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
+@click.option("--verbose", is_flag=True, help="show what the stages print, too; else only the log of the run holds it")
 @click.pass_context
 def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], **choices: Any) -> None:
     """Run the pipeline, from the corpus to the published model.
@@ -40,49 +46,70 @@ def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], 
     the run is seen on that server, else on one of its own that ends with it.
     """
     project = entered(ctx)
-    wanted = preflight.of_run(
-        project, preset, overrides, choices["part"], not choices["no_publish"], choices["on_workers"]
-    )
-    preflight.require(wanted, lambda text: click.echo(f"note: {text}", err=True))
-    code = _run(project, preset, list(overrides), choices)
+    with stop.listening():
+        try:
+            code = _code_of(project, preset, list(overrides), choices)
+        except Interrupted:
+            print_last(f"ended by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
+            code = stop.exit_code()
     if code:
         raise SystemExit(code)
 
 
+def _code_of(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:
+    """Run what is to be run; returns the exit code."""
+    wanted = preflight.of_run(
+        project, preset, overrides, choices["part"], not choices["no_publish"], choices["on_workers"]
+    )
+    if (code := tell_if_unchanged(wanted, preset, overrides)) is not None:
+        return code
+    preflight.require(wanted, lambda text: click.echo(f"note: {text}", err=True))
+    return _run(project, preset, overrides, choices)
+
+
 def _run(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:
-    from flows import pipeline  # takes seconds
-    from flows.api import UNREACHED
-    from flows.own_server import own_server
+    log = new_log(project)
+    with shown(of_terminal(choices["verbose"])):
+        screen().tell("starting Prefect, which takes some seconds")
+        from flows import pipeline
+        from flows.api import UNREACHED
+        from flows.own_server import own_server
 
-    (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
-    with own_server():
-        try:
-            state = pipeline.pipeline(
-                preset, overrides, not choices["no_publish"], choices["part"], choices["on_workers"],
-                choices["cpu_queue"], choices["device_queue"], return_state=True,
-            )  # fmt: skip
-        except UNREACHED as error:
-            _end_without_server(project, error)
-    code = _tell(project, f"the run left no report: {state.message}")
-    return code if state.is_completed() else FAILED
-
-
-def _tell(project: Path, without: str) -> int:
-    """Print how the run ended, or `without` where it left no report; returns the exit code that says the same."""
-    from flows import report
-
-    said = report.read(project)
-    sys.stdout.write(f"\n{report.summary(said) if said else without}\n")
-    return CODES.get(report.outcome(said), 0) if said else FAILED
+        (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
+        with logged(project / log), own_server(project / log) as is_own:
+            flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
+            try:
+                state = flow(
+                    preset, overrides, not choices["no_publish"], choices["part"], choices["on_workers"],
+                    choices["cpu_queue"], choices["device_queue"], return_state=True,
+                )  # fmt: skip
+            except UNREACHED as error:
+                _end_without_server(project, log, error)
+        if (run := report.read(project)) is None:
+            raise PodiumError(f"the run left no report: {state.message}\nlog of this run: {log}")
+        rows = [report.HEADER, *map(report.row, run.stages)] if choices["on_workers"] else []
+        code = tell_end(run, [*rows, report.total(run)], log)
+        return code or (0 if state.is_completed() else FAILED)
 
 
-def _end_without_server(project: Path, error: Exception) -> NoReturn:
+def _tell_link(flow: Any, run: Any, state: Any) -> None:
+    """Say where the run is seen, if the server that was named has pages."""
+    import httpx
+    from prefect.utilities.urls import url_for
+
+    with contextlib.suppress(httpx.HTTPError):
+        if (url := url_for(run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
+            screen().tell(f"on the Prefect server: {url}")
+
+
+def _end_without_server(project: Path, log: Path, error: Exception) -> NoReturn:
     """Say how a run ended whose last word the server did not take, and end with the code that says the same."""
     from flows.api import end_without_server
 
-    code = _tell(project, "the run left no report")
+    run = report.read(project)
+    code = FAILED if run is None else tell_end(run, [report.total(run)], log)
     sys.stderr.write(
         f"the Prefect server does not answer ({type(error).__name__}), and does not know how this run ended; "
-        f"{artifacts.RUN_REPORT} does\n"
+        f"{f'the log does: {log}' if run is None else f'{artifacts.RUN_REPORT} does'}\n"
     )
     end_without_server(code)

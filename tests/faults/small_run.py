@@ -118,7 +118,7 @@ class Case:
 
     def flow(self, *names: str, publish: bool = True) -> list[str]:
         """The words of the flow, of all stages or of those named; with `publish` after them if the gate is there."""
-        words = ["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows", "run"]
+        words = [*(["-c", SOME_STAGES, ",".join(names)] if names else ["-m", "flows", "run"]), "--verbose"]
         return words if publish else [*words, "--no-publish"]
 
 

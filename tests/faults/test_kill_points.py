@@ -88,7 +88,7 @@ def kill(case: Case, point: Point, seconds: float) -> str:
     """Start the flow and kill it within the stage; says how far it had come."""
     log = case.home / "killed.log"
     flow = case.start(*case.flow(), log=log)
-    begins = f"Running stage '{point.stage}'" if point.stage in PLAN else "Task run 'gate' - Finished"
+    begins = f"Running stage '{point.stage}'" if point.stage in PLAN else "publish: started"
     processes.wait_for(lambda: begins in log.read_text(), 120.0, f"the flow has not come to {point.stage}")
     time.sleep(point.fraction * max(seconds - SECONDS_OF_DVC, 0.5))  # the random moment itself, waiting for nothing
     if point.whole_tree:

@@ -23,7 +23,7 @@ def team(tmp_path_factory):
 
 def test_a_failed_stage_is_not_sent_again(team):
     assert team.run("pretrain.seed=99") == 1, team.office.said()
-    assert "error: loss is not finite" in team.office.said()
+    assert "failed (exit code 1): loss is not finite" in team.office.said()
     assert team.statuses()["pretrain@phase1"] == "failed"
     assert team.hosts["training"].ran() == ["pretrain@phase1"]
 

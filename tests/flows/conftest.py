@@ -60,8 +60,10 @@ import json, os, pathlib, sys, yaml
 if os.environ.get("TOY_FAILS") == "publish":
     sys.exit("error: the hub is not there")
 folder = yaml.safe_load(pathlib.Path("params.yaml").read_text())["publish"]["folder"]
+unchanged = pathlib.Path(folder).is_dir()
+pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
 pathlib.Path("reports").mkdir(exist_ok=True)
-pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": folder, "unchanged": False}))
+pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": folder, "unchanged": unchanged}))
 """
 
 

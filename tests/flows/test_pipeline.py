@@ -114,7 +114,7 @@ def test_a_paused_run_ends_with_exit_code_4_and_says_how_it_continues(
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 4
-    assert "stage first paused: time is up; run again to continue" in capsys.readouterr().out
+    assert "stage first paused: time is up; run it again to continue" in capsys.readouterr().err
     assert statuses(toy_project) == {"first": "paused"}
 
 
@@ -124,7 +124,7 @@ def test_an_exit_code_of_a_failed_stage_is_1(prefect_session, toy_project, monke
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 1
-    assert "told to fail" in capsys.readouterr().out
+    assert capsys.readouterr().err == "error: stage first failed (exit code 1): the toy stage was told to fail\n"
 
 
 def test_a_path_that_is_not_there_is_refused_with_its_parameter(toy_project):
@@ -181,10 +181,12 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
 
 
 def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own():
-    failure = StageFailed("finetune", "exit code 255", ["error: no space left\n"])
-    assert str(failure) == (
-        "stage finetune failed (exit code 255). Nothing of it was kept. Its last lines:\n  error: no space left"
+    failure = StageFailed(
+        "finetune", "exit code 1", ["update 1\n", "error: no space left\n", "in data\n", "ERROR: what DVC adds\n"]
     )
+    assert str(failure) == ("stage finetune failed (exit code 1): no space left\n  in data\n  ERROR: what DVC adds")
+    failure = StageFailed("finetune", "SIGKILL", ["one\n", "two\n"])
+    assert str(failure) == "stage finetune failed (SIGKILL). Its last lines:\n  one\n  two"
 
 
 def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):

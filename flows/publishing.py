@@ -1,0 +1,55 @@
+"""Publish as a child process; what comes of it is a receipt."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flows import dvc
+from flows.stopping import stop
+from tasks.common import artifacts
+from tasks.common.errors import REJECTED
+from tasks.common.process import describe_exit, die_with_parent
+
+ERROR = "error: "
+
+
+class PublishFailed(Exception):
+    """Nothing, or nothing new, was published; the message says why."""
+
+
+def publish(root: Path, task: str, say: Callable[[str], None]) -> dict[str, Any]:
+    """Publish what the gate accepted, once; returns the receipt.
+
+    Args:
+        root: the checkout.
+        task: of GLUE, "" for questions.
+        say: takes each line at once: it also says what it waits for.
+
+    Raises:
+        PublishFailed: with its last words.
+    """
+    command = ["tasks.glue_publish", task] if task else ["tasks.publish"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=root, env=dvc.environment(), text=True, bufsize=1,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+        process_group=stop.group(),
+    )  # fmt: skip
+    assert process.stdout is not None
+    lines = []
+    with stop.passed_to(process):
+        for line in process.stdout:
+            lines.append(line)
+            say(line.rstrip())
+        code = process.wait()
+    if code:
+        stop.check()
+        said = "".join(lines).strip().removeprefix(ERROR) or "it said nothing"
+        rejected = "the gate's verdict changed meanwhile, " if code == REJECTED else ""
+        raise PublishFailed(f"publish failed ({rejected}{describe_exit(code)}): {said}")
+    receipt: dict[str, Any] = json.loads((root / artifacts.publish_receipt(task)).read_text(encoding="utf-8"))
+    return receipt

@@ -1,0 +1,89 @@
+"""A run with nothing to do: told without Prefect, whose server alone takes longer to start than the look at it all.
+
+reports/run.json and reports/run.html stay those of the run that made what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from flows import checkout, dvc, publishing, report
+from flows.changes import look_ahead
+from flows.ending import tell_end
+from flows.plan import PUBLISH, is_gate
+from flows.preflight import Wanted
+from flows.screen import screen
+
+PROFILES = "profiles.toml"
+"""Where Prefect keeps settings of a person, in PREFECT_HOME."""
+ENDED_WELL = ("finished", "published", "rejected")
+
+
+def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) -> int | None:
+    """Say how a run stands of which nothing changed; returns its exit code, None where there may be something to do.
+
+    Publishing is looked at, too: a folder that is gone, or holds something else, is published again.
+    """
+    project, root, plan = wanted.project, wanted.root, list(wanted.stages)
+    if wanted.on_workers or names_a_server() or (wanted.publish and wanted.values["publish"]["target"] != "local"):
+        return None
+    before = report.read(root)
+    if before is None or not _is_of(before, plan) or dvc.has_remote(root):
+        return None
+    checkout.prepare(project, wanted.values, preset, overrides)  # its code may be older than the project's
+    if look_ahead(root, plan).unchanged != plan:
+        return None
+    run = report.RunReport(os.path.relpath(root, project), preset, overrides)
+    run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
+    run.read_results(root)
+    sys.stdout.write(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
+    published = False
+    try:
+        published = wanted.publish and _publish(root, run, plan)
+    except publishing.PublishFailed as error:
+        run.error = str(error)
+    if run.error is not None or published:
+        run.write(*{project, root})
+    elif root != project:
+        before.write(project)
+    return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
+
+
+def _publish(root: Path, run: report.RunReport, plan: Sequence[str]) -> bool:
+    """Publish what the gates accept; whether something was not as it was published before."""
+    changed = False
+    for gate in filter(is_gate, plan):
+        task = gate.partition("@")[2]
+        verdict = run.glue[task]["gate"] if task else run.gate
+        if verdict is None or not verdict["accepted"]:
+            continue
+        began = time.perf_counter()
+        receipt = publishing.publish(root, task, screen().tell)
+        run.enter_receipt(receipt, task)
+        status = "skipped" if receipt.get("unchanged") else "ran"
+        name = f"{PUBLISH}@{task}" if task else PUBLISH
+        run.enter(report.StageRecord(name, status, round(time.perf_counter() - began, 2)))
+        changed = changed or status == "ran"
+    return changed
+
+
+def _is_of(before: report.RunReport, plan: Sequence[str]) -> bool:
+    """Whether the run that wrote a report came to an end, and had these stages."""
+    stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
+    return report.outcome(before) in ENDED_WELL and stages == list(plan)
+
+
+def names_a_server() -> bool:
+    """Whether runs are to be seen on a Prefect server that was named."""
+    if os.environ.get("PREFECT_API_URL"):
+        return True
+    home = os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect")
+    profiles = Path(home) / PROFILES
+    try:
+        return "PREFECT_API_URL" in profiles.read_text(encoding="utf-8")
+    except OSError:
+        return False

@@ -1,0 +1,50 @@
+"""The log of a run: every line that its stages print and that Prefect says, in a file instead of on the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from tasks.common import artifacts
+
+LOGS = artifacts.RUNS / "logs"
+SAID_BETTER = ("Finished in state", "Task run failed with state", "Flow run failed with state", "View at ")
+"""How Prefect's lines begin that the end of a run says better: the state as one escaped line, and a link to a page that
+the server of a single run does not serve."""
+TO_THE_TERMINAL = ("", "prefect._internal")
+"""Loggers of Prefect that write to the terminal."""
+
+
+def new_log(project: Path) -> Path:
+    """The place of the log of a run that begins now; from the project's folder."""
+    folder = project / LOGS
+    folder.mkdir(parents=True, exist_ok=True)
+    return LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+
+
+@contextlib.contextmanager
+def logged(path: Path) -> Iterator[None]:
+    """Let what is logged in this process go to the file `path`, and not to the terminal."""
+    file = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    file.addFilter(lambda record: not record.getMessage().startswith(SAID_BETTER))
+    loggers = {name: logging.getLogger(name) for name in TO_THE_TERMINAL}
+    before = {name: list(logger.handlers) for name, logger in loggers.items()}
+    terminal = [handler for handler in before[""] if isinstance(handler, logging.StreamHandler)]
+    file.setFormatter(next((handler.formatter for handler in terminal if handler.formatter is not None), None))
+    try:
+        for logger in loggers.values():
+            logger.handlers = [handler for handler in logger.handlers if not _writes_to_a_terminal(handler)]
+            logger.addHandler(file)
+        yield
+    finally:
+        for name, logger in loggers.items():
+            logger.handlers = before[name]
+        file.close()
+
+
+def _writes_to_a_terminal(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.StreamHandler) and not isinstance(handler, logging.FileHandler)

@@ -1,0 +1,157 @@
+"""What somebody sees of a run while it works: a line a stage, how far it is and how long that still takes.
+
+Where standard output is a terminal the stage at work has a bar that moves; elsewhere (CI, a pipe, a file) a stage has a
+line when it begins, one from time to time and one when it ends, without escape codes. What stages print goes to the log
+of the run, and here only when asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import sys
+import time
+from collections.abc import Iterator
+from typing import IO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from flows.report import StageRecord, row
+
+SECONDS_BETWEEN_LINES = 30.0
+"""Of a stage that works on, where lines stay."""
+SHARE = re.compile(r"\[\s*(\d{1,3})%\]\s*")
+LEFT = re.compile(r"(?:\d+ min )?\d+ s left$")
+"""How a line of progress begins, and how it ends (tasks/jobs/device_job.py)."""
+STATUS_STYLES = {"failed": "red", "paused": "yellow", "skipped": "dim", "restored": "cyan"}
+
+
+class Screen:
+    """Shows nothing: on a worker, and wherever nobody watches."""
+
+    def begin(self, stage: str) -> None:
+        """A stage begins."""
+
+    def line(self, text: str) -> None:
+        """A line that a stage printed."""
+
+    def tell(self, text: str) -> None:
+        """A line that matters to people, whatever is at work."""
+
+    def end(self, record: StageRecord) -> None:
+        """A stage has ended."""
+
+    def close(self) -> None:
+        """Nothing moves any more."""
+
+
+class Lines(Screen):
+    """Lines that stay, for what is no terminal."""
+
+    def __init__(self, stream: IO[str], verbose: bool) -> None:
+        self._stream, self._verbose = stream, verbose
+        self._stage, self._said_at = "", 0.0
+
+    def begin(self, stage: str) -> None:
+        self._stage, self._said_at = stage, time.monotonic()
+        self._write(f"{stage}: started")
+
+    def line(self, text: str) -> None:
+        now = time.monotonic()
+        if self._verbose:
+            self._write(text)
+        elif SHARE.match(text) and now - self._said_at >= SECONDS_BETWEEN_LINES:
+            self._said_at = now
+            self._write(f"{self._stage}: {text}")
+
+    def tell(self, text: str) -> None:
+        self._write(text)
+
+    def end(self, record: StageRecord) -> None:
+        self._write(row(record))
+
+    def _write(self, text: str) -> None:
+        self._stream.write(printable(text) + "\n")
+        self._stream.flush()
+
+
+class Bars(Screen):
+    """A bar that moves below the lines that stay, for a terminal."""
+
+    def __init__(self, console: Console, verbose: bool) -> None:
+        self._verbose, self._task = verbose, TaskID(0)
+        columns = (
+            TextColumn("{task.description:<24}", markup=False), BarColumn(20), TextColumn("{task.fields[share]:>4}"),
+            TimeElapsedColumn(), TextColumn("{task.fields[left]}", markup=False, style="cyan"),
+        )  # fmt: skip
+        # What others print while it moves stays theirs: standard output holds what was asked for.
+        self._progress = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
+
+    def begin(self, stage: str) -> None:
+        self._task = self._progress.add_task(stage, total=None, share="", left="")
+        self._progress.start()
+
+    def line(self, text: str) -> None:
+        if self._verbose:
+            self.tell(text)
+        if share := SHARE.match(text):
+            left = LEFT.search(text)
+            self._progress.update(
+                self._task, total=100, completed=int(share[1]), share=f"{share[1]}%", left=left[0] if left else ""
+            )
+
+    def tell(self, text: str) -> None:
+        self._progress.console.print(Text(printable(text)), soft_wrap=True)
+
+    def end(self, record: StageRecord) -> None:
+        self._hide()
+        text = Text(printable(row(record)))
+        text.highlight_words([record.status], STATUS_STYLES.get(record.status, "green"))
+        self._progress.console.print(text, soft_wrap=True)
+
+    def close(self) -> None:
+        self._hide()
+
+    def _hide(self) -> None:
+        for task in self._progress.task_ids:
+            self._progress.remove_task(task)
+        self._progress.stop()
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would take for a command: stages print names of files and words of users."""
+    return "".join(char if char.isprintable() or char in "\t\n" else ascii(char)[1:-1] for char in text)
+
+
+def of_terminal(verbose: bool) -> Screen:
+    """The screen for standard output as it is."""
+    console = Console(highlight=False)
+    if console.is_terminal and not console.is_dumb_terminal:
+        return Bars(console, verbose)
+    return Lines(sys.stdout, verbose)
+
+
+def print_last(text: str, style: str) -> None:
+    """Why a run did not finish, its last word: on standard error, coloured where that is a terminal."""
+    sys.stdout.flush()
+    Console(stderr=True, highlight=False).print(Text(printable(text), style=style), soft_wrap=True)
+
+
+_shown: list[Screen] = [Screen()]
+
+
+def screen() -> Screen:
+    """The screen of this process."""
+    return _shown[-1]
+
+
+@contextlib.contextmanager
+def shown(new: Screen) -> Iterator[None]:
+    """Let `new` be the screen of this process."""
+    _shown.append(new)
+    try:
+        yield
+    finally:
+        _shown.pop().close()

@@ -1,0 +1,114 @@
+"""Ctrl-C and SIGTERM while a command runs the pipeline.
+
+The stage at work is asked to stop, in a process group of its own, and has time to make a checkpoint; its last line says
+whether it did. Without a stage at work the command ends at once. A second Ctrl-C waits for nothing.
+
+On a worker, Prefect cancels a run in its own way; there nobody listens here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+PATIENCE_S = 600
+"""How long a stage may take to end once it was asked to: a checkpoint of a large model on a slow disk."""
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+AGAIN = "run it again to continue"
+
+
+class Interrupted(KeyboardInterrupt):
+    """The command was asked to end, and no stage is at work that could keep something."""
+
+
+class Stop:
+    """Whether this process was asked to end, and whom that is passed on to."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        """The signal that came first; 0: none."""
+        self.listens = False
+        self._child: subprocess.Popen[str] | None = None
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        """Take over SIGINT and SIGTERM; elsewhere than in the main thread this is not possible, and nothing changes."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self.number, self.listens = 0, True
+        with self._installed():
+            try:
+                yield
+            finally:
+                self.listens = False
+
+    @contextlib.contextmanager
+    def taken_back(self) -> Iterator[None]:
+        """Within a flow: take SIGTERM back from Prefect, if this process listened before."""
+        with self._installed() if self.listens else contextlib.nullcontext():
+            yield
+
+    @contextlib.contextmanager
+    def _installed(self) -> Iterator[None]:
+        heard = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]  # as in a script with &
+        handlers = {number: signal.signal(number, self._on_signal) for number in (*heard, signal.SIGALRM)}
+        try:
+            yield
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+    def group(self) -> int | None:
+        """`process_group` of a child that is asked to stop here: one of its own, so that Ctrl-C reaches it once."""
+        return 0 if self.listens else None
+
+    @contextlib.contextmanager
+    def passed_to(self, child: subprocess.Popen[str]) -> Iterator[None]:
+        """While the body waits for `child`, started in a group of its own, a signal asks it to stop."""
+        self._child = child if self.listens else None
+        try:
+            yield
+        finally:
+            self._child = None
+            signal.alarm(0)
+
+    def check(self) -> None:
+        """Raises: Interrupted, if this process was asked to end."""
+        if self.number and self.listens:
+            raise Interrupted(self.reason())
+
+    def reason(self) -> str:
+        """What asked this process to end, in words."""
+        return "Ctrl-C" if self.number == signal.SIGINT else signal.Signals(self.number).name
+
+    def exit_code(self) -> int:
+        """Of a process that was ended by the signal."""
+        return 128 + self.number
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        first = not self.number
+        self.number = self.number or number
+        if self._child is None:
+            raise Interrupted(self.reason())
+        if first:
+            # DVC ignores SIGINT while a stage runs, and SIGTERM would end it at once.
+            _send(self._child, signal.SIGINT)
+            signal.alarm(PATIENCE_S)
+        elif number != signal.SIGTERM:
+            _send(self._child, signal.SIGKILL)
+            raise Interrupted(self.reason())
+
+
+def _send(child: subprocess.Popen[str], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+        os.killpg(child.pid, number)
+
+
+stop = Stop()
+"""Of this process: signals are."""
