@@ -30,8 +30,12 @@ _ahead: dict[tuple[Path, tuple[str, ...]], Look] = {}
 
 
 def look_ahead(root: Path, plan: Sequence[str]) -> Look:
-    """What `look` finds, kept for its next call: the command looks before it starts what a run needs."""
-    _ahead[root.resolve(), tuple(plan)] = found = look(root, plan)
+    """What `look` finds; where something changed it is kept for the next call, that of the run which follows."""
+    key = root.resolve(), tuple(plan)
+    _ahead.pop(key, None)
+    found = look(root, plan)
+    if found.unchanged != list(plan):
+        _ahead[key] = found
     return found
 
 
@@ -46,8 +50,8 @@ def look(root: Path, plan: Sequence[str]) -> Look:
         plan: stages of dvc.yaml, each after those it needs. If one changed that `plan` needs and lacks, all count as
             changed.
     """
-    if (found := _ahead.pop((root.resolve(), tuple(plan)), None)) is not None:
-        return found
+    if (ahead := _ahead.pop((root.resolve(), tuple(plan)), None)) is not None:
+        return ahead
     stages = stages_of(root / LOCK)
     maker = {out["path"]: name for name, stage in stages.items() for out in stage.get("outs", ())}
     foreign = [_maker_of(path, maker) for path in _made_elsewhere(root, plan)]

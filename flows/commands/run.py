@@ -92,13 +92,13 @@ def _run(project: Path, preset: str | None, overrides: list[str], choices: dict[
         return code or (0 if state.is_completed() else FAILED)
 
 
-def _tell_link(flow: Any, run: Any, state: Any) -> None:
+def _tell_link(flow: Any, flow_run: Any, state: Any) -> None:
     """Say where the run is seen, if the server that was named has pages."""
     import httpx
     from prefect.utilities.urls import url_for
 
     with contextlib.suppress(httpx.HTTPError):
-        if (url := url_for(run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
+        if (url := url_for(flow_run)) and httpx.get(url, timeout=SECONDS_FOR_A_LINK).is_success:
             screen().tell(f"on the Prefect server: {url}")
 
 
