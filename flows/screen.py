@@ -73,8 +73,9 @@ class Lines(Screen):
         self._write(row(record))
 
     def _write(self, text: str) -> None:
-        self._stream.write(printable(text) + "\n")
-        self._stream.flush()
+        with contextlib.suppress(BrokenPipeError):  # a run matters more than who watches it
+            self._stream.write(printable(text) + "\n")
+            self._stream.flush()
 
 
 class Bars(Screen):

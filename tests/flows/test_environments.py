@@ -207,11 +207,12 @@ def test_a_clone_of_another_user_is_refused_with_the_place_and_its_owner(clone, 
 
 SERVE = """
 import urllib.request, httpx
+from pathlib import Path
 from flows import environment
 environment.prepare(None, print)
 from flows.own_server import own_server
 from prefect.settings import PREFECT_API_URL
-with own_server():
+with own_server(Path("server.log")):
     print("health", httpx.get(PREFECT_API_URL.value() + "/health").status_code)
 for host in ("127.0.0.1", "localhost", "[::1]"):
     try:
