@@ -75,6 +75,8 @@ def _name_the_user() -> None:
 
 def _lend_a_home(project: Path, say: Callable[[str], None]) -> None:
     lent = project / HOMES / str(os.getuid())
+    if os.environ.get("HOME") == "":
+        del os.environ["HOME"]  # it would stand for /
     home = Path(os.path.expanduser("~"))
     if not home.is_absolute() or not os.path.isdir(home) or not os.access(home, os.X_OK):
         missing = ["HOME"]

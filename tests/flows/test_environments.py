@@ -77,33 +77,33 @@ class Machine:
     project: Path
     variables: dict[str, str] = field(default_factory=dict)
     user: int | None = None
+    group: int | None = None
+    """Of that user; the one of the same number if not stated."""
 
-    def run(
-        self, *words: str, closed: int | None = None, umask: int = -1, without: tuple[str, ...] = ()
-    ) -> subprocess.CompletedProcess[str]:
-        """A command of this Python, to its end; stdout and stderr in one, and no variable of `without`."""
+    def run(self, *words: str, closed: int | None = None, umask: int = -1) -> subprocess.CompletedProcess[str]:
+        """A command of this Python, to its end; stdout and stderr in one."""
         command = [sys.executable, *words]
         if closed is not None:
             command = [sys.executable, "-c", CLOSING, str(closed), *words]
         if self.user is not None:
-            command = [*as_user(self.user), *command]
+            command = [*as_user(self.user, self.group or self.user), *command]
         own = {
             "PATH": os.defpath, "HOME": str(self.project.parent / "home"), "PYTHONDONTWRITEBYTECODE": "1",
             **self.variables,
         }  # fmt: skip
         return subprocess.run(
-            command, cwd=self.project, env={name: own[name] for name in own if name not in without}, text=True,
+            command, cwd=self.project, env=own, text=True,
             errors="replace", check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             timeout=300, umask=umask,
         )  # fmt: skip
 
 
-def as_user(user: int) -> list[str]:
+def as_user(user: int, group: int) -> list[str]:
     """Words that give a command another user, who may read this Python wherever it lies, and write nothing more."""
     if os.geteuid() or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv, to become another user")
     may = "-all,+dac_read_search"
-    words = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", f"--inh-caps={may}",
+    words = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", f"--inh-caps={may}",
              f"--ambient-caps={may}", f"--bounding-set={may}", "--"]  # fmt: skip
     if subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
         pytest.skip("setpriv may not give a user the right to read, which a Python in a closed home needs")
@@ -206,7 +206,7 @@ def test_a_clone_of_another_user_is_refused_with_the_place_and_its_owner(clone, 
 
 
 SERVE = """
-import urllib.request, httpx
+import httpx
 from pathlib import Path
 from flows import environment
 environment.prepare(None, print)
@@ -244,19 +244,32 @@ def finished(done: subprocess.CompletedProcess[str]) -> str:
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("home", ["absent", "missing", "locked"])
+@pytest.mark.parametrize("home", ["", "/proc/none", "locked"])
 def test_a_home_that_cannot_be_used_is_lent_by_the_project(clone, home):
     machine = clone()
-    machine.variables["HOME"] = {"absent": "", "missing": "/proc/none", "locked": str(machine.project.parent / "home")}[
-        home
-    ]
-    if home == "locked":
-        machine.user = STRANGER
-        own(machine.project, STRANGER)
+    machine.variables["HOME"] = home if home != "locked" else str(machine.project.parent / "home")
+    machine.user = STRANGER
+    own(machine.project, STRANGER)
     said = finished(machine.run(*CORPUS))
     assert said.count("this run keeps such files in") == 1
-    lent = machine.project / environment.HOMES / str(machine.user or 0)
+    lent = machine.project / environment.HOMES / str(STRANGER)
     assert [path.name for path in lent.rglob("prefect.db")] == ["prefect.db"]
+
+
+@pytest.mark.soak
+def test_users_of_a_group_share_a_clone_as_the_refusal_says(clone):
+    machine = clone()
+    (machine.project / ".dvc" / "config.local").write_text("[cache]\n    shared = group\n")
+    for path in (machine.project, *machine.project.rglob("*")):
+        os.chown(path, 0, STRANGER)
+        path.chmod(path.stat().st_mode | (0o2070 if path.is_dir() else 0o060))
+    machine.variables["HOME"] = "/"
+    for user, documents in ((STRANGER + 1, 60), (STRANGER + 2, 61)):
+        machine.user, machine.group = user, STRANGER
+        params = machine.project / "params.yaml"
+        params.write_text(params.read_text().replace("demo_documents: 60", f"demo_documents: {documents}"))
+        finished(machine.run(*CORPUS, umask=0o002))
+        assert (machine.project / "data" / "corpus").stat().st_uid == user
 
 
 @pytest.mark.soak
