@@ -11,6 +11,7 @@ what was changed or looks odd is counted in reading.json.
 from __future__ import annotations
 
 import argparse
+import codecs
 import itertools
 import time
 from collections.abc import Iterable
@@ -45,8 +46,8 @@ SCHEMA = pa.schema(
 FILES = {"train": "train.parquet", "dev": "dev.parquet"}
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 ROW_GROUP = 4096
-WHOLE_BYTES = 32 << 20
-"""A file up to this size, as SQuAD's own are, is read whole before a run starts: seconds at most."""
+WHOLE_BYTES = 16 << 20
+"""A file up to this size is read whole before a run starts: two seconds or so."""
 FIRST_RECORDS = 100
 """Of a larger table."""
 REPEATED = "questions asked more than once of the same context, kept"
@@ -120,7 +121,7 @@ def read_question_file(path: Path, key: str, params: QuestionsParams, reading: R
 
 
 def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
-    """What can be known of a file of questions at once: all of a small one, of a large table its first records.
+    """What can be known of a file of questions at once: all of a small one, how a large one begins.
 
     Raises:
         InputError: see read_question_file.
@@ -128,10 +129,19 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
     ending = _known_ending(path, key)
     if path.stat().st_size <= WHOLE_BYTES:
         read_question_file(path, key, params, Reading())
-    elif ending != ".json":
+    elif ending == ".json":
+        _check_start(path, key)
+    else:
         lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading())
         first = itertools.islice(lines, FIRST_RECORDS)
         questions_of(first, params.columns, f"{path} ({key})", Reading(), numbers_are_text=ending == ".csv")
+
+
+def _check_start(path: Path, key: str) -> None:
+    with path.open("rb") as stream:
+        start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
+    if not start.startswith(b"{"):
+        raise InputError(f"{path} begins with {start[:8]!r}, SQuAD v1.1 JSON with an object: set {key} to such a file")
 
 
 def _known_ending(path: Path, key: str) -> str:

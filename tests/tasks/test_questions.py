@@ -290,3 +290,23 @@ def test_a_data_set_is_checked_as_strictly(tmp_path: Path) -> None:
     other = hub_folder(tmp_path / "other", [{"id": "q1", "text": "x"}], [hub_row("d1")])
     with pytest.raises(InputError, match="row 0 has no column 'context'"):
         make_questions(params(source="hub", dataset=str(other)), tmp_path / "out")
+
+
+def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
+    monkeypatch.setattr(questions, "FIRST_RECORDS", 1)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text("\ufeff" + json.dumps(squad(qa())), encoding="utf-8")
+    bad.write_text("[1, 2, 3, 4, 5]")
+    questions.check_question_file(good, "questions.train_path", params())
+    with pytest.raises(InputError, match=r"bad\.json begins with b'\[1, 2, .*set questions\.train_path"):
+        questions.check_question_file(bad, "questions.train_path", params())
+    row = {"id": "a", "context": CONTEXT, "question": "?", "answers": [{"text": "hum", "answer_start": 20}]}
+    table = tmp_path / "table.jsonl"
+    table.write_text(json.dumps(row) + "\nno JSON\n")
+    questions.check_question_file(table, "questions.train_path", params())
+    table.write_text(json.dumps({**row, "context": "nothing"}) + "\n")
+    with pytest.raises(InputError, match="is not usable"):
+        questions.check_question_file(table, "questions.train_path", params())
