@@ -26,7 +26,6 @@ WITHOUT_IMPORT = {
     "mypy": "a command",
     "pandas-stubs": "types for mypy",
     "pytest-xdist": "a plug-in of pytest",
-    "rich": "draws the terminal",
     "ruff": "a command",
     "types-pyyaml": "types for mypy",
 }
@@ -80,8 +79,10 @@ def test_nothing_is_declared_that_nothing_of_its_place_uses(extra, folders):
     assert {canonicalize_name(Requirement(line).name) for line in stated} - used - set(WITHOUT_IMPORT) == set()
 
 
-def test_what_is_kept_without_an_import_is_declared():
+def test_what_is_kept_without_an_import_is_declared_and_has_none():
+    imported = {name for path in sources(*PACKAGES, "tests") for names in needed_by(path).values() for name in names}
     assert set(WITHOUT_IMPORT) <= declared(*PROJECT["optional-dependencies"])
+    assert imported & set(WITHOUT_IMPORT) == set()
 
 
 def test_a_clone_with_autocrlf_keeps_the_line_ends_of_scripts(tmp_path):
