@@ -93,6 +93,7 @@ def write_config(folder, **values):
 # ------------------------------------------------------------------------------------------ the commands
 
 
+@pytest.mark.slow
 def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project, tmp_path):
     model = write_config(tmp_path / "model", hidden_size=768)
     before = tree(project)
@@ -118,6 +119,7 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
     assert tree(project) == before
 
 
+@pytest.mark.slow
 def test_the_doctor_passes_in_an_empty_clone_and_names_the_next_command(project):
     before = tree(project)
     done = podium(project, "doctor")
@@ -130,6 +132,7 @@ def test_the_doctor_passes_in_an_empty_clone_and_names_the_next_command(project)
     assert tree(project) == before
 
 
+@pytest.mark.slow
 def test_the_doctor_tells_programs_and_never_shows_the_token(project):
     done = podium(project, "doctor", "--json", "--set", "device.precision=fp16", HF_TOKEN="hf_very_secret")
     assert done.returncode == 2
@@ -229,12 +232,14 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     assert time.monotonic() - began < 50, "it sleeps for 60"
 
 
+@pytest.mark.slow
 def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(project):
     error = refuse(project, "device.precision=fp16", "device.runtime=auto")
     assert isinstance(error, ParamsError)
     assert "has no fp16" in str(error)
 
 
+@pytest.mark.slow
 def test_auto_says_what_it_chose_and_why(project, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "cpu (auto: no poptorch in this Python" in look(project, "device.runtime=auto")["device", "ok"]
@@ -249,6 +254,7 @@ def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):
     assert "cannot be split into words" in str(refuse(project))
 
 
+@pytest.mark.slow
 def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_project, monkeypatch):
     """The toy stages stand for a training that was done; it depends on its code alone, and not on the device."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
