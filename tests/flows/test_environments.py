@@ -1,7 +1,7 @@
 """Machines that are not ours: each row is an environment in which a run works, or is refused before its first stage.
 
-The rows that work run the stage corpus with a Prefect server of their own, some 15 seconds each (soak); `test_a_...at_
-once` runs it once in most of them together.
+Rows that work run the stage corpus with a Prefect server of their own, 20 seconds each and more (soak). The test of a
+container runs it once, with most of them together.
 """
 
 from __future__ import annotations
