@@ -74,7 +74,7 @@ worker: export PREFECT_WORKER_QUERY_SECONDS ?= 2
 worker: export PODIUM_CHECKOUT = $(CURDIR)
 worker: export PODIUM_STAGE_KINDS ?= $(filter-out flows,$(KIND))
 worker: $(HOST)  ## a worker of this checkout: KIND=cpu, cuda, ipu or flows; QUEUE=default or a pod's
-	@python -m flows.deploy $(if $(filter-out default,$(QUEUE)),--queue $(KIND)/$(QUEUE))
+	@podium deploy $(if $(filter-out default,$(QUEUE)),--queue $(KIND)/$(QUEUE))
 	@exec prefect worker start --pool $(KIND) --work-queue $(QUEUE)
 
 bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...

@@ -30,6 +30,7 @@ COMMANDS = {
     "params": "what can be set, and what results",
     "presets": "the recipes there are",
     "publish": "publish what the gate of a finished run accepted",
+    "deploy": "give a Prefect server what runs on workers need",
     "completion": "complete the words of podium in your shell",
 }
 """In the order of the help, with the line it shows; each is the attribute `command` of flows.commands.NAME."""
@@ -71,7 +72,7 @@ def cli(ctx: click.Context, project: Path | None) -> None:
         if before is not None:
             raise ParamsError(f"Python takes the code of {SELF} and not that of {found}: unset PYTHONPATH")
         _with_its_own_code(found, here)
-    environment.prepare(found, lambda text: click.echo(f"note: {text}", err=True))
+    environment.prepare()
     ctx.obj = Place(here, found, project)
 
 

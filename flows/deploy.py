@@ -1,6 +1,6 @@
 """Give a Prefect server what runs on workers need: pools, queues, the automation, and the deployments of prefect.yaml.
 
-    python -m flows.deploy [--queue ipu/pod-a ...]
+    podium deploy [--queue ipu/pod-a ...]
 
 May be run again at any time, from any checkout; what is there stays, and the deployments are brought up to date.
 The server may be shared: nothing of anybody else is changed without a word, and no run but Podium's is touched.
@@ -8,7 +8,6 @@ The server may be shared: nothing of anybody else is changed without a word, and
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import subprocess
@@ -28,7 +27,7 @@ from prefect.settings import PREFECT_API_URL
 
 from flows.checkout import require_project
 from flows.sent_runs import Queue
-from tasks.common.errors import ParamsError, PodiumError, run_main
+from tasks.common.errors import ParamsError, PodiumError
 from tasks.common.stage_kinds import KINDS
 
 FLOWS_POOL = "flows"
@@ -177,12 +176,7 @@ def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
     say("the deployments of prefect.yaml are up to date")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make pools, queues, automation and deployments; run it again freely.")
-    parser.add_argument("--queue", action="append", default=[], metavar="POOL/QUEUE", help="also a queue for this pod")
-    arguments = parser.parse_args()
-    deploy_everything(Path.cwd(), [Queue.parse(text, "--queue") for text in arguments.queue], print)
+if __name__ == "__main__":  # what podium deploy was called once
+    from flows.cli import main
 
-
-if __name__ == "__main__":
-    run_main(main)
+    main(["deploy", *sys.argv[1:]])

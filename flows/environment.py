@@ -37,24 +37,27 @@ HOMES = artifacts.RUNS / "home"
 NO_GIT = "[core]\n    no_scm = true\n    autostage = false\n"
 
 
-def prepare(project: Path | None, say: Callable[[str], None]) -> None:
-    """Put this process's environment right; its children inherit it.
-
-    Args:
-        project: where there is one, it may lend a home, and DVC learns whether git keeps it.
-        say: takes a line for each thing that a person may wonder about.
-
-    Raises:
-        InputError: there is no home, and the project cannot lend one.
-    """
+def prepare() -> None:
+    """Put this process's variables right; its children inherit them. Nothing is written."""
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.pop("PYTHONOPTIMIZE", None)  # checks and the texts of --help are made of what it takes away
     keep_loopback_direct()
     _name_the_user()
-    if project is not None:
-        _lend_a_home(project, say)
-        _work_without_git(project, say)
+
+
+def prepare_run(project: Path, say: Callable[[str], None]) -> None:
+    """The same for a run, whose project may lend a home, and whose DVC learns whether git keeps the project.
+
+    Args:
+        say: takes a line for each thing that a person may wonder about.
+
+    Raises:
+        InputError: there is no home, and the project cannot lend one.
+    """
+    prepare()
+    lend_home(project, say)
+    _work_without_git(project, say)
 
 
 def keep_loopback_direct() -> None:
@@ -73,7 +76,12 @@ def _name_the_user() -> None:
         os.environ["LOGNAME"] = str(os.getuid())
 
 
-def _lend_a_home(project: Path, say: Callable[[str], None]) -> None:
+def lend_home(project: Path, say: Callable[[str], None]) -> None:
+    """Where the user has no home that can be written, let a folder of the project stand in for it.
+
+    Raises:
+        InputError: the project cannot be written either.
+    """
     lent = project / HOMES / str(os.getuid())
     if os.environ.get("HOME") == "":
         del os.environ["HOME"]  # it would stand for /

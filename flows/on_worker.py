@@ -51,7 +51,7 @@ def run_stages(
     """
     project, log = Path.cwd(), get_run_logger()
     try:
-        environment.prepare(project, log.info)
+        environment.prepare_run(project, log.info)
         checkout.require_project(project)
         _require_code(project, code)
         check(values, "the parameters of this run")

@@ -54,7 +54,7 @@ def pipeline(
         came before there was anything to keep; reports/run.json says the same.
     """
     project = Path.cwd()
-    environment.prepare(project, get_run_logger().info)  # of a worker; podium run has done so
+    environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
     checkout.require_project(project)
     overrides = overrides or []
     values = checkout.resolved_params(project, preset, overrides)

@@ -20,7 +20,11 @@ WIDEST = 120
 """Characters of a line."""
 
 
-@click.command()
+@click.command(
+    help="Look at this host, the device, files, the Hub, remotes, disk and server, as a run would. Nothing is started "
+    "or changed. Exit code 0: a run can start; 1: this host, its environment or a given file stands in its way; "
+    "2: the parameters do."
+)
 @options.parameters
 @options.as_json
 @click.option("--no-publish", is_flag=True, help="as of a run that stops after the gate")
@@ -28,11 +32,6 @@ WIDEST = 120
 def command(
     ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, no_publish: bool
 ) -> None:
-    """Look at this host, the device, files, the Hub, remotes, disk and server, as a run would.
-
-    Nothing is started or changed. Exit code 0: a run can start; 1: this host, its environment or a given file stands
-    in its way; 2: the parameters do.
-    """
     project = entered(ctx)
     findings = preflight.look(preflight.of_run(project, preset, overrides, publish=not no_publish, curious=True))
     problems = [finding for finding in findings if finding.level == "problem"]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from flows.environment import lend_home
 from tasks.common.errors import ParamsError
 
 MARKS = ("dvc.yaml", "params.yaml", "presets")
@@ -42,6 +43,7 @@ class Place:
             )
         _require_readable_name(self.found)
         os.chdir(self.found)
+        lend_home(self.found, lambda text: click.echo(f"note: {text}", err=True))
         return self.found
 
 

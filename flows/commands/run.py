@@ -13,6 +13,7 @@ from flows import preflight, report
 from flows.commands import options
 from flows.commands.project import entered
 from flows.ending import tell_end
+from flows.environment import prepare_run
 from flows.plan import Part
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
@@ -24,7 +25,11 @@ from tasks.common.errors import FAILED, PodiumError
 SECONDS_FOR_A_LINK = 3.0
 
 
-@click.command()
+@click.command(
+    help="Run the pipeline, from the corpus to the published model. Stages whose inputs did not change are skipped; a "
+    "run that was stopped goes on where it was. With PREFECT_API_URL the run is seen on that server, else on one "
+    "of its own that ends with it."
+)
 @options.parameters
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
 @click.option(
@@ -40,11 +45,6 @@ SECONDS_FOR_A_LINK = 3.0
 @click.option("--verbose", is_flag=True, help="show what the stages print, too; else only the log of the run holds it")
 @click.pass_context
 def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], **choices: Any) -> None:
-    """Run the pipeline, from the corpus to the published model.
-
-    Stages whose inputs did not change are skipped; a run that was stopped goes on where it was. With PREFECT_API_URL
-    the run is seen on that server, else on one of its own that ends with it.
-    """
     project = entered(ctx)
     with stop.listening():
         try:
@@ -63,8 +63,13 @@ def _code_of(project: Path, preset: str | None, overrides: list[str], choices: d
     )
     if (code := tell_if_unchanged(wanted, preset, overrides)) is not None:
         return code
-    preflight.require(wanted, lambda text: click.echo(f"note: {text}", err=True))
+    preflight.require(wanted, _note)
+    prepare_run(project, _note)
     return _run(project, preset, overrides, choices)
+
+
+def _note(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
 
 
 def _run(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:

@@ -45,7 +45,7 @@ for step in json.loads(sys.argv[1]):
     code = 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            runpy.run_module(f"tasks.{step['stage']}", run_name="__main__", alter_sys=True)
+            runpy.run_module(step.get("module") or f"tasks.{step['stage']}", run_name="__main__", alter_sys=True)
         except SystemExit as end:
             code = end.code or 0
         except Exception:
@@ -192,10 +192,11 @@ def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Run
     asked = ["where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
     folder = runs.root / "trained/models/squad"
     steps = [
-        {"name": "hub", "stage": "ask", "folder": str(runs.root), "arguments": ["user/model", *asked]},
+        {"name": "hub", "stage": "ask", "module": "flows", "folder": str(runs.root),
+         "arguments": ["ask", "user/model", *asked]},
         {
-            "name": "folder", "stage": "ask", "folder": str(runs.root),
-            "arguments": [str(folder), *asked, "--tokenizer", str(runs.root / "trained/data/tokenizer")],
+            "name": "folder", "stage": "ask", "module": "flows", "folder": str(runs.root),
+            "arguments": ["ask", str(folder), *asked, "--tokenizer", str(runs.root / "trained/data/tokenizer")],
         },
     ]  # fmt: skip
     results = run_stages(steps, runs.root, runs.hub.endpoint)

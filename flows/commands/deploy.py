@@ -1,0 +1,23 @@
+"""`podium deploy`: what a Prefect server needs for runs on workers."""
+
+from __future__ import annotations
+
+import click
+
+from flows.commands import options
+from flows.commands.project import entered
+
+
+@click.command(
+    help="Give the Prefect server of PREFECT_API_URL pools, queues, the automation and the deployments of "
+    "prefect.yaml; may be run again at any time."
+)
+@click.option("--queue", "queues", multiple=True, metavar="POOL/QUEUE", help="also a queue for this pod, repeatable")
+@click.pass_context
+def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
+    project = entered(ctx)
+    from flows.deploy import deploy_everything  # takes seconds
+    from flows.sent_runs import Queue
+
+    deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], click.echo)
+    options.say_next("prefect worker start --pool cpu on a host (docs/workers.md), then podium run --on-workers")
