@@ -29,6 +29,7 @@ SHOWN = 3
 def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], part: Part, json_wanted: bool) -> None:
     project = entered(ctx)
     values = checkout.resolved_params(project, preset, list(overrides))
+    checkout.check_inputs(project, values)
     root = checkout.folder_of(project, values, preset, list(overrides))
     seen = values if root == project else checkout.seen_from(values, project, root)
     found = foretell(project, root, seen, of_params(values, part))

@@ -8,6 +8,7 @@ import pytest
 from flows import checkout, cli, pipeline
 from flows.foretell import foretell
 from flows.plan import of_params
+from tasks.common.errors import ParamsError
 
 
 def told(project, *overrides):
@@ -85,3 +86,9 @@ def test_where_the_cache_has_lost_an_out_the_stage_is_said_to_run(prefect_sessio
         if kept.is_file():
             kept.unlink()
     assert told(toy_project)["first"].status == "runs"
+
+
+def test_a_given_folder_that_cannot_be_looked_at_is_refused_by_its_name(toy_project):
+    (toy_project / "inputs" / "corpus" / "lost.txt").symlink_to("nowhere.txt")
+    with pytest.raises(ParamsError, match=r"corpus.path=.*lost.txt"):
+        cli.cli.main(["plan"], prog_name="podium", standalone_mode=False)
