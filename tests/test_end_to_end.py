@@ -114,9 +114,11 @@ def test_the_score_is_the_one_the_scoring_command_gives(project):
     assert scores["total"] == 20
 
 
-def test_again_with_nothing_changed_every_stage_is_skipped(project):
-    assert run(project, FLOW).returncode == 3
-    assert set(statuses(project).values()) == {"skipped"}
+def test_again_with_nothing_changed_nothing_runs_and_the_report_stays(project):
+    done = run(project, FLOW)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert done.stdout.startswith("nothing changed: all 24 stages are up to date, none was run\n")
+    assert set(statuses(project).values()) == {"ran"}, "of the run that made what is there"
 
 
 def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs_and_it_is_published(project):
