@@ -7,7 +7,6 @@ predict job, spans. One difference: "[SEP]" and the like in a text are ordinary 
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -157,10 +156,10 @@ def _predict(
     run_device_job(job, say=lambda _: None)  # standard output belongs to the answer
 
 
-def as_json(answers: list[Answer]) -> str:
+def as_values(answers: list[Answer]) -> dict[str, Any]:
     """The best answer under the pipeline's keys (answer, score, start, end), and all of them in `answers`."""
     records = [{"answer": a.text, "score": round(a.score, 6), "start": a.start, "end": a.end} for a in answers]
-    return json.dumps({**records[0], "answers": records}, ensure_ascii=False, indent=2)
+    return {**records[0], "answers": records}
 
 
 if __name__ == "__main__":

@@ -163,3 +163,15 @@ def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):
     done = subprocess.run(bare, cwd=tmp_path, text=True, capture_output=True)
     assert done.returncode == 1
     assert re.fullmatch(r"error: \S+ lacks the package click: run `make setup` in the project.*\n", done.stderr)
+
+
+def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
+    (tmp_path / "dvc.yaml").touch()
+    (tmp_path / "params.yaml").write_text("corpus: {path: été}\n", encoding="utf-8")
+    (tmp_path / "presets").mkdir()
+    for encoding in ("latin-1", "ascii", "utf-8"):
+        done = subprocess.run(
+            [sys.executable, "-m", "flows", "params", "list", "--json"], cwd=tmp_path, capture_output=True, timeout=120,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
+        )  # fmt: skip
+        assert json.loads(done.stdout.decode(encoding))[0]["value"] == "été", encoding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,12 +67,11 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
         return
     answers = ask.ask(found, question, context, shape, top=stated["top"], max_answer_length=longest, place=place)
     if json_wanted:
-        sys.stdout.write(ask.as_json(answers) + "\n")
+        options.print_json(ask.as_values(answers))
         return
     for answer in answers:
         sys.stdout.write(f"{' '.join(answer.text.split())}  (score {answer.score:.4f})\n")
-    if len(answers) == stated["top"] == 1:
-        options.say_next("--top 5 shows other answers, --json is for programs")
+    options.say_next("--top 5 shows other answers, --json is for programs")
 
 
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:
@@ -100,7 +98,7 @@ def _say_comparison(
             {"runtime": p.runtime, "precision": p.precision, "answer": a.text, "score": round(a.score, 6)}
             for p, a in both
         ]
-        sys.stdout.write(json.dumps({"places": records, **found}, ensure_ascii=False, indent=2) + "\n")
+        options.print_json({"places": records, **found})
         return
     for place, answer in both:
         answer_line = " ".join(answer.text.split())

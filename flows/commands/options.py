@@ -48,8 +48,9 @@ def as_json(command: Command) -> Command:
 
 
 def print_json(values: Any) -> None:
-    """Values for programs, on standard output."""
-    sys.stdout.write(json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+    """Values for programs, on standard output; letters that its encoding lacks are written as JSON does (\\u00e9)."""
+    has_all = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    sys.stdout.write(json.dumps(values, ensure_ascii=not has_all, indent=2) + "\n")
 
 
 def say_next(text: str) -> None:

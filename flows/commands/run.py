@@ -20,9 +20,14 @@ from flows.run_log import logged, new_log
 from flows.screen import of_terminal, print_last, screen, shown
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.common import artifacts
-from tasks.common.errors import FAILED, PodiumError
+from tasks.common.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
+NEXT = {
+    DONE: "podium ask FOLDER QUESTION --context TEXT asks what was published",
+    REJECTED: "podium params list gate shows the limits; the page of the evaluation shows the answers",
+}
+"""What is useful after a run, by its exit code; of the others the error says it."""
 
 
 @click.command(
@@ -42,16 +47,24 @@ SECONDS_FOR_A_LINK = 3.0
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
 @click.option("--cpu-queue", default="cpu/default", show_default=True, metavar="POOL/QUEUE", help="all but device jobs")
 @click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
+@options.as_json
 @click.option("--verbose", is_flag=True, help="show what the stages print, too; else only the log of the run holds it")
 @click.pass_context
-def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], **choices: Any) -> None:
+def command(
+    ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, **choices: Any
+) -> None:
     project = entered(ctx)
-    with stop.listening():
+    # What people read goes to standard error where a program reads standard output.
+    with stop.listening(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
         try:
             code = _code_of(project, preset, list(overrides), choices)
         except Interrupted:
             print_last(f"ended by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
             code = stop.exit_code()
+    if json_wanted and (run := report.read(project)) is not None:
+        options.print_json(run.as_values())
+    elif code in NEXT:
+        options.say_next(NEXT[code])
     if code:
         raise SystemExit(code)
 

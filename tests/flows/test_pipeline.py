@@ -216,3 +216,12 @@ def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_p
     local.write_text("['remote \"far\"']\n    url = ../store\n    password = hush\n")
     with pytest.raises(ParamsError, match=r"holds a secret.*relative url = \.\./store"):
         checkout.prepare(toy_project, values, None, ["finetune.learning_rate=3e-5"])
+
+
+def test_a_program_reads_the_report_of_a_run_from_standard_output(prefect_session, toy_project, monkeypatch, capsys):
+    words = ["podium", "run", "--json", *[word for o in ACCEPTED for word in ("--set", o)]]
+    monkeypatch.setattr(sys, "argv", words)
+    cli.main()
+    said = capsys.readouterr()
+    assert json.loads(said.out) == run_json(toy_project)
+    assert "Podium run: published" in said.err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.answers import Answer
-from tasks.ask import as_json, ask
+from tasks.ask import as_values, ask
 from tasks.common.errors import InputError
 from tasks.question_model import QuestionModel, WindowShape, find_model
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
@@ -109,7 +109,7 @@ def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path
 
 
 def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:
-    values = json.loads(as_json([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)]))
+    values = as_values([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
     assert {key: values[key] for key in ("answer", "score", "start", "end")} == {
         "answer": "Łódź", "score": 0.25, "start": 3, "end": 7,
     }  # fmt: skip
