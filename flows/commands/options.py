@@ -55,6 +55,7 @@ def print_json(values: Any) -> None:
 
 def say_next(text: str) -> None:
     """What is useful next; on standard error, so that what was asked for stands alone."""
+    sys.stdout.flush()  # where both go to one file, the answer stands first
     sys.stderr.write(f"next: {text}\n")
 
 
