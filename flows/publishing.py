@@ -13,7 +13,7 @@ from flows import dvc
 from flows.stopping import stop
 from tasks.common import artifacts
 from tasks.common.errors import REJECTED
-from tasks.common.process import describe_exit, die_with_parent
+from tasks.common.process import describe_exit
 
 ERROR = "error: "
 
@@ -36,7 +36,7 @@ def publish(root: Path, task: str, say: Callable[[str], None]) -> dict[str, Any]
     command = ["tasks.glue_publish", task] if task else ["tasks.publish"]
     process = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=root, env=dvc.environment(), text=True, bufsize=1,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=stop.in_child,
         process_group=stop.group(),
     )  # fmt: skip
     assert process.stdout is not None

@@ -15,7 +15,7 @@ from types import TracebackType
 from flows import dvc, dvc_failures, dvc_leftovers
 from flows.stopping import AGAIN, SIGNALS, stop
 from tasks.common.errors import PAUSED as PAUSED_CODE
-from tasks.common.process import describe_exit, die_with_parent
+from tasks.common.process import describe_exit
 from tasks.common.stage_kinds import STAGES_SENT
 
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
@@ -160,7 +160,7 @@ class Repro:
         self._process = subprocess.Popen(
             [*dvc.DVC, "repro", *words], cwd=self._root, env={**dvc.environment(), **self._allowed}, text=True,
             bufsize=1, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            preexec_fn=die_with_parent, process_group=stop.group(),
+            preexec_fn=stop.in_child, process_group=stop.group(),
         )  # fmt: skip
         self._asked.enter_context(stop.passed_to(self._process))
         assert self._process.stdout is not None

@@ -16,6 +16,8 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
+from tasks.common.process import die_with_parent
+
 PATIENCE_S = 600
 """How long a stage may take to end once it was asked to: a checkpoint of a large model on a slow disk."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -67,6 +69,16 @@ class Stop:
     def group(self) -> int | None:
         """`process_group` of a child that is asked to stop here: one of its own, so that Ctrl-C reaches it once."""
         return 0 if self.listens else None
+
+    def in_child(self) -> None:
+        """`preexec_fn` of such a child: it ends with this process, and hears SIGINT.
+
+        A shell that starts this command with & lets it and all its children ignore SIGINT, which is what a child is
+        asked to stop with.
+        """
+        die_with_parent()
+        if self.listens:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     @contextlib.contextmanager
     def passed_to(self, child: subprocess.Popen[str]) -> Iterator[None]:

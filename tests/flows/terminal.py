@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import termios
@@ -27,7 +28,7 @@ class Terminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
         self.process = subprocess.Popen(
             words, cwd=cwd, env={**environment, "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            start_new_session=True, preexec_fn=_at_a_terminal,
         )  # fmt: skip
         os.close(theirs)
         self.raw = ""
@@ -73,3 +74,9 @@ class Terminal:
             return False
         self.raw += found.decode(errors="replace")
         return bool(found)
+
+
+def _at_a_terminal() -> None:
+    """As a shell starts a command in its foreground, whatever started these tests."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -53,7 +53,7 @@ IS_DEAF = (
     WAITS
     + """
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-open("deaf", "w").write("")
+open("deaf", "w").write("yes")
 time.sleep(300)
 """
 )
@@ -77,8 +77,8 @@ def run_json(project):
 def wait_for_file(path, terminal):
     """The stage says that it is at work."""
     until = time.monotonic() + 120
-    while not path.exists():
-        assert time.monotonic() < until, terminal.plain()
+    while not (path.exists() and path.read_text()):
+        assert time.monotonic() < until, terminal
         time.sleep(0.05)
 
 
@@ -158,6 +158,22 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
     assert terminal.plain().strip().split("\n")[-1] == said
     assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
     assert run_json(toy_project)["stages"][-1]["status"] == "stopped"
+
+
+def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_ends(toy_project, environment):
+    """There the shell lets everything ignore SIGINT."""
+    (toy_project / "stage.py").write_text(WAITS + "time.sleep(300)")
+    command = subprocess.Popen(
+        words(), cwd=toy_project, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )  # fmt: skip
+    wait_for_file(toy_project / "here", command)
+    command.terminate()
+    said, _ = command.communicate(timeout=60)
+    assert command.returncode == 143, said
+    assert "by SIGTERM in stage first: nothing half-written was kept" in said
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((toy_project / "here").read_text()), 0)
 
 
 def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project, environment):
