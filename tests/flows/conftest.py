@@ -89,6 +89,7 @@ def toy_project(tmp_path, monkeypatch):
     (project / "ipu_model").mkdir()
     (project / "tasks").mkdir()
     (project / "tasks" / "publish.py").write_text(PUBLISH)
+    (project / "tasks" / "__init__.py").touch()  # a package, which comes before the installed one
     for name in ("params.yaml", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, project / name)
     shutil.copytree(ROOT / "inputs", project / "inputs")
