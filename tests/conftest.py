@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-LONGEST = ("test_end_to_end.py", "test_workers.py", "test_elastic.py", "test_compile_stages.py", "test_compiling.py")
+LONGEST = (
+    "test_terminal.py", "test_preflight.py", "test_environments.py", "test_pipeline.py", "test_rerun.py",
+    "test_deploy.py", "test_foretell.py", "test_end_to_end.py", "test_workers.py", "test_elastic.py",
+    "test_compile_stages.py", "test_compiling.py",
+)  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
