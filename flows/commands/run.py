@@ -23,11 +23,6 @@ from tasks.common import artifacts
 from tasks.common.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
-NEXT = {
-    DONE: "podium ask FOLDER QUESTION --context TEXT asks what was published",
-    REJECTED: "podium params list gate shows the limits; the page of the evaluation shows the answers",
-}
-"""What is useful after a run, by its exit code; of the others the error says it."""
 
 
 @click.command(
@@ -61,12 +56,21 @@ def command(
         except Interrupted:
             print_last(f"ended by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
             code = stop.exit_code()
-    if json_wanted and (run := report.read(project)) is not None:
+    run = report.read(project)
+    if json_wanted and run is not None:
         options.print_json(run.as_values())
-    elif code in NEXT:
-        options.say_next(NEXT[code])
+    elif run is not None and code in (DONE, REJECTED):  # of the others the last line is the error, which says it
+        options.say_next(_useful_after(run))
     if code:
         raise SystemExit(code)
+
+
+def _useful_after(run: report.RunReport) -> str:
+    if report.outcome(run) == "rejected":
+        return "podium params list gate shows the limits, the page of the evaluation the answers"
+    if run.published is not None:
+        return f"podium ask {report.where_published(run.published).split(' (')[0]} QUESTION --context TEXT"
+    return "podium publish makes a release of what the gate accepted" if run.gate else "podium run goes on from there"
 
 
 def _code_of(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:
