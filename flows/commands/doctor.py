@@ -39,11 +39,11 @@ def command(
         options.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         _print_table(findings)
-    words = " ".join([*(["--preset", preset] if preset else []), *(f"--set {one}" for one in overrides)])
+    words = options.said(preset, overrides)
     if not problems:
-        options.say_next(f"podium run {words}".rstrip())
+        options.say_next(f"podium run{words}")
         return
-    options.say_next(f"turn what is named above, then again: podium doctor {words}".rstrip())
+    options.say_next(f"turn what is named above, then again: podium doctor{words}")
     raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
 
 

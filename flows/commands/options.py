@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -40,6 +41,12 @@ def parameters(command: Command) -> Command:
         help="one parameter of this run, repeatable (podium params list)",
     )  # fmt: skip
     return preset(stated(command))
+
+
+def said(preset: str | None, overrides: Sequence[str]) -> str:
+    """The words of `parameters` again, for a shell, with a blank before them; empty where nothing was said."""
+    words = [*(["--preset", preset] if preset else []), *(word for one in overrides for word in ("--set", one))]
+    return f" {shlex.join(words)}" if words else ""
 
 
 def as_json(command: Command) -> Command:

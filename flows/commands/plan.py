@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
@@ -40,7 +40,8 @@ def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], 
     sys.stdout.write(_in_all(found) + "\n")
     if dvc.has_remote(project) and any(one.status == "runs" for one in found):
         sys.stdout.write("what would run is restored instead where the DVC remote has it; it was not asked\n")
-    options.say_next(" ".join(["podium run", *_words(preset, overrides, part)]))
+    of_part = "" if part == "all" else f" --part {part}"
+    options.say_next(f"podium run{options.said(preset, overrides)}{of_part}")
 
 
 def _row(one: Foretold) -> tuple[str, str, str]:
@@ -52,8 +53,3 @@ def _row(one: Foretold) -> tuple[str, str, str]:
 def _in_all(found: list[Foretold]) -> str:
     counts = {status: sum(one.status == status for one in found) for status in ("skipped", "restored", "runs")}
     return f"{counts['skipped']} stages are up to date, {counts['restored']} would be restored, {counts['runs']} run"
-
-
-def _words(preset: str | None, overrides: tuple[str, ...], part: str) -> list[str]:
-    words: list[Any] = [*(["--preset", preset] if preset else []), *(f"--set {one}" for one in overrides)]
-    return words + ([] if part == "all" else ["--part", part])
