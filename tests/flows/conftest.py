@@ -89,7 +89,8 @@ def toy_project(tmp_path, monkeypatch):
     (project / "ipu_model").mkdir()
     (project / "tasks").mkdir()
     (project / "tasks" / "publish.py").write_text(PUBLISH)
-    (project / "tasks" / "__init__.py").touch()  # a package, which comes before the installed one
+    # A package, which comes before the installed one; what it lacks is the real one's.
+    (project / "tasks" / "__init__.py").write_text(f"__path__.append({str(ROOT / 'tasks')!r})\n")
     for name in ("params.yaml", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, project / name)
     shutil.copytree(ROOT / "inputs", project / "inputs")

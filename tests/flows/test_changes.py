@@ -44,7 +44,7 @@ changes.look(Path("."), ["first"])
 def test_a_look_at_what_changed_dies_with_the_flow_too(toy_project):
     (toy_project / "dvc.lock").write_text("stages: {first: {}}\n")
     os.mkfifo(toy_project / "lifeline")
-    flow = subprocess.Popen([sys.executable, "-P", "-c", STATUS], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    flow = subprocess.Popen([sys.executable, "-c", STATUS], env={**os.environ, "PYTHONPATH": str(ROOT)})
     with open(toy_project / "lifeline") as line:
         assert line.readline() == "started\n"
         flow.send_signal(signal.SIGKILL)

@@ -129,7 +129,6 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
     flow = subprocess.Popen(
         [
             sys.executable,
-            "-P",  # the toy has a package tasks, too
             "-c",
             "from tests.flows.toy_repro import repro; from pathlib import Path; repro('first', Path('.'))",
         ],
