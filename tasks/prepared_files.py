@@ -16,18 +16,20 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tasks import tfrecords
 from tasks.common.errors import InputError
 from tasks.common.param_inputs import PhaseRowsParams
+from tasks.foreign_tables import record_batches
 from tasks.given import files_in
 from tasks.hub_inputs import open_tables
 from tasks.prepared import Prepared
-from tasks.rows import IGNORED
+from tasks.rows import IGNORED, MAX_ROW_LENGTH
 from tasks.text_files import Reading
 
 SEQUENCES_AT_ONCE = 2048
+NUMBERS_AT_ONCE = 8 << 20
+"""Of one field, padded: long sequences come in smaller parts."""
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 NEXT = ("next_sentence_label", "next_sentence_labels")
 PACKED = "packed_input_ids"
@@ -81,26 +83,9 @@ def _files(path: Path, key: str, reading: Reading) -> list[Path]:
 
 def _batches(file: Path) -> Iterator[pa.RecordBatch]:
     try:
-        for batch in _unchecked_batches(file):
-            batch.validate(full=True)  # offsets that a damaged file states would be followed anywhere
-            yield batch
+        yield from record_batches(file, SEQUENCES_AT_ONCE, str(file))
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{file} cannot be read to its end ({error}): copy or make it again") from None
-
-
-def _unchecked_batches(file: Path) -> Iterator[pa.RecordBatch]:
-    """Record batches of a Parquet file, or of an Arrow file of either kind (`datasets` writes the stream kind)."""
-    if file.suffix.lower() == ".parquet":
-        with pq.ParquetFile(file, pre_buffer=False) as parquet:
-            yield from parquet.iter_batches(SEQUENCES_AT_ONCE, use_threads=False)
-        return
-    with pa.memory_map(str(file)) as memory:
-        if memory.read(6) == b"ARROW1":
-            reader = pa.ipc.open_file(memory)
-            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
-        else:
-            memory.seek(0)
-            yield from pa.ipc.open_stream(memory)
 
 
 class _Columns:
@@ -115,9 +100,9 @@ class _Columns:
         for batch in batches:
             self._check_names(batch.schema.names, source)
             for start in range(0, batch.num_rows, SEQUENCES_AT_ONCE):
-                part = batch.slice(start, SEQUENCES_AT_ONCE)
-                yield self._prepared(part, source, first)
-                first += part.num_rows
+                for part in _parts(batch.slice(start, SEQUENCES_AT_ONCE), source, first):
+                    yield self._prepared(part, source, first)
+                    first += part.num_rows
         self.reading.layouts[source] = f"columns of lists, label {self.ignored} where nothing is masked"
 
     def _check_names(self, names: list[str], source: str) -> None:
@@ -162,6 +147,21 @@ class _Columns:
                     f"{self.ignored}: one of {IGNORED} and 0 is required throughout"
                 )
         return np.where(values == self.ignored, IGNORED, values)
+
+
+def _parts(batch: pa.RecordBatch, source: str, first: int) -> Iterator[pa.RecordBatch]:
+    """The sequences of a batch, so many at a time that they have NUMBERS_AT_ONCE when they are padded."""
+    lengths = np.diff(_ragged(batch.column(LISTS[0]), f"{source}, column {LISTS[0]}", first)[1])
+    width = _require_width(int(lengths.max(initial=1)), f"{source}, sequence {first + int(np.argmax(lengths))}")
+    at_once = max(1, NUMBERS_AT_ONCE // max(1, width))
+    for start in range(0, batch.num_rows, at_once):
+        yield batch.slice(start, at_once)
+
+
+def _require_width(width: int, where: str) -> int:
+    if width > MAX_ROW_LENGTH:
+        raise InputError(f"{where} has {width:,} entries; rows have up to {MAX_ROW_LENGTH:,} tokens")
+    return width
 
 
 def _ragged(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray]:
@@ -211,9 +211,26 @@ def _from_tfrecords(file: Path) -> Iterator[Prepared]:
         )
     first = 0
     examples = tfrecords.read_examples(file, (*FEATURES, WEIGHTS))
-    while some := list(itertools.islice(examples, SEQUENCES_AT_ONCE)):
+    start = next(examples, None)
+    if start is None:
+        return
+    width = _require_width(max(len(values) for values in start.values()), f"{file}, record 0")
+    at_once = min(SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE // max(1, width))
+    examples = _no_wider(itertools.chain([start], examples), width, file)
+    while some := list(itertools.islice(examples, at_once)):
         yield _of_examples(some, str(file), first)
         first += len(some)
+
+
+def _no_wider(examples: Iterable[dict[str, np.ndarray]], width: int, file: Path) -> Iterator[dict[str, np.ndarray]]:
+    """The records as they came: of each is made sure, before the next is read, that it is not wider than the first."""
+    for number, example in enumerate(examples):
+        found = max(len(values) for values in example.values())
+        if found > width:
+            raise InputError(
+                f"{file}, record {number} has {found:,} entries, the first {width:,}: all must have as many"
+            )
+        yield example
 
 
 def _of_examples(examples: list[dict[str, np.ndarray]], source: str, first: int) -> Prepared:

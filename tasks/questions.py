@@ -25,6 +25,7 @@ from tasks import world
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.params import QuestionsParams, load_params
+from tasks.common.regular import open_regular
 from tasks.given import require_readable
 from tasks.hub_inputs import open_dataset
 from tasks.question_tables import questions_of, read_question_table, wanted_columns
@@ -138,7 +139,7 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
 
 
 def _check_start(path: Path, key: str) -> None:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
     if not start.startswith(b"{"):
         raise InputError(f"{path} begins with {start[:8]!r}, SQuAD v1.1 JSON with an object: set {key} to such a file")

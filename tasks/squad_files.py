@@ -12,6 +12,8 @@ from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
+from tasks.common.regular import open_regular
+from tasks.memory import limited
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,8 @@ def read_dev_questions(path: Path) -> list[Question]:
 
     names = ["id", "title", "question", "context", "answers"]
     try:
-        table = pq.read_table(path, columns=names)
+        with limited(str(path)), open_regular(path) as stream:
+            table = pq.read_table(stream, columns=names, use_threads=False, pre_buffer=False)
     except FileNotFoundError:
         raise InputError(f"{path} is not there; run the stage questions") from None
     except (pa.ArrowInvalid, OSError) as error:

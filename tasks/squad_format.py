@@ -9,11 +9,15 @@ from typing import Any, NamedTuple
 
 from tasks.common.artifacts import parse_json
 from tasks.common.errors import InputError
+from tasks.common.regular import open_regular
+from tasks.memory import ALLOWANCE, limited
 from tasks.tables import each_key_once
 from tasks.text_files import other_encoding
 
 MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
+UNFOLDED = 6
+"""A large file of questions takes some four times its bytes when it is parsed; what takes far more is no such file."""
 SHOWN = 10
 """Problems shown of a file; the others are counted."""
 QUOTED = 40
@@ -106,13 +110,19 @@ def _parse(path: Path, key: str) -> Any:
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
         raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
-    content = path.read_bytes()
+    with open_regular(path) as stream:
+        content = stream.read(size)
     if not content.strip():
         raise InputError(f"{path} is empty; set {key} to a SQuAD v1.1 JSON file")
+    with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
+        return _parsed(content, path, key)
+
+
+def _parsed(content: bytes, path: Path, key: str) -> Any:
     try:
         if encoding := other_encoding(content):
             raise InputError(f"{path} begins like {encoding}; UTF-8 is required: convert the file ({key})")
-        return parse_json(content.decode("utf-8-sig"), object_pairs_hook=each_key_once)
+        return parse_json(content.decode("utf-8-sig"), len(content), object_pairs_hook=each_key_once)
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(

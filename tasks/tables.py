@@ -8,17 +8,22 @@ from __future__ import annotations
 
 import csv
 import difflib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.common.artifacts import parse_json
 from tasks.common.errors import InputError
+from tasks.foreign_tables import open_parquet
+from tasks.memory import limited_steps
 from tasks.text_files import MAX_LINE_BYTES, Reading, refuse_empty, text_lines
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
 """Of a Parquet file decoded at a time, about; a batch has fewer records where they are long."""
+MAX_COLUMNS = 10_000
+SHOWN_COLUMNS = 20
 BLANK_LINES = "blank lines passed over"
 NUMBERS = "ids that were numbers, taken as text"
 
@@ -62,14 +67,17 @@ def check_columns(present: Sequence[str], columns: Sequence[Column], source: str
     Raises:
         InputError: one stands twice, or a required one is absent (the nearest name is given).
     """
-    twice = sorted({name for name in present if present.count(name) > 1})
+    if len(present) > MAX_COLUMNS:
+        raise InputError(f"{source} has {len(present):,} columns; up to {MAX_COLUMNS:,} are read: leave some out")
+    twice = sorted(name for name, count in Counter(present).items() if count > 1)
     if twice:
         raise InputError(f"{source} has the column {twice[0]!r} more than once: rename one of them")
     for name, key, required in columns:
         if required and name not in present:
             near = difflib.get_close_matches(name, present, 1)
+            others = f" and {len(present) - SHOWN_COLUMNS:,} more" if len(present) > SHOWN_COLUMNS else ""
             raise InputError(
-                f"{source} has no column {name!r}: found {', '.join(present) or 'no columns'}"
+                f"{source} has no column {name!r}: found {', '.join(present[:SHOWN_COLUMNS]) or 'no columns'}{others}"
                 + (f"; did you mean {near[0]}?" if near else "")
                 + f"; set {key}"
             )
@@ -124,8 +132,8 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """
     values = dict(pairs)
     if len(values) != len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {next(key for key in keys if keys.count(key) > 1)!r} stands twice in an object")
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice!r} stands twice in an object")
     return values
 
 
@@ -150,20 +158,29 @@ def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading)
 
 
 def _read_parquet(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    number = 0
+    for rows in limited_steps(_parquet_rows(path, columns, key, reading), f"{path} ({key})"):
+        for values in rows:
+            yield Line(f"row {number}", values)
+            number += 1
+
+
+def _parquet_rows(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[list[dict[str, Any]]]:
+    """Some rows at a time."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     row = 0
     try:
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with open_parquet(path) as file:
             present = file.schema_arrow.names
             check_columns(present, columns, str(path), reading)
             wanted = [column.name for column in columns if column.name in present]
-            for batch in file.iter_batches(_records_at_once(file.metadata), columns=wanted, use_threads=False):
+            for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
                 _require_text(batch, path, row)
-                for values in batch.to_pylist():
-                    yield Line(f"row {row}", values)
-                    row += 1
+                yield batch.to_pylist()
+                row += batch.num_rows
+    except MemoryError:
+        raise
     except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{path} is not a Parquet file that can be read to its end (from row {row} on: {error}); "
@@ -171,9 +188,14 @@ def _read_parquet(path: Path, columns: Sequence[Column], key: str, reading: Read
         ) from None
 
 
-def _records_at_once(metadata: Any) -> int:
+def _records_at_once(metadata: Any, path: Path) -> int:
     groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
     widest = max((group.total_byte_size / max(1, group.num_rows) for group in groups), default=1.0)
+    if widest > MAX_LINE_BYTES:
+        raise InputError(
+            f"{path} states {int(widest):,} bytes for a row; up to {MAX_LINE_BYTES:,} are read: break long values into "
+            "rows"
+        )
     return int(min(BATCH_RECORDS, max(1, BATCH_BYTES // max(1, widest))))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
+from tasks.common.regular import open_regular, require_regular
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused: it would have to be held in memory as a whole."""
@@ -102,8 +103,11 @@ def refuse_empty(path: Path, key: str) -> None:
 
     Raises:
         InputError: it is one.
+        OSError: it is no file, or not there.
     """
-    if path.stat().st_size == 0:
+    found = path.stat()
+    require_regular(found.st_mode, path)
+    if found.st_size == 0:
         raise InputError(f"{path} is empty: put in it what is to be read, or take it away ({key})")
 
 
@@ -125,7 +129,7 @@ def text_lines(path: Path, key: str) -> Iterator[str]:
     """
     offset = 0
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             for number, line in enumerate(_raw_lines(stream), 1):
                 yield _text_of(line, number, offset, path, key)
                 offset += len(line)

@@ -20,10 +20,11 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
 from tasks.common.errors import InputError
+from tasks.common.regular import open_regular
 
 ENDINGS = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
-MAX_RECORD_BYTES = 16 << 20
-"""A sequence of 512 tokens takes some 5 KB."""
+MAX_RECORD_BYTES = 4 << 20
+"""A sequence of 512 tokens takes some 5 KB, one of the longest row 300 KB."""
 _GZIP = b"\x1f\x8b\x08"
 _HEADER, _CRC = struct.Struct("<QI"), struct.Struct("<I")
 _MASK = 0xA282EAD8
@@ -101,11 +102,11 @@ def _record(stream: BinaryIO, header: bytes, where: str) -> bytes:
 
 
 def _open(path: Path) -> BinaryIO:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         head = stream.read(_HEADER.size)
     if head.startswith(_GZIP) and _masked(head[:8]) != int.from_bytes(head[8:], "little"):
-        return gzip.open(path, "rb")  # type: ignore[return-value]
-    return path.open("rb")
+        return gzip.open(open_regular(path), "rb")  # type: ignore[return-value]
+    return open_regular(path)
 
 
 def _masked(content: bytes) -> int:

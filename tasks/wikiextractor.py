@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.common.errors import InputError
+from tasks.common.regular import open_regular
 from tasks.documents import Document, TextColumns, as_documents, paragraphs
 from tasks.tables import checked, json_objects
 from tasks.text_files import Reading, text_lines
@@ -56,7 +57,7 @@ def read_wikiextractor(path: Path, name: str, reading: Reading) -> Iterator[Docu
 
 
 def _head(path: Path) -> bytes:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return stream.read(HEAD_BYTES).removeprefix(codecs.BOM_UTF8).lstrip()
 
 

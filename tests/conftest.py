@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+import tasks  # noqa: F401 (it says which memory pyarrow takes, before a test imports pyarrow)
+
 LONGEST = (
     "test_terminal.py", "test_preflight.py", "test_environments.py", "test_pipeline.py", "test_rerun.py",
     "test_deploy.py", "test_foretell.py", "test_end_to_end.py", "test_workers.py", "test_elastic.py",

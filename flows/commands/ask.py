@@ -11,11 +11,14 @@ import click
 from flows.commands import options
 from flows.commands.project import given
 from tasks.common.errors import InputError
+from tasks.common.regular import open_regular
 
 if TYPE_CHECKING:
     from tasks.answers import Answer
     from tasks.common.param_sections import Place
 
+MAX_CONTEXT_BYTES = 64 << 20
+"""A long book has 5 MB."""
 AT_LEAST_ONE = click.IntRange(min=1)
 
 
@@ -81,10 +84,16 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
         return text
     assert file is not None
     try:
-        raw = sys.stdin.buffer.read() if file == "-" else given(ctx, Path(file)).read_bytes()
+        if file == "-":
+            raw = sys.stdin.buffer.read(MAX_CONTEXT_BYTES + 1)
+        else:
+            with open_regular(given(ctx, Path(file))) as stream:
+                raw = stream.read(MAX_CONTEXT_BYTES + 1)
+        if len(raw) > MAX_CONTEXT_BYTES:
+            raise InputError(f"{file} holds more than {MAX_CONTEXT_BYTES >> 20} MB of text: ask about a part of it")
         return raw.decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{file} is not there: --context-file names a text file, or -") from None
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror}): --context-file names a text file, or -") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not UTF-8 text ({error}); convert it first") from None
 

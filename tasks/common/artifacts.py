@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tasks.common.regular import NotAFile, open_regular
+
 PARAMS = Path("params.yaml")
 PRESETS = Path("presets")
 
@@ -60,8 +62,10 @@ RUN_PAGE = Path("reports/run.html")
 RUNS = Path("runs")
 """Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
 
-MAX_JSON_BYTES = 256 << 20
+MAX_JSON_BYTES = 128 << 20
 """Reports, predictions and configurations are far smaller; parsed JSON takes many times its size."""
+MAX_JSON_VALUES = 4_000_000
+"""In one document: an empty list of two bytes takes 64 in memory."""
 
 
 def rows_folder(name: str) -> Path:
@@ -205,16 +209,27 @@ def read_json(path: Path, *, encoding: str = "utf-8") -> Any:
         FileNotFoundError: it is not there.
         ValueError: empty, not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
     """
-    size = Path(path).stat().st_size
-    if size == 0:
+    try:
+        with open_regular(path) as stream:
+            content = stream.read(MAX_JSON_BYTES + 1)
+    except NotAFile as error:
+        raise ValueError(f"it {error.strerror}") from None
+    if not content:
         raise ValueError("the file is empty")
-    if size > MAX_JSON_BYTES:
-        raise ValueError(f"it has {size} bytes; up to {MAX_JSON_BYTES} are read")
-    return parse_json(Path(path).read_text(encoding=encoding))
+    if len(content) > MAX_JSON_BYTES:
+        raise ValueError(f"it has {path.stat().st_size} bytes; up to {MAX_JSON_BYTES} are read")
+    return parse_json(content.decode(encoding))
 
 
-def parse_json(text: str, **options: Any) -> Any:
-    """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong."""
+def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
+    """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong.
+
+    Args:
+        values: at most so many of them, about; commas and brackets inside of texts count, too.
+        options: of `json.loads`.
+    """
+    if len(text) > values and (found := sum(text.count(mark) for mark in ",[{")) > values:
+        raise ValueError(f"it holds some {found:,} values; up to {values:,} are read")
     try:
         return json.loads(text, **options)
     except RecursionError:
@@ -229,7 +244,7 @@ def write_json(path: Path, values: Any) -> None:
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, hexadecimal; memory flat in its size."""
     digest = hashlib.sha256()
-    with Path(path).open("rb") as stream:
+    with open_regular(path) as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

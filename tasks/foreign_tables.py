@@ -1,0 +1,64 @@
+"""Parquet and Arrow files from outside, read a little at a time and within a bound on memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.common.regular import open_regular
+from tasks.memory import limited_steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+BUFFER_BYTES = 1 << 20
+"""Of each column of a Parquet file."""
+
+
+@contextlib.contextmanager
+def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
+    """A Parquet file, read a page at a time: a row group as a whole need not fit into memory.
+
+    Raises:
+        pyarrow.ArrowException, OSError: it is none, or damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with open_regular(path) as stream, pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
+        yield file
+
+
+def record_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:
+    """Checked record batches of a Parquet file, or of an Arrow file of either kind (`datasets` writes the stream kind).
+
+    Args:
+        path: ends in .parquet, or is of Arrow's own format.
+        rows_at_once: at most, of Parquet.
+        source: for messages.
+
+    Raises:
+        InputError: it unfolds to more than is allowed.
+        pyarrow.ArrowException, OSError: it is none, or damaged.
+    """
+    for batch in limited_steps(_batches(path, rows_at_once), source):
+        batch.validate(full=True)  # offsets that a damaged file states would be followed anywhere
+        yield batch
+
+
+def _batches(path: Path, rows_at_once: int) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    if path.suffix.lower() == ".parquet":
+        with open_parquet(path) as parquet:
+            yield from parquet.iter_batches(rows_at_once, use_threads=False)
+        return
+    with open_regular(path) as stream, pa.memory_map(f"/dev/fd/{stream.fileno()}") as memory:
+        if memory.read(6) == b"ARROW1":
+            reader = pa.ipc.open_file(memory)
+            yield from (reader.get_batch(number) for number in range(reader.num_record_batches))
+        else:
+            memory.seek(0)
+            yield from pa.ipc.open_stream(memory)
