@@ -7,10 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from flows.dvc_leftovers import cache_of
 from tasks.common import intact
 from tasks.common.errors import InputError
-from tasks.common.stage_kinds import outs_of
+from tasks.common.stage_kinds import cache_of, outs_of
 
 NOT_KEPT = "ERROR: failed to transfer "
 """How DVC begins the line about a file it could not copy into its cache; it may still end with exit code 0."""

@@ -7,7 +7,6 @@ room on the disk that nobody gets back.
 
 from __future__ import annotations
 
-import configparser
 import fcntl
 import json
 from collections.abc import Callable, Iterator
@@ -18,7 +17,7 @@ import yaml
 
 from tasks.common.artifacts import RUNS
 from tasks.common.intact import LOCK
-from tasks.common.stage_kinds import OUTS, PLAN_FILE, read_dvc_file, stages_of
+from tasks.common.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
 
 UNFINISHED = f".{'?' * 22}.tmp"
 """What DVC calls a file until it is whole: a random name of 22 characters."""
@@ -62,13 +61,6 @@ def folders_of_outs(root: Path) -> set[Path]:
     stages = stages_of(root / PLAN_FILE).values()
     outs = [out for stage in stages for part in OUTS for out in stage.get("do", stage).get(part, [])]
     return {root / Path(next(iter(out)) if isinstance(out, dict) else out).parts[0] for out in outs}
-
-
-def cache_of(root: Path) -> Path:
-    """The folder of DVC's cache that the checkout `root` works with."""
-    config = configparser.ConfigParser(interpolation=None)
-    config.read([root / ".dvc" / "config", root / ".dvc" / "config.local"], encoding="utf-8")
-    return root / ".dvc" / config.get("cache", "dir", fallback="cache")
 
 
 def _mend_lock(root: Path, say: Callable[[str], None]) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.process import takes_no_words
-from tasks.squad import Scores, score
+from tasks.squad import Scores, figures, score
 from tasks.squad_files import read_predictions, read_references
 
 if TYPE_CHECKING:
@@ -142,16 +142,9 @@ def _write_evaluation(folder: Path, found: Evaluation, metrics: dict[str, Any], 
 
 
 def _metrics(scores: Scores, parts: Sequence[Slice], calibrated: Calibration) -> dict[str, Any]:
-    from tasks.statistics import bootstrap_intervals
-
-    exact, overlap = bootstrap_intervals(list(zip(scores.exact_match, scores.f1, strict=True)))
     # Lists and not objects below: `dvc metrics show` makes a column of every number and string in an object.
     return {
-        **scores.summary(),
-        "exact_match_low": round(100 * exact.low, 4),
-        "exact_match_high": round(100 * exact.high, 4),
-        "f1_low": round(100 * overlap.low, 4),
-        "f1_high": round(100 * overlap.high, 4),
+        **figures(scores),
         "answered": scores.total - len(scores.unanswered),
         **calibrated.record(),
         "slices": [part.record() for part in parts],

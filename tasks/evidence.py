@@ -11,11 +11,14 @@ from typing import Any
 from tasks.common import artifacts
 from tasks.common.errors import InputError
 from tasks.given import require_readable
-from tasks.squad import score
+from tasks.release_subject import QUESTIONS
+from tasks.squad import figures, score
 from tasks.squad_files import Question, read_dev_questions, read_predictions
 
-VERDICTS = ("corpus", "questions", "phase1", "phase2", "squad-train", "squad-dev")
-TRAININGS = ("pretrain-phase1", "pretrain-phase2", "finetune")
+VERDICTS, TRAININGS = QUESTIONS.verdicts, QUESTIONS.trainings
+SCORED = (str(artifacts.SQUAD_PREDICTIONS), str(artifacts.SQUAD_MODEL / "model.safetensors"))
+COUNTED_ALIKE = 1e-3
+"""Percent; scores and bounds have four decimals, and hosts may differ in the last one."""
 
 
 @dataclass(frozen=True)
@@ -51,51 +54,79 @@ class Evidence:
     answered: int
     """Dev questions that have a prediction."""
     scores_belong: bool
-    """The scores were counted on the predictions that lie there now."""
+    """The scores were counted on the predictions and the weights that lie there now."""
     verdicts: Mapping[str, bool | None]
     """Data set -> valid; None = there is no readable verdict."""
     losses: Mapping[str, Loss | None]
     """Training -> how it ended; None = there are no readable figures."""
     released: Released | None
     """None = nothing was released yet."""
-    model_sha256: str
-    predictions_sha256: str
 
 
-def gather(released: Path, root: Path = Path()) -> Evidence:
+def gather(released: Path, hashes: Mapping[str, str | None], root: Path = Path()) -> Evidence:
     """Read the evidence of the checkout `root`.
 
     A missing verdict or training becomes part of the evidence (and fails its check), so that one decision
-    names everything that is wrong; without scores, questions or predictions there is nothing to decide on.
+    names everything that is wrong; without scores, questions or predictions there is nothing to decide on. Scores are
+    counted here, from the predictions; what the metrics say must agree.
 
     Args:
         released: folder of the released model's predictions.json; none there means none released.
+        hashes: SHA-256 of the files, by their paths in the checkout.
         root: the checkout.
 
     Raises:
-        InputError: metrics/squad.json, the dev questions or a predictions file is missing or damaged.
+        InputError: metrics/squad.json, the dev questions or a predictions file is missing or damaged, or the metrics
+            state other scores than the predictions have.
     """
     metrics = _scores(root / artifacts.SQUAD_METRICS)
     questions = read_dev_questions(root / artifacts.QUESTIONS / "dev.parquet")
-    path = root / artifacts.SQUAD_PREDICTIONS
-    predictions = read_predictions(path)
-    hashes = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
+    predictions = read_predictions(root / artifacts.SQUAD_PREDICTIONS)
+    scored = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
+    scores_belong = all(scored[name] == hashes[name] for name in SCORED)
     released_file = root / released / artifacts.SQUAD_PREDICTIONS.name
     if os.path.lexists(root / released):
         require_readable(root / released, "gate.released")  # a lost link is not "none released"
     other = read_predictions(released_file) if released_file.is_file() else None
+    counted = figures(score([(question.id, question.answers) for question in questions], predictions))
+    if scores_belong:  # else there is a better word for it
+        require_counted(root / artifacts.SQUAD_METRICS, metrics, counted, QUESTIONS.stages["evaluate"])
     return Evidence(
-        exact_match=metrics["exact_match"],
-        f1=metrics["f1"],
+        exact_match=counted["exact_match"],
+        f1=counted["f1"],
         questions=len(questions),
         answered=sum(question.id in predictions for question in questions),
-        scores_belong=hashes[str(artifacts.SQUAD_PREDICTIONS)] == artifacts.sha256_of(path),
+        scores_belong=scores_belong,
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in VERDICTS},
         losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS},
         released=None if other is None else compare(questions, predictions, other),
-        model_sha256=hashes[str(artifacts.SQUAD_MODEL / "model.safetensors")],
-        predictions_sha256=hashes[str(artifacts.SQUAD_PREDICTIONS)],
     )
+
+
+def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str, float], stage: str) -> None:
+    """Scores that a file of metrics states must be those that the predictions have.
+
+    Args:
+        path: of the metrics, for the message.
+        stated: what it holds.
+        counted: what was counted now.
+        stage: writes it.
+
+    Raises:
+        InputError: they differ, or there are bounds of more scores.
+    """
+    wrong = [
+        f"{name}={stated.get(name)!r}, counted was {value}"
+        for name, value in counted.items()
+        if not (_is_number(stated.get(name)) and abs(stated[name] - value) <= COUNTED_ALIKE)
+    ]
+    wrong += [f"{name}, which is not counted" for name in stated if name.endswith("_low") and name not in counted]
+    if wrong:
+        raise InputError(
+            f"{path} must state the scores that the predictions have, but holds {'; '.join(wrong[:5])}. Somebody "
+            f"changed one of them: make them anew with `dvc repro --force --single-item {stage}`, then the gate's "
+            "verdict"
+        )
 
 
 def compare(questions: Sequence[Question], candidate: Mapping[str, str], released: Mapping[str, str]) -> Released:
@@ -111,16 +142,15 @@ def _scores(path: Path) -> dict[str, Any]:
     values = _read_object(path)
     if values is None:
         raise InputError(f"{path} is missing or not a JSON object; run the stage evaluate")
-    wanted = {str(artifacts.SQUAD_PREDICTIONS), str(artifacts.SQUAD_MODEL / "model.safetensors")}
     files = values.get("files")
     complete = (
         all(_is_number(values.get(name)) for name in ("exact_match", "f1"))
         and isinstance(files, list)
-        and wanted <= {entry.get("path") for entry in files if isinstance(entry, dict) and "sha256" in entry}
+        and set(SCORED) <= {entry.get("path") for entry in files if isinstance(entry, dict) and "sha256" in entry}
     )
     if not complete:
         raise InputError(
-            f"{path} must hold exact_match, f1 and the SHA-256 of {' and '.join(sorted(wanted))}; "
+            f"{path} must hold exact_match, f1 and the SHA-256 of {' and '.join(sorted(SCORED))}; "
             "run the stage evaluate again"
         )
     return values

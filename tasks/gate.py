@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.common import artifacts
 from tasks.common.errors import GateRejected, InputError, run_main
+from tasks.common.params import GateParams
+from tasks.release_subject import QUESTIONS, RELEASED
+from tasks.seal import Hashes, hashes_of, judged_values
 
 if TYPE_CHECKING:
-    from tasks.common.params import GateParams
     from tasks.evidence import Evidence, Loss, Released
 
 
@@ -152,35 +155,52 @@ def _complete(evidence: Evidence) -> tuple[Check, str]:
 
 def _scores_belong(evidence: Evidence) -> tuple[Check, str]:
     reason = (
-        f"{artifacts.SQUAD_METRICS} was counted on other predictions than {artifacts.SQUAD_PREDICTIONS} holds now; "
-        "run evaluate again."
+        f"{artifacts.SQUAD_METRICS} was counted on other predictions than {artifacts.SQUAD_PREDICTIONS} holds now, or "
+        "on other weights; run evaluate again."
     )
     same = evidence.scores_belong
     return Check("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
 
 
-def gate(limits: GateParams, root: Path = Path()) -> GateDecision:
+def gate(parameters: Mapping[str, Any], root: Path = Path()) -> GateDecision:
     """Decide on the model of the checkout `root` and write metrics/gate.json.
+
+    Args:
+        parameters: the whole of params.yaml, checked, as plain values.
+        root: the checkout.
 
     Raises:
         InputError: see `tasks.evidence.gather`.
     """
     from tasks.evidence import gather
 
-    evidence = gather(Path(limits.released), root)
+    limits = GateParams(**parameters["gate"])
+    released = Path(limits.released)
+    hashes = hashes_of(QUESTIONS.judged(released, root))
+    evidence = gather(released, hashes, root)
     decision = decide(evidence, limits)
-    artifacts.write_json(root / artifacts.GATE, record(decision, evidence))
+    judged = judged_values(hashes, parameters, QUESTIONS.parameters)
+    artifacts.write_json(root / artifacts.GATE, {**record(decision, evidence), **judged})
     return decision
 
 
+def decide_again(parameters: Mapping[str, Any], hashes: Hashes, held: Path) -> GateDecision:
+    """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them.
+
+    Raises:
+        InputError: see `tasks.evidence.gather`.
+    """
+    from tasks.evidence import gather
+
+    return decide(gather(RELEASED, hashes, held), GateParams(**parameters["gate"]))
+
+
 def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
-    """The content of metrics/gate.json; a score that is not finite becomes null."""
+    """The decision and its scores, for metrics/gate.json; a score that is not finite becomes null."""
     scores = {"exact_match": evidence.exact_match, "f1": evidence.f1}
     return {
         **decision_values(decision),
         "metrics": {name: value if math.isfinite(value) else None for name, value in scores.items()},
-        "model_sha256": evidence.model_sha256,
-        "predictions_sha256": evidence.predictions_sha256,
     }
 
 
@@ -218,11 +238,11 @@ def main() -> None:
         require_accepted()
         print("gate: accepted")
         return
-    from tasks.common.params import load_params
+    from tasks.common.params import load_params, parameter_values
     from tasks.tracking import record_verdict
 
     params = load_params()
-    decision = gate(params.gate)
+    decision = gate(parameter_values(params))
     passed = sum(check.ok for check in decision.checks)
     print(f"gate: {'accepted' if decision.accepted else 'rejected'}, {passed} of {len(decision.checks)} checks passed")
     for reason in decision.reasons:

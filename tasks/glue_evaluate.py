@@ -14,7 +14,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.glue_answers import predictions_json, predictions_of, read_examples, read_logits
 from tasks.glue_page import page
-from tasks.glue_scores import best_constant, interval, resampled_scores, scores_of
+from tasks.glue_scores import figures
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
 
 PREDICTIONS, REPORT = "predictions.json", "report.html"
@@ -38,14 +38,7 @@ def evaluate(task: GlueTask, root: Path = Path()) -> dict[str, Any]:
     logits = {split: read_logits(task, split, len(one.labels), root) for split, one in examples.items()}
     predictions = {split: predictions_of(task, values) for split, values in logits.items()}
     labels = {split: one.labels for split, one in examples.items()}
-    scores = scores_of(task, labels, predictions)
-    [drawn] = resampled_scores(task, labels, [predictions])
-    baseline = scores_of(task, labels, best_constant(task, labels))
-    metrics: dict[str, Any] = {}
-    for name, value in scores.items():
-        bounds = interval(drawn[name], value)
-        metrics |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
-    metrics |= {"constant_score": round(baseline["score"], 4), "examples": sum(map(len, labels.values()))}
+    metrics: dict[str, Any] = {**figures(task, labels, predictions)}
     with artifacts.new_folder(root / artifacts.glue_evaluation(task.name)) as folder:
         artifacts.write_json(folder / PREDICTIONS, predictions_json(task, predictions))
         metrics["files"] = _files(task, weights, folder / PREDICTIONS)

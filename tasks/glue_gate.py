@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,15 @@ from typing import Any
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.param_glue import GlueGateParams
-from tasks.common.params import load_params
-from tasks.evidence import read_loss, read_verdict
+from tasks.common.params import load_params, parameter_values
+from tasks.evidence import read_loss, read_verdict, require_counted
 from tasks.gate import Check, GateDecision, decision_values, loss_check, verdict_check
 from tasks.given import require_readable
 from tasks.glue_answers import read_labels, read_predictions
-from tasks.glue_evaluate import PREDICTIONS
-from tasks.glue_scores import Values, best_constant, interval, resampled_scores, scores_of
+from tasks.glue_scores import Values, best_constant, figures, interval, resampled_scores, scores_of
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
+from tasks.release_subject import RELEASED, Subject, glue_subject
+from tasks.seal import Hashes, hashes_of, judged_values
 from tasks.statistics import Interval
 
 Judged = tuple[Check, str]
@@ -37,7 +39,7 @@ class GlueEvidence:
     over_released: Interval | None
     """Score above that of the released model; None where nothing was released."""
     scores_belong: bool
-    """The scores were counted on the predictions that lie there now."""
+    """The scores were counted on the predictions and the weights that lie there now."""
 
 
 def decide(task: GlueTask, found: GlueEvidence, others: list[Judged], limits: GlueGateParams) -> GateDecision:
@@ -57,7 +59,7 @@ def decide(task: GlueTask, found: GlueEvidence, others: list[Judged], limits: Gl
     if found.over_released is not None:
         judged.append(_no_drop(found.over_released, limits))
     same = "same" if found.scores_belong else "other"
-    reason = f"the scores are of other predictions than lie there now; run glue_evaluate@{task.name} again."
+    reason = f"the scores are of other predictions or weights than lie there now; run glue_evaluate@{task.name} again."
     judged += [*others, (Check("scores_belong_to_predictions", found.scores_belong, same, "same"), reason)]
     reasons = tuple(reason for check, reason in judged if not check.ok)
     return GateDecision(accepted=not reasons, reasons=reasons, checks=tuple(check for check, _ in judged))
@@ -83,74 +85,118 @@ def _no_drop(difference: Interval, limits: GlueGateParams) -> Judged:
     return Check("released_model", difference.high >= -limits.max_drop, found, required), reason
 
 
-def gather(task: GlueTask, limits: GlueGateParams, root: Path = Path()) -> GlueEvidence:
+def subject_of(task: GlueTask) -> Subject:
+    """What the release of a task is about."""
+    return glue_subject(task.name, task.splits)
+
+
+def gather(task: GlueTask, released: Path, confidence: float, hashes: Hashes, root: Path = Path()) -> GlueEvidence:
     """Read the evidence of the checkout `root`.
 
+    Args:
+        task: of GLUE.
+        released: folder of the released models.
+        confidence: of the intervals of differences.
+        hashes: SHA-256 of the files, by their paths in the checkout.
+        root: the checkout.
+
     Raises:
-        InputError: scores, examples or predictions are missing or damaged, or the released model answered others.
+        InputError: scores, examples or predictions are missing or damaged, the released model answered others, or the
+            metrics state other scores than the predictions have.
     """
-    labels = read_labels(task, root)
-    path = root / artifacts.glue_evaluation(task.name) / PREDICTIONS
-    models = [read_predictions(task, path), best_constant(task, labels)]
-    released = root / limits.released / task.name / PREDICTIONS
-    if os.path.lexists(root / limits.released):
-        require_readable(root / limits.released, "glue_gate.released")  # a lost link is not "none released"
-    if released.is_file():
-        models.append(read_predictions(task, released))
-    for split, truth in labels.items():
-        for model, where in zip(models, (path, path, released), strict=False):
-            if len(model[split]) != len(truth):
-                raise InputError(
-                    f"{where} holds {len(model[split])} predictions of {split}, which has {len(truth)} examples"
-                )
+    labels, subject = read_labels(task, root), subject_of(task)
+    if os.path.lexists(root / released):
+        require_readable(root / released, "glue_gate.released")  # a lost link is not "none released"
+    places = [root / subject.predictions, root / released / subject.released]
+    answers = [_predictions(task, path, labels) for path in places if path == places[0] or path.is_file()]
+    metrics = root / subject.metrics
+    belong = _scored(task, metrics) == {name: hashes[name] for name in _scored_files(subject)}
+    if belong:  # else there is a better word for it
+        stated: dict[str, Any] = artifacts.read_json(metrics)
+        require_counted(metrics, stated, figures(task, labels, answers[0]), subject.stages["evaluate"])
+    models = [answers[0], best_constant(task, labels), *answers[1:]]
     scores = [scores_of(task, labels, one)["score"] for one in models]
     drawn = [one["score"] for one in resampled_scores(task, labels, models)]
-    differences = [_difference(scores, drawn, other, limits.confidence) for other in range(1, len(models))]
-    belong = _hashes(task, root).get(str(artifacts.glue_evaluation(task.name) / PREDICTIONS)) == artifacts.sha256_of(
-        path
-    )
+    differences = [_difference(scores, drawn, other, confidence) for other in range(1, len(models))]
     return GlueEvidence(scores[0], differences[0], differences[1] if len(differences) > 1 else None, belong)
+
+
+def _predictions(task: GlueTask, path: Path, labels: Mapping[str, Values]) -> dict[str, Values]:
+    found = read_predictions(task, path)
+    for split, truth in labels.items():
+        if len(found[split]) != len(truth):
+            raise InputError(
+                f"{path} holds {len(found[split])} predictions of {split}, which has {len(truth)} examples"
+            )
+    return found
 
 
 def _difference(scores: list[float], drawn: list[Values], other: int, confidence: float) -> Interval:
     return interval(drawn[0] - drawn[other], scores[0] - scores[other], confidence)
 
 
-def _hashes(task: GlueTask, root: Path) -> dict[str, str]:
-    path = root / artifacts.glue_metrics(task.name)
+def _scored_files(subject: Subject) -> tuple[str, str]:
+    return str(subject.model / "model.safetensors"), str(subject.predictions)
+
+
+def _scored(task: GlueTask, path: Path) -> dict[str, str]:
+    """SHA-256 of the files that the scores were counted on."""
     try:
         return {entry["path"]: entry["sha256"] for entry in artifacts.read_json(path)["files"]}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         raise InputError(f"{path} is missing or damaged; run the stage glue_evaluate@{task.name}") from None
 
 
-def gate(task: GlueTask, limits: GlueGateParams, root: Path = Path()) -> GateDecision:
+def judge(task: GlueTask, limits: GlueGateParams, found: GlueEvidence, root: Path) -> GateDecision:
+    """The decision, with the data verdicts and the losses of the checkout `root`."""
+    subject = subject_of(task)
+    others = [
+        verdict_check(one, read_verdict(root / artifacts.validation_report(one), one)) for one in subject.verdicts
+    ]
+    others += [loss_check(one, read_loss(root / artifacts.METRICS / f"{one}.json")) for one in subject.trainings]
+    return decide(task, found, others, limits)
+
+
+def gate(task: GlueTask, parameters: Mapping[str, Any], root: Path = Path()) -> GateDecision:
     """Decide on the classifier of the checkout `root` and write metrics/glue-<task>-gate.json.
+
+    Args:
+        task: of GLUE.
+        parameters: the whole of params.yaml, checked, as plain values.
+        root: the checkout.
 
     Raises:
         InputError: see `gather`.
     """
-    found, name = gather(task, limits, root), f"glue-{task.name}"
-    verdicts = ("corpus", "phase1", "phase2", name, f"{name}-rows")
-    trainings = ("pretrain-phase1", "pretrain-phase2", f"{name}-finetune")
-    others = [verdict_check(one, read_verdict(root / artifacts.validation_report(one), one)) for one in verdicts]
-    others += [loss_check(one, read_loss(root / artifacts.METRICS / f"{one}.json")) for one in trainings]
-    decision, hashes = decide(task, found, others, limits), _hashes(task, root)
+    limits, subject = GlueGateParams(**parameters["glue_gate"]), subject_of(task)
+    released = Path(limits.released)
+    hashes = hashes_of(subject.judged(released, root))
+    found = gather(task, released, limits.confidence, hashes, root)
+    decision = judge(task, limits, found, root)
     values: dict[str, Any] = {
         **decision_values(decision),
         "metrics": {"score": round(found.score, 4)},
-        "model_sha256": hashes.get(str(artifacts.glue_model(task.name) / "model.safetensors")),
-        "predictions_sha256": hashes.get(str(artifacts.glue_evaluation(task.name) / PREDICTIONS)),
+        **judged_values(hashes, parameters, subject.parameters),
     }
-    artifacts.write_json(root / artifacts.glue_metrics(task.name, "gate"), values)
+    artifacts.write_json(root / subject.gate, values)
     return decision
+
+
+def decide_again(task: GlueTask, parameters: Mapping[str, Any], hashes: Hashes, held: Path) -> GateDecision:
+    """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them.
+
+    Raises:
+        InputError: see `gather`.
+    """
+    limits = GlueGateParams(**parameters["glue_gate"])
+    return judge(task, limits, gather(task, RELEASED, limits.confidence, hashes, held), held)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Decide whether a GLUE classifier may be released.")
     parser.add_argument("task", choices=sorted(TASKS))
     task = glue_task(parser.parse_args().task)
-    decision = gate(task, load_params().glue_gate)
+    decision = gate(task, parameter_values(load_params()))
     passed, word = sum(check.ok for check in decision.checks), "accepted" if decision.accepted else "rejected"
     print(f"glue gate, {task.title}: {word}, {passed} of {len(decision.checks)} checks passed")
     for reason in decision.reasons:

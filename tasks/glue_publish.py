@@ -11,14 +11,12 @@ import argparse
 import functools
 import time
 
-from tasks.common import artifacts
 from tasks.common.errors import run_main
-from tasks.common.intact import require
-from tasks.common.params import Params, PublishParams, load_params
+from tasks.common.params import Params, PublishParams, load_params, parameter_values
 from tasks.glue_card import glue_card
+from tasks.glue_gate import decide_again, subject_of
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
-from tasks.publish import parameter_values, publish, tell
-from tasks.release_subject import glue_subject
+from tasks.publish import Kind, publish, tell
 
 
 def publish_params(task: GlueTask, params: Params) -> PublishParams:
@@ -28,21 +26,20 @@ def publish_params(task: GlueTask, params: Params) -> PublishParams:
     return params.publish.model_copy(update=names)
 
 
+def kind_of(task: GlueTask) -> Kind:
+    """What the release of a task is."""
+    decide = functools.partial(decide_again, task)
+    return Kind(subject_of(task), "glue_gate", decide, functools.partial(glue_card, task))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Publish a gated GLUE classifier.")
     parser.add_argument("task", choices=sorted(TASKS))
     parser.add_argument("--dry-run", action="store_true", help="show what would be published; touch nothing")
     arguments = parser.parse_args()
     task, params, started_at = glue_task(arguments.task), load_params(), time.perf_counter()
-    parts = (artifacts.TOKENIZER, artifacts.glue_model(task.name), artifacts.glue_evaluation(task.name))
-    require(str(path) for path in parts)
-    receipt = publish(
-        publish_params(task, params),
-        parameter_values(params),
-        dry_run=arguments.dry_run,
-        subject=glue_subject(task.name),
-        write_card=functools.partial(glue_card, task),
-    )
+    where, values = publish_params(task, params), parameter_values(params)
+    receipt = publish(where, values, dry_run=arguments.dry_run, kind=kind_of(task))
     tell(receipt, arguments.dry_run, time.perf_counter() - started_at)
 
 

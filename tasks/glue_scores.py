@@ -86,6 +86,18 @@ def interval(values: Values, mean: float, confidence: float = 0.95) -> Interval:
     return Interval(mean, low, high)
 
 
+def figures(task: GlueTask, labels: Mapping[str, Values], predictions: Mapping[str, Values]) -> dict[str, float | int]:
+    """Every official metric and `score` with the bounds of their 95% intervals, the score of the best constant answer
+    and how many examples there are."""
+    [drawn] = resampled_scores(task, labels, [predictions])
+    found: dict[str, float | int] = {}
+    for name, value in scores_of(task, labels, predictions).items():
+        bounds = interval(drawn[name], value)
+        found |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
+    constant = scores_of(task, labels, best_constant(task, labels))["score"]
+    return {**found, "constant_score": round(constant, 4), "examples": sum(map(len, labels.values()))}
+
+
 def best_constant(task: GlueTask, labels: Mapping[str, Values]) -> dict[str, Values]:
     """The predictions of the constant answer that scores best on these labels: what needs no model at all."""
     candidates = [0] if task.is_regression else range(len(task.labels))

@@ -34,7 +34,12 @@ TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime"
 The figures that chose a precision decided the weights."""
 
 
-def provenance(parameters: Mapping[str, Any], root: Path = Path(), subject: Subject = QUESTIONS) -> dict[str, Any]:
+def provenance(
+    parameters: Mapping[str, Any],
+    root: Path = Path(),
+    subject: Subject = QUESTIONS,
+    git: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Everything the file `provenance.json` states.
 
     Args:
@@ -42,6 +47,7 @@ def provenance(parameters: Mapping[str, Any], root: Path = Path(), subject: Subj
             left out: they say where a release and its checkpoints go, not what it is.
         root: the checkout.
         subject: what is released.
+        git: state of the code (`git_state`) where it lies elsewhere; None: that of `root`.
 
     Raises:
         PublishError: a report that should be read is not JSON, or holds a NaN.
@@ -51,7 +57,7 @@ def provenance(parameters: Mapping[str, Any], root: Path = Path(), subject: Subj
     portable = without_host_paths(shared)
     return {
         "podium": FORMAT_VERSION,
-        "git": git_state(root),
+        "git": git_state(root) if git is None else git,
         "dvc_lock_sha256": artifacts.sha256_of(lock) if lock.is_file() else None,
         "parameters": portable,
         "parameters_sha256": hashlib.sha256(canonical(portable).encode()).hexdigest(),

@@ -2,8 +2,9 @@
 
     python -m tasks.publish [--dry-run]
 
-Nothing is published that did not pass: the gate's verdict must be there, be positive, and be about these very
-weights and predictions. The Hub token comes from the environment variable HF_TOKEN only.
+Nothing is published that did not pass. All that the gate judged is read once, into copies of our own; they must be what
+the stages wrote and what the verdict is about, the decision is made again from them, and they are what is sent. The Hub
+token comes from the environment variable HF_TOKEN only.
 """
 
 from __future__ import annotations
@@ -12,21 +13,42 @@ import argparse
 import json
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from tasks import gate as question_gate
 from tasks.card import model_card
 from tasks.card_training import CardFacts
 from tasks.common import artifacts
-from tasks.common.errors import GateRejected, PublishError, run_main
-from tasks.common.intact import require
-from tasks.common.params import Params, PublishParams, load_params
-from tasks.provenance import provenance, read_json, without_host_paths
+from tasks.common.errors import PublishError, run_main
+from tasks.common.intact import LOCK, require_judged
+from tasks.common.params import PublishParams, load_params, parameter_values
+from tasks.gate import GateDecision
+from tasks.provenance import git_state, provenance, read_json, without_host_paths
 from tasks.release import CARD, PROVENANCE, Release, gather, write_folder
 from tasks.release_subject import QUESTIONS, Subject
+from tasks.seal import Hashes, held
+from tasks.verdict import require_accepted, require_same_bytes, require_same_decision
 
 if TYPE_CHECKING:
     from tasks.hub import HubRelease
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs between the releases of questions and of a GLUE task."""
+
+    subject: Subject
+    limits: str
+    """Section of params.yaml with the gate's limits."""
+    decide_again: Callable[[Mapping[str, Any], Hashes, Path], GateDecision]
+    """The gate's decision from copies of what it judged."""
+    write_card: Callable[[CardFacts], str]
+    """Makes README.md."""
+
+
+OF_QUESTIONS = Kind(QUESTIONS, "gate", question_gate.decide_again, model_card)
 
 
 def publish(
@@ -35,8 +57,7 @@ def publish(
     root: Path = Path(),
     *,
     dry_run: bool = False,
-    subject: Subject = QUESTIONS,
-    write_card: Callable[[CardFacts], str] = model_card,
+    kind: Kind = OF_QUESTIONS,
 ) -> dict[str, Any]:
     """Publish what the checkout `root` holds, once; the same content again changes nothing.
 
@@ -45,8 +66,7 @@ def publish(
         parameters: the whole resolved params.yaml as plain values, for provenance and card.
         root: the checkout.
         dry_run: build everything, touch no target, write no receipt.
-        subject: what is released.
-        write_card: makes README.md of it.
+        kind: what is released.
 
     Returns:
         The receipt, as written to reports/publish.json: target, folder or repository, commit, tag, url,
@@ -56,64 +76,69 @@ def publish(
     Raises:
         GateRejected: the gate said no; nothing is touched.
         PublishError: nothing, or nothing new, was published; the message says what the target looks like now.
+        InputError: a file is not what its stage wrote.
     """
-    gate = read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}")
-    check_gate(gate, root, subject)
-    release = build_release(params, parameters, gate, root, subject, write_card)
-    if dry_run:
-        return _receipt(params, release, unchanged=None)
-    if params.target == "local":
-        changed = write_folder(release, root / params.folder)
-        receipt = _receipt(params, release, unchanged=not changed)
-    else:
-        from tasks.hub import release_on_hub
-
-        done = release_on_hub(release, str(params.repository), private=params.private, review=params.review)
-        receipt = _receipt(params, release, unchanged=done.unchanged, done=done)
+    subject = kind.subject
+    require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"), subject)
+    released = Path(parameters[kind.limits]["released"])
+    files = subject.judged(released, root) | {str(path): root / path for path in (subject.gate, LOCK)}
+    with held(files, root / artifacts.RUNS) as (copies, hashes):
+        release = _judged_release(params, parameters, (root, copies), hashes, kind)
+        if dry_run:
+            return _receipt(params, release, unchanged=None)
+        receipt = _send(params, release, root)
     artifacts.write_json(root / subject.receipt, receipt)
     return receipt
 
 
-def check_gate(gate: Mapping[str, Any], root: Path, subject: Subject = QUESTIONS) -> None:
-    """The verdict must be positive and about the files that would be published.
+def _judged_release(
+    params: PublishParams, parameters: Mapping[str, Any], places: tuple[Path, Path], hashes: Hashes, kind: Kind
+) -> Release:
+    """The release made of the copies, if they are what was judged, and would be accepted again."""
+    (root, copies), subject = places, kind.subject
+    require_judged(subject.stages["gate"], root, copies)
+    gate = read_json(copies / subject.gate, f"dvc repro {subject.stages['gate']}")
+    require_accepted(gate, subject)
+    judged = {name: sha256 for name, sha256 in hashes.items() if name not in (str(subject.gate), str(LOCK))}
+    require_same_bytes(gate, judged, parameters, subject)
+    release = build_release(params, parameters, gate, places, kind)
+    require_same_decision(gate, kind.decide_again(parameters, judged, copies), subject)
+    return release
 
-    Raises:
-        GateRejected: the verdict is negative; the message holds its reasons.
-        PublishError: the verdict is about other weights or other predictions.
-    """
-    if gate.get("accepted") is not True:
-        reasons = "".join(f"\n  {reason}" for reason in gate.get("reasons", [])) or " (it gave no reason)"
-        raise GateRejected(f"the gate rejected this model, nothing was published:{reasons}")
-    judged = {
-        "model_sha256": root / subject.model / "model.safetensors",
-        "predictions_sha256": root / subject.predictions,
-    }
-    again = f"dvc repro {subject.stages['gate']}"
-    for key, path in judged.items():
-        if not path.is_file():
-            raise PublishError(f"{path} is not there: run `{again}` first; nothing was published")
-        found = artifacts.sha256_of(path)
-        if gate.get(key) != found:
-            raise PublishError(
-                f"{subject.gate} is about another {path.name} (SHA-256 {gate.get(key)}) than {path} ({found}): "
-                f"run `{again}`, then publish again; nothing was published"
-            )
+
+def _send(params: PublishParams, release: Release, root: Path) -> dict[str, Any]:
+    """Make the target hold the release; returns the receipt."""
+    if params.target == "local":
+        changed = write_folder(release, root / params.folder)
+        return _receipt(params, release, unchanged=not changed)
+    from tasks.hub import release_on_hub
+
+    done = release_on_hub(release, str(params.repository), private=params.private, review=params.review)
+    return _receipt(params, release, unchanged=done.unchanged, done=done)
 
 
 def build_release(
     params: PublishParams,
     parameters: Mapping[str, Any],
     gate: Mapping[str, Any],
-    root: Path,
-    subject: Subject = QUESTIONS,
-    write_card: Callable[[CardFacts], str] = model_card,
+    places: tuple[Path, Path],
+    kind: Kind = OF_QUESTIONS,
 ) -> Release:
-    """All files of the release, card and provenance included."""
-    metrics = read_json(root / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
-    config = read_json(root / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
-    origin = provenance(parameters, root, subject)
-    _check_tokenizer(origin["model"] or {}, root)
-    card = write_card(
+    """All files of the release, card and provenance included.
+
+    Args:
+        params: where to publish.
+        parameters: the whole resolved params.yaml as plain values.
+        gate: the verdict.
+        places: the checkout, whose code is stated, and the copies of its files, which all else comes from.
+        kind: what is released.
+    """
+    (root, copies), subject = places, kind.subject
+    metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
+    config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
+    origin = provenance(parameters, copies, subject, git_state(root))
+    _check_tokenizer(origin["model"] or {}, copies)
+    card = kind.write_card(
         CardFacts(
             name=release_name(params),
             license=params.license,
@@ -126,7 +151,7 @@ def build_release(
         )
     )
     text = json.dumps(origin, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    return gather(root, {CARD: card, PROVENANCE: text}, subject)
+    return gather(copies, {CARD: card, PROVENANCE: text}, subject)
 
 
 def release_name(params: PublishParams) -> str:
@@ -166,11 +191,6 @@ def _receipt(
     }
 
 
-def parameter_values(params: Params) -> dict[str, Any]:
-    """The checked params.yaml as plain values, keys as in the file."""
-    return params.model_dump(mode="json", by_alias=True)
-
-
 def tell(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
     """Print what publishing did, or would do."""
     place = receipt.get("folder") or receipt["url"] or receipt["repository"]
@@ -190,7 +210,6 @@ def main() -> None:
     arguments = parser.parse_args()
     started_at = time.perf_counter()
     params = load_params()
-    require(str(path) for path in (artifacts.TOKENIZER, artifacts.SQUAD_MODEL, artifacts.EVALUATION))
     receipt = publish(params.publish, parameter_values(params), dry_run=arguments.dry_run)
     tell(receipt, arguments.dry_run, time.perf_counter() - started_at)
 

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 PROVENANCE = "provenance.json"
 CARD = "README.md"
-MODEL_FILES = ("config.json", "model.safetensors")
+WEIGHTS = "model.safetensors"
+MODEL_FILES = ("config.json", WEIGHTS)
 OPTIONAL_MODEL_FILES = ("ipu_config.json",)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json",)
@@ -35,7 +36,7 @@ NAMES = frozenset(
 
 @dataclass(frozen=True)
 class ReleaseFile:
-    """One file: its bytes (small) or where they lie (large), and both hashes a git repository knows it by."""
+    """One file: its bytes (small) or where a copy of our own lies (large), and both hashes that git knows it by."""
 
     source: bytes | Path
     size: int
@@ -82,24 +83,24 @@ def release_file(source: bytes | Path) -> ReleaseFile:
     return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
 
 
-def gather(root: Path, generated: Mapping[str, str], subject: Subject = QUESTIONS) -> Release:
-    """The release made from a checkout's outputs and the generated texts (path in the release -> text).
+def gather(copies: Path, generated: Mapping[str, str], subject: Subject = QUESTIONS) -> Release:
+    """The release made of copies of a checkout's outputs and the generated texts (path in the release -> text).
 
     Raises:
         PublishError: an output is missing (names the stage that makes it).
     """
-    model, tokenizer = root / subject.model, root / artifacts.TOKENIZER
+    model, tokenizer = copies / subject.model, copies / artifacts.TOKENIZER
     finetune, evaluate = (f"dvc repro {subject.stages[name]}" for name in ("finetune", "evaluate"))
     wanted = {name: (model / name, finetune) for name in MODEL_FILES}
     wanted |= {name: (tokenizer / name, "dvc repro tokenizer") for name in TOKENIZER_FILES}
-    wanted[PREDICTIONS] = (root / subject.predictions, evaluate)
-    wanted[METRICS] = (root / subject.metrics, evaluate)
+    wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
+    wanted[METRICS] = (copies / subject.metrics, evaluate)
     for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
         wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
     for path, command in wanted.values():
         if not path.is_file():
             raise PublishError(f"{path} is not there: run `{command}` first; nothing was published")
-    files = {name: release_file(path) for name, (path, _) in wanted.items()}
+    files = {name: release_file(path if name == WEIGHTS else path.read_bytes()) for name, (path, _) in wanted.items()}
     files |= {name: release_file(text.encode("utf-8")) for name, text in generated.items()}
     unknown = set(files) - NAMES
     if unknown:
@@ -169,12 +170,11 @@ def _is_running(process: int) -> bool:
 
 def _write(file: ReleaseFile, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as target:
+    if isinstance(file.source, Path):
+        artifacts.link_or_copy(file.source, path)
+    with path.open("ab") as target:
         if isinstance(file.source, bytes):
             target.write(file.source)
-        else:
-            with file.source.open("rb") as source:
-                shutil.copyfileobj(source, target, 1 << 20)
         target.flush()
         os.fsync(target.fileno())
 

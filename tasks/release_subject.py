@@ -1,4 +1,5 @@
-"""What a release is about: the answers to questions, or a task of GLUE; where the stages left its parts."""
+"""What a release is about: answers to questions, or a task of GLUE; where the stages left its parts, and which of them
+its gate judges."""
 
 from __future__ import annotations
 
@@ -11,6 +12,19 @@ from tasks.common import artifacts
 PRETRAINING = ("pretrain-phase1", "pretrain-phase2")
 PHASES = ("phase1", "phase2")
 GLUE_PREFIX = "glue-"
+RELEASED = Path("released")
+"""Stands for the released model's folder, wherever gate.released says that it is."""
+PARAMETERS = (
+    "base_model", "corpus", "device.compile", "device.micro_batch_size", "device.precision", "device.processes",
+    "device.runtime", "ipu.inference_execution", "ipu.phase1", "ipu.phase2", "model", "packing", "pretrain.beta1",
+    "pretrain.beta2", "pretrain.bias_correction", "pretrain.enabled", "pretrain.eps",
+    "pretrain.evaluate_every_updates", "pretrain.evaluate_rows", "pretrain.first_moment_precision",
+    "pretrain.max_grad_norm", "pretrain.optimizer", "pretrain.phase1", "pretrain.phase2", "pretrain.seed",
+    "pretrain.weight_decay", "pretrain_rows.held_out_fraction", "pretrain_rows.masked_fraction",
+    "pretrain_rows.max_sequences_per_row", "pretrain_rows.phase1", "pretrain_rows.phase2", "pretrain_rows.seed",
+    "pretrain_rows.short_sequence_probability", "pretrain_rows.source", "tokenizer", "validate",
+)  # fmt: skip
+"""What pre-training, its rows and its data depend on."""
 
 
 @dataclass(frozen=True)
@@ -22,27 +36,52 @@ class Subject:
     metrics: Path
     gate: Path
     receipt: Path
+    references: tuple[Path, ...]
+    """What the predictions are compared with."""
+    rows: tuple[Path, ...]
+    """Folders of the packed rows behind the release."""
+    verdicts: tuple[str, ...]
+    """Data sets behind the release; what was found of them is reports/validation/<name>.json."""
     trainings: tuple[str, ...]
     """Their figures are metrics/<name>.json."""
     stages: Mapping[str, str]
     """finetune, evaluate and gate -> the stage of dvc.yaml."""
+    parameters: tuple[str, ...]
+    """Those that decide what the release is: all that the stages behind it depend on. Where it goes, how it is watched
+    and how processes are started is none of them."""
+    released: str
+    """The released model's predictions, below its folder."""
     glue_task: str = ""
+
+    def judged(self, released: Path, root: Path) -> dict[str, Path]:
+        """Name -> file of all that the gate judges; a name is the path in the checkout.
+
+        A file that is not there is named all the same: that it is not is judged, too.
+
+        Args:
+            released: the released model's folder.
+            root: the checkout.
+        """
+        names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
+        names += [folder / "manifest.json" for folder in self.rows]
+        names += [artifacts.BASE_MODEL / "base_model.json", *self.references, self.predictions, self.metrics]
+        names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
+        names += [artifacts.validation_report(name) for name in self.verdicts]
+        found = {name.as_posix(): root / name for name in names}
+        return {**found, (RELEASED / self.released).as_posix(): root / released / self.released}
 
     def has_verdict(self, name: str) -> bool:
         """Whether a data verdict of that name is about data of this release."""
-        if not self.glue_task:
-            return not name.startswith(GLUE_PREFIX)
-        own = f"{GLUE_PREFIX}{self.glue_task}"
-        return name in ("corpus", *PHASES, own, f"{own}-rows")
+        return name in self.verdicts
 
     def row_folders(self, root: Path) -> dict[str, Path]:
         """Name -> folder of the packed rows behind this release, those that are there."""
-        if not self.glue_task:
-            return {path.parent.name: path.parent for path in sorted((root / artifacts.ROWS).glob("*/manifest.json"))}
-        own = sorted((root / artifacts.glue_rows_folder(self.glue_task)).glob("*/manifest.json"))
-        found = {phase: root / artifacts.rows_folder(phase) for phase in PHASES}
-        found |= {f"{GLUE_PREFIX}{self.glue_task}-{path.parent.name}": path.parent for path in own}
+        found = {folder.relative_to(artifacts.ROWS).as_posix().replace("/", "-"): root / folder for folder in self.rows}
         return {name: folder for name, folder in found.items() if (folder / "manifest.json").is_file()}
+
+
+def _in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
 QUESTIONS = Subject(
@@ -51,20 +90,39 @@ QUESTIONS = Subject(
     metrics=artifacts.SQUAD_METRICS,
     gate=artifacts.GATE,
     receipt=artifacts.PUBLISH_RECEIPT,
+    references=(artifacts.QUESTIONS / "dev.parquet",),
+    rows=tuple(artifacts.rows_folder(name) for name in (*PHASES, "squad-train", "squad-dev")),
+    verdicts=("corpus", "questions", *PHASES, "squad-train", "squad-dev"),
     trainings=(*PRETRAINING, "finetune"),
     stages={"finetune": "finetune", "evaluate": "evaluate", "gate": "gate"},
+    parameters=(*PARAMETERS, "evaluate", "finetune", "gate", "ipu.finetune", "ipu.predict", "questions", "squad_rows"),
+    released=artifacts.SQUAD_PREDICTIONS.name,
 )
 
 
-def glue_subject(task: str) -> Subject:
-    """The release of a GLUE task."""
+def glue_subject(task: str, splits: tuple[str, ...]) -> Subject:
+    """The release of a GLUE task.
+
+    Args:
+        task: its name.
+        splits: of its data, training first (`GlueTask.splits`).
+    """
+    own = f"{GLUE_PREFIX}{task}"
     return Subject(
         model=artifacts.glue_model(task),
         predictions=artifacts.glue_evaluation(task) / "predictions.json",
         metrics=artifacts.glue_metrics(task),
         gate=artifacts.glue_metrics(task, "gate"),
         receipt=artifacts.publish_receipt(task),
-        trainings=(*PRETRAINING, f"{GLUE_PREFIX}{task}-finetune"),
+        references=tuple(artifacts.glue_folder(task) / f"{split}.parquet" for split in splits[1:]),
+        rows=(*map(artifacts.rows_folder, PHASES), *(artifacts.glue_rows_folder(task, split) for split in splits)),
+        verdicts=("corpus", *PHASES, own, f"{own}-rows"),
+        trainings=(*PRETRAINING, f"{own}-finetune"),
         stages={name: f"glue_{name}@{task}" for name in ("finetune", "evaluate", "gate")},
+        parameters=(
+            *PARAMETERS, "glue.dataset", "glue.dataset_revision", "glue.min_examples", "glue.path", "glue.source",
+            "glue_finetune", "glue_gate", "glue_rows", "ipu.glue",
+        ),
+        released=f"{task}/predictions.json",
         glue_task=task,
-    )
+    )  # fmt: skip

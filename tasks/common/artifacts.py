@@ -156,7 +156,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     for left in path.parent.glob(f"{path.name}.*.partial"):
-        if left.is_dir() and not _is_alive(left.name.split(".")[-2]):
+        if left.is_dir() and not is_alive(left.name.split(".")[-2]):
             shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     partial.mkdir()
@@ -169,7 +169,8 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _is_alive(pid: str) -> bool:
+def is_alive(pid: str) -> bool:
+    """Whether another process of this host with that number runs."""
     try:
         os.kill(int(pid), 0)
     except (ValueError, ProcessLookupError):

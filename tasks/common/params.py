@@ -291,3 +291,8 @@ def _section_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
         fields = section.model_fields
         section = next((f.annotation for n, f in fields.items() if part in (n, f.alias)), kind)
     return [field.alias or name for name, field in section.model_fields.items()]
+
+
+def parameter_values(params: Params) -> dict[str, Any]:
+    """The checked params.yaml as plain values, keys as in the file."""
+    return params.model_dump(mode="json", by_alias=True)

@@ -176,10 +176,20 @@ def read_dvc_file(path: Path) -> dict[str, Any]:
     return values or {}
 
 
-def default_remote(root: Path) -> tuple[str, str] | None:
-    """Name and URL (without a password) of the checkout's default DVC remote, None where there is none."""
+def cache_of(root: Path) -> Path:
+    """The folder of DVC's cache that the checkout `root` works with."""
+    return root / ".dvc" / _settings(root).get("cache", "dir", fallback="cache")
+
+
+def _settings(root: Path) -> configparser.ConfigParser:
     config = configparser.ConfigParser(interpolation=None)
     config.read([root / ".dvc" / "config", root / ".dvc" / "config.local"], encoding="utf-8")
+    return config
+
+
+def default_remote(root: Path) -> tuple[str, str] | None:
+    """Name and URL (without a password) of the checkout's default DVC remote, None where there is none."""
+    config = _settings(root)
     name = config.get("core", "remote", fallback=None)
     if name is None:
         return None

@@ -15,9 +15,10 @@ from huggingface_hub import ModelCard
 from tasks.card import model_card
 from tasks.card_training import CardFacts
 from tasks.common.errors import PublishError
+from tasks.common.params import parameter_values
 from tasks.provenance import git_state, provenance, without_host_paths
-from tasks.publish import parameter_values, publish
-from tests.tasks.trained_checkout import METRICS, make_checkout, params_with
+from tasks.publish import publish
+from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, write_gate
 
 CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
 CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
@@ -84,7 +85,7 @@ def test_a_score_that_is_no_percentage_makes_no_card(metric: str, value: Any) ->
 def test_a_nan_in_the_metrics_file_is_refused_before_anything_is_published(tmp_path: Path) -> None:
     root = make_checkout(tmp_path / "checkout")
     (root / "metrics/squad.json").write_text('{"exact_match": 90.0, "f1": NaN, "total": 2}', encoding="utf-8")
-    with pytest.raises(PublishError, match="NaN"):
+    with pytest.raises(PublishError, match="metrics/squad.json"):
         publish(params_with().publish, parameter_values(params_with()), root)
     assert not (root / "published").exists()
 
@@ -141,6 +142,7 @@ def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:
     root = make_checkout(tmp_path / "checkout")
     values = parameter_values(params_with())
     values["corpus"]["path"] = str(tmp_path / "anna" / "corpus.txt")
+    write_gate(root, parameters=values)
     publish(params_with(folder=str(tmp_path / "anna" / "release")).publish, values, root)
     published = [path.read_bytes() for path in (tmp_path / "anna" / "release").rglob("*") if path.is_file()]
     assert len(published) == 10
@@ -155,11 +157,9 @@ def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tm
     here = provenance(parameter_values(params_with()), root)
     assert here == provenance(parameter_values(params_with(folder="elsewhere", private=False)), root)
     assert here["dvc_lock_sha256"] == "cb92c0a5a38130a17fd2396c64d38feb7ae4216cc881aa98830038057fa54145"
-    assert here["data"]["verdicts"] == {"corpus": {"valid": True, "rows": 12, "checks": 1, "failed": []}}
+    assert here["data"]["verdicts"]["corpus"] == {"valid": True, "rows": 12, "checks": 1, "failed": []}
     assert here["data"]["rows"]["squad-train"]["real_tokens"] == 4321
-    assert here["training"] == {
-        "finetune": {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32"}
-    }  # fmt: skip
+    assert here["training"]["finetune"] == {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32"}
     assert {"torch", "transformers", "huggingface_hub"} <= set(here["packages"])
 
 

@@ -25,8 +25,6 @@ GOOD = Evidence(
     verdicts=dict.fromkeys(VERDICTS, True),
     losses=dict.fromkeys(TRAININGS, Loss(0.5, 100)),
     released=None,
-    model_sha256="a" * 64,
-    predictions_sha256="b" * 64,
 )
 
 

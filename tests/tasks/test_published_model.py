@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.publish import parameter_values, publish
+from tasks.common.params import parameter_values
+from tasks.publish import publish
 from tests.hub_server import HubServer
 from tests.tasks.hub_publishing import CALLS, NAME, TOKEN, commits
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from tasks.common import artifacts
-from tasks.common.params import Params, check
-from tasks.common.strict_yaml import read_yaml
+from tasks.common.params import Params, check, load_params, parameter_values
+from tasks.common.strict_yaml import parse_yaml
+from tasks.gate import gate
+from tasks.release_subject import QUESTIONS
+from tasks.squad import figures, score
 from tasks.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
@@ -18,28 +26,32 @@ WORDS = [
 ]  # fmt: skip
 
 
+TEXT = "The river rises in the northern hills and ends in a lake."
+ASKED = {"q1": ("Where does the river rise?", "northern hills"), "q2": ("Where does the river end?", "a lake")}
+"""Question and answer by id; the model answers both right."""
+
+
 def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
-    """Fill `root` with model, tokenizer, predictions, metrics, gate verdict, reports and parameters."""
+    """Fill `root` with model, tokenizer, questions, predictions, metrics, gate verdict, reports and parameters."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "params.yaml").write_bytes((PROJECT / "params.yaml").read_bytes())
+    (root / "params.yaml").write_text(params_text(), encoding="utf-8")
     (root / "dvc.lock").write_text("schema: '2.0'\n", encoding="utf-8")
     (root / artifacts.TOKENIZER).mkdir(parents=True)
     write_tokenizer(Vocabulary((*SPECIAL, *WORDS), lowercase=True), 512, root / artifacts.TOKENIZER)
-    write_model(root, seed)
-    _json(root / artifacts.SQUAD_PREDICTIONS, {"q1": "northern hills", "q2": "a lake"})
-    _json(root / artifacts.SQUAD_METRICS, METRICS)
-    _json(
-        root / artifacts.validation_report("corpus"),
-        {"data": "corpus", "valid": True, "rows": 12, "checks": [{"name": "no nulls", "ok": True}]},
-    )
+    write_questions(root / artifacts.QUESTIONS / "dev.parquet")
+    _json(root / artifacts.SQUAD_PREDICTIONS, {name: answer for name, (_, answer) in ASKED.items()})
+    for name in QUESTIONS.verdicts:
+        checks = [{"name": "no nulls", "ok": True}]
+        _json(root / artifacts.validation_report(name), {"data": name, "valid": True, "rows": 12, "checks": checks})
     _json(
         root / artifacts.rows_folder("squad-train") / "manifest.json",
         {"rows": 40, "sequences": 100, "real_tokens": 4321, "row_length": 128},
     )
-    _json(
-        root / artifacts.METRICS / "finetune.json",
-        {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "train_seconds": 12.5},
-    )
+    _json(root / artifacts.BASE_MODEL / "base_model.json", {"source": "none"})
+    for name in QUESTIONS.trainings:
+        figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "train_seconds": 12.5}
+        _json(root / artifacts.METRICS / f"{name}.json", figures)
+    write_model(root, seed)
     write_gate(root, accepted=accepted)
     return root
 
@@ -48,21 +60,37 @@ METRICS: dict[str, Any] = {
     "exact_match": 91.2, "exact_match_low": 89.0, "exact_match_high": 93.1,
     "f1": 94.5678, "f1_low": 93.0, "f1_high": 96.0, "total": 1000,
 }  # fmt: skip
+"""Of a card; those of the checkout are counted."""
 
 
-def write_gate(root: Path, *, accepted: bool = True) -> None:
-    """A verdict about the files that lie in `root` now."""
-    _json(
-        root / artifacts.GATE,
-        {
-            "accepted": accepted,
-            "reasons": [] if accepted else ["f1 12.30 is under the floor 85.00"],
-            "checks": [{"name": "f1", "ok": accepted, "found": 94.5678 if accepted else 12.3, "required": 85.0}],
-            "metrics": {"exact_match": METRICS["exact_match"], "f1": METRICS["f1"]},
-            "model_sha256": artifacts.sha256_of(root / artifacts.SQUAD_MODEL / "model.safetensors"),
-            "predictions_sha256": artifacts.sha256_of(root / artifacts.SQUAD_PREDICTIONS),
-        },
-    )
+def write_questions(path: Path) -> None:
+    """The dev questions, as the stage questions writes them."""
+    rows = [
+        {"id": name, "title": "", "context": TEXT, "question": question,
+         "answers": [{"text": answer, "answer_start": TEXT.index(answer)}]}
+        for name, (question, answer) in ASKED.items()
+    ]  # fmt: skip
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(rows), path)
+
+
+def write_metrics(root: Path) -> None:
+    """The scores of the files that lie in `root` now."""
+    answers = [(name, [answer]) for name, (_, answer) in ASKED.items()]
+    files = [root / artifacts.SQUAD_MODEL / "model.safetensors", root / artifacts.SQUAD_PREDICTIONS]
+    found = [{"path": str(path.relative_to(root)), "sha256": artifacts.sha256_of(path)} for path in files]
+    counted = figures(score(answers, json.loads(files[1].read_text(encoding="utf-8"))))
+    _json(root / artifacts.SQUAD_METRICS, {**counted, "files": found})
+
+
+def write_gate(root: Path, *, accepted: bool = True, parameters: Mapping[str, Any] | None = None) -> None:
+    """Scores and verdict of the files that lie in `root` now; rejected against the evidence if `accepted` is False."""
+    write_metrics(root)
+    gate(parameters or parameter_values(load_params(root / "params.yaml")), root)
+    if not accepted:
+        verdict = json.loads((root / artifacts.GATE).read_text(encoding="utf-8"))
+        verdict |= {"accepted": False, "reasons": ["f1 12.30 is under the floor 85.00"]}
+        _json(root / artifacts.GATE, verdict)
 
 
 def write_model(root: Path, seed: int) -> None:
@@ -74,11 +102,20 @@ def write_model(root: Path, seed: int) -> None:
     _json(folder / "podium.json", {"tokenizer_sha256": digest, "kind": "finetune", "steps": 500, "seed": 5})
 
 
+def params_text() -> str:
+    """The project's params.yaml with a phase 1 that tests can state."""
+    head, phase = (PROJECT / "params.yaml").read_text(encoding="utf-8").split("\n  phase1:\n    steps:", 1)
+    values = {"global_batch_size": "64", "learning_rate": "2.0e-3", "warmup_fraction": "0.1"}
+    phase = re.sub(r"\S+", "600", phase, count=1)
+    for name, value in values.items():
+        phase = re.sub(rf"\b{name}: \S+", f"{name}: {value}", phase, count=1)
+    return f"{head}\n  phase1:\n    steps:{phase}"
+
+
 def params_with(**publish: Any) -> Params:
-    """The project's params.yaml with other publish values, and a phase 1 that tests can state."""
-    values = read_yaml(PROJECT / "params.yaml")
+    """The parameters of a checkout with other publish values."""
+    values = parse_yaml(params_text())
     values["publish"].update(publish)
-    values["pretrain"]["phase1"].update(steps=600, global_batch_size=64, learning_rate=2e-3, warmup_fraction=0.1)
     return check(values)
 
 
