@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.common import artifacts
+from tasks.glue_gate import subject_of
 from tasks.glue_tasks import TASKS
+from tasks.release_subject import QUESTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flows", "tasks", "ipu_model", "bench")
@@ -184,6 +187,39 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
         for parameter in ("device", "device.launcher", "device.restarts", "checkpoint", "checkpoint.remote"):
             assert parameter not in stated, f"{name}: {parameter} changes no result"
         assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], f"{name}: watching changes none"
+
+
+GATES = {"gate": QUESTIONS, **{f"glue_gate@{task}": subject_of(one) for task, one in TASKS.items()}}
+
+
+def behind(name):
+    """A stage and all stages whose outs it needs."""
+    stages, found, todo = dvc_stages(), set(), [name]
+    written_by = {out: name for name, stage in stages.items() for out in outs_of(stage)}
+    while todo:
+        found.add(current := todo.pop())
+        read = (*stages[current]["deps"], *parameter_files(stages[current]))
+        makers = {written_by.get(str(path)) for dep in read for path in (Path(dep), *Path(dep).parents)}
+        todo += makers - found - {None}
+    return [stages[one] for one in found]
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_a_gate_reads_all_that_it_judges_and_judges_every_parameter_behind_the_release(name, tmp_path):
+    stage, subject = dvc_stages()[name], GATES[name]
+    for folder in (subject.model, artifacts.TOKENIZER):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "config.json").write_text("{}")
+    read = {dep for dep in stage["deps"] if not dep.startswith(("tasks/", "ipu_model/", "${"))}
+    judged = set(subject.judged(Path("inputs/released"), tmp_path)) - {f"released/{subject.released}"}
+    lies_in = {path: {str(folder) for folder in (Path(path), *Path(path).parents)} & read for path in judged}
+    assert [path for path, deps in lies_in.items() if not deps] == [], "judged and not read: no new verdict"
+    assert read == set().union(*lies_in.values()), "read and not judged"
+    assert sorted(stage["params"]) == sorted(subject.parameters)
+    used = {entry for one in behind(name) for entry in one.get("params", []) if isinstance(entry, str)}
+    assert used >= set(subject.parameters)
+    within = {entry: {entry, *(entry[:i] for i, x in enumerate(entry) if x == ".")} for entry in used}
+    assert [entry for entry in used if not within[entry] & set(subject.parameters)] == []
 
 
 def test_the_flow_runs_every_stage_after_what_it_needs():
