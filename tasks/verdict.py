@@ -21,13 +21,14 @@ def require_accepted(gate: Mapping[str, Any], subject: Subject) -> None:
         GateRejected: it is negative; the message holds its reasons.
         PublishError: it contradicts itself.
     """
-    reasons, checks = gate.get("reasons"), gate.get("checks")
+    reasons = gate.get("reasons")
     if gate.get("accepted") is not True:
         said = "".join(f"\n  {reason}" for reason in reasons or []) or " (it gave no reason)"
         raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
-    whole = isinstance(checks, list) and bool(checks) and all(isinstance(check, dict) for check in checks)
-    found = checks if whole else [{"name": "none is there"}]
-    failed = [str(check.get("name")) for check in found if check.get("ok") is not True]
+    checks = gate.get("checks")
+    if not (isinstance(checks, list) and checks and all(isinstance(check, dict) for check in checks)):
+        checks = [{"name": "there is none"}]
+    failed = [str(check.get("name")) for check in checks if check.get("ok") is not True]
     if reasons != [] or failed:
         raise PublishError(
             f"{subject.gate} contradicts itself: it says accepted, with the reasons {reasons} against it and "
