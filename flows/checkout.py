@@ -20,11 +20,11 @@ from typing import Any
 
 import yaml
 
-from tasks.common import artifacts
-from tasks.common.errors import ParamsError
+from tasks.common import artifacts, plans
+from tasks.common.errors import InputError, ParamsError
 from tasks.common.params import check
 from tasks.common.strict_yaml import read_yaml
-from tasks.given import GIVEN, check_given, value_at
+from tasks.given import GIVEN, NAMES, check_given, given_paths, shown, value_at
 from tasks.overlays import resolve
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
@@ -36,14 +36,6 @@ PATHS = (
     ("tracking", "folder"),
 )
 """Parameters that are paths: stated from the project's folder, read from the checkout's."""
-NAMES = (
-    ("corpus", "dataset"),
-    ("questions", "dataset"),
-    ("pretrain_rows", "phase1", "dataset"),
-    ("pretrain_rows", "phase2", "dataset"),
-    ("tokenizer", "repository"),
-)
-"""Parameters that name something of the Hub, or a folder, where there is one of that name."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
 """Names of DVC's settings that are secrets."""
 
@@ -81,6 +73,16 @@ def check_inputs(root: Path, values: dict[str, Any]) -> None:
     """
     if problems := check_given(values, root):
         raise ParamsError("\n".join(problems))
+
+
+def require_one_plan(root: Path, values: dict[str, Any]) -> None:
+    """No file that is given may look to DVC like one of its own.
+
+    Raises:
+        InputError: one does.
+    """
+    if found := plans.foreign_plans(root, given_paths(values)):
+        raise InputError(plans.refusal(found, shown))
 
 
 def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:

@@ -153,11 +153,11 @@ class _Run:
             if folder in self._made:
                 md5 = self._made[folder][1]
                 return md5 if folder == path or md5 is None else self._inside(md5, path[len(folder) + 1 :])
-        place = Path(os.path.normpath(self._root / path))
+        place, ignored = Path(os.path.normpath(self._root / path)), []
         if place.is_relative_to(self._root):
-            place = self._project / place.relative_to(self._root)
+            place, ignored = self._project / place.relative_to(self._root), self._ignored
         if place not in self._hashed:
-            self._hashed[place] = _md5_of(place, self._ignored)
+            self._hashed[place] = _md5_of(place, ignored)
         return self._hashed[place]
 
     def _inside(self, md5: str, name: str) -> str | None:

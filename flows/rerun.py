@@ -17,6 +17,8 @@ from flows.ending import tell_end
 from flows.plan import PUBLISH, is_gate
 from flows.preflight import Wanted
 from flows.screen import screen
+from tasks.common.plans import foreign_plans
+from tasks.given import given_paths
 
 PROFILES = "profiles.toml"
 """Where Prefect keeps settings of a person, in PREFECT_HOME."""
@@ -34,6 +36,8 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     before = report.read(root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
         return None
+    if foreign_plans(project, given_paths(wanted.values)):
+        return None  # before DVC starts: the run is refused with all that stands in its way
     checkout.prepare(project, wanted.values, preset, overrides)  # its code may be older than the project's
     if look_ahead(root, plan).unchanged != plan:
         return None

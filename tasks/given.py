@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from tasks.common import plans
 from tasks.common.errors import InputError
 
 Links = Literal["none", "files", "any"]
@@ -25,6 +26,8 @@ HOLDING = {
     ", or set {key} to what they lead to",
     "special": "pipe(s), socket(s) or device(s), {}: take them out",
     "unnamed": "name(s) that are not UTF-8, {}: rename them",
+    "plan": f"file(s) or folder(s) that DVC would take for its own, {{}}, and {plans.REMEDY} and set {{key}} to that",
+    "ignoring": f"{plans.IGNORING} file(s), {{}}, and DVC hashes no folder with one in it: take them out",
 }
 """Kind of entry that is refused -> what is said of a folder that holds some."""
 
@@ -42,6 +45,14 @@ GIVEN: tuple[tuple[str, ...], ...] = (
     ("glue_gate", "released"),
 )
 """Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
+NAMES = (
+    ("corpus", "dataset"),
+    ("questions", "dataset"),
+    ("pretrain_rows", "phase1", "dataset"),
+    ("pretrain_rows", "phase2", "dataset"),
+    ("tokenizer", "repository"),
+)
+"""Parameters that name something of the Hub, or a folder, where there is one of that name."""
 LISTED = ("corpus", "pretrain_rows", "glue")
 """Sections whose paths are read as whole folders, where `source` is files."""
 
@@ -53,6 +64,11 @@ def value_at(values: dict[str, Any], place: Sequence[str]) -> Any:
     return values
 
 
+def given_paths(values: dict[str, Any]) -> list[str]:
+    """All that the parameters name and that may be a path."""
+    return [path for place in (*GIVEN, *NAMES) if (path := value_at(values, place)) is not None]
+
+
 def check_given(values: dict[str, Any], root: Path) -> list[str]:
     """What is wrong with the files and folders that the parameters name: a sentence each, none where all is well.
 
@@ -60,7 +76,11 @@ def check_given(values: dict[str, Any], root: Path) -> list[str]:
         values: of params.yaml, checked.
         root: the project, which relative paths count from.
     """
-    return [problem for place in GIVEN for problem in _check_place(values, place, root)]
+    problems = [problem for place in GIVEN for problem in _check_place(values, place, root)]
+    known = {os.path.normpath(root / value_at(values, place)) for place in GIVEN}
+    if found := plans.foreign_plans(root, given_paths(values), known):
+        problems.append(plans.refusal(found, shown))
+    return problems
 
 
 def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> list[str]:
@@ -69,11 +89,13 @@ def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> 
         return [f"{key}='{shown(path)}' holds the project itself: name a file or folder with nothing else in it"]
     source = values[place[0]].get("source")
     if source is not None and source not in ("files", "file", "folder"):
-        return check_readable(root / path, key, "any", path)
-    return check_readable(root / path, key, "none" if place[0] in LISTED else "files", path)
+        return check_readable(root / path, key, "any", path, root)
+    return check_readable(root / path, key, "none" if place[0] in LISTED else "files", path, root)
 
 
-def check_readable(path: Path, key: str, links: Links = "files", name: Path | str | None = None) -> list[str]:
+def check_readable(
+    path: Path, key: str, links: Links = "files", name: Path | str | None = None, root: Path = Path()
+) -> list[str]:
     """Whether this user can read a file, or everything in a folder.
 
     Args:
@@ -81,11 +103,12 @@ def check_readable(path: Path, key: str, links: Links = "files", name: Path | st
         key: the params key that named it.
         links: which are good inside of it.
         name: how messages call it; None: `path`.
+        root: the project: below it, nothing may look to DVC as if it were its own.
 
     Returns:
         What is wrong, a sentence for each kind of trouble.
     """
-    return _look(path, key, links, name)[1]
+    return _look(path, key, links, name, root)[1]
 
 
 def files_in(path: Path, key: str) -> list[Path]:
@@ -110,7 +133,9 @@ def require_readable(path: Path, key: str, links: Links = "files") -> None:
         raise InputError("\n".join(problems))
 
 
-def _look(path: Path, key: str, links: Links, name: Path | str | None = None) -> tuple[list[Path], list[str]]:
+def _look(
+    path: Path, key: str, links: Links, name: Path | str | None = None, root: Path = Path()
+) -> tuple[list[Path], list[str]]:
     """The files there, and what is wrong."""
     name = path if name is None else name
     where = f"{key}='{shown(name)}'"
@@ -118,7 +143,7 @@ def _look(path: Path, key: str, links: Links, name: Path | str | None = None) ->
         return [], [f"{where} {problem}"]
     if not path.is_dir():
         return [path], []
-    folder = _Folder(path, links)
+    folder = _Folder(path, links, plans.inside(path, root) is not None)
     return folder.files, folder.problems(where, key)
 
 
@@ -162,8 +187,8 @@ def _reason(error: OSError | ValueError) -> str:
 class _Folder:
     """What is in a folder: files to read, and what is wrong, by kind."""
 
-    def __init__(self, root: Path, links: Links) -> None:
-        self._root, self._links = root, links
+    def __init__(self, root: Path, links: Links, in_project: bool) -> None:
+        self._root, self._links, self._in_project = root, links, in_project
         self.files: list[Path] = []
         self._refused: dict[str, list[str]] = {}
         """Kind of HOLDING, or why something cannot be read -> names."""
@@ -195,6 +220,10 @@ class _Folder:
         """`file`, `folder`, "" for a link that is passed by, or why it is refused."""
         if not is_utf8(entry.name):
             return "unnamed"
+        if self._in_project and plans.is_plan(entry.name):
+            return "plan"
+        if entry.name == plans.IGNORING:
+            return "ignoring"
         if entry.is_symlink():
             if not os.path.exists(entry.path):
                 return "dangling"

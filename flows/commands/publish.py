@@ -27,6 +27,7 @@ def command(
 ) -> None:
     project = entered(ctx)
     values = checkout.resolved_params(project, preset, list(overrides))
+    checkout.require_one_plan(project, values)
     root = checkout.folder_of(project, values, preset, list(overrides))
     if not root.is_dir():
         raise InputError("no run had these parameters here: podium run with the same words makes the model first")

@@ -85,8 +85,8 @@ def run_main(main: Callable[[], None]) -> None:
 
     A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
     is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as SIGPIPE would.
-    Under DVC the process ends with the `dvc` that started it, and looks at the bytes of its inputs first
-    (tasks/common/intact.py).
+    Under DVC the process ends with the `dvc` that started it, and first looks for plans among the project's inputs
+    (tasks/common/plans.py) and at the bytes of its own (tasks/common/intact.py).
     """
     stage = os.environ.get("DVC_STAGE")
     streams.settle()
@@ -126,6 +126,8 @@ def _enter_stage() -> None:
 
 
 def _check_inputs(stage: str) -> None:
-    from tasks.common.intact import require_inputs  # it raises what this module defines
+    from tasks.common.intact import require_inputs  # they raise what this module defines
+    from tasks.common.plans import require_one_plan
 
+    require_one_plan()
     require_inputs(stage)
