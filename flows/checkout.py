@@ -101,8 +101,12 @@ def folder_of(root: Path, values: dict[str, Any], preset: str | None, overrides:
 
 def own_name(values: dict[str, Any], preset: str | None) -> str:
     """The name of the checkout of these parameters: the same on every host."""
-    key = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
-    return f"{preset or 'set'}-{key}"
+    return f"{preset or 'set'}-{key_of(values)}"
+
+
+def key_of(values: dict[str, Any]) -> str:
+    """Eight digits that stand for parameters."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def own_folder(root: Path, name: str) -> Path:

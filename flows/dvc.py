@@ -34,7 +34,7 @@ def push(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
         PushFailed: it did not take them; they are safe in the cache of this host.
     """
     for wait in (*PUSH_WAITS, None):
-        done = call("push", "--run-cache", *stages, root=root)
+        done = call("push", "--run-cache", "--", *stages, root=root)
         if done.returncode == 0:
             return
         name, url = default_remote(root) or ("?", "?")
@@ -52,7 +52,7 @@ def push(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
 def pull(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> str | None:
     """Restore the outputs that dvc.lock states for `stages`; None when they are here, else what DVC said."""
     dvc_leftovers.mend(root, say)
-    done = call("pull", *stages, root=root)
+    done = call("pull", "--", *stages, root=root)
     return done.stdout if done.returncode else None
 
 

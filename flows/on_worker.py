@@ -1,5 +1,6 @@
 """Consecutive stages of one run, on the worker they belong to, in that worker's own checkout.
 
+Nothing that is sent is believed: names, paths and targets are checked before any of them is used (flows/allowed.py).
 The flow `podium` sends these runs to queues (flows/workers.py). What it needs to know comes back through the server:
 one artifact per stage, with its record and its small files. Models and data travel through the DVC remote alone.
 """
@@ -16,20 +17,14 @@ from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows import checkout, environment, stages
+from flows import allowed, checkout, environment, received, stages
 from flows.api import patiently
-from flows.plan import PUBLISH
 from flows.report import RunReport, StageRecord
-from tasks.common import artifacts
 from tasks.common.errors import InputError, ParamsError
 from tasks.common.intact import LOCK
-from tasks.common.params import check
-from tasks.common.stage_kinds import outs_of
 
 RECORD = "podium-stage"
 """Key of the artifacts that hold a stage's record and its small files."""
-SMALL = 1_000_000
-"""Bytes of a metrics or plots file that still goes through the server."""
 FLOW = "podium-stages"
 
 
@@ -54,7 +49,9 @@ def run_stages(
         environment.prepare_run(project, log.info)
         checkout.require_project(project)
         _require_code(project, code)
-        check(values, "the parameters of this run")
+        allowed.require_parameters(values, project)
+        allowed.require_name(checkout_name, values)
+        allowed.require_stages(names, values)
         checkout.check_inputs(project, values)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
@@ -73,18 +70,17 @@ def run_stages(
 
 def _require_code(project: Path, code: dict[str, str]) -> None:
     ours = checkout.code_hashes(project)
-    if different := [name for name in sorted({*ours, *code}) if ours.get(name) != code.get(name)]:
+    different = [name for name in sorted(ours) if ours[name] != code.get(name)]
+    if different or len(code) > len(ours):
         raise ParamsError(
-            f"{', '.join(different)} of the checkout {project} differ from those of the run: bring this worker, "
-            "and where the run was started, to the same revision"
+            f"{', '.join(different) or 'the parts of the code'} of the checkout {project} differ from those of the "
+            "run: bring this worker, and where the run was started, to the same revision"
         )
 
 
 def _send(record: StageRecord, root: Path) -> None:
     """Give the orchestrating flow the record of a stage and what it measured."""
-    stage, _, task = record.name.partition("@")
-    names = [artifacts.publish_receipt(task)] if stage == PUBLISH else _figures(record.name, root)
-    files = _texts(names, root) if record.status not in ("failed", "paused") else {}
+    files = _texts(received.figures_of(record.name, root), root) if record.status not in ("failed", "paused") else {}
     data = {"record": dataclasses.asdict(dataclasses.replace(record, host=socket.gethostname())), "files": files}
     description = f"{record.name} {record.status} on {socket.gethostname()} in {record.seconds:.1f} s"
     artifact = Artifact(key=RECORD, type="result", description=description, data=data)
@@ -99,10 +95,5 @@ def _send_lock(root: Path, names: list[str]) -> None:
 
 
 def _texts(names: list[Path], root: Path) -> dict[str, str]:
-    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= SMALL]
+    found = [name for name in names if (root / name).is_file() and (root / name).stat().st_size <= received.SMALL]
     return {name.as_posix(): (root / name).read_text(encoding="utf-8") for name in found}
-
-
-def _figures(stage: str, root: Path) -> list[Path]:
-    """The outs of a stage that are figures, not data: they are not in DVC's cache under their own name."""
-    return [Path(out) for out in outs_of(stage, root) if Path(out).parts[0] in ("metrics", "plots")]

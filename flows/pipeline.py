@@ -9,13 +9,14 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import checkout, environment, report, run_page, stages, workers
+from flows import allowed, checkout, environment, report, run_page, stages, workers
 from flows.api import extra
 from flows.plan import Part, of_params
 from flows.stopping import AGAIN, Interrupted, stop
@@ -57,8 +58,7 @@ def pipeline(
     environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
     checkout.require_project(project)
     overrides = overrides or []
-    values = checkout.resolved_params(project, preset, overrides)
-    checkout.check_inputs(project, values)
+    values = _checked_params(project, preset, overrides)
     plan = of_params(values, part)
     if not on_workers:
         root = checkout.prepare(project, values, preset, overrides)
@@ -73,6 +73,15 @@ def pipeline(
     run = report.RunReport(os.path.relpath(root, project), preset, overrides)
     sender = workers.Sender(root, parameters, run, stages.tell)
     return _ended(run, project, root, lambda: sender.run_plan(plan, *queues, publish))
+
+
+def _checked_params(project: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
+    """The parameters of the run; started by a worker, somebody may have stated them who may read nothing else here."""
+    values = checkout.resolved_params(project, preset, overrides)
+    if allowed.is_sent():
+        allowed.require_parameters(values, project)
+    checkout.check_inputs(project, values)
+    return values
 
 
 def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], None]) -> State:

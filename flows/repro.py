@@ -111,7 +111,7 @@ class Repro:
     def __enter__(self) -> Repro:
         dvc_leftovers.mend(self._root, self._say)
         if self._together and self._stages:  # here: the process dies with the thread that starts it
-            self._start("--single-item", *self._stages)
+            self._start("--single-item", "--", *self._stages)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -140,7 +140,7 @@ class Repro:
         if stop.number:
             raise StageStopped(stage)
         if not self._together:
-            self._start(*(["--pull"] if dvc.has_remote(self._root) else []), stage)
+            self._start(*(["--pull"] if dvc.has_remote(self._root) else []), "--", stage)
         said = self._follow(stage, say, progress)
         assert self._process is not None
         code = self._process.wait() if said.is_last else 0

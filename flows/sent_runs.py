@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,13 +16,12 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.deployments import run_deployment
 from prefect.states import Cancelling, Crashed
 
-from flows import on_worker
+from flows import on_worker, received
 from flows.api import UNREACHED, patiently
-from flows.report import RunReport, StageRecord
+from flows.plan import of_params
+from flows.report import RunReport
 from flows.stages import PAUSED_STATE, RunFailed
-from tasks.common import artifacts
 from tasks.common.errors import ParamsError
-from tasks.common.intact import LOCK
 
 RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""
@@ -124,7 +122,11 @@ class SentRun:
         if state.is_completed() and state.name != PAUSED_STATE:
             entered = {stage.name for stage in self._office.report.stages}
             missing = set(self._names) - entered
-            assert not missing, f"no record of {missing} came from {self._queue}"
+            if missing:
+                raise RunFailed(
+                    f"{self._queue} says that {', '.join(sorted(missing))} ended well, and no record of that came: "
+                    "start the run again; if it happens again, look who else writes to this Prefect server"
+                )
             return True
         self._require_hope(state)
         self._send()
@@ -181,21 +183,11 @@ class SentRun:
             if artifact.id in self._entered:
                 continue
             self._entered.add(artifact.id)
-            sent = json.loads(str(artifact.data))  # Prefect keeps an artifact's data as JSON text
-            for name, text in sent["files"].items():
-                artifacts.write_text(self._office.root / _inside(name), text)
-            if "record" not in sent:
-                continue
-            record = StageRecord(**sent["record"])
-            self._office.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
-            self._office.report.enter(record)
-
-
-def _inside(name: str) -> Path:
-    """A file's name as a worker sent it; it must stay in the checkout, in a folder of figures."""
-    path = Path(name)
-    figures = path.parts[:1] in (("metrics",), ("plots",)) and len(path.parts) == 2
-    receipt = path == artifacts.publish_receipt(path.stem.removeprefix("publish-glue-").replace("publish", ""))
-    if ".." in path.parts or not (figures or receipt or path == LOCK):
-        raise RunFailed(f"a worker sent a file named {name!r}; expected metrics, plots, dvc.lock or the receipt")
-    return path
+            root, plan = self._office.root, of_params(self._office.parameters["values"], "all")
+            # Prefect keeps an artifact's data as JSON text.
+            sent = received.read(str(artifact.data), self._names, plan, root)
+            received.write(sent, root)
+            if sent.record is not None:
+                record = sent.record
+                self._office.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
+                self._office.report.enter(record)

@@ -1,0 +1,238 @@
+"""What a worker allows the runs that it is sent: whoever reaches the Prefect server can send one, with any values.
+
+Its own settings decide, never what was sent: PODIUM_INPUT_ROOTS, PODIUM_TARGETS, and what the params.yaml and the
+presets of its own checkout say.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from flows.checkout import NAMES, key_of
+from flows.plan import of_params
+from tasks.common import artifacts
+from tasks.common.errors import ParamsError
+from tasks.common.params import check
+from tasks.common.strict_yaml import MAX_BYTES, parse_yaml, read_yaml
+from tasks.given import GIVEN, shown, value_at
+from tasks.overlays import preset_names, read_preset
+
+INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
+"""Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""
+TARGETS = "PODIUM_TARGETS"
+"""Where sent runs may write besides the checkout, apart by commas: folders, URLs, and repositories (team/podium-*)."""
+STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
+"""Prefect's workers name the run in this variable to the process that they start for it; a shell has none."""
+FOLDERS: dict[tuple[str, ...], Path] = {
+    ("publish", "folder"): Path("published"),
+    ("glue_publish", "folder"): Path("published"),
+    ("tracking", "folder"): Path("runs/tracking"),
+}
+"""Parameters that name a folder to write, and the folder of the checkout in which it may always be."""
+HUB_NAMES = (*NAMES, ("base_model", "repository"), ("glue", "dataset"))
+CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
+HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
+IPU_CACHE = "executable_cache_dir"
+"""The one key of an ipu_config.json that names a folder."""
+IPU_CACHE_OFF = (None, "", "disabled")
+SHOWN = 80
+"""Characters of a sent text that a message repeats."""
+
+
+def is_sent() -> bool:
+    """Whether a worker started this process for a run of the server: a stranger may have chosen its parameters."""
+    return STARTED_BY_A_WORKER in os.environ
+
+
+def require_parameters(values: dict[str, Any], project: Path) -> None:
+    """Parameters that were sent must be those of a params.yaml, and name nothing that this worker does not allow.
+
+    Nothing they name is looked into.
+
+    Raises:
+        ParamsError: a sentence for each that is not so: what was found, and which setting of the worker allows it.
+    """
+    check(values, "the parameters of this run")
+    _require_plain(values)
+    allowed = _Allowed(project)
+    problems = [*_inputs(values, allowed), *_outputs(values, allowed), *_releases(values, allowed)]
+    if problems:
+        raise ParamsError("\n".join(problems))
+
+
+def _require_plain(values: dict[str, Any]) -> None:
+    """What is written as the checkout's params.yaml must be read again as the same."""
+    try:
+        text = yaml.safe_dump(values, sort_keys=False)
+        if len(text) <= MAX_BYTES and parse_yaml(text) == values:
+            return
+    except (yaml.YAMLError, RecursionError, ParamsError):
+        pass
+    raise ParamsError(
+        f"the parameters of this run are no plain values of a params.yaml, of {MAX_BYTES} bytes at most: send what "
+        "`podium params show` prints"
+    )
+
+
+def require_name(name: str, values: dict[str, Any]) -> None:
+    """The checkout of a sent run must have the name that its parameters give it.
+
+    Raises:
+        ParamsError: it has another.
+    """
+    key = key_of(values)
+    if not CHECKOUT_NAME.fullmatch(name) or not name.endswith(f"-{key}"):
+        raise ParamsError(f"checkout_name={_quoted(name)}: these parameters have a checkout PRESET-{key}, or set-{key}")
+
+
+def require_stages(names: Sequence[str], values: dict[str, Any]) -> None:
+    """The stages of a sent run must be some of those that its parameters have, each once.
+
+    Raises:
+        ParamsError: others are among them.
+    """
+    known = of_params(values, "all")
+    if others := [name for name in names if name not in known]:
+        raise ParamsError(f"names={_quoted(others[0])}: these parameters have the stages {', '.join(known)}")
+    if not names or len(set(names)) < len(names):
+        raise ParamsError(f"names={', '.join(names) or 'nothing'}: send at least one stage, and each of them once")
+
+
+def _inputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
+    for place in GIVEN:
+        given = value_at(values, place)
+        if given and not allowed.says(place, given) and not allowed.reads(given):
+            yield _input_problem(place, given)
+    for place in HUB_NAMES:
+        name = value_at(values, place)
+        if name is None or allowed.says(place, name):
+            continue
+        is_of_the_hub = HUB_NAME.fullmatch(name) and not os.path.lexists(allowed.project / name)
+        if not is_of_the_hub and not allowed.reads(name):
+            yield _input_problem(place, name)
+
+
+def _input_problem(place: Sequence[str], given: str) -> str:
+    return (
+        f"{'.'.join(place)}={_quoted(given)}: this worker lets sent runs read its folder `inputs` and what its "
+        f"{INPUT_ROOTS} and its own {artifacts.PARAMS} name"
+    )
+
+
+def _outputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
+    places: list[tuple[str, ...]] = [*FOLDERS, ("checkpoint", "remote")]
+    stated = {place: value_at(values, place) for place in places}
+    for job, keys in values["ipu"].items():
+        if isinstance(keys, dict) and keys.get(IPU_CACHE) not in IPU_CACHE_OFF:
+            stated["ipu", job, IPU_CACHE] = keys[IPU_CACHE]
+    for place, given in stated.items():
+        if given is None or allowed.says(place, given) or (isinstance(given, str) and allowed.writes(place, given)):
+            continue
+        own = f"{FOLDERS[place]}/ of its checkout and " if place in FOLDERS else ""
+        yield (
+            f"{'.'.join(place)}={_quoted(given)}: this worker lets sent runs write to {own}what its {TARGETS} and its "
+            f"own {artifacts.PARAMS} name"
+        )
+
+
+def _releases(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
+    if values["publish"]["target"] != "hub":
+        return
+    places = [("publish", "repository"), *([("glue_publish", "repository")] if values["glue"]["tasks"] else [])]
+    for place in places:
+        name = value_at(values, place)
+        if not allowed.says(place, name) and not allowed.publishes(name):
+            yield (
+                f"{'.'.join(place)}={_quoted(name)}: this worker lets sent runs publish to the repositories that its "
+                f"{TARGETS} and its own {artifacts.PARAMS} name"
+            )
+    own = allowed.params["publish"]
+    for key, careful in (("private", True), ("review", True)):
+        if own[key] is careful and values["publish"][key] is not careful:
+            yield (
+                f"publish.{key}={str(values['publish'][key]).lower()}: this worker's own {artifacts.PARAMS} says "
+                f"{str(careful).lower()}, which a sent run cannot take back; change it there"
+            )
+
+
+class _Allowed:
+    """The settings of this worker."""
+
+    def __init__(self, project: Path) -> None:
+        self.project = project.resolve()
+        targets = [word.strip() for word in os.environ.get(TARGETS, "").split(",") if word.strip()]
+        self._urls = [word for word in targets if "://" in word]
+        self._folders = [Path(word).resolve() for word in targets if os.path.isabs(word)]
+        self._repositories = [word for word in targets if "://" not in word and not os.path.isabs(word)]
+        roots = [word for word in os.environ.get(INPUT_ROOTS, "").split(os.pathsep) if word]
+        self._roots = [self.project / "inputs", *(self.project / word for word in roots)]
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """The params.yaml of this worker's checkout."""
+        return read_yaml(self.project / artifacts.PARAMS)
+
+    @cached_property
+    def _own(self) -> list[Mapping[str, Any]]:
+        presets = self.project / artifacts.PRESETS
+        return [self.params, *(read_preset(name, presets).values for name in preset_names(presets))]
+
+    def says(self, place: Sequence[str], value: Any) -> bool:
+        """Whether the worker's own params.yaml, or one of its presets, has this value in this place."""
+        return any(_at(own, place) == value for own in self._own)
+
+    def reads(self, given: str) -> bool:
+        """Whether a sent run may read a path.
+
+        Links in `inputs` are the owner's, and followed; what others may write to, a root of PODIUM_INPUT_ROOTS, is not
+        left through a link.
+        """
+        return self._stays_in(Path(given), Path("inputs")) or _is_in((self.project / given).resolve(), self._roots)
+
+    def writes(self, place: tuple[str, ...], given: str) -> bool:
+        """Whether a sent run may write to a folder or URL."""
+        if "://" in given:
+            ends = [f"{url.rstrip('/')}/" for url in self._urls]
+            return ".." not in given.split("/") and any(f"{given.rstrip('/')}/".startswith(end) for end in ends)
+        if place[-1] == IPU_CACHE and not os.path.isabs(given):
+            return False  # it counts from wherever the job runs
+        is_release = place[0].endswith("publish")  # replaces its folder, which must not be a root itself
+        path, home = Path(given), FOLDERS.get(place)
+        if home is not None and ".." not in path.parts and self._stays_in(path.parent if is_release else path, home):
+            return True
+        path = (self.project / given).resolve()
+        return _is_in(path.parent if is_release else path, self._folders)
+
+    def publishes(self, repository: str) -> bool:
+        """Whether a sent run may publish to a repository of the Hub."""
+        named = HUB_NAME.fullmatch(repository)
+        return bool(named) and any(fnmatch.fnmatchcase(repository, one) for one in self._repositories)
+
+    def _stays_in(self, path: Path, home: Path) -> bool:
+        if path.is_relative_to(self.project):
+            path = path.relative_to(self.project)
+        return ".." not in path.parts and path.is_relative_to(home)
+
+
+def _is_in(path: Path, roots: Sequence[Path]) -> bool:
+    return any(path.is_relative_to(root.resolve()) for root in roots)
+
+
+def _at(values: Mapping[str, Any], place: Sequence[str]) -> Any:
+    found: Any = values
+    for word in place:
+        found = found.get(word) if isinstance(found, Mapping) else None
+    return found
+
+
+def _quoted(sent: Any) -> str:
+    text = shown(str(sent))
+    return f"'{text if len(text) <= SHOWN else text[:SHOWN] + '…'}'"
