@@ -18,7 +18,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
-import yaml
 
 from bench.host import host_facts, load_average
 from bench.process_tree import Usage, run_measured
@@ -27,6 +26,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.params import check
 from tasks.common.strict_yaml import read_yaml
+from tasks.markup import yaml_text
 from tasks.overlays import resolve
 from tasks.parallel import worker_count
 from tasks.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
@@ -91,7 +91,7 @@ def prepare(folder: Path, megabytes: int, source: str) -> None:
                 for made in world.documents(one.seed, "corpus", documents):
                     stream.write(f"{made.text}\n\n")
         values = resolve(base, None, overrides)
-        artifacts.write_text(partial / artifacts.PARAMS, yaml.safe_dump(values, sort_keys=False))
+        artifacts.write_text(partial / artifacts.PARAMS, yaml_text(values))
 
 
 def measure(stage: str, folder: Path) -> Measured:

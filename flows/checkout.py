@@ -18,13 +18,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks.common import artifacts, plans
 from tasks.common.errors import InputError, ParamsError
 from tasks.common.params import check
 from tasks.common.strict_yaml import read_yaml
 from tasks.given import GIVEN, NAMES, check_given, given_paths, shown, value_at
+from tasks.markup import yaml_text
 from tasks.overlays import resolve
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
@@ -123,7 +122,7 @@ def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
         _mirror(root / part, folder / part)
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
-    artifacts.write_text(folder / artifacts.PARAMS, yaml.safe_dump(seen_from(values, root, folder), sort_keys=False))
+    artifacts.write_text(folder / artifacts.PARAMS, yaml_text(seen_from(values, root, folder)))
     return folder
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
+from tasks.markup import markdown_block
 
 HEADER = f"{'stage':<24} {'status':<9} seconds"
 
@@ -223,7 +224,7 @@ def read(root: Path) -> RunReport | None:
 
 def markdown(report: RunReport) -> str:
     """The summary as a Prefect artifact."""
-    return f"```\n{summary(report)}\n```\n"
+    return f"{markdown_block(summary(report))}\n"
 
 
 def where_published(published: dict[str, Any]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-from html import escape
 from pathlib import Path
 from typing import Any
 
 from flows.report import RunReport, outcome, read_json_object, where_published
 from tasks.common import artifacts
 from tasks.jobs.device_job import figures_in_words
+from tasks.markup import html_text
 
 CURVES = (
     ("pretrain-phase1", "Pre-training, phase 1"),
@@ -42,7 +42,7 @@ def page(report: RunReport, root: Path) -> str:
     curves = _curves_of(report)
     rings = any((root / artifacts.held_out_plot(name)).is_file() for name, _ in curves)
     body = [
-        f"<h1>Podium run: {escape(outcome(report))}</h1>",
+        f"<h1>Podium run: {html_text(outcome(report))}</h1>",
         _results(report),
         f"<h2>Loss</h2><p>Line: training.{' Rings: rows held out of it.' if rings else ''}</p>",
         f'<div class="curves">{"".join(_figure(root, name, title) for name, title in curves)}</div>',
@@ -81,8 +81,8 @@ def _results(report: RunReport) -> str:
         lines += found["gate"]["reasons"] if found["gate"] is not None else []
         lines += [_published(found["published"])] if found["published"] is not None else []
     lines += [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
-    why = "".join(f"<pre>{escape(text)}</pre>" for text in (report.error, report.paused) if text is not None)
-    return "".join(f"<p>{escape(line)}</p>" for line in lines) + why
+    why = "".join(f"<pre>{html_text(text)}</pre>" for text in (report.error, report.paused) if text is not None)
+    return "".join(f"<p>{html_text(line)}</p>" for line in lines) + why
 
 
 def _published(receipt: dict[str, Any]) -> str:
@@ -94,7 +94,7 @@ def _packing(report: RunReport) -> list[str]:
     if not report.packing:
         return []
     rows = "".join(
-        f'<tr><td>{escape(stage)}</td><td class="number">{found["packing_factor"]:.2f}</td>'
+        f'<tr><td>{html_text(stage)}</td><td class="number">{found["packing_factor"]:.2f}</td>'
         f'<td class="number">{100 * found["packing_efficiency"]:.1f}%</td></tr>'
         for stage, found in report.packing.items()
     )
@@ -106,8 +106,8 @@ def _stages(report: RunReport) -> str:
     longest = max((stage.seconds for stage in report.stages), default=1.0)
     hosts = any(stage.host for stage in report.stages)
     rows = "".join(
-        f"<tr><td>{escape(stage.name)}</td><td>{escape(stage.status)}</td>"
-        + (f"<td>{escape(stage.host or '')}</td>" if hosts else "")
+        f"<tr><td>{html_text(stage.name)}</td><td>{html_text(stage.status)}</td>"
+        + (f"<td>{html_text(stage.host or '')}</td>" if hosts else "")
         + f'<td class="number">{stage.seconds:.1f}</td>'
         f'<td style="width:40%"><div class="bar" style="width:{100 * stage.seconds / longest:.1f}%"></div></td></tr>'
         for stage in report.stages
@@ -120,7 +120,7 @@ def _figure(root: Path, name: str, title: str) -> str:
     points = read_curve(root / artifacts.PLOTS / f"{name}.csv")
     held_out = read_curve(root / artifacts.held_out_plot(name))
     drawing = _curve(points, held_out) if points else "<p>no update was made</p>"
-    return f"<figure><figcaption>{escape(title)}</figcaption>{drawing}{_held_out(root, name)}</figure>"
+    return f"<figure><figcaption>{html_text(title)}</figcaption>{drawing}{_held_out(root, name)}</figure>"
 
 
 def _held_out(root: Path, name: str) -> str:
@@ -130,7 +130,7 @@ def _held_out(root: Path, name: str) -> str:
         return ""
     after = f"held-out rows, after update {found['step']:,}"
     early = ", stopped early" if found["stopped_early"] else ""
-    return f"<p>{escape(after + early)}: {escape(figures_in_words(found))}</p>"
+    return f"<p>{html_text(after + early)}: {html_text(figures_in_words(found))}</p>"
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:

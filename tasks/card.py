@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.card_training import CardFacts, hub_base, trained_how, training_section
 from tasks.common.errors import PublishError
+from tasks.markup import markdown_block, markdown_code, markdown_text, yaml_text
 from tasks.provenance import finite
 
 TASK = "question-answering"
@@ -63,7 +66,7 @@ def front_matter(facts: CardFacts) -> str:
         model_name=PurePosixPath(facts.name).name,
         eval_results=results,
     )
-    return str(data.to_yaml(line_break="\n")).strip()
+    return yaml_text(data.to_dict()).strip()
 
 
 def score(metrics: Mapping[str, Any], name: str) -> float:
@@ -94,14 +97,14 @@ def evaluated_on(parameters: Mapping[str, Any]) -> tuple[str, str]:
 def shape_of(config: Mapping[str, Any]) -> str:
     """Layers, sizes and vocabulary of a model, in words."""
     return (
-        f"number of layers {config['num_hidden_layers']}, hidden size {config['hidden_size']}, "
-        f"attention heads {config['num_attention_heads']}, vocabulary entries {config['vocab_size']:,}"
+        f"number of layers {config['num_hidden_layers']:d}, hidden size {config['hidden_size']:d}, "
+        f"attention heads {config['num_attention_heads']:d}, vocabulary entries {config['vocab_size']:,}"
     )
 
 
 def _introduction(facts: CardFacts) -> str:
     return (
-        f"# {PurePosixPath(facts.name).name}\n\n"
+        f"# {markdown_text(PurePosixPath(facts.name).name)}\n\n"
         f"A BERT ({shape_of(facts.config)}) that answers a question by marking a span of a given text "
         f"(extractive question answering), {trained_how(facts)} with {PROJECT}."
     )
@@ -118,7 +121,8 @@ def _scores(facts: CardFacts) -> str:
     total = facts.metrics.get("total")
     counted = f"{total:,} questions" if isinstance(total, int) else "questions"
     return (
-        f"## Scores\n\nOn {counted} of {evaluated_on(facts.parameters)[0]}, counted as the SQuAD v1.1 script does; "
+        f"## Scores\n\nOn {counted} of {markdown_text(evaluated_on(facts.parameters)[0])}, counted as the SQuAD v1.1 "
+        "script does; "
         "the predictions behind them are in `evaluation/predictions.json`.\n\n" + "\n".join(lines)
     )
 
@@ -127,25 +131,26 @@ def gate_section(facts: CardFacts) -> str:
     """The gate's verdict with all its checks."""
     verdict = "accepted" if facts.gate.get("accepted") else "rejected"
     lines = [f"## Release gate\n\nThe gate **{verdict}** this model."]
-    reasons = [f"- {reason}" for reason in facts.gate.get("reasons", [])]
+    reasons = [f"- {markdown_text(reason)}" for reason in facts.gate.get("reasons", [])]
     if reasons:
         lines.append("\n".join(reasons))
     checks = facts.gate.get("checks", [])
     if checks:
         table = ["| check | passed | found | required |", "|---|---|---|---|"]
         table += [
-            f"| {check['name']} | {'yes' if check['ok'] else 'no'} | {check['found']} | {check['required']} |"
+            f"| {markdown_text(check['name'])} | {'yes' if check['ok'] else 'no'} | {markdown_text(check['found'])} | "
+            f"{markdown_text(check['required'])} |"
             for check in checks
         ]
         lines.append("\n".join(table))
     return "\n\n".join(lines)
 
 
-USAGE = """```python
+USAGE = """\
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-name = "{name}"
+name = {name}
 tokenizer = AutoTokenizer.from_pretrained(name)
 model = AutoModelForQuestionAnswering.from_pretrained(name).eval()
 
@@ -162,25 +167,27 @@ in_context = torch.tensor([segment == 1 for segment in encoded.sequence_ids(0)])
 allowed = (in_context[:, None] & in_context[None, :]).triu().tril({further})
 first, last = divmod(int(scores.masked_fill(~allowed, float("-inf")).argmax()), len(offsets))
 print(context[offsets[first][0] : offsets[last][1]])
-```"""
+"""
 
 
 def _usage(facts: CardFacts) -> str:
+    name = json.dumps(facts.name, ensure_ascii=False)  # as Python writes a text, too
     code = USAGE.format(
-        name=facts.name,
+        name=name,
         length=facts.parameters["squad_rows"]["row_length"],
         further=facts.parameters["evaluate"]["max_answer_length"] - 1,
     )
+    pipeline = f'pipeline("{TASK}", {name})'
+    ask = f'podium ask {shlex.quote(facts.name)} "question" --context "text"'
     return (
         "## Use\n\nWith transformers 4 or 5 (5 dropped the `question-answering` pipeline; 4 still has it: "
-        f'`pipeline("question-answering", "{facts.name}")`):\n\n{code}\n\n'
-        f"From a {PROJECT} checkout, long texts included: "
-        f'`podium ask {facts.name} "question" --context "text"`.'
+        f"{markdown_code(pipeline)}):\n\n{markdown_block(code, 'python')}\n\n"
+        f"From a {PROJECT} checkout, long texts included: {markdown_code(ask)}."
     )
 
 
 def _limits(facts: CardFacts) -> str:
-    dataset = evaluated_on(facts.parameters)[0]
+    dataset = markdown_text(evaluated_on(facts.parameters)[0])
     generated = facts.parameters["questions"]["source"] == "demo"
     about = (
         " These questions and texts are generated: the scores say that the pipeline learns, nothing about real text."
@@ -200,7 +207,7 @@ def origin_section(facts: CardFacts) -> str:
     """Code, plan, parameters and data behind the release."""
     origin = facts.provenance
     git = origin["git"]
-    revision = f"`{git['revision']}`" if git["revision"] else "not recorded (no git checkout)"
+    revision = markdown_code(git["revision"]) if git["revision"] else "not recorded (no git checkout)"
     if git["dirty"]:
         revision += " with changes that were not committed"
     lock = origin["dvc_lock_sha256"]
@@ -208,10 +215,11 @@ def origin_section(facts: CardFacts) -> str:
     count = len(origin["data"]["verdicts"])
     verdicts = f"{count - len(failed)} of {count} data sets valid" if count else "not recorded"
     if failed:
-        verdicts += f" (not valid: {', '.join(failed)})"
+        verdicts += f" (not valid: {markdown_text(', '.join(failed))})"
     return (
-        f"## Provenance\n\n- Code: {revision}\n- Plan: dvc.lock {f'SHA-256 `{lock}`' if lock else 'not recorded'}\n"
-        f"- Parameters: SHA-256 `{origin['parameters_sha256']}`, in full in `provenance.json`\n"
+        f"## Provenance\n\n- Code: {revision}\n"
+        f"- Plan: dvc.lock {f'SHA-256 {markdown_code(lock)}' if lock else 'not recorded'}\n"
+        f"- Parameters: SHA-256 {markdown_code(origin['parameters_sha256'])}, in full in `provenance.json`\n"
         f"- Data verdicts: {verdicts}\n\n"
         "A release is a tag `release-...`, named by the hash of its files; a state without a tag was never released."
     )

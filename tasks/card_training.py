@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.markup import markdown_code, markdown_text
+
 SCHEDULES = {
     "linear": "linear decay", "cosine": "cosine decay", "square_root": "decay by the square root of what is left",
     "constant": "constant rate",
@@ -47,8 +49,8 @@ def base_name(facts: CardFacts) -> str | None:
     if base["source"] == "none":
         return None
     if base["source"] == "hub":
-        return f"`{base['repository']}` (commit {base['commit']})"
-    return f"a model in a folder, `{base['path']}`"
+        return f"{markdown_code(base['repository'])} (commit {markdown_text(base['commit'])})"
+    return f"a model in a folder, {markdown_code(base['path'])}"
 
 
 def hub_base(facts: CardFacts) -> str | None:
@@ -106,5 +108,5 @@ def _batch_and_data(facts: CardFacts, values: Mapping[str, Any], training: str, 
     if done.get("final_loss") is not None:
         data += f"; final loss {done['final_loss']:.4f}"
     if "runtime" in done and "precision" in done:
-        data += f" ({done['runtime']}, {done['precision']})"
+        data += f" ({markdown_text(done['runtime'])}, {markdown_text(done['precision'])})"
     return f"{values['global_batch_size']} | {values['learning_rate']:g} | {data}"

@@ -6,8 +6,6 @@ exact match; and every question whose answer changed. Questions are SQuAD v1.1 J
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 from tasks.common.errors import InputError
 from tasks.common.process import moved
 from tasks.comparison import Changed, Comparison, compare
+from tasks.markup import csv_text
 from tasks.squad_files import read_dev_questions, read_predictions, read_references
 
 SHOWN = 20
@@ -40,11 +39,7 @@ def compare_files(questions: Path, first: Path, second: Path, confidence: float 
 
 def changed_csv(changed: Sequence[Changed]) -> str:
     """One line per question whose answer changed."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Changed)])
-    writer.writerows(astuple(one) for one in changed)
-    return text.getvalue()
+    return csv_text([field.name for field in fields(Changed)], [astuple(one) for one in changed])
 
 
 def in_words(found: Comparison, confidence: float) -> str:

@@ -5,8 +5,6 @@ python -m tasks.evaluate
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import logging
 import time
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.process import takes_no_words
+from tasks.markup import csv_text
 from tasks.squad import Scores, figures, score
 from tasks.squad_files import read_predictions, read_references
 
@@ -169,11 +168,7 @@ def _write_plots(folder: Path, found: Evaluation) -> None:
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
-    artifacts.write_text(path, text.getvalue())
+    artifacts.write_text(path, csv_text(columns, rows))
 
 
 def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> str:

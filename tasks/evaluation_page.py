@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 from tasks.answers import Answer
 from tasks.calibration import Calibration
+from tasks.markup import html_text
 from tasks.reliability_diagram import reliability_section
 from tasks.slices import Slice
 from tasks.squad_files import Question
@@ -170,12 +170,12 @@ def _bars(title: str, heads: Sequence[str], rows: str) -> str:
     head = "".join(f'<span class="head{" number" if text else ""}">{text}</span>' for text in ("", "", *heads))
     columns = f"minmax(0, max-content) minmax(60px, 1fr) repeat({len(heads)}, max-content)"
     bars = f'<div class="bars" style="grid-template-columns:{columns}">{head}{rows}</div>'
-    return f'<section class="card"><h3>{escape(title)}</h3>{bars}</section>'
+    return f'<section class="card"><h3>{html_text(title)}</h3>{bars}</section>'
 
 
 def _row(label: str, drawing: str, *values: str) -> str:
     numbers = "".join(f'<span class="number">{text}</span>' for text in values)
-    return f"<span>{escape(label)}</span>{drawing}{numbers}"
+    return f"<span>{html_text(label)}</span>{drawing}{numbers}"
 
 
 def _bar(value: float, low: float | None = None, high: float | None = None) -> str:
@@ -212,21 +212,23 @@ def _mistake(mistake: Mistake) -> str:
     question, prediction = mistake.question, mistake.prediction
     references = " | ".join(dict.fromkeys(question.answers))
     facts = (
-        ("Reference", escape(references)),
-        ("Prediction", escape(prediction.text) or "(none)"),
+        ("Reference", html_text(references)),
+        ("Prediction", html_text(prediction.text) or "(none)"),
         ("F1", f"{100 * mistake.f1:.1f}, probability among the best answers {prediction.probability:.2f}"),
         ("Best answers", " | ".join(_candidate(answer) for answer in mistake.candidates[:SHOWN_CANDIDATES])),
-        ("Question id", escape(question.id)),
+        ("Question id", html_text(question.id)),
     )
     listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts)
     return (
-        f'<section class="card mistake"><h3>{escape(question.question)}</h3>'
+        f'<section class="card mistake"><h3>{html_text(question.question)}</h3>'
         f'<p class="excerpt">{excerpt(question, prediction)}</p><dl>{listed}</dl></section>'
     )
 
 
 def _candidate(answer: Answer) -> str:
-    return f'{escape(answer.text) or "(none)"} <span class="quiet">{answer.score:.2f}, {answer.probability:.2f}</span>'
+    return (
+        f'{html_text(answer.text) or "(none)"} <span class="quiet">{answer.score:.2f}, {answer.probability:.2f}</span>'
+    )
 
 
 def excerpt(question: Question, prediction: Answer) -> str:
@@ -265,14 +267,14 @@ def _marked(context: str, begin: int, end: int, spans: Sequence[tuple[str, int, 
     pieces = []
     for left, right in zip(borders, borders[1:], strict=False):
         kinds = [kind for kind, start, stop in spans if start <= left and right <= stop]
-        text = escape(context[left:right])
+        text = html_text(context[left:right])
         kind = "both" if len(kinds) > 1 else "".join(kinds)
         pieces.append(f'<mark class="{kind}">{text}</mark>' if kind else text)
     return "".join(pieces)
 
 
 def _footer(metrics: Mapping[str, Any]) -> str:
-    files = "; ".join(f"<code>{escape(entry['path'])}</code> {entry['sha256'][:12]}" for entry in metrics["files"])
+    files = "; ".join(f"<code>{html_text(entry['path'])}</code> {entry['sha256'][:12]}" for entry in metrics["files"])
     return (
         "<footer>Intervals: percentile bootstrap over the questions; they say nothing about training again with "
         f"another seed. SHA-256 begins: {files}. For programs: <code>metrics/squad.json</code>, "

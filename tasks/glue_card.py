@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,6 +12,7 @@ from tasks.card_training import CardFacts, hub_base, trained_how, training_secti
 from tasks.common.errors import PublishError
 from tasks.glue_scores import metric_names
 from tasks.glue_tasks import GlueTask
+from tasks.markup import markdown_block, markdown_text, yaml_text
 from tasks.provenance import finite
 
 TASK = "text-classification"
@@ -80,7 +82,7 @@ def front_matter(task: GlueTask, facts: CardFacts) -> str:
         model_name=PurePosixPath(facts.name).name,
         eval_results=results,
     )
-    return str(data.to_yaml(line_break="\n")).strip()
+    return yaml_text(data.to_dict()).strip()
 
 
 def _hub_split(task: GlueTask, name: str) -> str:
@@ -96,7 +98,7 @@ def _introduction(task: GlueTask, facts: CardFacts) -> str:
     read = "a sentence" if len(task.columns) == 1 else f"a pair ({' and '.join(task.columns)})"
     gives = "a value" if task.is_regression else f"one of {len(task.labels)} classes ({', '.join(task.labels)})"
     return (
-        f"# {PurePosixPath(facts.name).name}\n\n"
+        f"# {markdown_text(PurePosixPath(facts.name).name)}\n\n"
         f"A BERT ({shape_of(facts.config)}) that reads {read} and gives {gives}: the task {task.title} of GLUE, "
         f"{trained_how(facts)} with {PROJECT}."
     )
@@ -106,7 +108,7 @@ def _scores(task: GlueTask, facts: CardFacts) -> str:
     lines = ["| metric | percent | 95% interval |", "|---|---|---|"]
     for name, value in metrics_of(task, facts.metrics).items():
         low, high = (finite(facts.metrics[f"{name}_{end}"], f"{name}_{end}") for end in ("low", "high"))
-        lines.append(f"| {name.replace('_', ' ')} | {value:.2f} | {low:.2f} to {high:.2f} |")
+        lines.append(f"| {markdown_text(name.replace('_', ' '))} | {value:.2f} | {low:.2f} to {high:.2f} |")
     constant = finite(facts.metrics.get("constant_score"), "constant_score")
     return (
         f"## Scores\n\nOn {facts.metrics.get('examples'):,} labelled examples of the development data, counted as GLUE "
@@ -115,11 +117,11 @@ def _scores(task: GlueTask, facts: CardFacts) -> str:
     )
 
 
-USAGE = """```python
+USAGE = """\
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-name = "{name}"
+name = {name}
 tokenizer = AutoTokenizer.from_pretrained(name)
 model = AutoModelForSequenceClassification.from_pretrained(name).eval()
 
@@ -127,18 +129,18 @@ encoded = tokenizer({texts}, truncation=True, max_length={length}, return_tensor
 with torch.no_grad():
     logits = model(**encoded).logits[0]
 print({answer})
-```"""
+"""
 
 
 def _usage(task: GlueTask, facts: CardFacts) -> str:
     pair = '"The river rises in the hills.", "It ends in a lake."'
     code = USAGE.format(
-        name=facts.name,
+        name=json.dumps(facts.name, ensure_ascii=False),
         texts=pair if len(task.columns) > 1 else '"A film that one wants to see again."',
         length=facts.parameters["glue_rows"]["row_length"],
         answer="float(logits[0])" if task.is_regression else "model.config.id2label[int(logits.argmax())]",
     )
-    return f"## Use\n\nWith transformers 4 or 5:\n\n{code}"
+    return f"## Use\n\nWith transformers 4 or 5:\n\n{markdown_block(code, 'python')}"
 
 
 def _limits(task: GlueTask) -> str:

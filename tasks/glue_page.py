@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from tasks.glue_answers import Examples, predictions_of
 from tasks.glue_scores import Values
 from tasks.glue_tasks import GlueTask
+from tasks.markup import html_text
 
 WORST = 25
 STYLE = """
@@ -29,15 +29,15 @@ def page(task: GlueTask, metrics: Mapping[str, Any], sets: Mapping[str, tuple[Ex
         metrics: the content of metrics/glue-<task>.json.
         sets: examples and logits [examples, classes] of each development set.
     """
-    body = [f"<h1>{escape(task.title)}</h1>", _scores(metrics)]
+    body = [f"<h1>{html_text(task.title)}</h1>", _scores(metrics)]
     for split, (examples, logits) in sets.items():
         predictions = predictions_of(task, logits)
-        body.append(f"<h2>{escape(split)}: {len(examples.labels):,} examples</h2>")
+        body.append(f"<h2>{html_text(split)}: {len(examples.labels):,} examples</h2>")
         if not task.is_regression:
             body.append(_confusion(task, examples.labels, predictions))
         body.append(_mistakes(task, examples, logits, predictions))
     return (
-        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(task.title)}</title>'
+        f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html_text(task.title)}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
         f"<body>\n{''.join(body)}\n</body></html>\n"
     )
@@ -45,7 +45,7 @@ def page(task: GlueTask, metrics: Mapping[str, Any], sets: Mapping[str, tuple[Ex
 
 def _scores(metrics: Mapping[str, Any]) -> str:
     rows = [
-        f'<tr><td>{escape(name)}</td><td class="number">{metrics[name]:.2f}</td>'
+        f'<tr><td>{html_text(name)}</td><td class="number">{metrics[name]:.2f}</td>'
         f"<td>{metrics[f'{name}_low']:.2f} to {metrics[f'{name}_high']:.2f}</td></tr>"
         for name in metrics
         if f"{name}_low" in metrics
@@ -58,9 +58,9 @@ def _scores(metrics: Mapping[str, Any]) -> str:
 def _confusion(task: GlueTask, labels: Values, predictions: Values) -> str:
     classes = len(task.labels)
     counts = np.bincount((labels * classes + predictions).astype(int), minlength=classes**2).reshape(classes, classes)
-    heads = "".join(f"<th>predicted {escape(name)}</th>" for name in task.labels)
+    heads = "".join(f"<th>predicted {html_text(name)}</th>" for name in task.labels)
     rows = "".join(
-        f"<tr><th>{escape(name)}</th>" + "".join(f'<td class="number">{count:,}</td>' for count in row) + "</tr>"
+        f"<tr><th>{html_text(name)}</th>" + "".join(f'<td class="number">{count:,}</td>' for count in row) + "</tr>"
         for name, row in zip(task.labels, counts.tolist(), strict=True)
     )
     return f"<table><tr><th>label</th>{heads}</tr>{rows}</table>"
@@ -82,8 +82,8 @@ def _mistakes(task: GlueTask, examples: Examples, logits: Values, predictions: V
         title = "Wrong, and sure of it"
     worst = [number for number in np.argsort(-badness, kind="stable")[:WORST].tolist() if badness[number] > 0]
     rows = "".join(
-        f"<tr><td>{number}</td><td>{escape(truth[number])}</td><td>{escape(shown[number])}</td>"
-        f"<td>{escape(examples.texts[number]).replace(chr(9), '<br>')}</td></tr>"
+        f"<tr><td>{number}</td><td>{html_text(truth[number])}</td><td>{html_text(shown[number])}</td>"
+        f"<td>{html_text(examples.texts[number]).replace(chr(9), '<br>')}</td></tr>"
         for number in worst
     )
     heads = "<tr><th>example</th><th>label</th><th>predicted</th><th>text</th></tr>"

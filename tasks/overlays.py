@@ -17,7 +17,7 @@ from pydantic import Field
 
 from tasks.common import artifacts
 from tasks.common.errors import ParamsError
-from tasks.common.param_sections import Name, Section
+from tasks.common.param_sections import Section, Text
 from tasks.common.params import build
 from tasks.common.strict_yaml import nearest, parse_yaml, read_yaml
 
@@ -47,8 +47,8 @@ class Expected(Section):
 class Head(Section):
     """What a preset says of itself."""
 
-    description: Name
-    source: list[Name] = []
+    description: Text
+    source: list[Text] = []
     """`owner/repository:path`, or words where it is no file; empty: nobody's recipe."""
     expected: Expected = Expected()
 

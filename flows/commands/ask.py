@@ -12,6 +12,7 @@ from flows.commands import options
 from flows.commands.project import given
 from tasks.common.errors import InputError
 from tasks.common.regular import open_regular
+from tasks.markup import readable
 
 if TYPE_CHECKING:
     from tasks.answers import Answer
@@ -73,7 +74,7 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
         options.print_json(ask.as_values(answers))
         return
     for answer in answers:
-        sys.stdout.write(f"{' '.join(answer.text.split())}  (score {answer.score:.4f})\n")
+        sys.stdout.write(f"{_line(answer)}  (score {answer.score:.4f})\n")
     options.say_next("--top 5 shows other answers, --json is for programs")
 
 
@@ -98,6 +99,11 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
         raise InputError(f"{file} is not UTF-8 text ({error}); convert it first") from None
 
 
+def _line(answer: Answer) -> str:
+    """An answer for a terminal, which obeys the control characters of a text."""
+    return readable(" ".join(answer.text.split()))
+
+
 def _say_comparison(
     places: tuple[Place, Place], first: Answer, second: Answer, found: dict[str, Any], json_wanted: bool
 ) -> None:
@@ -110,8 +116,7 @@ def _say_comparison(
         options.print_json({"places": records, **found})
         return
     for place, answer in both:
-        answer_line = " ".join(answer.text.split())
-        sys.stdout.write(f"{place.runtime}:{place.precision}  {answer_line}  (score {answer.score:.4f})\n")
+        sys.stdout.write(f"{place.runtime}:{place.precision}  {_line(answer)}  (score {answer.score:.4f})\n")
     sys.stdout.write(
         f"logits up to {found['max_logit_difference']:.4g} apart, the largest is {found['max_logit']:.4g}\n"
     )

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.common.param_sections import Name, Positive, Section
+from tasks.common.param_sections import HubName, Name, Positive, Section
 
 GlueTask = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
@@ -43,4 +43,4 @@ class GlueGateParams(Section):
 
 class GluePublishParams(Section):
     folder: Name
-    repository: str | None
+    repository: HubName | None

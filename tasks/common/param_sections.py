@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
-Name = Annotated[str, StringConstraints(min_length=1)]
+
+
+def _named(pattern: str, rule: str) -> AfterValidator:
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"is {text!r}, must be {rule}")
+        return text
+
+    return AfterValidator(check)
+
+
+Text = Annotated[str, StringConstraints(min_length=1)]
+Name = Annotated[str, _named(r"[^\x00-\x1f\x7f]+", "one line of text, without control characters, and not empty")]
+"""Of a file, a column, a run."""
+_PART = "[A-Za-z0-9][A-Za-z0-9_.-]*"
+HubName = Annotated[str, _named(f"({_PART}/)?{_PART}", "user/name, of letters, digits, '-', '_' and '.'")]
+"""Of a repository that is published to, as the Hub takes it."""
+Word = Annotated[str, _named(r"[A-Za-z0-9][A-Za-z0-9.+-]*", "one word of letters, digits, '.', '+' and '-'")]
+"""Of a license or a language."""
 
 
 class Section(BaseModel):

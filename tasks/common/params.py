@@ -26,6 +26,7 @@ from tasks.common.param_sections import (
     CheckpointParams,
     DeviceParams,
     Fraction,
+    HubName,
     IpuParams,
     Name,
     ParityParams,
@@ -33,6 +34,7 @@ from tasks.common.param_sections import (
     Section,
     Seed,
     TrackingParams,
+    Word,
 )
 from tasks.common.strict_yaml import nearest, read_yaml
 
@@ -147,11 +149,11 @@ class GateParams(Section):
 class PublishParams(Section):
     target: Literal["local", "hub"]
     folder: Name
-    repository: str | None
+    repository: HubName | None
     private: bool
     review: bool
-    license: Name
-    language: Name
+    license: Word
+    language: Word
 
     @model_validator(mode="after")
     def _hub_needs_a_repository(self) -> PublishParams:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import Any
 
+from tasks.markup import html_text
 from tasks.validation.checks import number
 
 BAR_HEIGHT, LEFT, RIGHT, TOP, BOTTOM, WIDTH = 120, 8, 8, 18, 34, 340
@@ -62,7 +62,7 @@ CROSS = '<path d="M6 6l12 12M18 6L6 18" fill="none" stroke="currentColor" stroke
 
 def page(values: Mapping[str, Any]) -> str:
     """The page of a verdict, as `tasks.validation.checks.verdict` gives it; all text of the data is escaped."""
-    name = escape(values["data"])
+    name = html_text(values["data"])
     statistics = values["statistics"]
     parts = [
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{name}: '
@@ -84,7 +84,7 @@ def page(values: Mapping[str, Any]) -> str:
 def _verdict(values: Mapping[str, Any]) -> str:
     checks = values["checks"]
     failed = sum(not check["ok"] for check in checks)
-    records = f"{values['rows']:,} {escape(values['record'])}s"
+    records = f"{values['rows']:,} {html_text(values['record'])}s"
     if values["valid"]:
         kind, word, drawing, text = "good", "Valid", TICK, f"All {len(checks)} checks passed on {records}."
     else:
@@ -104,12 +104,12 @@ def _failures(failed: Sequence[Mapping[str, Any]]) -> str:
         return ""
     cards = []
     for check in failed:
-        examples = "".join(f"<li><code>{escape(text)}</code></li>" for text in check["examples"])
+        examples = "".join(f"<li><code>{html_text(text)}</code></li>" for text in check["examples"])
         cards.append(
             f'<section class="card failure"><h3>{_name(check)}</h3><dl>'
-            f"<dt>Required</dt><dd>{escape(check['required'])}</dd><dt>Found</dt><dd>{escape(check['found'])}</dd>"
+            f"<dt>Required</dt><dd>{html_text(check['required'])}</dd><dt>Found</dt><dd>{html_text(check['found'])}</dd>"
             + (f"<dt>Examples</dt><dd><ul>{examples}</ul></dd>" if examples else "")
-            + f"<dt>What to do</dt><dd>{escape(_sentence(check['advice']))}</dd></dl></section>"
+            + f"<dt>What to do</dt><dd>{html_text(_sentence(check['advice']))}</dd></dl></section>"
         )
     return "<h2>What failed</h2>" + "".join(cards)
 
@@ -120,21 +120,21 @@ def _checks(checks: Sequence[Mapping[str, Any]], not_checked: Sequence[str]) -> 
         kind, mark = ("good", "✓ passed") if check["ok"] else ("bad", "✕ failed")
         rows.append(
             f'<tr><td class="mark {kind}" data-label="Result"><span>{mark}</span></td>'
-            f'<td data-label="Check"><span>{_name(check)}<br><small>{escape(check["column"])}</small></span></td>'
-            f'<td data-label="Required"><span>{escape(check["required"])}</span></td>'
-            f'<td data-label="Found"><span>{escape(check["found"])}</span></td></tr>'
+            f'<td data-label="Check"><span>{_name(check)}<br><small>{html_text(check["column"])}</small></span></td>'
+            f'<td data-label="Required"><span>{html_text(check["required"])}</span></td>'
+            f'<td data-label="Found"><span>{html_text(check["found"])}</span></td></tr>'
         )
     head = "".join(f"<th>{title}</th>" for title in ("Result", "Check", "Required", "Found"))
     body = "\n".join(rows)
     table = f'<h2>Checks</h2><table class="card"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
     if not_checked:
-        names = escape(", ".join(name.replace("_", " ") for name in not_checked))
+        names = html_text(", ".join(name.replace("_", " ") for name in not_checked))
         table += f"<p>Not made, because they need the failed ones: {names}.</p>"
     return table
 
 
 def _name(check: Mapping[str, Any]) -> str:
-    return escape(check["name"].replace("_", " "))
+    return html_text(check["name"].replace("_", " "))
 
 
 def _sentence(text: str) -> str:
@@ -145,7 +145,7 @@ def _numbers(numbers: Sequence[Mapping[str, Any]]) -> str:
     if not numbers:
         return ""
     cards = "".join(
-        f'<div class="card"><dt>{escape(one["name"])}</dt><dd>{number(one["value"])}</dd></div>' for one in numbers
+        f'<div class="card"><dt>{html_text(one["name"])}</dt><dd>{number(one["value"])}</dd></div>' for one in numbers
     )
     return f'<h2>Figures</h2><dl class="numbers">{cards}</dl>'
 
@@ -175,7 +175,7 @@ def _figure(histogram: Mapping[str, Any]) -> str:
         f"{_compact(edges[i])}</text>"
         for i in range(0, len(counts), every)
     )
-    title, unit = escape(histogram["title"]), escape(histogram["unit"])
+    title, unit = html_text(histogram["title"]), html_text(histogram["unit"])
     note = ", bars cover ever wider ranges" if histogram["widening"] else ""
     return (
         f'<figure class="card"><figcaption>{title}</figcaption>'

@@ -1,0 +1,94 @@
+"""Text from outside in what people open: one function for each format, so that text stays text.
+
+File names, questions, answers, names of models and reasons come from data and parameters. Whatever a page, a card, an
+artifact or a table shows of them goes through here; it never becomes an element, a link, a heading or a formula.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+import yaml
+
+HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
+"""What no page may hold: control characters, halves of a character, and what turns the direction of the text around it,
+so that a reader sees another order than the file has."""
+REPLACED = "\ufffd"
+MARKDOWN = {"\\": "\\\\", "`": "\\`", "*": "\\*", "[": "\\[", "]": "\\]", "~": "\\~", "$": "\\$", "|": "\\|",
+            "<": "&lt;", ">": "&gt;", "&": "&amp;"}  # fmt: skip
+"""HTML by entities, as some readers of Markdown pass it on before they look at backslashes."""
+BLOCK_START = re.compile(r"^(?:[#=:]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
+"""What begins a heading, a list or a rule at the start of a line."""
+OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
+"""Inside of a word an underscore is one."""
+LINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
+"""What many readers of Markdown make a link of by itself."""
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
+"""What begins a formula in a spreadsheet, in full width, too."""
+
+
+def readable(text: str) -> str:
+    """`text` with a replacement character for each that no page may hold."""
+    return HIDDEN.sub(REPLACED, text)
+
+
+def html_text(value: Any) -> str:
+    """Text of an element, or of an attribute in quotes."""
+    return escape(readable(str(value)))
+
+
+def markdown_text(value: Any) -> str:
+    """Text in a line of Markdown, or in a cell of a table: one line, whatever it held."""
+    line = _one_line(value)
+    found = "".join(MARKDOWN.get(letter, letter) for letter in line)
+    found = LINK.sub(lambda sign: f"&#{ord(sign[0])};", OUTER_UNDERSCORE.sub(r"\\_", found))
+    return BLOCK_START.sub(lambda start: start[0] + "\\" if start[0][0].isdigit() else "\\" + start[0], found)
+
+
+def markdown_code(value: Any) -> str:
+    """A name or a command within a line of Markdown, as code; not for tables, whose cells end at a bar."""
+    line = _one_line(value) or " "
+    fence = "`" * (_longest_run(line) + 1)
+    room = " " if "`" in (line[0], line[-1]) else ""
+    return f"{fence}{room}{line}{room}{fence}"
+
+
+def markdown_block(text: str, language: str = "") -> str:
+    """Lines of text or code, in a fence that none of them ends."""
+    shown = readable(text).rstrip("\n")
+    fence = "`" * max(3, _longest_run(shown) + 1)
+    return f"{fence}{language}\n{shown}\n{fence}"
+
+
+def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table with a head; a text that a spreadsheet would compute gets an apostrophe before it, as OWASP advises."""
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow([_cell(name) for name in columns])
+    writer.writerows([_cell(value) for value in row] for row in rows)
+    return stream.getvalue()
+
+
+def yaml_text(values: Any) -> str:
+    """Plain values as YAML that gives the same values back; nothing but plain values is written."""
+    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=float("inf")))
+
+
+def _one_line(value: Any) -> str:
+    return readable(" ".join(str(value).split()))
+
+
+def _longest_run(text: str) -> int:
+    return max((len(run) for run in re.findall("`+", text)), default=0)
+
+
+def _cell(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    text = readable(value)
+    return f"'{text}" if text.lstrip().startswith(FORMULA) or text[:1] in ("\t", "\r", "\n") else text
