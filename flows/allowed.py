@@ -23,6 +23,7 @@ from tasks.common.errors import ParamsError
 from tasks.common.params import check
 from tasks.common.strict_yaml import MAX_BYTES, parse_yaml, read_yaml
 from tasks.given import GIVEN, shown, value_at
+from tasks.markup import yaml_text
 from tasks.overlays import preset_names, read_preset
 
 INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
@@ -71,7 +72,7 @@ def require_parameters(values: dict[str, Any], project: Path) -> None:
 def _require_plain(values: dict[str, Any]) -> None:
     """What is written as the checkout's params.yaml must be read again as the same."""
     try:
-        text = yaml.safe_dump(values, sort_keys=False)
+        text = yaml_text(values)
         if len(text) <= MAX_BYTES and parse_yaml(text) == values:
             return
     except (yaml.YAMLError, RecursionError, ParamsError):

@@ -23,6 +23,7 @@ from tasks.common.errors import ParamsError
 from tasks.common.intact import LOCK
 from tasks.common.stage_kinds import outs_of
 from tasks.common.strict_yaml import parse_yaml
+from tasks.markup import yaml_text
 
 SMALL = 1_000_000
 """Bytes of a file of figures, or of dvc.lock, that still goes through the server."""
@@ -141,7 +142,7 @@ def _lock(text: str, plan: Sequence[str], root: Path) -> str:
     sent = parse_yaml(text)
     stages = {name: sent["stages"][name] for name in plan if name in sent["stages"]}
     kept = {name: stage for name, stage in stages.items() if _is_of_the_plan(stage, outs_of(name, root))}
-    return yaml.safe_dump({"schema": "2.0", "stages": json.loads(json.dumps(kept))}, sort_keys=False)
+    return yaml_text({"schema": "2.0", "stages": json.loads(json.dumps(kept))})
 
 
 def _is_of_the_plan(stage: dict[str, Any], outs: Sequence[str]) -> bool:
