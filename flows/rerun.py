@@ -16,12 +16,11 @@ from flows.changes import look_ahead
 from flows.ending import tell_end
 from flows.plan import PUBLISH, is_gate
 from flows.preflight import Wanted
+from flows.preflight.server import may_be_named
 from flows.screen import screen
 from tasks.common.plans import foreign_plans
 from tasks.given import given_paths
 
-PROFILES = "profiles.toml"
-"""Where Prefect keeps settings of a person, in PREFECT_HOME."""
 ENDED_WELL = ("finished", "published", "rejected")
 
 
@@ -31,7 +30,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     Publishing is looked at, too: a folder that is gone, or holds something else, is published again.
     """
     project, root, plan = wanted.project, wanted.root, list(wanted.stages)
-    if wanted.on_workers or names_a_server() or (wanted.publish and wanted.values["publish"]["target"] != "local"):
+    if wanted.on_workers or may_be_named() or (wanted.publish and wanted.values["publish"]["target"] != "local"):
         return None
     before = report.read(root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
@@ -79,15 +78,3 @@ def _is_of(before: report.RunReport, plan: Sequence[str]) -> bool:
     """Whether the run that wrote a report came to an end, and had these stages."""
     stages = [stage.name for stage in before.stages if stage.name.partition("@")[0] != PUBLISH]
     return report.outcome(before) in ENDED_WELL and stages == list(plan)
-
-
-def names_a_server() -> bool:
-    """Whether runs are to be seen on a Prefect server that was named."""
-    if os.environ.get("PREFECT_API_URL"):
-        return True
-    home = os.environ.get("PREFECT_HOME") or os.path.expanduser("~/.prefect")
-    profiles = Path(home) / PROFILES
-    try:
-        return "PREFECT_API_URL" in profiles.read_text(encoding="utf-8")
-    except OSError:
-        return False

@@ -40,11 +40,15 @@ def asked(wanted: Wanted) -> Iterator[Question]:
 
 
 def may_be_named() -> bool:
-    """In the environment, or in a profile: Prefect's settings take a second to import."""
+    """Whether the environment or a profile names a server: Prefect's settings, which know, take a second to import."""
+    if os.environ.get(URL):
+        return True
     home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    return (
-        bool(os.environ.get(URL)) or Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").is_file()
-    )
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    try:
+        return URL in profiles.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
 
 
 def _look(required: bool) -> Finding:

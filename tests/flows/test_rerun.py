@@ -10,6 +10,7 @@ import pytest
 
 from flows import changes, cli, rerun
 from flows.commands import run as run_command
+from flows.preflight.server import may_be_named
 from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -93,14 +94,18 @@ def test_a_publish_that_fails_is_an_error(prefect_session, toy_project, command,
 def test_a_run_that_is_to_be_seen_elsewhere_goes_the_whole_way(prefect_session, toy_project, command, monkeypatch):
     run()
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    assert rerun.names_a_server()
+    assert may_be_named()
     monkeypatch.delenv("PREFECT_API_URL")
-    assert not rerun.names_a_server()
+    assert not may_be_named()
     home = toy_project.parent / "home"
     home.mkdir()
     (home / "profiles.toml").write_text('[profiles.ours]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n')
     assert command() is None, "named in a profile of Prefect"
-    (home / "profiles.toml").unlink()
+    (home / "profiles.toml").rename(home / "others.toml")
+    assert not may_be_named()
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(home / "others.toml"))
+    assert may_be_named()
+    monkeypatch.delenv("PREFECT_PROFILES_PATH")
     with (toy_project / ".dvc" / "config").open("a") as config:
         config.write("    remote = far\n['remote \"far\"']\n    url = /nowhere\n")
     assert command() is None, "other hosts may lack what is here"
