@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flows import changes, cli, rerun
+from flows import changes, cli
 from flows.commands import run as run_command
 from flows.preflight.server import may_be_named
 from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
