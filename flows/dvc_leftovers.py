@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import fcntl
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from tasks.common.artifacts import RUNS
+from tasks.common.dvc_at_work import at_work, dvc_processes
 from tasks.common.intact import LOCK
 from tasks.common.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
 
@@ -45,7 +46,7 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
     hollow = [entry for entry in entries if entry.is_dir() and set(entry.iterdir()) <= set(left)]
     if not (left or hollow):
         return
-    if any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in _dvc_processes()):
+    if any(here is None or cache_of(here).resolve() == cache.resolve() for _, here in dvc_processes()):
         return
     freed = sum(path.stat().st_size for path in left)
     for path in left:
@@ -72,7 +73,7 @@ def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
         values: Any = read_dvc_file(path)
     except yaml.YAMLError:
         values = None
-    if (isinstance(values, dict) and "schema" in values) or _running(root):
+    if (isinstance(values, dict) and "schema" in values) or at_work(root):
         return
     aside = root / RUNS / "dvc.lock.broken"
     aside.parent.mkdir(exist_ok=True)
@@ -97,7 +98,7 @@ def _mend_list(root: Path, say: Callable[[str], None]) -> None:
             return  # it is being written now
         if _is_whole(path):
             return
-        if others := _running(root):
+        if others := at_work(root):
             say(f"{path} is broken and stays, as DVC is at work here (process {', '.join(map(str, others))})")
             return
         path.unlink(missing_ok=True)
@@ -112,23 +113,3 @@ def _is_whole(path: Path) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _running(root: Path) -> list[int]:
-    """Process ids of every DVC whose current folder is `root`."""
-    return [process for process, here in _dvc_processes() if here is not None and here.samefile(root)]
-
-
-def _dvc_processes() -> Iterator[tuple[int, Path | None]]:
-    """Process id and current folder (None: not ours to see) of every DVC on this host (Linux; elsewhere none)."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if b"dvc" not in words and not any(word.endswith(b"/dvc") for word in words[:2]):
-                continue
-            here: Path | None = (process / "cwd").resolve(strict=True)
-        except PermissionError:
-            here = None
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-        yield int(process.name), here

@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import dvc, publishing
+from flows import believed, dvc, publishing
 from flows.api import extra
 from flows.changes import look
 from flows.foresight import tell_estimate
@@ -25,6 +25,7 @@ from flows.report import RunReport, StageRecord
 from flows.repro import Repro, StageFailed, StagePaused, StageStopped
 from flows.screen import screen
 from flows.stopping import Interrupted
+from tasks.common.errors import InputError
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -64,6 +65,7 @@ def run_plan(
         RunPaused: a stage stopped at a checkpoint.
         RunStopped, Interrupted: the command was asked to end, and there was nothing to keep.
     """
+    believed.put_away_damaged(plan, root, tell)
     found, remote, say = look(root, plan), dvc.has_remote(root), tell
     if "corpus" in plan and "corpus" not in found.unchanged:
         tell_estimate(root, say)
@@ -76,6 +78,8 @@ def run_plan(
     gates = [stage for stage in plan if is_gate(stage)]
     if not gates:
         return
+    if any(stage.status == "restored" for stage in run.stages):
+        _require_restored(gates, root)
     run.read_results(root)
     for stage in gates if publish else ():
         task = stage.partition("@")[2]
@@ -99,6 +103,13 @@ def tell(text: str) -> None:
     """Say a line that is about the run, not of a stage: in the log and to who watches."""
     get_run_logger().info(text)
     screen().tell(text)
+
+
+def _require_restored(gates: Sequence[str], root: Path) -> None:
+    try:
+        believed.require_restored(gates, root)
+    except InputError as error:
+        raise RunFailed(str(error)) from None
 
 
 def _push(stages: Sequence[str], root: Path) -> None:

@@ -29,7 +29,7 @@ from tasks.provenance import git_state, provenance, read_json, without_host_path
 from tasks.release import CARD, PROVENANCE, Release, gather, write_folder
 from tasks.release_subject import QUESTIONS, Subject
 from tasks.seal import Hashes, held
-from tasks.verdict import require_accepted, require_same_bytes, require_same_decision
+from tasks.verdict import require_accepted, require_consistent, require_same_bytes, require_same_decision
 
 if TYPE_CHECKING:
     from tasks.hub import HubRelease
@@ -79,7 +79,7 @@ def publish(
         InputError: a file is not what its stage wrote.
     """
     subject = kind.subject
-    require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"), subject)
+    require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"))
     released = Path(parameters[kind.limits]["released"])
     files = subject.judged(released, root) | {str(path): root / path for path in (subject.gate, LOCK)}
     with held(files, root / artifacts.RUNS) as (copies, hashes):
@@ -98,7 +98,8 @@ def _judged_release(
     (root, copies), subject = places, kind.subject
     require_judged(subject.stages["gate"], root, copies)
     gate = read_json(copies / subject.gate, f"dvc repro {subject.stages['gate']}")
-    require_accepted(gate, subject)
+    require_accepted(gate)
+    require_consistent(gate, subject)
     judged = {name: sha256 for name, sha256 in hashes.items() if name not in (str(subject.gate), str(LOCK))}
     require_same_bytes(gate, judged, parameters, subject)
     release = build_release(params, parameters, gate, places, kind)

@@ -14,18 +14,24 @@ SHOWN = 5
 """Differences that an error names."""
 
 
-def require_accepted(gate: Mapping[str, Any], subject: Subject) -> None:
-    """The verdict must be positive, and all that it states must say so.
+def require_accepted(gate: Mapping[str, Any]) -> None:
+    """The verdict must be positive.
 
     Raises:
-        GateRejected: it is negative; the message holds its reasons.
+        GateRejected: it is not; the message holds its reasons.
+    """
+    if gate.get("accepted") is not True:
+        said = "".join(f"\n  {reason}" for reason in gate.get("reasons") or []) or " (it gave no reason)"
+        raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
+
+
+def require_consistent(gate: Mapping[str, Any], subject: Subject) -> None:
+    """All that a positive verdict states must say so.
+
+    Raises:
         PublishError: it contradicts itself.
     """
-    reasons = gate.get("reasons")
-    if gate.get("accepted") is not True:
-        said = "".join(f"\n  {reason}" for reason in reasons or []) or " (it gave no reason)"
-        raise GateRejected(f"the gate rejected this model, nothing was published:{said}")
-    checks = gate.get("checks")
+    reasons, checks = gate.get("reasons"), gate.get("checks")
     if not (isinstance(checks, list) and checks and all(isinstance(check, dict) for check in checks)):
         checks = [{"name": "there is none"}]
     failed = [str(check.get("name")) for check in checks if check.get("ok") is not True]

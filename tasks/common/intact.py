@@ -10,18 +10,24 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
+from tasks.common import artifacts
+from tasks.common.dvc_at_work import at_work
 from tasks.common.errors import InputError
 from tasks.common.stage_kinds import cache_of, default_remote, paths_of, read_dvc_file
 
 LOCK = Path("dvc.lock")
 THREADS = 8
 """Hashing leaves Python's lock alone; a core hashes about 0.6 GB/s, a disk reads more."""
+DAMAGED = artifacts.RUNS / "damaged"
+STAGE = "DVC_STAGE"
+"""Set by DVC for what it starts, which then is at work itself."""
 FOLDER = ".dir"
 """How DVC ends the hash of a folder, which is that of the list of its files."""
 
@@ -46,8 +52,8 @@ def require(paths: Iterable[str], root: Path = Path()) -> None:
     """Look at those of `paths` that are, or lie in, an output of dvc.lock, wherever they are there.
 
     Raises:
-        InputError: some hold other bytes than their stage wrote. Their times are set to now, so that DVC looks at them
-            again, and objects of its cache that are not what their names say are removed: the next run restores the
+        InputError: some hold other bytes than their stage wrote. They are moved to runs/damaged, and objects of DVC's
+            cache that are not what their names say are removed, which DVC would put back: the next run restores the
             files, or makes them anew.
     """
     written = _outs(read_dvc_file(root / LOCK))
@@ -100,12 +106,16 @@ def _require(stated: list[_Stated], root: Path, place: Path) -> None:
     wrong = [(one, found) for one in there if (found := _other_md5(one, root, place)) is not None]
     if not wrong:
         return
-    lines, removed = [], []
-    for one, found in wrong:
-        _show_to_dvc(root / one.path)
+    said = "; ".join(
+        f"{one.path} does not hold what its stage wrote (MD5 {found}, dvc.lock says {one.md5})" for one, found in wrong
+    )
+    if STAGE not in os.environ and (others := at_work(root)):
+        raise InputError(f"{said}: a DVC is at work here (process {', '.join(map(str, others))}), wait until it ends")
+    removed = []
+    for one, _ in wrong:
+        _move_away(one.path, root)
         removed += _discard(one, root)
-        lines.append(f"{one.path} does not hold what its stage wrote (MD5 {found}, dvc.lock says {one.md5})")
-    raise InputError("; ".join(lines) + _way_out(removed, root))
+    raise InputError(said + _way_out(removed, root))
 
 
 def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
@@ -124,16 +134,16 @@ def _other_md5(stated: _Stated, root: Path, place: Path) -> str | None:
 
 def _way_out(removed: list[str], root: Path) -> str:
     text = (
-        ": it was changed by hand, or the disk is damaged. Run again: DVC restores it from its cache, or makes it anew"
+        f": it was changed by hand, or the disk is damaged. It lies in {DAMAGED} now; run again: DVC restores the file "
+        "from its cache, or makes it anew"
     )
     if not removed:
         return text
-    objects = ", ".join(removed)
-    text += f". DVC's cache held other bytes, too; what its names did not fit was removed there: {objects}"
+    text += f". DVC's cache held such bytes, too, and they were removed from it: {', '.join(removed)}"
     if remote := default_remote(root):
         text += (
-            ". If this is said again of a file that was restored, the object of that name in the remote "
-            f"{remote[0]} ({remote[1]}) holds such bytes: remove it there, and run again"
+            ". If this is said again after DVC restored the file, it comes so from the remote "
+            f"{remote[0]} ({remote[1]}): remove the object of that name there, and run again"
         )
     return text
 
@@ -186,6 +196,10 @@ def _md5_of_file(path: Path) -> str:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
-def _show_to_dvc(path: Path) -> None:
-    for file in [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]:
-        os.utime(file)
+def _move_away(path: str, root: Path) -> None:
+    """Out of DVC's sight, which would not look at it again, or not dare to replace it."""
+    aside = root / DAMAGED / path
+    if aside.is_dir() and not aside.is_symlink():
+        shutil.rmtree(aside)
+    aside.parent.mkdir(parents=True, exist_ok=True)
+    (root / path).replace(aside)

@@ -1,0 +1,35 @@
+"""What a run takes for its own of what others may have changed: verdicts, scores and models of stages it did not run.
+
+DVC compares times and sizes of files that are there, and nothing at all of those that it restores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flows.plan import is_gate
+from tasks.common.errors import InputError
+from tasks.common.intact import require_judged
+
+
+def put_away_damaged(plan: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
+    """Before a run: what gates wrote, and what they judged, must hold the bytes that dvc.lock states.
+
+    What does not is moved out of the way and said; DVC then restores it, or makes it anew.
+    """
+    for gate in filter(is_gate, plan):
+        try:
+            require_judged(gate, root)
+        except InputError as error:
+            say(str(error))
+
+
+def require_restored(plan: Sequence[str], root: Path) -> None:
+    """After a run that restored something: the same, of what came from DVC's cache or a remote.
+
+    Raises:
+        InputError: some hold other bytes; the message says what to do.
+    """
+    for gate in filter(is_gate, plan):
+        require_judged(gate, root)
