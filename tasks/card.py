@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
+from tasks.card_contents import contents_section, evaluated_on, loaded_with, title_of
 from tasks.card_training import CardFacts, hub_base, trained_how, training_section
 from tasks.common.errors import PublishError
 from tasks.markup import markdown_block, markdown_code, markdown_text, yaml_text
@@ -30,6 +30,7 @@ def model_card(facts: CardFacts) -> str:
         gate_section(facts),
         _usage(facts),
         _limits(facts),
+        contents_section(facts),
         origin_section(facts),
     )
     return f"---\n{front_matter(facts)}\n---\n\n" + "\n\n".join(sections) + "\n"
@@ -42,7 +43,7 @@ def front_matter(facts: CardFacts) -> str:
     """
     from huggingface_hub import EvalResult, ModelCardData
 
-    dataset, kind = evaluated_on(facts.parameters)
+    dataset, kind = evaluated_on(facts)
     results = [
         EvalResult(
             task_type=TASK,
@@ -63,7 +64,7 @@ def front_matter(facts: CardFacts) -> str:
         library_name="transformers",
         pipeline_tag=TASK,
         tags=["bert", "podium", "question-answering"],
-        model_name=PurePosixPath(facts.name).name,
+        model_name=title_of(facts),
         eval_results=results,
     )
     return yaml_text(data.to_dict()).strip()
@@ -83,17 +84,6 @@ def score(metrics: Mapping[str, Any], name: str) -> float:
     return round(value, 4)
 
 
-def evaluated_on(parameters: Mapping[str, Any]) -> tuple[str, str]:
-    """Readable name and identifier of the questions the scores were measured on."""
-    questions = parameters["questions"]
-    if questions["source"] == "hub":
-        return str(questions["dataset"]), str(questions["dataset"])
-    if questions["source"] == "files":
-        name = PurePosixPath(questions["dev_path"]).name or "questions"
-        return name, PurePosixPath(name).stem.lower()
-    return "Podium demo questions (generated)", "podium-demo"
-
-
 def shape_of(config: Mapping[str, Any]) -> str:
     """Layers, sizes and vocabulary of a model, in words."""
     return (
@@ -104,7 +94,7 @@ def shape_of(config: Mapping[str, Any]) -> str:
 
 def _introduction(facts: CardFacts) -> str:
     return (
-        f"# {markdown_text(PurePosixPath(facts.name).name)}\n\n"
+        f"# {markdown_text(title_of(facts))}\n\n"
         f"A BERT ({shape_of(facts.config)}) that answers a question by marking a span of a given text "
         f"(extractive question answering), {trained_how(facts)} with {PROJECT}."
     )
@@ -121,9 +111,8 @@ def _scores(facts: CardFacts) -> str:
     total = facts.metrics.get("total")
     counted = f"{total:,} questions" if isinstance(total, int) else "questions"
     return (
-        f"## Scores\n\nOn {counted} of {markdown_text(evaluated_on(facts.parameters)[0])}, counted as the SQuAD v1.1 "
-        "script does; "
-        "the predictions behind them are in `evaluation/predictions.json`.\n\n" + "\n".join(lines)
+        f"## Scores\n\nOn {counted} of {markdown_text(evaluated_on(facts)[0])}, counted as the SQuAD v1.1 script "
+        "does.\n\n" + "\n".join(lines)
     )
 
 
@@ -180,14 +169,15 @@ def _usage(facts: CardFacts) -> str:
     pipeline = f'pipeline("{TASK}", {name})'
     ask = f'podium ask {shlex.quote(facts.name)} "question" --context "text"'
     return (
-        "## Use\n\nWith transformers 4 or 5 (5 dropped the `question-answering` pipeline; 4 still has it: "
+        f"## Use\n\n{loaded_with(facts)} transformers 4 or 5 "
+        "(5 dropped the `question-answering` pipeline; 4 still has it: "
         f"{markdown_code(pipeline)}):\n\n{markdown_block(code, 'python')}\n\n"
         f"From a {PROJECT} checkout, long texts included: {markdown_code(ask)}."
     )
 
 
 def _limits(facts: CardFacts) -> str:
-    dataset = markdown_text(evaluated_on(facts.parameters)[0])
+    dataset = markdown_text(evaluated_on(facts)[0])
     generated = facts.parameters["questions"]["source"] == "demo"
     about = (
         " These questions and texts are generated: the scores say that the pipeline learns, nothing about real text."

@@ -19,11 +19,11 @@ class CardFacts:
     """What the card is written from; plain values, as the files of the run hold them."""
 
     name: str
-    """Where the model is loaded from: a Hub repository, or the folder's name."""
+    """Where the model is loaded from: a Hub repository, or "." for the folder that holds the card."""
     license: str
     language: str
     parameters: Mapping[str, Any]
-    """Resolved params.yaml, host paths removed."""
+    """What a release says of params.yaml."""
     metrics: Mapping[str, Any]
     """metrics/squad.json."""
     gate: Mapping[str, Any]
@@ -31,6 +31,10 @@ class CardFacts:
     config: Mapping[str, Any]
     """config.json of the model."""
     provenance: Mapping[str, Any]
+    data_name: str | None = None
+    """How the user calls the questions."""
+    examples: bool = False
+    """Whether predictions and the evaluation's page are published, too."""
 
 
 def trained_how(facts: CardFacts) -> str:
@@ -50,7 +54,7 @@ def base_name(facts: CardFacts) -> str | None:
         return None
     if base["source"] == "hub":
         return f"{markdown_code(base['repository'])} (commit {markdown_text(base['commit'])})"
-    return f"a model in a folder, {markdown_code(base['path'])}"
+    return f"a given model, {markdown_code(base['folder'])}"
 
 
 def hub_base(facts: CardFacts) -> str | None:

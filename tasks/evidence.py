@@ -11,6 +11,7 @@ from typing import Any
 from tasks.common import artifacts
 from tasks.common.errors import InputError
 from tasks.given import require_readable
+from tasks.question_scores import SCORES, key_of, read_scores, released_file
 from tasks.release_subject import QUESTIONS
 from tasks.squad import figures, score
 from tasks.squad_files import Question, read_dev_questions, read_predictions
@@ -71,7 +72,7 @@ def gather(released: Path, hashes: Mapping[str, str | None], root: Path = Path()
     counted here, from the predictions; what the metrics say must agree.
 
     Args:
-        released: folder of the released model's predictions.json; none there means none released.
+        released: folder of the released model's scores.json or predictions.json; none there means none released.
         hashes: SHA-256 of the files, by their paths in the checkout.
         root: the checkout.
 
@@ -84,10 +85,8 @@ def gather(released: Path, hashes: Mapping[str, str | None], root: Path = Path()
     predictions = read_predictions(root / artifacts.SQUAD_PREDICTIONS)
     scored = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
     scores_belong = all(scored[name] == hashes[name] for name in SCORED)
-    released_file = root / released / artifacts.SQUAD_PREDICTIONS.name
     if os.path.lexists(root / released):
         require_readable(root / released, "gate.released")  # a lost link is not "none released"
-    other = read_predictions(released_file) if released_file.is_file() else None
     counted = figures(score([(question.id, question.answers) for question in questions], predictions))
     if scores_belong:  # else there is a better word for it
         require_counted(root / artifacts.SQUAD_METRICS, metrics, counted, QUESTIONS.stages["evaluate"])
@@ -99,7 +98,7 @@ def gather(released: Path, hashes: Mapping[str, str | None], root: Path = Path()
         scores_belong=scores_belong,
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in VERDICTS},
         losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS},
-        released=None if other is None else compare(questions, predictions, other),
+        released=_compare_with(released_file(root / released), questions, predictions),
     )
 
 
@@ -127,6 +126,29 @@ def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str,
             f"changed one of them: make them anew with `dvc repro --force --single-item {stage}`, then the gate's "
             "verdict"
         )
+
+
+def _compare_with(
+    released: Path | None, questions: Sequence[Question], candidate: Mapping[str, str]
+) -> Released | None:
+    if released is None:
+        return None
+    if released.name == SCORES:
+        return compare_scores(questions, candidate, read_scores(released))
+    return compare(questions, candidate, read_predictions(released))
+
+
+def compare_scores(
+    questions: Sequence[Question], candidate: Mapping[str, str], released: Mapping[str, tuple[float, float]]
+) -> Released:
+    """As `compare`, where the released model comes with scores (key of the question -> exact match, F1)."""
+    answered = (question for question in questions if question.id in candidate)
+    pairs = [(question, pair) for question in answered if (pair := released.get(key_of(question))) is not None]
+    if not pairs:
+        return Released((), (), (), ())
+    ours = score([(question.id, question.answers) for question, _ in pairs], candidate)
+    exact, overlap = zip(*(pair for _, pair in pairs), strict=True)
+    return Released(ours.f1, overlap, ours.exact_match, exact)
 
 
 def compare(questions: Sequence[Question], candidate: Mapping[str, str], released: Mapping[str, str]) -> Released:

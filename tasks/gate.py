@@ -82,7 +82,7 @@ def _no_drop(released: Released, limits: GateParams) -> tuple[Check, str]:
     name, required = "released_model", f"no significant F1 drop of more than {limits.max_f1_drop:g} points"
     if not released.released_f1:
         reason = (
-            f"The released model's predictions in {limits.released} share no question with the dev questions, so "
+            f"The released model's scores in {limits.released} share no question with the dev questions, so "
             "a drop cannot be ruled out; let the released model answer these questions, or empty that folder."
         )
         return Check(name, False, "no common question", required), reason

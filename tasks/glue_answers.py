@@ -113,8 +113,13 @@ def read_predictions(task: GlueTask, path: Path) -> dict[str, Values]:
         raise InputError(f"{path} is not there; run the stage glue_evaluate@{task.name}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} holds no predictions of {', '.join(task.splits[1:])} ({error!r})") from None
+    check_predictions(task, path, found)
+    return found
+
+
+def check_predictions(task: GlueTask, path: Path, found: Mapping[str, Values]) -> None:
+    """Raises: InputError, where the file `path` holds no list of answers that the task allows."""
     for split, numbers in found.items():
         low, high = task.limits or (0, len(task.labels) - 1)
         if numbers.ndim != 1 or not len(numbers) or not ((numbers >= low) & (numbers <= high)).all():
             raise InputError(f"{path}: {split} must be a list of numbers from {low:g} to {high:g}")
-    return found

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.card import PROJECT, gate_section, origin_section, shape_of
+from tasks.card_contents import contents_section, loaded_with, title_of
 from tasks.card_training import CardFacts, hub_base, trained_how, training_section
 from tasks.common.errors import PublishError
 from tasks.glue_scores import metric_names
@@ -34,6 +34,7 @@ def glue_card(task: GlueTask, facts: CardFacts) -> str:
         gate_section(facts),
         _usage(task, facts),
         _limits(task),
+        contents_section(facts),
         origin_section(facts),
     )
     return f"---\n{front_matter(task, facts)}\n---\n\n" + "\n\n".join(sections) + "\n"
@@ -79,7 +80,7 @@ def front_matter(task: GlueTask, facts: CardFacts) -> str:
         library_name="transformers",
         pipeline_tag=TASK,
         tags=["bert", "podium", "glue", task.name],
-        model_name=PurePosixPath(facts.name).name,
+        model_name=title_of(facts),
         eval_results=results,
     )
     return yaml_text(data.to_dict()).strip()
@@ -98,7 +99,7 @@ def _introduction(task: GlueTask, facts: CardFacts) -> str:
     read = "a sentence" if len(task.columns) == 1 else f"a pair ({' and '.join(task.columns)})"
     gives = "a value" if task.is_regression else f"one of {len(task.labels)} classes ({', '.join(task.labels)})"
     return (
-        f"# {markdown_text(PurePosixPath(facts.name).name)}\n\n"
+        f"# {markdown_text(title_of(facts))}\n\n"
         f"A BERT ({shape_of(facts.config)}) that reads {read} and gives {gives}: the task {task.title} of GLUE, "
         f"{trained_how(facts)} with {PROJECT}."
     )
@@ -112,7 +113,7 @@ def _scores(task: GlueTask, facts: CardFacts) -> str:
     constant = finite(facts.metrics.get("constant_score"), "constant_score")
     return (
         f"## Scores\n\nOn {facts.metrics.get('examples'):,} labelled examples of the development data, counted as GLUE "
-        "does; the predictions behind them are in `evaluation/predictions.json`.\n\n" + "\n".join(lines) + "\n\n"
+        "does.\n\n" + "\n".join(lines) + "\n\n"
         f"The best answer that is always the same has {constant:.2f}."
     )
 
@@ -140,7 +141,7 @@ def _usage(task: GlueTask, facts: CardFacts) -> str:
         length=facts.parameters["glue_rows"]["row_length"],
         answer="float(logits[0])" if task.is_regression else "model.config.id2label[int(logits.argmax())]",
     )
-    return f"## Use\n\nWith transformers 4 or 5:\n\n{markdown_block(code, 'python')}"
+    return f"## Use\n\n{loaded_with(facts)} transformers 4 or 5:\n\n{markdown_block(code, 'python')}"
 
 
 def _limits(task: GlueTask) -> str:

@@ -20,6 +20,7 @@ from tasks.evidence import read_loss, read_verdict, require_counted
 from tasks.gate import Check, GateDecision, decision_values, loss_check, verdict_check
 from tasks.given import require_readable
 from tasks.glue_answers import read_labels, read_predictions
+from tasks.glue_released import read_released
 from tasks.glue_scores import Values, best_constant, figures, interval, resampled_scores, scores_of
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
 from tasks.release_subject import RELEASED, Subject, glue_subject
@@ -107,26 +108,26 @@ def gather(task: GlueTask, released: Path, confidence: float, hashes: Hashes, ro
     labels, subject = read_labels(task, root), subject_of(task)
     if os.path.lexists(root / released):
         require_readable(root / released, "glue_gate.released")  # a lost link is not "none released"
-    places = [root / subject.predictions, root / released / subject.released]
-    answers = [_predictions(task, path, labels) for path in places if path == places[0] or path.is_file()]
+    answers = _all_of(root / subject.predictions, read_predictions(task, root / subject.predictions), labels)
+    place = root / released / task.name
+    theirs = read_released(task, place, root)
     metrics = root / subject.metrics
     belong = _scored(task, metrics) == {name: hashes[name] for name in _scored_files(subject)}
     if belong:  # else there is a better word for it
         stated: dict[str, Any] = artifacts.read_json(metrics)
-        require_counted(metrics, stated, figures(task, labels, answers[0]), subject.stages["evaluate"])
-    models = [answers[0], best_constant(task, labels), *answers[1:]]
+        require_counted(metrics, stated, figures(task, labels, answers), subject.stages["evaluate"])
+    models = [answers, best_constant(task, labels), *([] if theirs is None else [_all_of(place, theirs, labels)])]
     scores = [scores_of(task, labels, one)["score"] for one in models]
     drawn = [one["score"] for one in resampled_scores(task, labels, models)]
     differences = [_difference(scores, drawn, other, confidence) for other in range(1, len(models))]
     return GlueEvidence(scores[0], differences[0], differences[1] if len(differences) > 1 else None, belong)
 
 
-def _predictions(task: GlueTask, path: Path, labels: Mapping[str, Values]) -> dict[str, Values]:
-    found = read_predictions(task, path)
+def _all_of(where: Path, found: dict[str, Values], labels: Mapping[str, Values]) -> dict[str, Values]:
     for split, truth in labels.items():
         if len(found[split]) != len(truth):
             raise InputError(
-                f"{path} holds {len(found[split])} predictions of {split}, which has {len(truth)} examples"
+                f"{where} holds {len(found[split])} predictions of {split}, which has {len(truth)} examples"
             )
     return found
 

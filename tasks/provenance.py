@@ -1,4 +1,4 @@
-"""Where a release comes from: code revision, plan, parameters, packages, data. No host, no user, no clock.
+"""Where a release comes from: code revision, plan, parameters, packages, data. No host, user, path or clock.
 
 The same content gives the same provenance, byte for byte, so that publishing twice makes no second commit.
 """
@@ -12,12 +12,13 @@ import math
 import platform
 import subprocess
 from collections.abc import Mapping
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import PublishError
 from tasks.release_subject import QUESTIONS, Subject
+from tasks.released_parameters import released_parameters
 
 FORMAT_VERSION = 1
 SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
@@ -27,8 +28,6 @@ PACKAGES = (
     "safetensors", "scikit-learn", "scipy", "tokenizers", "torch", "transformers",
 )  # fmt: skip
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
-WHERE_TO = ("publish", "glue_publish", "checkpoint")
-"""Sections that say where a release and its checkpoints go, not what it is."""
 TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision", "precision_reason")
 """What a training did; how fast, and in how much memory, belongs to the host.
 The figures that chose a precision decided the weights."""
@@ -38,33 +37,32 @@ def provenance(
     parameters: Mapping[str, Any],
     root: Path = Path(),
     subject: Subject = QUESTIONS,
-    git: Mapping[str, Any] | None = None,
+    checkout: Path | None = None,
 ) -> dict[str, Any]:
     """Everything the file `provenance.json` states.
 
     Args:
-        parameters: the resolved content of params.yaml (plain values). The sections `publish` and `checkpoint` are
-            left out: they say where a release and its checkpoints go, not what it is.
+        parameters: the resolved content of params.yaml (plain values), of which released_parameters.py keeps what
+            says nothing of the user.
         root: the checkout.
         subject: what is released.
-        git: state of the code (`git_state`) where it lies elsewhere; None: that of `root`.
+        checkout: where the code lies, and what relative names count from, if `root` holds copies of it; None: `root`.
 
     Raises:
         PublishError: a report that should be read is not JSON, or holds a NaN.
     """
     lock = root / "dvc.lock"
-    shared = {name: values for name, values in parameters.items() if name not in WHERE_TO}
-    portable = without_host_paths(shared)
+    published = released_parameters(parameters, root, checkout or root)
     return {
         "podium": FORMAT_VERSION,
-        "git": git_state(root) if git is None else git,
+        "git": git_state(checkout or root),
         "dvc_lock_sha256": artifacts.sha256_of(lock) if lock.is_file() else None,
-        "parameters": portable,
-        "parameters_sha256": hashlib.sha256(canonical(portable).encode()).hexdigest(),
+        "parameters": published,
+        "parameters_sha256": hashlib.sha256(canonical(published).encode()).hexdigest(),
         "packages": package_versions(),
         "python": platform.python_version(),
         "data": {"verdicts": data_verdicts(root, subject), "rows": row_counts(root, subject)},
-        "base_model": without_host_paths(_small_json(root / artifacts.BASE_MODEL / "base_model.json")),
+        "base_model": base_model(root, published["base_model"]["path"]),
         "training": training_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
@@ -75,23 +73,21 @@ def canonical(values: Any) -> str:
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def without_host_paths(value: Any) -> Any:
-    """`value` with every path that leaves the checkout (absolute, `~`, `..`) cut down to its last name.
+def base_model(root: Path, given: str) -> dict[str, Any] | None:
+    """What training started from, as the stage base_model recorded it; a folder by its hash.
 
-    Such a path names folders, and often the user, of one machine; it says nothing to a reader of the release.
+    Args:
+        given: what stands for base_model.path.
     """
-    if isinstance(value, Mapping):
-        return {str(key): without_host_paths(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [without_host_paths(item) for item in value]
-    if isinstance(value, str) and _leaves_the_checkout(value):
-        return PureWindowsPath(value).name  # knows both separators
-    return value
-
-
-def _leaves_the_checkout(text: str) -> bool:
-    path = PureWindowsPath(text)
-    return bool(path.drive) or text.startswith(("/", "\\", "~")) or ".." in path.parts
+    record = _small_json(root / artifacts.BASE_MODEL / "base_model.json")
+    if record is None:
+        return None
+    kept = {name: value for name, value in record.items() if name not in ("path", "left_out")}
+    if "path" in record:
+        kept["folder"] = given
+    if "left_out" in record:  # names that somebody gave to weights
+        kept["left_out"] = len(record["left_out"])
+    return kept
 
 
 def git_state(root: Path) -> dict[str, Any]:

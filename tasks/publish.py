@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks import gate as question_gate
@@ -25,8 +25,9 @@ from tasks.common.errors import PublishError, run_main
 from tasks.common.intact import LOCK, require_judged
 from tasks.common.params import PublishParams, load_params, parameter_values
 from tasks.gate import GateDecision
-from tasks.provenance import git_state, provenance, read_json, without_host_paths
-from tasks.release import CARD, PROVENANCE, Release, gather, write_folder
+from tasks.provenance import provenance, read_json
+from tasks.release import CARD, METRICS, PROVENANCE, SCORES, Release, gather, write_folder
+from tasks.release_contents import released_metrics, scores_text
 from tasks.release_subject import QUESTIONS, Subject
 from tasks.seal import Hashes, held
 from tasks.verdict import require_accepted, require_consistent, require_same_bytes, require_same_decision
@@ -137,29 +138,34 @@ def build_release(
     (root, copies), subject = places, kind.subject
     metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
     config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
-    origin = provenance(parameters, copies, subject, git_state(root))
+    origin = provenance(parameters, copies, subject, root)
     _check_tokenizer(origin["model"] or {}, copies)
     card = kind.write_card(
         CardFacts(
             name=release_name(params),
             license=params.license,
             language=params.language,
-            parameters=without_host_paths(parameters),
+            parameters=origin["parameters"],
             metrics=metrics,
             gate=gate,
             config=config,
             provenance=origin,
+            data_name=params.data_name,
+            examples=params.examples,
         )
     )
-    text = json.dumps(origin, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    return gather(copies, {CARD: card, PROVENANCE: text}, subject)
+    figures = metrics if params.examples else released_metrics(metrics)
+    texts = {CARD: card, PROVENANCE: _json(origin), METRICS: _json(figures), SCORES: scores_text(subject, copies)}
+    return gather(copies, texts, subject, examples=params.examples)
+
+
+def _json(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def release_name(params: PublishParams) -> str:
-    """What a reader passes to from_pretrained: the repository, or the folder without the host's part of it."""
-    if params.target == "hub":
-        return str(params.repository)
-    return str(without_host_paths(PurePosixPath(params.folder).as_posix()))
+    """What a reader passes to from_pretrained: the repository, or "." in the folder, whose name is the user's."""
+    return str(params.repository) if params.target == "hub" else "."
 
 
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:

@@ -26,9 +26,11 @@ MODEL_FILES = ("config.json", WEIGHTS)
 OPTIONAL_MODEL_FILES = ("ipu_config.json",)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
 OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json",)
-PREDICTIONS, METRICS = "evaluation/predictions.json", "evaluation/metrics.json"
+METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
+PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
+"""Examples: what quotes the data, published where publish.examples says so."""
 NAMES = frozenset(
-    {CARD, PROVENANCE, PREDICTIONS, METRICS}
+    {CARD, PROVENANCE, METRICS, SCORES, PREDICTIONS, PAGE}
     | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
 )
 """Every name a release may hold; in a target, a file of such a name is ours to replace or to remove, no other is."""
@@ -83,8 +85,16 @@ def release_file(source: bytes | Path) -> ReleaseFile:
     return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
 
 
-def gather(copies: Path, generated: Mapping[str, str], subject: Subject = QUESTIONS) -> Release:
+def gather(
+    copies: Path, generated: Mapping[str, str], subject: Subject = QUESTIONS, *, examples: bool = False
+) -> Release:
     """The release made of copies of a checkout's outputs and the generated texts (path in the release -> text).
+
+    Args:
+        copies: of the checkout's files.
+        generated: texts that are made for the release.
+        subject: what is released.
+        examples: the predictions and the page of the evaluation, too.
 
     Raises:
         PublishError: an output is missing (names the stage that makes it).
@@ -93,8 +103,9 @@ def gather(copies: Path, generated: Mapping[str, str], subject: Subject = QUESTI
     finetune, evaluate = (f"dvc repro {subject.stages[name]}" for name in ("finetune", "evaluate"))
     wanted = {name: (model / name, finetune) for name in MODEL_FILES}
     wanted |= {name: (tokenizer / name, "dvc repro tokenizer") for name in TOKENIZER_FILES}
-    wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
-    wanted[METRICS] = (copies / subject.metrics, evaluate)
+    if examples:
+        wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
+        wanted[PAGE] = (copies / subject.page, evaluate)
     for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
         wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
     for path, command in wanted.values():

@@ -50,8 +50,13 @@ class Subject:
     """Those that decide what the release is: all that the stages behind it depend on. Where it goes, how it is watched
     and how processes are started is none of them."""
     released: str
-    """The released model's predictions, below its folder."""
+    """Where a released model's scores or predictions lie below the folder of released models."""
     glue_task: str = ""
+
+    @property
+    def page(self) -> Path:
+        """Of the evaluation."""
+        return self.predictions.with_name("report.html")
 
     def judged(self, released: Path, root: Path) -> dict[str, Path]:
         """Name -> file of all that the gate judges; a name is the path in the checkout.
@@ -64,11 +69,13 @@ class Subject:
         """
         names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
         names += [folder / "manifest.json" for folder in self.rows]
-        names += [artifacts.BASE_MODEL / "base_model.json", *self.references, self.predictions, self.metrics]
+        names += [artifacts.BASE_MODEL / "base_model.json", *self.references, self.predictions, self.page]
+        names += [self.metrics]
         names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
         names += [artifacts.validation_report(name) for name in self.verdicts]
         found = {name.as_posix(): root / name for name in names}
-        return {**found, (RELEASED / self.released).as_posix(): root / released / self.released}
+        of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
+        return {**found, **{(RELEASED / name).as_posix(): root / released / name for name in of_released}}
 
     def has_verdict(self, name: str) -> bool:
         """Whether a data verdict of that name is about data of this release."""
@@ -96,7 +103,7 @@ QUESTIONS = Subject(
     trainings=(*PRETRAINING, "finetune"),
     stages={"finetune": "finetune", "evaluate": "evaluate", "gate": "gate"},
     parameters=(*PARAMETERS, "evaluate", "finetune", "gate", "ipu.finetune", "ipu.predict", "questions", "squad_rows"),
-    released=artifacts.SQUAD_PREDICTIONS.name,
+    released="",
 )
 
 
@@ -123,6 +130,6 @@ def glue_subject(task: str, splits: tuple[str, ...]) -> Subject:
             *PARAMETERS, "glue.dataset", "glue.dataset_revision", "glue.min_examples", "glue.path", "glue.source",
             "glue_finetune", "glue_gate", "glue_rows", "ipu.glue",
         ),
-        released=f"{task}/predictions.json",
+        released=task,
         glue_task=task,
     )  # fmt: skip

@@ -211,7 +211,8 @@ def test_a_gate_reads_all_that_it_judges_and_judges_every_parameter_behind_the_r
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")
     read = {dep for dep in stage["deps"] if not dep.startswith(("tasks/", "ipu_model/", "${"))}
-    judged = set(subject.judged(Path("inputs/released"), tmp_path)) - {f"released/{subject.released}"}
+    names = subject.judged(Path("inputs/released"), tmp_path)
+    judged = {name for name in names if not name.startswith("released/")}
     lies_in = {path: {str(folder) for folder in (Path(path), *Path(path).parents)} & read for path in judged}
     assert [path for path, deps in lies_in.items() if not deps] == [], "judged and not read: no new verdict"
     assert read == set().union(*lies_in.values()), "read and not judged"

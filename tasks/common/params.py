@@ -22,11 +22,11 @@ from tasks.common.param_inputs import (
     SquadRowsParams,
     TokenizerParams,
 )
+from tasks.common.param_publish import PublishParams
 from tasks.common.param_sections import (
     CheckpointParams,
     DeviceParams,
     Fraction,
-    HubName,
     IpuParams,
     Name,
     ParityParams,
@@ -34,7 +34,6 @@ from tasks.common.param_sections import (
     Section,
     Seed,
     TrackingParams,
-    Word,
 )
 from tasks.common.strict_yaml import nearest, read_yaml
 
@@ -144,24 +143,6 @@ class GateParams(Section):
     max_f1_drop: Annotated[float, Field(ge=0, le=100)]
     max_exact_match_drop: Annotated[float, Field(ge=0, le=100)]
     confidence: Annotated[float, Field(gt=0.5, lt=1)]
-
-
-class PublishParams(Section):
-    target: Literal["local", "hub"]
-    folder: Name
-    repository: HubName | None
-    private: bool
-    review: bool
-    license: Word
-    language: Word
-
-    @model_validator(mode="after")
-    def _hub_needs_a_repository(self) -> PublishParams:
-        if self.target == "hub" and not self.repository:
-            raise ValueError("target: hub needs repository: user/name")
-        if self.review and self.target != "hub":
-            raise ValueError("review: true opens a pull request, which needs target: hub")
-        return self
 
 
 class Params(Section):

@@ -16,8 +16,9 @@ from tasks.card import model_card
 from tasks.card_training import CardFacts
 from tasks.common.errors import PublishError
 from tasks.common.params import parameter_values
-from tasks.provenance import git_state, provenance, without_host_paths
+from tasks.provenance import git_state, provenance
 from tasks.publish import publish
+from tasks.released_parameters import WITHHELD
 from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, write_gate
 
 CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
@@ -117,25 +118,53 @@ def test_a_model_without_pretraining_says_so() -> None:
     assert "phase1" not in card.split("## Training")[1].split("## ")[0]
 
 
-def test_scores_on_own_questions_are_named_after_their_file() -> None:
+@pytest.mark.parametrize(
+    ("changes", "called", "name", "kind"),
+    [
+        ({"source": "files", "dev_path": "md5:5a5a"}, None, "own questions (md5:5a5a)", "own-questions"),
+        ({"source": "files", "dev_path": WITHHELD}, None, "own questions", "own-questions"),
+        ({"source": "files", "dev_path": "md5:5a5a"}, "Rivers of 2026", "Rivers of 2026", "own-questions"),
+        ({"source": "hub", "dataset": "rajpurkar/squad"}, None, "rajpurkar/squad", "rajpurkar/squad"),
+        ({"source": "hub", "dataset": WITHHELD}, None, "own questions", "own-questions"),
+    ],
+)
+def test_the_card_calls_the_questions_by_no_path(
+    changes: dict[str, str], called: str | None, name: str, kind: str
+) -> None:
     values = parameter_values(params_with())
-    values["questions"] |= {"source": "files", "dev_path": "inputs/questions/dev-v1.1.json"}
-    card = model_card(facts(parameters=values))
+    values["questions"] |= changes
+    card = model_card(facts(parameters=values, data_name=called))
     dataset = front_matter(card)["model-index"][0]["results"][0]["dataset"]
-    assert (dataset["type"], dataset["name"]) == ("dev-v1.1", "dev-v1.1.json")
+    assert (dataset["type"], dataset["name"]) == (kind, name)
+    assert f"On 1,000 questions of {name}, counted" in card
     assert "generated" not in card
 
 
-def test_paths_that_leave_the_checkout_are_cut_to_their_last_name() -> None:
-    assert without_host_paths(
-        {
-            "a": "/home/anna/texts/corpus.txt", "b": "~/q/dev.json", "c": "../shared/data", "d": "C:\\Users\\a\\q.csv",
-            "e": "inputs/corpus", "f": "user/name", "g": [1, "/srv/x/"], "h": None,
-        }
-    ) == {
-        "a": "corpus.txt", "b": "dev.json", "c": "data", "d": "q.csv",
-        "e": "inputs/corpus", "f": "user/name", "g": [1, "x"], "h": None,
-    }  # fmt: skip
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [
+        ({"source": "train"}, "its entries are words, and pieces of words, of that text"),
+        ({"source": "file"}, "of which text it was made is not recorded"),
+        ({"source": "hub", "repository": "google/bert"}, "given, that of `google/bert` on the Hub"),
+        ({"source": "hub", "repository": WITHHELD}, "of which text it was made is not recorded"),
+    ],
+)
+def test_the_card_says_what_the_release_holds_of_the_data(tokenizer: dict[str, str], said: str) -> None:
+    values = parameter_values(params_with())
+    values["tokenizer"] |= tokenizer
+    held = model_card(facts(parameters=values)).split("## What it holds of its data")[1].split("## ")[0]
+    assert said in held
+    assert "a model can repeat what it learned" in held
+    assert "which quote the data, are not published" in held
+    with_examples = model_card(facts(parameters=values, examples=True))
+    assert "`evaluation/report.html`: answers, and the data they quote" in with_examples
+
+
+def test_a_release_in_a_folder_is_not_called_like_the_folder() -> None:
+    card = model_card(facts(name="."))
+    assert "# podium-model" in card
+    assert "In the folder of this file, with transformers" in card
+    assert 'name = "."' in card
 
 
 def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:
@@ -147,9 +176,9 @@ def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:
     published = [path.read_bytes() for path in (tmp_path / "anna" / "release").rglob("*") if path.is_file()]
     assert len(published) == 10
     assert [text for text in published if str(tmp_path).encode() in text or b"anna" in text] == []
-    assert json.loads((tmp_path / "anna/release/provenance.json").read_bytes())["parameters"]["corpus"]["path"] == (
-        "corpus.txt"
-    )
+    stated = json.loads((tmp_path / "anna/release/provenance.json").read_bytes())["parameters"]
+    assert stated["corpus"]["path"] == WITHHELD
+    assert stated["corpus"]["demo_documents"] == 20000
 
 
 def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tmp_path: Path) -> None:
@@ -206,11 +235,11 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
     card = model_card(facts(provenance={**ORIGIN, "base_model": base}))
     assert front_matter(card)["base_model"] == "google/bert-tiny"
     assert f"started from `google/bert-tiny` (commit {'c' * 40}), pre-trained further in two phases and fine" in card
-    folder = {**ORIGIN, "base_model": {"source": "folder", "path": "bert"}}
+    folder = {**ORIGIN, "base_model": {"source": "folder", "folder": "md5:b0b0"}}
     parameters = parameter_values(params_with())
     parameters["pretrain"]["enabled"] = False
     parameters["finetune"]["schedule"] = "cosine"
     card = model_card(facts(provenance=folder, parameters=parameters))
     assert "base_model" not in front_matter(card)
-    assert "started from a model in a folder, `bert`, fine-tuned with Podium" in card
+    assert "started from a given model, `md5:b0b0`, fine-tuned with Podium" in card
     assert "adamw for fine-tuning (cosine decay), after a linear warm-up" in card

@@ -59,7 +59,7 @@ def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(check
     judged = record["judged"]
     assert {name for name in judged if judged[name] is None} == {
         *(f"data/rows/{name}/manifest.json" for name in ("phase1", "phase2", "squad-train", "squad-dev")),
-        "models/base/base_model.json", "released/predictions.json",
+        "models/base/base_model.json", "released/predictions.json", "released/scores.json",
     }  # fmt: skip
     files = {name: sha256 for name, sha256 in judged.items() if sha256 is not None}
     assert files == {name: artifacts.sha256_of(checkout / name) for name in files}

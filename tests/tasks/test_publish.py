@@ -30,8 +30,8 @@ def checkout(trained: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained, tmp_path / "checkout"))
 
 
-def publish_here(root: Path, **options: bool) -> dict:
-    params = params_with()
+def publish_here(root: Path, examples: bool = False, **options: bool) -> dict:
+    params = params_with(examples=examples)
     return publish(params.publish, parameter_values(params), root, **options)
 
 
@@ -43,7 +43,7 @@ def test_the_published_folder_holds_the_hub_layout_and_the_receipt_its_hashes(ch
     receipt = publish_here(checkout)
     folder = checkout / FOLDER
     assert sorted(content(folder)) == [
-        "README.md", "config.json", "evaluation/metrics.json", "evaluation/predictions.json", "model.safetensors",
+        "README.md", "config.json", "evaluation/metrics.json", "evaluation/scores.json", "model.safetensors",
         "provenance.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
     ]  # fmt: skip
     assert receipt["files"] == {name: artifacts.sha256_of(folder / name) for name in sorted(content(folder))}
@@ -81,6 +81,25 @@ def test_a_file_of_the_old_release_that_the_new_one_lacks_goes_away(checkout: Pa
     write_gate(checkout)
     publish_here(checkout)
     assert not (checkout / FOLDER / "ipu_config.json").exists()
+
+
+def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path) -> None:
+    names = {"evaluation/predictions.json", "evaluation/report.html"}
+    without = publish_here(checkout)
+    assert names.isdisjoint(without["files"])
+    slices = json.loads((checkout / FOLDER / "evaluation/metrics.json").read_text())["slices"]
+    assert [part["by"] for part in slices] == ["question word"]
+    examples = publish_here(checkout, examples=True)
+    assert set(examples["files"]) == {*without["files"], *names}
+    assert (examples["unchanged"], examples["tag"] != without["tag"]) == (False, True)
+    published = content(checkout / FOLDER)
+    for name in names:
+        assert published[name] == (checkout / name).read_bytes()
+    metrics = json.loads((checkout / "metrics/squad.json").read_text())
+    assert json.loads(published["evaluation/metrics.json"]) == metrics
+    again = publish_here(checkout)
+    assert again == {**without, "unchanged": False}, "the old release held more: it goes away"
+    assert sorted(content(checkout / FOLDER)) == sorted(without["files"])
 
 
 def test_a_rejected_model_is_not_published_and_the_reasons_are_said(checkout: Path) -> None:

@@ -40,6 +40,7 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     write_tokenizer(Vocabulary((*SPECIAL, *WORDS), lowercase=True), 512, root / artifacts.TOKENIZER)
     write_questions(root / artifacts.QUESTIONS / "dev.parquet")
     _json(root / artifacts.SQUAD_PREDICTIONS, {name: answer for name, (_, answer) in ASKED.items()})
+    artifacts.write_text(root / artifacts.EVALUATION / "report.html", "<p>Where does the river rise?</p>")
     for name in QUESTIONS.verdicts:
         checks = [{"name": "no nulls", "ok": True}]
         _json(root / artifacts.validation_report(name), {"data": name, "valid": True, "rows": 12, "checks": checks})
@@ -61,6 +62,7 @@ METRICS: dict[str, Any] = {
     "f1": 94.5678, "f1_low": 93.0, "f1_high": 96.0, "total": 1000,
 }  # fmt: skip
 """Of a card; those of the checkout are counted."""
+SLICES = [{"by": "question word", "slice": "where", "f1": 100.0}, {"by": "title", "slice": "Rivers", "f1": 100.0}]
 
 
 def write_questions(path: Path) -> None:
@@ -80,7 +82,7 @@ def write_metrics(root: Path) -> None:
     files = [root / artifacts.SQUAD_MODEL / "model.safetensors", root / artifacts.SQUAD_PREDICTIONS]
     found = [{"path": str(path.relative_to(root)), "sha256": artifacts.sha256_of(path)} for path in files]
     counted = figures(score(answers, json.loads(files[1].read_text(encoding="utf-8"))))
-    _json(root / artifacts.SQUAD_METRICS, {**counted, "files": found})
+    _json(root / artifacts.SQUAD_METRICS, {**counted, "files": found, "slices": SLICES})
 
 
 def write_gate(root: Path, *, accepted: bool = True, parameters: Mapping[str, Any] | None = None) -> None:

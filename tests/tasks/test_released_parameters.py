@@ -1,0 +1,113 @@
+"""What a release says of params.yaml: what the program fixes and what the Hub knows, and no text of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.common.params import check, parameter_values
+from tasks.common.strict_yaml import read_yaml
+from tasks.released_parameters import NOT_PUBLISHED, WITHHELD, released_parameters
+from tests.tasks.trained_checkout import PROJECT
+
+PLANTED = "PlantedWord"
+
+
+def texts(values: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Every text with its place."""
+    if isinstance(values, dict):
+        for name, one in values.items():
+            yield from texts(one, (*place, name))
+    elif isinstance(values, list):
+        for one in values:
+            yield from texts(one, place)
+    elif isinstance(values, str):
+        yield place, values
+
+
+def shipped() -> dict[str, Any]:
+    return parameter_values(check(read_yaml(PROJECT / "params.yaml")))
+
+
+def planted(values: Any) -> Any:
+    """The same values with a planted text wherever params.yaml takes one, sources of files and the Hub apart."""
+    if isinstance(values, dict):
+        return {name: planted(one) for name, one in values.items()}
+    if values is None or isinstance(values, str):
+        return f"/home/{PLANTED}/{PLANTED}"
+    return values
+
+
+def test_no_text_of_the_user_is_stated_wherever_it_stands(tmp_path: Path) -> None:
+    values = planted(shipped())
+    values["ipu"]["phase1"] = {"executable_cache_dir": f"/{PLANTED}", "layers_per_ipu": [1, 2], "stages": [[PLANTED]]}
+    found = released_parameters(values, tmp_path)
+    said = list(texts(found))
+    assert len(said) > 60
+    assert {text for _, text in said} == {WITHHELD}
+    assert found["ipu"]["phase1"]["layers_per_ipu"] == [1, 2]
+    assert set(shipped()) - set(found) == set(NOT_PUBLISHED)
+
+
+def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
+    values = shipped()
+    values["glue"]["tasks"], values["parity"]["against"] = ["sst2", "rte"], ["cpu:bf16"]
+    found = released_parameters(values, Path("nowhere"))
+    assert found["glue"]["tasks"] == ["sst2", "rte"]
+    assert found["parity"]["against"] == ["cpu:bf16"]
+    assert (found["corpus"]["source"], found["corpus"]["layout"], found["device"]["runtime"]) == ("demo", "auto", "cpu")
+    for section in ("validate", "model", "pretrain", "finetune", "glue_finetune", "squad_rows", "packing"):
+        assert found[section] == values[section], section
+    kept = {".".join(place) for place, text in texts(found) if text == WITHHELD}
+    assert kept == {
+        "corpus.path", "corpus.text_column", "corpus.dataset_split", "tokenizer.path", "questions.train_path",
+        "questions.dev_path", "pretrain_rows.phase1.path", "pretrain_rows.phase2.path", "base_model.path", "ipu.config",
+        "gate.released", "glue.path", "glue.dataset", "glue_gate.released",
+    }  # fmt: skip
+
+
+def test_a_path_becomes_the_hash_that_dvc_has_of_it(tmp_path: Path) -> None:
+    values = shipped()
+    values["corpus"]["path"], values["questions"]["dev_path"] = "inputs/kunden/", "/data/fragen.json"
+    dependencies = [
+        {"path": "inputs/kunden", "hash": "md5", "md5": "ab12.dir", "size": 1, "nfiles": 1},
+        {"path": "/data/fragen.json", "hash": "md5", "md5": "cd34", "size": 1},
+        {"path": "tasks", "hash": "md5", "md5": "0000.dir"},
+    ]
+    lock = {"schema": "2.0", "stages": {"corpus": {"cmd": "x", "deps": dependencies}, "finetune": {"cmd": "y"}}}
+    (tmp_path / "dvc.lock").write_text(yaml.safe_dump(lock), encoding="utf-8")
+    found = released_parameters(values, tmp_path)
+    assert (found["corpus"]["path"], found["questions"]["dev_path"]) == ("md5:ab12.dir", "md5:cd34")
+    assert found["questions"]["train_path"] == WITHHELD
+
+
+@pytest.mark.parametrize(
+    ("name", "stated"),
+    [
+        ("rajpurkar/squad", "rajpurkar/squad"),
+        ("squad", "squad"),
+        ("kunden/texte", WITHHELD),  # a folder beside params.yaml
+        ("/home/anna/texte", WITHHELD),
+        ("./texte", WITHHELD),
+        ("../kunden/texte", WITHHELD),
+        ("a/b/c", WITHHELD),
+        ("https://user:secret@host/x", WITHHELD),
+    ],
+)
+def test_names_of_the_hub_are_stated_and_folders_are_not(tmp_path: Path, name: str, stated: str) -> None:
+    (tmp_path / "kunden/texte").mkdir(parents=True)
+    (tmp_path / "copies").mkdir()
+    values = shipped()
+    values["questions"] |= {"source": "hub", "dataset": name, "dataset_config": "plain", "dataset_revision": "main"}
+    values["tokenizer"] |= {"source": "hub", "repository": name, "revision": "v1"}
+    values["corpus"]["dataset"] = "rajpurkar/squad"  # of another source: not read
+    found = released_parameters(values, tmp_path / "copies", tmp_path)
+    assert (found["questions"]["dataset"], found["tokenizer"]["repository"]) == (stated, stated)
+    hub = stated != WITHHELD
+    assert found["questions"]["dataset_config"] == ("plain" if hub else WITHHELD)
+    assert found["tokenizer"]["revision"] == ("v1" if hub else WITHHELD)
+    assert found["corpus"]["dataset"] == WITHHELD
