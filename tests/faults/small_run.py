@@ -41,7 +41,7 @@ SMALL = (
 SAME_BYTES = ("data", "models", "predictions", "evaluation/predictions.json")
 """What is equal byte for byte in two runs; metrics and pages hold seconds, and so does what is made of them."""
 PUBLISHED_SAME = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
-                  "evaluation/predictions.json")  # fmt: skip
+                  "evaluation/scores.json")  # fmt: skip
 TEMPORARY = (".partial", ".tmp", ".temp", "~")
 SOME_STAGES = """
 import sys
