@@ -65,6 +65,8 @@ class _Needs:
                 found += _changes(name, before.get(name), value)
         if set(known) != set(self.deps):
             found.append("what it reads changed")
+        if {out["path"] for out in record.get("outs", ())} != set(self.outs):
+            found.append("what it makes changed")
         return found
 
     def unknown(self) -> list[str]:

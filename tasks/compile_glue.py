@@ -15,6 +15,7 @@ from pathlib import Path
 from tasks.common import artifacts
 from tasks.common.errors import run_main
 from tasks.common.params import Params, load_params
+from tasks.common.process import item
 from tasks.compile import build_program, nothing_on, said
 from tasks.glue_jobs import glue_finetune_job, glue_predict_job, program_name
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
@@ -36,7 +37,7 @@ def compile_glue_job(task: GlueTask, kind: str, params: Params, root: Path = Pat
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the programs of a GLUE task before anything is trained.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     task, params = glue_task(parser.parse_args().task), load_params()
     for kind in KINDS:
         name, nothing = program_name(task, kind), nothing_on(params.device)

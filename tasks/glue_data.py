@@ -21,6 +21,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.param_glue import GlueParams
 from tasks.common.params import load_params
+from tasks.common.process import item
 from tasks.glue_format import Example, examples_from_files, examples_from_hub, stage_note, unused_files
 from tasks.glue_tasks import TASKS, TRAIN, GlueTask, glue_task
 from tasks.text_files import Reading, write_reading
@@ -80,7 +81,7 @@ def _write(task: GlueTask, examples: Iterator[Example], split: str, path: Path, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Read the examples of a GLUE task.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     task = glue_task(parser.parse_args().task)
     started_at = time.perf_counter()
     counts, reading = make_glue_data(task, load_params().glue, artifacts.glue_folder(task.name))

@@ -12,6 +12,7 @@ from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
+from tasks.common.process import item
 from tasks.glue_answers import predictions_json, predictions_of, read_examples, read_logits
 from tasks.glue_page import page
 from tasks.glue_scores import figures
@@ -57,7 +58,7 @@ def _files(task: GlueTask, weights: Path, predictions: Path) -> list[dict[str, s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Score the development sets of a GLUE task.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     task, started_at = glue_task(parser.parse_args().task), time.perf_counter()
     found = evaluate(task)
     names = [name for name in found if f"{name}_low" in found]

@@ -10,6 +10,7 @@ import sys
 
 from tasks.common.errors import run_main
 from tasks.common.params import load_params
+from tasks.common.process import item
 from tasks.glue_jobs import glue_finetune_job
 from tasks.glue_tasks import TASKS, glue_task
 from tasks.jobs.training import require_verdict, summary, train
@@ -18,7 +19,7 @@ from tasks.launcher import launch_words
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Fine-tune on a GLUE task.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     task, params = glue_task(parser.parse_args().task), load_params()
     require_verdict(f"glue-{task.name}-rows", stage=f"validate_glue_rows@{task.name}")
     job, name = glue_finetune_job(task, params), f"glue-{task.name}-finetune"

@@ -16,6 +16,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.param_glue import GlueGateParams
 from tasks.common.params import load_params, parameter_values
+from tasks.common.process import item
 from tasks.evidence import read_loss, read_verdict, require_counted
 from tasks.gate import Check, GateDecision, decision_values, loss_check, verdict_check
 from tasks.given import require_readable
@@ -195,7 +196,7 @@ def decide_again(task: GlueTask, parameters: Mapping[str, Any], hashes: Hashes, 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Decide whether a GLUE classifier may be released.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     task = glue_task(parser.parse_args().task)
     decision = gate(task, parameter_values(load_params()))
     passed, word = sum(check.ok for check in decision.checks), "accepted" if decision.accepted else "rejected"

@@ -11,6 +11,7 @@ import sys
 from tasks.common import artifacts
 from tasks.common.errors import run_main
 from tasks.common.params import load_params
+from tasks.common.process import item
 from tasks.glue_jobs import glue_predict_job
 from tasks.glue_tasks import TASKS, glue_task
 from tasks.jobs.device_job import run_device_job
@@ -20,7 +21,7 @@ from tasks.predict import figures
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Predict the development sets of a GLUE task.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     task, params = glue_task(parser.parse_args().task), load_params()
     require_verdict(f"glue-{task.name}-rows", stage=f"validate_glue_rows@{task.name}")
     artifacts.glue_logits(task.name).mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, run_main
 from tasks.common.param_glue import GlueRowsParams
 from tasks.common.params import load_params, packed
+from tasks.common.process import item
 from tasks.encoding import encode, load_tokenizer, read_vocabulary, tokenizer_file
 from tasks.glue_tasks import TASKS, GlueTask, glue_task
 from tasks.packing import pack
@@ -180,7 +181,7 @@ def write_glue_rows(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the packed rows of a GLUE task.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     task = glue_task(parser.parse_args().task)
     started_at, params = time.perf_counter(), load_params()
     rows = packed(params.glue_rows, params.packing)

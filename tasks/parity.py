@@ -23,6 +23,7 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError, ParityLost, run_main
 from tasks.common.param_sections import Place
 from tasks.common.params import EvaluateParams, Params, load_params
+from tasks.common.process import item
 from tasks.comparison import compare
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import require_verdict
@@ -191,7 +192,9 @@ def place_argument(text: str) -> Place:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare a model's logits and answers in two places.")
-    parser.add_argument("place", metavar="RUNTIME[:PRECISION]", help="for example cpu:bf16, cuda or ipu:fp16")
+    parser.add_argument(
+        "place", type=item, metavar="RUNTIME[:PRECISION]", help="for example cpu:bf16, cuda or ipu:fp16"
+    )
     parser.add_argument("--baseline", type=place_argument, metavar="RUNTIME[:PRECISION]", help="compute this, too")
     for name, text in (("model", "model folder"), ("rows", "row folder"), ("questions", "Parquet file")):
         parser.add_argument(f"--{name}", type=Path, default=getattr(Inputs, name), help=f"{text}, with --baseline")

@@ -16,6 +16,7 @@ from pathlib import Path
 from tasks.common import artifacts
 from tasks.common.errors import ParamsError, run_main
 from tasks.common.params import PHASES, PretrainRowsParams, load_params, packed
+from tasks.common.process import item
 from tasks.row_making import Making
 from tasks.row_shards import Shard, Share
 
@@ -59,13 +60,14 @@ def main() -> None:
         prog="python -m tasks.row_share",
         description="Make every n-th shard of the pre-training rows.",
     )
-    parser.add_argument("share", type=int, help="1 to the number of shares, pretrain_rows.shares")
-    number = parser.parse_args().share
+    parser.add_argument("share", type=item, help="1 to the number of shares, pretrain_rows.shares")
+    share = parser.parse_args().share
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     whole = load_params()
     params = packed(whole.pretrain_rows, whole.packing)
-    if number not in params.shares:
-        raise ParamsError(f"share {number}: pretrain_rows.shares={params.shares} has no such share")
+    if share not in map(str, params.shares):
+        raise ParamsError(f"share {share}: pretrain_rows.shares={params.shares} has no such share")
+    number = int(share)
     for phase in PHASES:
         made = write_share(params, phase, Share(number, len(params.shares)))
         documents = sum(shard.documents for shard in made.shards)

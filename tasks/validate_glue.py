@@ -11,6 +11,7 @@ import argparse
 from tasks.common import artifacts
 from tasks.common.errors import run_main
 from tasks.common.params import load_params
+from tasks.common.process import item
 from tasks.glue_checks import GlueData
 from tasks.glue_tasks import TASKS, glue_task
 from tasks.validate import judge_and_report
@@ -20,7 +21,7 @@ from tasks.validation.row_checks import RowData
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Judge the examples of a GLUE task.")
-    parser.add_argument("task", choices=sorted(TASKS))
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
     parser.add_argument("--rows", action="store_true", help="judge the packed rows instead of the examples")
     arguments = parser.parse_args()
     task, params, name = glue_task(arguments.task), load_params(), f"glue-{arguments.task}"

@@ -175,6 +175,15 @@ def test_a_stage_names_exactly_the_modules_it_imports(name):
     assert sorted(stated - needed) == [], f"{name}: deps name these for nothing"
 
 
+def test_no_command_has_a_word_that_params_yaml_may_choose():
+    stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
+    chosen = [stage["do"]["cmd"] for stage in stages.values() if isinstance(stage.get("foreach"), str)]
+    assert chosen
+    assert [cmd for cmd in chosen if '"$DVC_STAGE"' not in cmd or "${" in cmd] == []
+    written = [stage["do"]["cmd"] if "do" in stage else stage["cmd"] for stage in stages.values()]
+    assert {word for cmd in written for word in re.findall(r"\$\{.*?\}", cmd)} <= {"${item}", "${key}"}
+
+
 def test_stages_that_use_the_device_depend_on_all_of_ipu_model():
     for name, stage in dvc_stages().items():
         closure = import_closure(module_file(stage["cmd"].split()[2]))

@@ -56,6 +56,14 @@ def takes_no_words(what: str) -> None:
     argparse.ArgumentParser(description=what).parse_args()
 
 
+def item(word: str) -> str:
+    """Of a word of the command line, the item it names: dvc.yaml passes `"$DVC_STAGE"`, such as glue_data@sst2.
+
+    What params.yaml says would be a part of the shell's text in its place. By hand, the item alone will do.
+    """
+    return word.rpartition("@")[2]
+
+
 def moved(command: str) -> NoReturn:
     """Of a module that was a command once: say what it is called now, and do nothing."""
     sys.stderr.write(f"this command is called `{command}` now; it has --help\n")

@@ -1,12 +1,11 @@
 """A plan among the inputs: every way a run begins names it and refuses, and its command never runs."""
 
-import os
-import subprocess
-import sys
+import shutil
 
 import pytest
 
 from flows import checkout, cli, dvc, on_worker
+from flows.foretell import foretell
 from tasks.common.params import load_params
 from tests.flows.test_pipeline import ACCEPTED, run
 
@@ -104,10 +103,40 @@ def test_a_run_with_nothing_to_do_is_refused_too(prefect_session, project, capsy
     assert f"{NAMED} inputs/other/dvc.yaml" in said.err
 
 
+EACH = """
+stages:
+  each:
+    foreach: [one, two]
+    do: {cmd: python each.py "$DVC_STAGE", deps: [each.py], outs: ["data/${item}"]}
+  after:
+    foreach: [one, two]
+    do: {cmd: python each.py "$DVC_STAGE", deps: [each.py, "data/${item}"], outs: ["data/${item}-after"]}
+"""
+EACH_STAGE = """
+import os, pathlib, sys
+name, _, item = sys.argv[1].partition("@")
+pathlib.Path("data").mkdir(exist_ok=True)
+pathlib.Path("data", item if name == "each" else f"{item}-after").write_text(sys.argv[1])
+"""
+
+
+def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
+    (project / "dvc.yaml").write_text(EACH)
+    (project / "each.py").write_text(EACH_STAGE)
+    assert dvc.call("repro", root=project).returncode == 0
+    shutil.rmtree(project / "data")
+    (project / "dvc.lock").unlink()
+    plan = ["each@one", "each@two", "after@one", "after@two"]
+    values = load_params().model_dump(mode="json")
+    assert {one.stage: one.status for one in foretell(project, project, values, plan)} == dict.fromkeys(
+        plan, "restored"
+    )
+    said = dvc.call("repro", root=project).stdout
+    assert said.count("is cached - skipping run") == len(plan)
+
+
 def test_foretold_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project(project):
     """There DVC hashes every file, those that .dvcignore names inside, too."""
-    from flows.foretell import foretell
-
     outside = project.parent / "registry"
     (outside / "__pycache__").mkdir(parents=True)
     for name in ("a.txt", "big.txt.dvc", "dvc.yaml", "__pycache__/a.pyc"):
@@ -115,6 +144,5 @@ def test_foretold_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project
     plan = (project / "dvc.yaml").read_text()
     (project / "dvc.yaml").write_text(plan.replace("inputs/corpus", str(outside)))
     values = load_params().model_dump(mode="json")
-    path = os.pathsep.join((os.path.dirname(sys.executable), os.environ["PATH"]))
-    subprocess.run([sys.executable, "-m", "dvc", "repro", "first"], check=True, env={**os.environ, "PATH": path})
+    assert dvc.call("repro", "first", root=project).returncode == 0
     assert [one.status for one in foretell(project, project, values, ["first"])] == ["skipped"]

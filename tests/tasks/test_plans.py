@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tasks.common.plans import foreign_plans
 from tasks.given import check_given, files_in
@@ -312,3 +313,24 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     assert any("big.txt.dvc, dvc.yaml" in text for text in found)
     assert any(text.startswith("DVC would take mine/.dvc for its own") for text in found)
     assert check_given(params(corpus__path=str(outside / "text")), project) == []
+
+
+# ------------------------------------------------------------------------------------ what params.yaml says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", ["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '"])
+def test_no_word_of_params_is_run_by_plain_dvc(project: Path, word: str) -> None:
+    """`podium` checks the values first; here DVC itself makes stages of them."""
+    values, ran = params(), project / "ran"
+    for section, key in (("glue", "tasks"), ("parity", "against"), ("pretrain_rows", "shares")):
+        values[section][key] = [word.format(ran)]
+    (project / "params.yaml").write_text(yaml.safe_dump(values))
+    plan = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
+    stages = {}
+    for name in ("row_share", "parity", "glue_data"):  # the command is what matters, not what it reads
+        stages[name] = {"foreach": plan[name]["foreach"], "do": {"cmd": plan[name]["do"]["cmd"]}}
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    said = dvc(project, "repro", "--keep-going").stdout
+    assert not ran.exists(), said
+    assert said.count("Running stage ") == len(stages), said
