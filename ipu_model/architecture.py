@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.files import read_json
+from ipu_model.files import each_key_once, read_json
 from ipu_model.job import ModelConfig
 
 CONFIG = "config.json"
@@ -31,6 +31,11 @@ CONFIG_KEYS = {
     "layer_norm_eps": "layer_norm_eps",
     "initializer_range": "initializer_range",
 }
+LIMITS = {
+    "vocab_size": 2 << 20, "hidden_size": 16384, "num_hidden_layers": 256, "num_attention_heads": 1024,
+    "intermediate_size": 65536, "max_position_embeddings": 32767, "type_vocab_size": 256,
+}  # fmt: skip
+"""Far above every BERT; positions are int16 and segments uint8 in the rows."""
 
 
 def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
@@ -48,6 +53,11 @@ def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
     lacking = [theirs for theirs in ("vocab_size", "hidden_size") if theirs not in values]
     if lacking:
         raise CheckpointError(f"{path} lacks {', '.join(lacking)}: it is no configuration of a BERT")
+    for theirs, most in LIMITS.items():
+        if theirs in values and not (type(values[theirs]) is int and 1 <= values[theirs] <= most):
+            raise CheckpointError(
+                f"{path}: {theirs} is {values[theirs]!r:.80}, a whole number from 1 to {most} is required"
+            )
     try:
         names = values.get("id2label", {})
         labels = [str(names[number]) for number in sorted(names, key=int)]
@@ -64,7 +74,7 @@ def read_object(path: Path) -> Dict[str, Any]:
         CheckpointError: missing, damaged, or something else.
     """
     try:
-        values = read_json(path)
+        values = read_json(path, object_pairs_hook=each_key_once)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing: {path.parent} is no model folder") from None
     except ValueError as error:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import hashlib
 import json
 import os
 import shutil
+import stat
+from collections import Counter
 from pathlib import Path
-from typing import Any, Iterator
+from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
 
 PARTIAL = ".partial"
 """Ending of what is being written; never read, removed by the next run."""
@@ -17,11 +20,40 @@ PARTIAL = ".partial"
 MAX_JSON_BYTES = 64 << 20
 """Manifests, configurations and states of checkpoints are far smaller; parsed JSON takes many times its size."""
 
+MAX_JSON_VALUES = 2000000
+"""In one document: an empty list of two bytes takes 64 in memory."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read its bytes; the very file that was opened is looked at, so that none can take its place.
+
+    Raises:
+        OSError: it cannot be opened, or is a pipe, which would wait for its writer, a device, which never ends, or a
+            socket or folder.
+    """
+    descriptor = -1
+    try:
+        _require_regular(os.stat(str(path)).st_mode, path)  # opening alone does something to some devices
+        descriptor = os.open(str(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        _require_regular(os.fstat(descriptor).st_mode, path)
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise
+
+
+def _require_regular(mode: int, path: Path) -> None:
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "is a pipe, socket or device, and a file is required", str(path))
+
 
 def sha256_of(path: Path) -> str:
     """SHA-256 of a file, hexadecimal; memory flat in its size."""
     digest = hashlib.sha256()
-    with Path(path).open("rb") as stream:
+    with open_regular(path) as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
     return digest.hexdigest()
@@ -88,22 +120,53 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(str(partial), ignore_errors=True)
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, **options: Any) -> Any:
     """What a JSON file holds.
+
+    Args:
+        path: the file.
+        options: of `json.loads`.
 
     Raises:
         FileNotFoundError: it is not there.
         ValueError: empty, not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
     """
-    size = Path(path).stat().st_size
-    if size == 0:
-        raise ValueError("the file is empty")
-    if size > MAX_JSON_BYTES:
-        raise ValueError(f"it has {size} bytes; up to {MAX_JSON_BYTES} are read")
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        with open_regular(path) as stream:
+            content = stream.read(MAX_JSON_BYTES + 1)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        raise ValueError(f"it {error.strerror}") from None
+    if not content:
+        raise ValueError("the file is empty")
+    if len(content) > MAX_JSON_BYTES:
+        raise ValueError(f"it has {Path(path).stat().st_size} bytes; up to {MAX_JSON_BYTES} are read")
+    return parse_json(content.decode("utf-8"), **options)
+
+
+def parse_json(text: str, **options: Any) -> Any:
+    """`json.loads`, where nesting too deep for the interpreter, and too many values, are a ValueError, too."""
+    found = sum(text.count(mark) for mark in ",[{") if len(text) > MAX_JSON_VALUES else 0
+    if found > MAX_JSON_VALUES:
+        raise ValueError(f"it holds some {found} values; up to {MAX_JSON_VALUES} are read")
+    try:
+        return json.loads(text, **options)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def each_key_once(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+    """An object of JSON for `json`'s object_pairs_hook: by itself it keeps the last of equal keys and says nothing.
+
+    Raises:
+        ValueError: a key stands twice.
+    """
+    values = dict(pairs)
+    if len(values) != len(pairs):
+        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the key {twice!r} stands twice in an object")
+    return values
 
 
 def write_text(path: Path, text: str) -> None:

@@ -18,11 +18,11 @@ from ipu_model.model_folder import (
     ModelFolder,
     Origin,
     missing_parameters,
-    our_name,
     write_model,
 )
 from ipu_model.modeling import build_model
 from ipu_model.weight_files import read_weights
+from ipu_model.weight_shapes import our_name
 
 CLASSIFIER = "sequence_classification"
 WORDS = "bert.embeddings.word_embeddings.weight"
@@ -59,7 +59,7 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> Imported:
         CheckpointError: no BERT that this package computes, incomplete, damaged, inconsistent, or not finite.
     """
     config, names = read_config(source / CONFIG)
-    raw, sha256 = read_weights(source, pickled=True)
+    raw, sha256 = read_weights(source, config, pickled=True)
     labels = _labels(source, names, raw)
     expected = _expected(config, len(labels))
     state, left_out = _ours(raw, expected, source)

