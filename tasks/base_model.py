@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,22 +68,18 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
     if not params.repository:
         raise InputError("base_model.source is hub and base_model.repository is not set: set it to a model, user/name")
     key = f"base_model.repository={params.repository}"
-    with tempfile.TemporaryDirectory() as temporary:
-        source = Path(temporary)
-        commit = _download(params.repository, params.revision, source)
-        record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
-        return record | import_checked(source, model, tokenizer, target, key)
+    commit, source = _download(params.repository, params.revision)
+    record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
+    return record | import_checked(source, model, tokenizer, target, key)
 
 
-def _download(repository: str, revision: str | None, folder: Path) -> str:
-    """Links in `folder` to the files of a Hub model, of one commit."""
+def _download(repository: str, revision: str | None) -> tuple[str, Path]:
+    """The commit of a Hub model, and the folder of the Hub's cache that holds its files."""
     commit, present, files = download_files(repository, revision, wanted_files, "base_model")
     if "config.json" not in files:
         some = ", ".join(present[:8]) or "nothing"
         raise InputError(f"base_model.repository={repository} holds no config.json (found: {some}): it is no model")
-    for name, path in files.items():
-        (folder / name).symlink_to(path.resolve())
-    return commit
+    return commit, files["config.json"].parent
 
 
 def wanted_files(present: list[str]) -> list[str]:

@@ -12,6 +12,8 @@ import numpy as np
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
+from tasks.tokenizer_files import build_tokenizer
+from tasks.tokenizer_kinds import read_tokenizer_json
 from tasks.word_cache import Encoded, WordCache, works_word_by_word
 from tasks.wordpiece import SPECIAL_TOKENS
 
@@ -64,13 +66,13 @@ def tokenizer_file(folder: Path) -> Path:
 
 
 def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
-    """The tokenizer of `folder`, without truncation and padding.
+    """The tokenizer of `folder`, built anew from its vocabulary, without truncation and padding.
 
     "[SEP]" and the like inside a text are ordinary characters to it, so that no text can forge the
     structure of a sequence.
 
     Raises:
-        InputError: missing or unreadable.
+        InputError: missing, unreadable, or of another kind than BERT's.
     """
     path = tokenizer_file(folder)
     return _load(path, artifacts.sha256_of(path))
@@ -79,14 +81,7 @@ def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
 @functools.lru_cache(maxsize=2)
 def _load(path: Path, sha256: str) -> Tokenizer:
     """`sha256` is part of the key: a file written anew is read anew."""
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # noqa: BLE001 (the library raises nothing narrower than Exception)
-        raise InputError(f"{path} (sha256 {sha256[:12]}) is no tokenizer file: {error}; make it again") from None
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
+    tokenizer = build_tokenizer(read_tokenizer_json(path, str(path.parent)))
     tokenizer.encode_special_tokens = True
     return tokenizer
 

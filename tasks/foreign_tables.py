@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
+from tasks.common.errors import InputError
 from tasks.common.regular import open_regular
 from tasks.memory import limited_steps
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 1 << 20
 """Of each column of a Parquet file."""
+MAX_FOOTER_BYTES = 16 << 20
+"""Of a Parquet file; a million rows in groups of a thousand, with twenty columns, have 3 MB."""
+MAX_LISTED = 100_000
+"""Columns, or row groups, in a footer: each takes a thousand times its bytes in memory."""
+MAX_NAME_BYTES = 1 << 20
 
 
 @contextlib.contextmanager
@@ -23,12 +30,29 @@ def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """A Parquet file, read a page at a time: a row group as a whole need not fit into memory.
 
     Raises:
+        InputError: its footer is too large.
         pyarrow.ArrowException, OSError: it is none, or damaged.
     """
     import pyarrow.parquet as pq
 
-    with open_regular(path) as stream, pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES) as file:
-        yield file
+    with open_regular(path) as stream:
+        _require_small_footer(stream, path)
+        options = {"thrift_string_size_limit": MAX_NAME_BYTES, "thrift_container_size_limit": MAX_LISTED}
+        with pq.ParquetFile(stream, pre_buffer=False, buffer_size=BUFFER_BYTES, **options) as file:
+            yield file
+
+
+def _require_small_footer(stream: BinaryIO, path: Path) -> None:
+    """Its length stands before the last four bytes."""
+    size = stream.seek(0, os.SEEK_END)
+    stream.seek(max(0, size - 8))
+    length = int.from_bytes(stream.read(4), "little")
+    stream.seek(0)
+    if size >= length > MAX_FOOTER_BYTES:  # what is longer than the file is damage, which the library names
+        raise InputError(
+            f"{path} has a footer of {length:,} bytes, up to {MAX_FOOTER_BYTES:,} are read: write it with larger row "
+            "groups, or fewer columns"
+        )
 
 
 def record_batches(path: Path, rows_at_once: int, source: str) -> Iterator[pa.RecordBatch]:

@@ -2,8 +2,9 @@
 
 The path that is named may be a link. Below it the files are those that DVC hashes, and whatever a listing would pass
 over without a word is refused by name: a linked folder (DVC does not look into it, and it may lead in a circle), what
-this user may not read, pipes and devices, names that are not UTF-8. A link to a file is followed where files are
-read by their names (a model, as the Hub's cache keeps it), and refused where all of a folder is read.
+this user may not read, pipes and devices, names that are not UTF-8. A link to a file of the same folder is followed
+where files are read by their names, as are the links of the Hub's cache to its own blobs; where all of a folder is
+read, every link is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tasks.common import plans
 from tasks.common.errors import InputError
 
 Links = Literal["none", "files", "any"]
-"""Which links are good inside of a folder: none, those to files, or any whose target can be read."""
+"""Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
 SHOWN_NAMES = 5
 HOLDING = {
     "dangling": "link(s) that lead nowhere, {}: remove them, or put back what they lead to",
@@ -184,6 +185,17 @@ def _reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def leaves(path: Path | str, folder: Path) -> bool:
+    """Whether a file of a folder is a link to something outside of it: what is there was not given.
+
+    A snapshot of the Hub's cache holds links to the blobs beside it, which are its own.
+    """
+    real, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    snapshot = next((one for one in (home, *home.parents) if one.parent.name == "snapshots"), None)
+    places = [home] if snapshot is None else [home, snapshot.parent.parent / "blobs"]
+    return not any(place in real.parents for place in places)
+
+
 class _Folder:
     """What is in a folder: files to read, and what is wrong, by kind."""
 
@@ -227,7 +239,7 @@ class _Folder:
         if entry.is_symlink():
             if not os.path.exists(entry.path):
                 return "dangling"
-            if self._links == "none" or (self._links == "files" and entry.is_dir()):
+            if self._links == "none" or (self._links == "files" and (entry.is_dir() or leaves(entry.path, self._root))):
                 return "linked"
             if entry.is_dir():
                 return ""

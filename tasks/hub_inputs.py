@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.common.errors import InputError
 from tasks.given import require_readable
+from tasks.memory import limited_steps
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
 PARQUET_ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 64
+"""Taken from the library in one go: the bound on memory is set and taken back around each."""
+ALLOWANCE = 1536 << 20
+"""Bytes for one go: the library reads ahead, with threads of its own."""
 READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
 
 
@@ -40,7 +45,8 @@ def open_dataset(
             one that would need its own Python code to be run.
     """
     with _errors_named(section, name, config, split, revision) as given:
-        yield from _stream(section, given, config, split, revision)
+        rows = _stream(section, given, config, split, revision)
+        yield from limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE)
 
 
 def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:
@@ -51,7 +57,7 @@ def open_tables(section: str, name: str | None, revision: str | None, rows_at_on
     """
     with _errors_named(section, name, None, "train", revision) as given:
         tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
-        for table in tables:
+        for table in limited_steps(tables, f"{section}.dataset={name}", allowance=ALLOWANCE):
             yield from table.combine_chunks().to_batches()
 
 

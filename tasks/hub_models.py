@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.common.errors import InputError
 
-FILES = ("config.json", "model.safetensors", "podium.json", "tokenizer.json", "tokenizer_config.json")
 
-
-def download_model(repository: str, revision: str | None = None) -> Path:
+def download_model(repository: str, files: Sequence[str], revision: str | None = None) -> Path:
     """Folder with the model of a Hub repository, in the Hub's own cache.
 
     Args:
         repository: `name` or `user/name`; the token, if it needs one, comes from the environment.
+        files: names of those that are read.
         revision: branch, tag or commit; default the main branch.
 
     Raises:
@@ -25,7 +25,7 @@ def download_model(repository: str, revision: str | None = None) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=list(FILES)))
+        return Path(snapshot_download(repository, revision=revision, allow_patterns=list(files)))
     except (OSError, ValueError) as error:
         # The library's own errors (not found, gated, offline, malformed name) are of these two kinds.
         raise InputError(

@@ -9,7 +9,8 @@ from tasks.common import artifacts
 from tasks.common.errors import InputError
 from tasks.given import require_readable
 from tasks.hub_inputs import download_files
-from tasks.tokenizer_files import Vocabulary, check_vocabulary, read_vocabulary
+from tasks.tokenizer_files import Vocabulary, read_vocabulary
+from tasks.tokenizer_kinds import read_tokenizer_json
 
 TOKENIZER, CONFIG, VOCABULARY = "tokenizer.json", "tokenizer_config.json", "vocab.txt"
 SLOW = (".model", ".bpe", "merges.txt", "vocab.json")
@@ -51,7 +52,7 @@ def load_hub_vocabulary(
             "tokenizer (tokenizer.json or vocab.txt) of standard kind is required"
         )
     if TOKENIZER in files:
-        return _from_tokenizer_json(_read_json(files[TOKENIZER], source), source)
+        return read_tokenizer_json(files[TOKENIZER], source)
     if VOCABULARY in files:
         entries = read_vocabulary(files[VOCABULARY], source)
         lower = config.get("do_lower_case", lowercase)
@@ -81,30 +82,3 @@ def _read_json(path: Path, source: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{source}: {path.name} must hold an object, found {type(values).__name__}")
     return values
-
-
-def _from_tokenizer_json(values: dict[str, Any], source: str) -> Vocabulary:
-    model = values.get("model") or {}
-    kind = model.get("type", "WordPiece" if "max_input_chars_per_word" in model else "an unnamed kind")
-    normalizer = values.get("normalizer") or {}
-    splitter = values.get("pre_tokenizer") or {}
-    if kind != "WordPiece":
-        raise InputError(f"{source}: {TOKENIZER} is of kind {kind}; WordPiece is required (a BERT model's tokenizer)")
-    if normalizer.get("type") != "BertNormalizer" or splitter.get("type") != "BertPreTokenizer":
-        raise InputError(
-            f"{source}: {TOKENIZER} cleans text with {normalizer.get('type')} and cuts it with "
-            f"{splitter.get('type')}; BertNormalizer and BertPreTokenizer are required"
-        )
-    ids = model.get("vocab") or {}
-    for added in values.get("added_tokens") or []:
-        ids.setdefault(added["content"], added["id"])
-    entries = sorted(ids, key=lambda entry: ids[entry])
-    if [ids[entry] for entry in entries] != list(range(len(entries))):
-        raise InputError(f"{source}: the ids of {TOKENIZER} are not 0 to {len(entries) - 1} without gaps")
-    check_vocabulary(entries, source)
-    return Vocabulary(
-        tuple(entries),
-        normalizer.get("lowercase", True),
-        normalizer.get("strip_accents"),
-        normalizer.get("handle_chinese_chars", True),
-    )

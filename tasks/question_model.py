@@ -10,7 +10,10 @@ from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
+from tasks.given import leaves
 
+READ = ("config.json", "model.safetensors", "podium.json", "tokenizer.json", "tokenizer_config.json")
+"""Files of a model folder that are looked into."""
 MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """The defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -45,20 +48,31 @@ def find_model(name: str, tokenizer: Path | None = None) -> QuestionModel:
             raise InputError(f"{folder} is not there: name a published folder, a model folder or a Hub repository")
         from tasks.hub_models import download_model
 
-        folder = download_model(name)
+        folder = download_model(name, READ)
+    holder = folder if tokenizer is None else tokenizer
+    _require_own_files(folder, holder)
     config = _config(folder)
     if not (folder / "model.safetensors").is_file():
         raise InputError(
             f"{folder / 'model.safetensors'} is missing: weights must be safetensors (pickled weights such as "
             "pytorch_model.bin are not read; convert them with save_pretrained(safe_serialization=True))"
         )
-    holder = folder if tokenizer is None else tokenizer
     if not (holder / "tokenizer.json").is_file():
         raise InputError(
             f"{holder / 'tokenizer.json'} is missing: a published folder has one; for a folder of models/ add "
             f"--tokenizer {artifacts.TOKENIZER}"
         )
     return QuestionModel(folder, holder, config["max_position_embeddings"])
+
+
+def _require_own_files(*folders: Path) -> None:
+    for folder in folders:
+        for path in (folder / name for name in READ if (folder / name).is_symlink()):
+            if leaves(path, folder):
+                raise InputError(
+                    f"{path} is a link to something outside of {folder}, which was not named: put the file itself in "
+                    "its place (cp -rL copies a folder so), or name the folder that it leads to"
+                )
 
 
 def _config(folder: Path) -> dict[str, Any]:

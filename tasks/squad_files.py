@@ -12,7 +12,7 @@ from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
-from tasks.common.regular import open_regular
+from tasks.foreign_tables import open_parquet
 from tasks.memory import limited
 
 
@@ -126,12 +126,11 @@ def read_dev_questions(path: Path) -> list[Question]:
         InputError: not there, unreadable, of other columns, empty, or a question without an answer.
     """
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     names = ["id", "title", "question", "context", "answers"]
     try:
-        with limited(str(path)), open_regular(path) as stream:
-            table = pq.read_table(stream, columns=names, use_threads=False, pre_buffer=False)
+        with limited(str(path)), open_parquet(path) as parquet:
+            table = parquet.read(names, use_threads=False)
     except FileNotFoundError:
         raise InputError(f"{path} is not there; run the stage questions") from None
     except (pa.ArrowInvalid, OSError) as error:

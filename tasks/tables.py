@@ -23,7 +23,7 @@ BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
 """Of a Parquet file decoded at a time, about; a batch has fewer records where they are long."""
 MAX_COLUMNS = 10_000
-SHOWN_COLUMNS = 20
+SHOWN_COLUMNS, SHOWN_CHARACTERS = 20, 80
 BLANK_LINES = "blank lines passed over"
 NUMBERS = "ids that were numbers, taken as text"
 
@@ -75,9 +75,10 @@ def check_columns(present: Sequence[str], columns: Sequence[Column], source: str
     for name, key, required in columns:
         if required and name not in present:
             near = difflib.get_close_matches(name, present, 1)
+            found = ", ".join(one[:SHOWN_CHARACTERS] for one in present[:SHOWN_COLUMNS]) or "no columns"
             others = f" and {len(present) - SHOWN_COLUMNS:,} more" if len(present) > SHOWN_COLUMNS else ""
             raise InputError(
-                f"{source} has no column {name!r}: found {', '.join(present[:SHOWN_COLUMNS]) or 'no columns'}{others}"
+                f"{source} has no column {name!r}: found {found}{others}"
                 + (f"; did you mean {near[0]}?" if near else "")
                 + f"; set {key}"
             )

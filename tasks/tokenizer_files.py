@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ from tasks.wordpiece import PREFIX, SPECIAL_TOKENS
 
 MAX_CHARACTERS_PER_WORD = 100
 """Longer words become [UNK], as in BERT."""
+MAX_ENTRIES = 1_000_000
+"""The largest known has half as many."""
+MAX_BYTES = 64 << 20
+"""Of a vocab.txt; the largest known has 5 MB."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,11 @@ def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
                 f"set {key} to the vocabulary file itself"
             )
         path = inside[0]
-    entries = [line.rstrip("\r\n") for line in text_lines(path, key)]
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path} has {path.stat().st_size:,} bytes; vocabularies up to {MAX_BYTES:,} are read ({key})")
+    entries = [line.rstrip("\r\n") for line in itertools.islice(text_lines(path, key), MAX_ENTRIES + 1)]
+    if len(entries) > MAX_ENTRIES:
+        raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines; vocabularies up to that are read ({key})")
     while entries and not entries[-1]:
         entries.pop()
     check_vocabulary(entries, f"{path} ({key})")

@@ -25,6 +25,7 @@ from tasks.glue_tasks import glue_task
 from tasks.hub_inputs import open_dataset
 from tasks.hub_tokenizer import load_hub_vocabulary
 from tasks.prepared_files import read_prepared
+from tasks.question_model import find_model
 from tasks.questions import make_questions
 from tasks.source_size import expected_mb
 from tasks.text_files import Reading, text_lines
@@ -32,6 +33,7 @@ from tasks.tokenizer_files import read_vocabulary
 from tests.tasks.test_corpus import documents
 from tests.tasks.test_corpus import params as corpus_params
 from tests.tasks.test_questions import params as question_params
+from tests.tasks.tiny_model import write_tiny_model
 
 PROJECT = Path(__file__).resolve().parents[2]
 NOBODY = 65534
@@ -269,6 +271,26 @@ def test_a_model_of_the_hubs_cache_is_a_folder_of_links_to_files_and_is_read(tmp
     assert len(read_vocabulary(snapshot, "tokenizer.path")) == 6
     assert len(load_hub_vocabulary(str(snapshot), None, True).entries) == 6
     assert check_readable(snapshot, "base_model.path") == []
+    (tmp_path / "other").mkdir()
+    secret = vocabulary(tmp_path / "other")
+    (snapshot / "more.txt").symlink_to(secret)
+    assert "holds 1 link(s), more.txt, which are not followed" in check_readable(snapshot, "base_model.path")[0]
+
+
+def test_a_link_of_a_model_folder_stays_in_it(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", ["ada"])
+    (tmp_path / "linked").symlink_to(folder)
+    assert find_model(str(tmp_path / "linked")).max_positions == 512
+    (folder / "model.safetensors").rename(folder / "weights")
+    (folder / "model.safetensors").symlink_to("weights")
+    assert find_model(str(tmp_path / "linked")).max_positions == 512
+    assert check_readable(tmp_path / "linked", "base_model.path") == []
+    (folder / "weights").rename(tmp_path / "weights")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("../weights")
+    with pytest.raises(InputError, match=r"model\.safetensors is a link to something outside of .*model, which"):
+        find_model(str(folder))
+    assert "holds 1 link(s), model.safetensors, which" in check_readable(folder, "base_model.path")[0]
 
 
 NAMED: dict[str, tuple[str, Read]] = {

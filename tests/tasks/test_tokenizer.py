@@ -362,8 +362,8 @@ def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
     ("place", "value", "said"),
     [
         (("model", "type"), "BPE", "is of kind BPE; WordPiece is required"),
-        (("normalizer", "type"), "NFC", "cleans text with NFC"),
-        (("pre_tokenizer", "type"), "Whitespace", "cuts it with Whitespace"),
+        (("normalizer", "type"), "NFC", "has the normalizer NFC; BertNormalizer is required"),
+        (("pre_tokenizer", "type"), "Whitespace", "has the pre_tokenizer Whitespace; BertPreTokenizer is required"),
         (("model", "vocab", "[MASK]"), 40, "without gaps"),
     ],
 )
