@@ -56,7 +56,8 @@ def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place
 def test_a_worker_refuses_what_is_among_its_own_inputs(prefect_session, project, ran, place):
     plant(project, place)
     values = checkout.resolved_params(project, None, [])
-    state = on_worker.run_stages(["first"], values, "set-0", checkout.code_hashes(project), return_state=True)
+    name, code = checkout.own_name(values, None), checkout.code_hashes(project)
+    state = on_worker.run_stages(["first"], values, name, code, return_state=True)
     assert state.is_failed()
     assert NAMED in state.message
     assert ran() == []
