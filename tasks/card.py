@@ -167,7 +167,7 @@ def _usage(facts: CardFacts) -> str:
         further=facts.parameters["evaluate"]["max_answer_length"] - 1,
     )
     pipeline = f'pipeline("{TASK}", {name})'
-    ask = f'podium ask {shlex.quote(facts.name)} "question" --context "text"'
+    ask = f'podium ask {"FOLDER" if facts.name == "." else shlex.quote(facts.name)} "question" --context "text"'
     return (
         f"## Use\n\n{loaded_with(facts)} transformers 4 or 5 "
         "(5 dropped the `question-answering` pipeline; 4 still has it: "
@@ -209,7 +209,8 @@ def origin_section(facts: CardFacts) -> str:
     return (
         f"## Provenance\n\n- Code: {revision}\n"
         f"- Plan: dvc.lock {f'SHA-256 {markdown_code(lock)}' if lock else 'not recorded'}\n"
-        f"- Parameters: SHA-256 {markdown_code(origin['parameters_sha256'])}, in full in `provenance.json`\n"
+        "- Parameters: in `provenance.json`, without paths and other text of who set them; SHA-256 "
+        f"{markdown_code(origin['parameters_sha256'])}\n"
         f"- Data verdicts: {verdicts}\n\n"
         "A release is a tag `release-...`, named by the hash of its files; a state without a tag was never released."
     )

@@ -15,7 +15,7 @@ from tasks.common.errors import InputError
 from tasks.glue_answers import Examples, check_predictions, predictions_json, read_examples, read_predictions
 from tasks.glue_scores import Values
 from tasks.glue_tasks import GlueTask
-from tasks.question_scores import SCORES, released_file
+from tasks.question_scores import SCORES, by_line, released_file
 
 ABOUT = "SHA-256 of the JSON list [text, how often it came before] -> number of the class, or the value"
 
@@ -34,7 +34,8 @@ def scores_json(task: GlueTask, examples: Mapping[str, Examples], predictions: M
     """scores.json of a release, by development set; in order of the keys."""
     answers = predictions_json(task, predictions)
     found = {split: dict(zip(keys_of(one), answers[split], strict=True)) for split, one in examples.items()}
-    return json.dumps({"about": ABOUT, "scores": found}, indent=1, sort_keys=True) + "\n"
+    sets = ",\n".join(f"{json.dumps(split)}: {by_line(scores)}" for split, scores in sorted(found.items()))
+    return f'{{"about": {json.dumps(ABOUT)}, "scores": {{\n{sets}\n}}}}\n'
 
 
 def read_released(task: GlueTask, folder: Path, root: Path = Path()) -> dict[str, Values] | None:

@@ -36,7 +36,12 @@ def scores_json(questions: Sequence[Question], predictions: Mapping[str, str]) -
         for question, exact, overlap in zip(questions, found.exact_match, found.f1, strict=True)
         if question.id in predictions
     }
-    return json.dumps({"about": ABOUT, "scores": of_keys}, indent=1, sort_keys=True) + "\n"
+    return f'{{"about": {json.dumps(ABOUT)}, "scores": {by_line(of_keys)}}}\n'
+
+
+def by_line(scores: Mapping[str, Any]) -> str:
+    """A JSON object in order of its keys, one a line."""
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
 
 
 def read_scores(path: Path) -> dict[str, tuple[float, float]]:

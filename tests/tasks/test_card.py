@@ -165,6 +165,7 @@ def test_a_release_in_a_folder_is_not_called_like_the_folder() -> None:
     assert "# podium-model" in card
     assert "In the folder of this file, with transformers" in card
     assert 'name = "."' in card
+    assert '`podium ask FOLDER "question"' in card
 
 
 def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:

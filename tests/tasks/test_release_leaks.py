@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from tasks import (
 )
 from tasks.common import artifacts
 from tasks.jobs import training
+from tasks.released_parameters import WITHHELD
 from tests.tasks.glue_checkout import device_job_here
 from tests.tasks.planted import (
     MARK,
@@ -192,6 +194,29 @@ def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
     published = run_questions(root, monkeypatch)
     assert {line.split(": ")[0] for line in found(published)} == OF_WORDS
     assert "made of the corpus: its entries are words" in (published / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`corpus.dataset` and `tokenizer.repository` may be folders, which look like names of the Hub."""
+    given = folder / planted("folder")
+    write_data(given)
+    names = {"corpus": f"{planted('user')}/{planted('texts')}", "tokenizer": f"{planted('user')}/{planted('words')}"}
+    changed = sections(given)
+    hub = {"source": "hub", "dataset": names["corpus"], "dataset_revision": planted("revision")}
+    changed["corpus"] |= hub
+    tokens = {"source": "hub", "repository": names["tokenizer"], "revision": planted("branch")}
+    root = make_checkout(folder, **changed, tokenizer=tokens)
+    (root / planted("user")).mkdir()
+    shutil.copytree(given / planted("corpus"), root / names["corpus"])
+    write_vocabulary(root / names["tokenizer"] / "vocab.txt")
+    config = {"name_or_path": f"/home/{planted('user')}", "tokenizer_file": planted("path"), "do_lower_case": True}
+    artifacts.write_json(root / names["tokenizer"] / "tokenizer_config.json", config)
+    published = run_questions(root, monkeypatch)
+    assert found(published) == []
+    assert json.loads((published / "provenance.json").read_text())["parameters"]["corpus"]["dataset"] == WITHHELD
 
 
 @pytest.mark.slow
