@@ -34,7 +34,8 @@ tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."
 MADE_BY = (
     "ipu_model/rows.py", "tasks/encoding.py", "tasks/held_out.py", "tasks/masking.py", "tasks/packing.py",
     "tasks/pair_rows.py", "tasks/pairs.py", "tasks/row_chunks.py", "tasks/row_making.py",
-    "tasks/row_shards.py", "tasks/rows.py", "tasks/sentences.py", "tasks/word_cache.py",
+    "tasks/row_shards.py", "tasks/rows.py", "tasks/sentences.py", "tasks/tokenizer_files.py",
+    "tasks/tokenizer_kinds.py", "tasks/word_cache.py",
 )  # fmt: skip
 """Sources that decide the rows: what others made of the same text is not taken for finished."""
 logger = logging.getLogger(__name__)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import random
 import resource
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -13,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks import tfrecords
 from tasks.common import artifacts
 from tasks.common.errors import InputError
 from tasks.common.regular import NotAFile, open_regular
@@ -31,20 +36,27 @@ SECONDS = 60
 """Of a host that is busy; alone each takes one or two."""
 
 
-def refused(code: str, *words: str) -> str:
-    """Run `code`, which must end in one of our errors, soon and with little memory; what it says."""
+def run(code: str, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
+    """Run `code` as a stage does; how it ended, and its peak memory in MB."""
     peak = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"
     script = (
         "import sys; from pathlib import Path; from tasks.common.errors import run_main\n"
         f"def main():\n    {code}\ntry:\n    run_main(main)\nfinally:\n    print({peak})"
     )
-    started_at = time.monotonic()
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(
-        [sys.executable, "-c", script, *words], cwd=PROJECT, capture_output=True, text=True, check=False
+        [sys.executable, "-c", script, *words], cwd=PROJECT, env=environment, capture_output=True, text=True
     )
+    return process, int(process.stdout or 0) >> 10
+
+
+def refused(code: str, *words: str, most_mb: int = MOST_MB) -> str:
+    """Run `code`, which must end in one of our errors, soon and with little memory; what it says."""
+    started_at = time.monotonic()
+    process, peak_mb = run(code, *words)
     assert process.returncode == 1, process.stderr
     assert process.stderr.startswith("error: "), process.stderr
-    assert int(process.stdout) >> 10 < MOST_MB
+    assert 0 < peak_mb < most_mb, f"{peak_mb} MB"
     assert time.monotonic() - started_at < SECONDS
     return process.stderr
 
@@ -56,7 +68,7 @@ CORPUS = (
 
 
 def one_long_value(path: Path) -> None:
-    pq.write_table(pa.table({"text": ["a" * (300 << 20)]}), path, compression="zstd")
+    pq.write_table(pa.table({"text": ["a" * (100 << 20)]}), path, compression="zstd")
 
 
 def one_entry_for_all_rows(path: Path) -> None:
@@ -65,12 +77,80 @@ def one_entry_for_all_rows(path: Path) -> None:
     pq.write_table(pa.table({"text": same}), path, compression="zstd", dictionary_pagesize_limit=1 << 30)
 
 
+def varint(number: int) -> bytes:
+    """As Thrift's compact protocol writes it."""
+    return bytes([number]) if number < 128 else bytes([number & 127 | 128]) + varint(number >> 7)
+
+
+def listed(items: list[bytes]) -> bytes:
+    """A list of structs."""
+    return b"\xfc" + varint(len(items)) + b"".join(items)
+
+
+def element(name: bytes, children: int | None = None) -> bytes:
+    """Of a Parquet schema: optional; text where it has no children."""
+    if children is None:
+        return b"\x15" + varint(6 << 1) + b"\x25\x02\x18" + varint(len(name)) + name + b"\0"
+    return b"\x35\x02\x18" + varint(len(name)) + name + b"\x15" + varint(children << 1) + b"\0"
+
+
+def write_footer(path: Path, schema: list[bytes], groups: list[bytes]) -> None:
+    footer = b"\x15\x02\x19" + listed(schema) + b"\x16\0\x19" + listed(groups) + b"\0"
+    path.write_bytes(b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1")
+
+
+def a_million_columns(path: Path) -> None:
+    write_footer(path, [element(b"root", 900_000), *(element(b"c%d" % number) for number in range(900_000))], [])
+
+
+def a_hundred_thousand_columns(path: Path) -> None:
+    write_footer(path, [element(b"root", 99_000), *(element(b"c%d" % number) for number in range(99_000))], [])
+
+
+def millions_of_chunks(path: Path) -> None:
+    group = b"\x19" + listed([b"\x26\0\0"] * 90_000) + b"\x16\0\x16\0\0"
+    write_footer(path, [element(b"root", 1), element(b"text")], [group] * 50)
+
+
+def nested_deeply(path: Path) -> None:
+    write_footer(path, [element(b"a", 1)] * 50_000 + [element(b"text")], [])
+
+
+def a_long_footer(path: Path) -> None:
+    path.write_bytes(b"PAR1\x15\x02" + bytes(64 << 20) + struct.pack("<I", 64 << 20) + b"PAR1")
+
+
+def a_small_lie(path: Path) -> None:
+    """The footer states 100 bytes where its page has 1.2 GB, so many rows as there are."""
+    text = pa.array(["a" * (300 << 20)])
+    table = pa.chunked_array([text, text, text, text])
+    pq.write_table(
+        pa.table({"text": table}), path, compression="zstd", write_statistics=False, store_schema=False,
+        use_dictionary=False, row_group_size=4,
+    )  # fmt: skip
+    group = pq.read_metadata(path).row_group(0)
+    content = path.read_bytes()
+    for stated in {group.total_byte_size, group.column(0).total_uncompressed_size}:
+        long = varint(stated << 1)
+        assert long in content
+        content = content.replace(long, b"\xc8\x81" + b"\x80" * (len(long) - 3) + b"\0")
+    path.write_bytes(content)
+    assert pq.read_metadata(path).row_group(0).total_byte_size == 100
+
+
 PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
     "one long value": (one_long_value, "bytes for a row; up to 67,108,864 are read"),
     "a dictionary": (one_entry_for_all_rows, "unfolds to more than 1,024 MB"),
+    "a footer that lies": (a_small_lie, "unfolds to more than 1,024 MB"),
+    "900,000 columns": (a_million_columns, "Exceeded size limit"),
+    "99,000 columns": (a_hundred_thousand_columns, "99,000 columns; up to 10,000 are read"),
+    "millions of chunks": (millions_of_chunks, "bad_alloc"),
+    "nested deeply": (nested_deeply, "too deeply nested"),
+    "a long footer": (a_long_footer, "a footer of 67,108,864 bytes, up to 16,777,216 are read"),
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", PARQUET)
 def test_parquet_that_unfolds_to_gigabytes(tmp_path: Path, kind: str) -> None:
     make, words = PARQUET[kind]
@@ -78,6 +158,99 @@ def test_parquet_that_unfolds_to_gigabytes(tmp_path: Path, kind: str) -> None:
     said = refused(CORPUS, str(tmp_path / "text.parquet"))
     assert words in said
     assert "text.parquet" in said
+
+
+@pytest.mark.slow
+def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
+    """300 MB of text that packs badly, in one row group."""
+    words = [f"{number:x}" for number in range(100_000)]
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(words, k=500)) for _ in range(2000)]
+    texts = [f"{text} {number}" for number in range(60) for text in texts]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "text.parquet", row_group_size=len(texts))
+    assert pq.read_metadata(tmp_path / "text.parquet").row_group(0).total_byte_size > 250 << 20
+    _, peak_mb = run(CORPUS, str(tmp_path / "text.parquet"))
+    assert peak_mb < 250
+
+
+PREPARED = (
+    "from tasks.foreign_tables import record_batches; [None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
+)
+
+
+def arrow(path: Path, stated: int | None) -> None:
+    """2 GB of zeros, packed; their size as it is, or as `stated`."""
+    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    batch = pa.record_batch({"input_ids": pa.array(np.zeros(1 << 28, np.int64))})
+    with pa.ipc.new_file(str(path), batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    if stated is not None:
+        content, real = path.read_bytes(), struct.pack("<q", 1 << 31)
+        assert content.count(real)
+        path.write_bytes(content.replace(real, struct.pack("<q", stated)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stated", [None, 1 << 40, 1 << 62], ids=["2 GB", "a terabyte", "more than there is"])
+def test_arrow_that_unfolds_to_gigabytes(tmp_path: Path, stated: int | None) -> None:
+    arrow(tmp_path / "rows.arrow", stated)
+    assert (tmp_path / "rows.arrow").stat().st_size < 1 << 20
+    assert "a file unfolds to more than 1,024 MB" in refused(PREPARED, str(tmp_path / "rows.arrow"))
+
+
+@pytest.mark.slow
+def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
+    one_entry_for_all_rows(tmp_path / "train.parquet")
+    code = (
+        "from tasks.hub_inputs import open_dataset; "
+        "[None for _ in open_dataset('corpus', sys.argv[1], None, 'train', None)]"
+    )
+    assert "unfolds to more than 1,536 MB" in refused(code, str(tmp_path), most_mb=2048)
+
+
+def record(content: bytes, length: int | None = None) -> bytes:
+    """Of a TFRecord file, its length as it is or as stated."""
+    head = struct.pack("<Q", len(content) if length is None else length)
+    return head + struct.pack("<I", tfrecords._masked(head)) + content + struct.pack("<I", tfrecords._masked(content))
+
+
+@pytest.mark.parametrize("length", [2**60, 2**63, 5 << 20])
+def test_a_record_that_claims_to_be_huge(tmp_path: Path, length: int) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(record(b"", length))
+    with pytest.raises(InputError, match=f"record 0 has {length:,} bytes; records up to 4,194,304"):
+        tfrecords.feature_names(tmp_path / "a.tfrecord")
+
+
+def test_records_that_are_zeros_for_ever(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "a.tfrecord.gz", "wb") as stream:
+        for _ in range(64):
+            stream.write(bytes(1 << 20))
+    with pytest.raises(InputError, match="whose CRC does not fit"):
+        tfrecords.feature_names(tmp_path / "a.tfrecord.gz")
+
+
+LARGE_JSON: dict[str, Callable[[], str]] = {
+    "brackets": lambda: "[" * (100 << 20),
+    "one text": lambda: '"' + "x" * (120 << 20) + '\N{GRINNING FACE}"',
+    "numbers": lambda: "[" + "1e5," * (28 << 20),
+    "too much": lambda: " " * (200 << 20),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", LARGE_JSON)
+def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
+    code = "from tasks.squad_files import read_predictions; read_predictions(Path(sys.argv[1]))"
+    assert "predictions.json" in refused(code, str(tmp_path / "predictions.json"))
+
+
+@pytest.mark.slow
+def test_questions_of_many_empty_values(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text('{"data": [' + "[]," * (60 << 20) + "0]}")
+    code = "from tasks.squad_format import read_squad; read_squad(Path(sys.argv[1]), 'questions.train_path')"
+    said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
+    assert "train.json (questions.train_path) unfolds to more than 1,080 MB" in said
 
 
 def test_the_bound_is_taken_back_and_holds_for_the_first_reader_that_enters() -> None:
