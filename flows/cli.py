@@ -31,6 +31,7 @@ COMMANDS = {
     "presets": "the recipes there are",
     "publish": "publish what the gate of a finished run accepted",
     "deploy": "give a Prefect server what runs on workers need",
+    "worker": "take runs that were sent to this host",
     "completion": "complete the words of podium in your shell",
 }
 """In the order of the help, with the line it shows; each is the attribute `command` of flows.commands.NAME."""

@@ -15,15 +15,17 @@ import sys
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.actions import WorkPoolCreate
+from prefect.client.schemas.actions import WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
-from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.objects import StateType, WorkPool
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
+from prefect.workers.process import ProcessWorker
 
 from flows.checkout import require_project
 from flows.sent_runs import Queue
@@ -32,34 +34,59 @@ from tasks.common.stage_kinds import KINDS
 
 FLOWS_POOL = "flows"
 """Its workers only send and wait; a pool of its own, so that a run never waits for the stages that wait for it."""
+POOLS = (FLOWS_POOL, *KINDS)
 POOL_TYPE = "process"
+TEMPLATE: dict[str, Any] = {
+    "job_configuration": {"command": "python -m flows.worker_entry"},
+    "variables": {"type": "object", "properties": {}, "additionalProperties": False},
+}
+"""Of Podium's pools: runs and deployments have no variables to set. `podium worker` does not read it; for a worker of
+Prefect's own it is half a door (docs/security.md)."""
 CHECKOUT = "PODIUM_CHECKOUT"
 SILENT_FOR = timedelta(seconds=90)
-"""Three heartbeats of a deployment's run (prefect.yaml). Its host or worker died when they stay away."""
+"""Three heartbeats of a worker's run (flows/worker_entry.py). Its host or worker died when they stay away."""
 ZOMBIES = "podium-lost-runs"
 WATCHED = "podium-watched"
-"""The tag that prefect.yaml gives each deployment beside its heartbeat: its runs carry it, and no others do."""
+"""The tag that prefect.yaml gives each deployment: its runs carry it, and no others do."""
 
 Say = Callable[[str], None]
 
 
 def make_pools(client: SyncPrefectClient, say: Say) -> None:
-    """One process pool per kind, and one for the flows that send; those that exist stay as they are.
+    """One process pool per kind, and one for the flows that send, each with Podium's template.
+
+    A pool that is there with Prefect's own template gets it, too; one that somebody gave another stays as it is.
 
     Raises:
         PodiumError: a pool of that name is there, of another type; nothing was made.
     """
-    names = [FLOWS_POOL, *KINDS]
-    found = client.read_work_pools(work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=names)))
+    found = client.read_work_pools(work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=list(POOLS))))
     if others := [f"{pool.name} of type {pool.type}" for pool in found if pool.type != POOL_TYPE]:
         raise PodiumError(
             f"the Prefect server at {client.api_url} has the work pool {', '.join(others)}; Podium needs it of "
             f"type {POOL_TYPE}: delete it if nobody uses it, or name another server in PREFECT_API_URL"
         )
-    for name in names:
+    for pool in found:
+        _close(client, pool, say)
+    for name in POOLS:
         with contextlib.suppress(ObjectAlreadyExists):
-            client.create_work_pool(WorkPoolCreate(name=name, type=POOL_TYPE))
+            client.create_work_pool(WorkPoolCreate(name=name, type=POOL_TYPE, base_job_template=TEMPLATE))
             say(f"made the work pool {name}")
+
+
+def _close(client: SyncPrefectClient, pool: WorkPool, say: Say) -> None:
+    """Give a pool of an older Podium the template; deployments must lose their variables in the same breath."""
+    template = pool.base_job_template
+    if template == TEMPLATE:
+        return
+    if template and template != ProcessWorker.get_default_base_job_template():
+        say(
+            f"the work pool {pool.name} keeps the template that somebody gave it: its runs may set what that lets them "
+            "set; workers that `podium worker` starts do not read it"
+        )
+        return
+    client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=TEMPLATE))
+    say(f"the work pool {pool.name} takes no command, environment or folder from runs any more")
 
 
 def make_queue(client: SyncPrefectClient, queue: Queue, say: Say, asked: bool) -> None:

@@ -189,10 +189,10 @@ class Host:
         }  # fmt: skip
 
     def start_worker(self, pool, queue, kinds, *options):
-        words = [sys.executable, "-m", "prefect", "worker", "start", "--pool", pool, "--work-queue", queue, *options]
+        words = [sys.executable, "-m", "flows", "worker", "--pool", pool, "--queue", queue, *options]
         with (self.folder / "worker.log").open("a") as log:
             self.worker = subprocess.Popen(
-                words, cwd=self.folder, env={**self.environment, "PODIUM_STAGE_KINDS": kinds},
+                words, cwd=self.project, env={**self.environment, "PODIUM_STAGE_KINDS": kinds},
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 

@@ -1,0 +1,23 @@
+"""`podium worker`: takes runs of a pool of the Prefect server."""
+
+from __future__ import annotations
+
+import click
+
+from flows.commands.project import entered
+
+
+@click.command(
+    help="Take runs of a pool of the Prefect server of PREFECT_API_URL, until it is stopped. It starts nothing but the "
+    "flows of this checkout, whatever the server says (docs/workers.md)."
+)
+@click.option("--pool", required=True, help="cpu, cuda, ipu or flows")
+@click.option("--queue", "queues", multiple=True, help="of the pool, repeatable; default: all of them")
+@click.option("--name", help="of this worker, in the server's pages")
+@click.option("--limit", type=click.IntRange(min=1), help="runs at a time; default: any number")
+@click.pass_context
+def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:
+    project = entered(ctx)
+    from flows.worker import work  # takes seconds
+
+    work(project, pool, list(queues), name, limit, click.echo)
