@@ -71,11 +71,10 @@ server: $(HOST)  ## a Prefect server on loopback for a local try (docs/workers.m
 
 worker: export PREFECT_API_URL ?= http://127.0.0.1:$(PORT)/api
 worker: export PREFECT_WORKER_QUERY_SECONDS ?= 2
-worker: export PODIUM_CHECKOUT = $(CURDIR)
 worker: export PODIUM_STAGE_KINDS ?= $(filter-out flows,$(KIND))
 worker: $(HOST)  ## a worker of this checkout: KIND=cpu, cuda, ipu or flows; QUEUE=default or a pod's
 	@podium deploy $(if $(filter-out default,$(QUEUE)),--queue $(KIND)/$(QUEUE))
-	@exec prefect worker start --pool $(KIND) --work-queue $(QUEUE)
+	@exec podium worker --pool $(KIND) --queue $(QUEUE)
 
 bench: $(HOST)  ## measure speed beside Hugging Face's Trainer; BENCH="--quick", "--data FOLDER", ...
 	@python -m bench $(BENCH)

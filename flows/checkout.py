@@ -46,9 +46,7 @@ def require_project(folder: Path) -> None:
         ParamsError: it does not; says what to set.
     """
     if not (folder / "dvc.yaml").is_file():
-        raise ParamsError(
-            f"{folder} holds no dvc.yaml: run from the project's folder; a worker finds its own through PODIUM_CHECKOUT"
-        )
+        raise ParamsError(f"{folder} holds no dvc.yaml: run from the project's folder, also a worker")
 
 
 def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:

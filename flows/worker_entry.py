@@ -33,7 +33,6 @@ def run_flow_of(run_id: UUID) -> None:
             client.set_flow_run_state(run_id, Failed(message=message))
             return
         try:
-            # "state": a result is never fetched. That of a state which somebody set names a pickle, and where it lies.
             run_flow(wanted, flow_run=run, return_type="state")
         except (ParameterBindError, SignatureMismatchError) as error:
             client.set_flow_run_state(run_id, Failed(message=f"parameters of {name} are missing, or others: {error}"))

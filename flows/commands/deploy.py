@@ -20,4 +20,4 @@ def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     from flows.sent_runs import Queue
 
     deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], click.echo)
-    options.say_next("prefect worker start --pool cpu on a host (docs/workers.md), then podium run --on-workers")
+    options.say_next("podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")

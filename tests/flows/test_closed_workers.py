@@ -1,17 +1,15 @@
 """Whoever reaches the Prefect server, and what they can make a worker do: a real server, a real worker, no password."""
 
 import os
+import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import WorkPoolUpdate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolUpdate
 from prefect.exceptions import PrefectHTTPStatusError
-from prefect.results import ResultRecord, ResultRecordMetadata
-from prefect.states import Cancelling, Completed
+from prefect.states import Cancelling
 from prefect.workers.process import ProcessWorker
 
 from flows import checkout, deploy
@@ -49,7 +47,7 @@ class Attacker:
         self.folder = folder
 
     def touch(self, name):
-        return f"touch {self.mark / name}"
+        return f"{shutil.which('touch')} {self.mark / name}"
 
     def open_pool(self, name):
         """Give the pool Prefect's own template again."""
@@ -83,7 +81,7 @@ def attacker(team, tmp_path):
 def variables(attacker):
     return {
         "command": attacker.touch("command"), "working_dir": str(attacker.folder),
-        "env": {"PYTHONPATH": str(attacker.folder), "LD_PRELOAD": "/nowhere.so", "PATH": str(attacker.folder)},
+        "env": {"PYTHONPATH": str(attacker.folder), "LD_PRELOAD": "/nowhere.so"},
     }  # fmt: skip
 
 
@@ -96,6 +94,18 @@ def test_the_pools_that_deploy_makes_take_no_variables(attacker):
         client.create_flow_run_from_deployment(plain, job_variables=variables(attacker))
     with get_client(sync_client=True) as client:
         assert client.read_work_pool("flows").base_job_template == deploy.TEMPLATE
+
+
+def test_deploying_again_closes_what_an_older_podium_made(team, attacker):
+    """Its deployments had a variable, with which the closed pool would refuse each of their runs."""
+    attacker.open_pool("cpu")
+    with get_client(sync_client=True) as client:
+        cpu = client.read_deployment_by_name("podium-stages/cpu")
+        heartbeat = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
+        client.update_deployment(cpu.id, DeploymentUpdate(job_variables=heartbeat))
+        assert team.office.run("flows.deploy") == 0, team.office.said()
+        assert "the work pool cpu takes no command, environment or folder" in team.office.said()
+        assert client.read_deployment(cpu.id).job_variables == {}
 
 
 def test_a_worker_starts_its_own_flows_whatever_the_server_says(team, attacker):
@@ -145,22 +155,3 @@ def test_a_run_of_theirs_that_is_cancelled_or_lost_loads_no_code_into_the_worker
     wait_until(lambda: attacker.state(lost).is_crashed(), "the end of the lost run")
     host.hold.unlink()
     assert attacker.ran() == []
-
-
-def test_the_result_of_a_state_that_somebody_set_is_not_unpickled(team, attacker):
-    class Bomb:
-        def __reduce__(self):
-            return os.system, (attacker.touch("pickle"),)
-
-    metadata = ResultRecordMetadata(storage_key=str(attacker.folder / "result"), serializer={"type": "pickle"})
-    record = ResultRecord(result=Bomb(), metadata=metadata)
-    (attacker.folder / "result").write_bytes(record.serialize())
-    with get_client(sync_client=True) as client:
-        run = attacker.run(attacker.deployment("podium-stages", "done"))
-        client.set_flow_run_state(run, Completed(data=metadata), force=True)
-    host = team.hosts["worker"]
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.worker_entry"], cwd=host.project, check=False,
-        env={**host.environment, "PREFECT__FLOW_RUN_ID": str(run)},
-    )  # fmt: skip
-    assert (done.returncode, attacker.ran()) == (0, [])

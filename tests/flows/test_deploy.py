@@ -7,10 +7,13 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.events.schemas.automations import EventTrigger
 from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.workers.process import ProcessWorker
 
 from flows import deploy
 from flows.sent_runs import Queue
 from tasks.common.errors import ParamsError, PodiumError
+
+PREFECTS_OWN = ProcessWorker.get_default_base_job_template()
 
 
 @pytest.fixture
@@ -37,12 +40,30 @@ def test_a_pool_of_another_type_is_refused_by_name_and_nothing_is_made(client, s
     assert said == []
 
 
-def test_pools_that_are_there_stay_as_they_are(client, said):
+def test_pools_that_are_there_keep_what_they_are_and_get_the_template(client, said):
     client.create_work_pool(WorkPoolCreate(name="cpu", type="process", description="ours", concurrency_limit=3))
     deploy.make_pools(client, said.append)
-    assert said == ["made the work pool flows", "made the work pool cuda", "made the work pool ipu"]
+    assert said == [
+        "the work pool cpu takes no command, environment or folder from runs any more",
+        "made the work pool flows", "made the work pool cuda", "made the work pool ipu",
+    ]  # fmt: skip
     kept = client.read_work_pool("cpu")
     assert (kept.description, kept.concurrency_limit) == ("ours", 3)
+    assert kept.base_job_template == client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
+
+
+def test_a_pool_with_a_template_of_somebodys_own_keeps_it_and_deploy_says_so(client, said):
+    theirs = {"job_configuration": {"command": "{{ command }}"}, "variables": {"properties": {"command": {}}}}
+    client.create_work_pool(WorkPoolCreate(name="cpu", type="process", base_job_template=theirs))
+    client.create_work_pool(WorkPoolCreate(name="ipu", type="process", base_job_template=PREFECTS_OWN))
+    deploy.make_pools(client, said.append)
+    assert client.read_work_pool("cpu").base_job_template == theirs
+    assert client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE
+    assert said[0].startswith("the work pool cpu keeps the template that somebody gave it")
+    assert said[1] == "the work pool ipu takes no command, environment or folder from runs any more"
+    before = said[:]
+    deploy.make_pools(client, said.append)
+    assert said == [*before, before[0]]
 
 
 def test_a_limit_that_somebody_gave_a_queue_stays_unless_the_queue_is_named(client, said):

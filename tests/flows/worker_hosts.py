@@ -184,8 +184,7 @@ class Host:
         self.environment = {
             **server.environment(), "HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"),
             "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"), "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
-            "DVC_SYSTEM_CONFIG_DIR": str(folder / "dvc-system"), "PODIUM_CHECKOUT": str(self.project),
-            "TOY_LOG": str(self.log), "TOY_HOLD": str(self.hold),
+            "DVC_SYSTEM_CONFIG_DIR": str(folder / "dvc-system"), "TOY_LOG": str(self.log), "TOY_HOLD": str(self.hold),
         }  # fmt: skip
 
     def start_worker(self, pool, queue, kinds, *options):
