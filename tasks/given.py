@@ -121,7 +121,7 @@ def files_in(path: Path, key: str) -> list[Path]:
     files, problems = _look(path, key, "none")
     if problems:
         raise InputError("\n".join(problems))
-    return sorted(files)
+    return sorted(map(Path, files))
 
 
 def require_readable(path: Path, key: str, links: Links = "files") -> None:
@@ -136,14 +136,14 @@ def require_readable(path: Path, key: str, links: Links = "files") -> None:
 
 def _look(
     path: Path, key: str, links: Links, name: Path | str | None = None, root: Path = Path()
-) -> tuple[list[Path], list[str]]:
+) -> tuple[list[str], list[str]]:
     """The files there, and what is wrong."""
     name = path if name is None else name
     where = f"{key}='{shown(name)}'"
     if problem := _trouble(path) if is_utf8(str(name)) else "is not UTF-8: rename it":
         return [], [f"{where} {problem}"]
     if not path.is_dir():
-        return [path], []
+        return [str(path)], []
     folder = _Folder(path, links, plans.inside(path, root) is not None)
     return folder.files, folder.problems(where, key)
 
@@ -201,7 +201,8 @@ class _Folder:
 
     def __init__(self, root: Path, links: Links, in_project: bool) -> None:
         self._root, self._links, self._in_project = root, links, in_project
-        self.files: list[Path] = []
+        self.files: list[str] = []
+        """Paths as text: of many files, Path takes half of the time, and who checks needs none."""
         self._refused: dict[str, list[str]] = {}
         """Kind of HOLDING, or why something cannot be read -> names."""
         folders = [root]
@@ -224,7 +225,7 @@ class _Folder:
             if kind == "folder":
                 yield Path(entry.path)
             elif kind == "file":
-                self.files.append(Path(entry.path))
+                self.files.append(entry.path)
             elif kind:
                 self._refuse(kind, Path(entry.path))
 
