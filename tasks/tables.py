@@ -140,11 +140,23 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
     csv.field_size_limit(MAX_LINE_BYTES)
-    rows = csv.reader(text_lines(path, key), strict=True)
+    held = 0  # of the row that is being read: its quoted fields may hold line ends
+
+    def lines() -> Iterator[str]:
+        nonlocal held
+        for line in text_lines(path, key):
+            held += len(line)
+            if held > MAX_LINE_BYTES:
+                raise InputError(f"{path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes ({key})")
+            yield line
+
+    rows = csv.reader(lines(), strict=True)
     try:
         header = next(rows, [])
         check_columns(header, columns, str(path), reading)
+        held = 0
         for row in rows:
+            held = 0
             if not row:
                 reading.counts[BLANK_LINES] += 1
                 continue

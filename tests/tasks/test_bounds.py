@@ -21,13 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import tfrecords
+from tasks import tables, tfrecords
 from tasks.common import artifacts
 from tasks.common.errors import InputError
 from tasks.common.regular import NotAFile, open_regular
 from tasks.memory import limited, limited_steps
 from tasks.tables import Column, check_columns, each_key_once
 from tasks.text_files import Reading, text_lines
+from tests.tasks.tiny_model import write_tiny_model
 
 PROJECT = Path(__file__).resolve().parents[2]
 MOST_MB = 1536
@@ -243,6 +244,37 @@ def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
     (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
     code = "from tasks.squad_files import read_predictions; read_predictions(Path(sys.argv[1]))"
     assert "predictions.json" in refused(code, str(tmp_path / "predictions.json"))
+
+
+def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1 << 20)
+    path = tmp_path / "text.csv"
+    path.write_text("text\n" + "short\n" * 300_000)
+    read = tables.read_table
+    assert sum(1 for _ in read(path, [Column("text", "corpus.text_column", True)], "corpus.path", Reading())) == 300_000
+    path.write_text("text\n" + '"a\n",' * 300_000)
+    with pytest.raises(InputError, match="a row is longer than 1 MB"):
+        list(read(path, [Column("text", "corpus.text_column", True)], "corpus.path", Reading()))
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
+@pytest.mark.parametrize(
+    "words", [["ask", "MODEL", "Who?", "--context-file", "FILE"], ["score", "FILE", "FILE"],
+              ["compare", "FILE", "FILE", "--questions", "FILE"], ["ask", "FILE", "Who?", "--context", "Ada came."]],
+    ids=["context", "score", "compare", "model"],
+)  # fmt: skip
+def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], kind: str) -> None:
+    from click.testing import CliRunner
+
+    from flows.cli import cli
+
+    model = write_tiny_model(tmp_path / "model", ["ada"])
+    NO_FILES[kind](tmp_path / "a")
+    named = {"MODEL": str(model), "FILE": str(tmp_path / "a")}
+    started_at = time.monotonic()
+    found = CliRunner().invoke(cli, [named.get(word, word) for word in words])
+    assert isinstance(found.exception, InputError), found.exception
+    assert time.monotonic() - started_at < 5
 
 
 @pytest.mark.slow
