@@ -227,7 +227,11 @@ class _Transaction:
 
 
 def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
-    """One commit of the whole release on `head`, or a pull request with it; the client's CommitInfo."""
+    """One commit of the whole release on `head`, or a pull request with it; the client's CommitInfo.
+
+    Raises:
+        PublishError: a file is no longer what the release says; nothing was sent.
+    """
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
     # Operations are single-use: fresh ones for every attempt.
@@ -235,6 +239,10 @@ def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: b
         CommitOperationAdd(name, file.source if isinstance(file.source, bytes) else str(file.source))
         for name, file in sorted(release.files.items())
     ]
+    sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
+    if sent != release.hashes():
+        changed = ", ".join(name for name, sha256 in release.hashes().items() if sent[name] != sha256)
+        raise PublishError(f"{changed} changed while it was being published: nothing was sent to {repository}")
     operations += [CommitOperationDelete(name, is_folder=False) for name in outdated(head, release)]
     return api.create_commit(
         repository, operations, commit_message=title(release), parent_commit=head.sha, create_pr=create_pr

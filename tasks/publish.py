@@ -103,9 +103,8 @@ def _judged_release(
     require_consistent(gate, subject)
     judged = {name: sha256 for name, sha256 in hashes.items() if name not in (str(subject.gate), str(LOCK))}
     require_same_bytes(gate, judged, parameters, subject)
-    release = build_release(params, parameters, gate, places, kind)
     require_same_decision(gate, kind.decide_again(parameters, judged, copies), subject)
-    return release
+    return build_release(params, parameters, gate, places, kind)
 
 
 def _send(params: PublishParams, release: Release, root: Path) -> dict[str, Any]:

@@ -11,10 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks import glue_gate
 from tasks.common import artifacts
 from tasks.common.params import Params, check, load_params, parameter_values
 from tasks.common.strict_yaml import parse_yaml
 from tasks.gate import gate
+from tasks.glue_answers import read_labels, read_predictions
+from tasks.glue_data import schema_of
+from tasks.glue_gate import subject_of
+from tasks.glue_scores import figures as glue_figures
+from tasks.glue_tasks import TASKS, GlueTask
 from tasks.release_subject import QUESTIONS
 from tasks.squad import figures, score
 from tasks.tokenizer_files import Vocabulary, write_tokenizer
@@ -93,6 +99,35 @@ def write_gate(root: Path, *, accepted: bool = True, parameters: Mapping[str, An
         verdict = json.loads((root / artifacts.GATE).read_text(encoding="utf-8"))
         verdict |= {"accepted": False, "reasons": ["f1 12.30 is under the floor 85.00"]}
         _json(root / artifacts.GATE, verdict)
+
+
+def make_glue_checkout(root: Path, task: GlueTask = TASKS["sst2"]) -> Path:
+    """The same for a GLUE task with two classes: 20 examples, of which one in ten is answered wrong."""
+    make_checkout(root)
+    subject, labels = subject_of(task), [number % 2 for number in range(20)]
+    (root / artifacts.SQUAD_MODEL).rename(root / subject.model)
+    for reference in subject.references:
+        (root / reference).parent.mkdir(parents=True, exist_ok=True)
+        rows = [{"first": f"text {number}", "second": None, "label": label} for number, label in enumerate(labels)]
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema_of(task)), root / reference)
+    predicted = [1 - label if number % 10 == 0 else label for number, label in enumerate(labels)]
+    _json(root / subject.predictions, dict.fromkeys(task.splits[1:], predicted))
+    for name in subject.verdicts:
+        _json(root / artifacts.validation_report(name), {"data": name, "valid": True, "rows": 20, "checks": []})
+    for name in subject.trainings:
+        _json(root / artifacts.METRICS / f"{name}.json", {"steps": 5, "final_loss": 0.5})
+    write_glue_gate(root, task)
+    return root
+
+
+def write_glue_gate(root: Path, task: GlueTask = TASKS["sst2"]) -> None:
+    """Scores and verdict of the GLUE files that lie in `root` now."""
+    subject = subject_of(task)
+    files = [root / subject.model / "model.safetensors", root / subject.predictions]
+    found = [{"path": str(path.relative_to(root)), "sha256": artifacts.sha256_of(path)} for path in files]
+    counted = glue_figures(task, read_labels(task, root), read_predictions(task, files[1]))
+    _json(root / subject.metrics, {**counted, "files": found})
+    glue_gate.gate(task, parameter_values(load_params(root / "params.yaml")), root)
 
 
 def write_model(root: Path, seed: int) -> None:

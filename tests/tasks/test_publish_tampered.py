@@ -1,0 +1,230 @@
+"""What was changed after the verdict, or in it, is not published; nor is a verdict that the evidence does not give."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.common import artifacts
+from tasks.common.errors import GateRejected, InputError, PublishError
+from tasks.common.params import load_params, parameter_values
+from tasks.glue_publish import kind_of
+from tasks.glue_tasks import TASKS
+from tasks.publish import OF_QUESTIONS, Kind, publish
+from tests.tasks.trained_checkout import make_checkout, make_glue_checkout, write_gate, write_model
+
+GLUE = kind_of(TASKS["sst2"])
+REFUSED = (PublishError, GateRejected, InputError)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("made")
+    return {"questions": make_checkout(folder / "questions"), "glue": make_glue_checkout(folder / "glue")}
+
+
+@pytest.fixture
+def copied(made: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
+    return lambda name: Path(shutil.copytree(made[name], tmp_path / "checkout"))
+
+
+def publish_here(root: Path, kind: Kind) -> dict[str, Any]:
+    params = load_params(root / "params.yaml")
+    return publish(params.publish, parameter_values(params), root, kind=kind)
+
+
+def change(path: Path, **values: Any) -> None:
+    artifacts.write_json(path, {**json.loads(path.read_text()), **values})
+
+
+def require_refused(root: Path, kind: Kind, words: str) -> None:
+    with pytest.raises(REFUSED, match=words) as refused:
+        publish_here(root, kind)
+    assert "dvc repro" in str(refused.value) or "stage wrote" in str(refused.value), "it says the way out"
+    assert not (root / "published").exists()
+    assert not (root / kind.subject.receipt).exists()
+    assert list((root / "runs").glob("*")) == [], "copies stay nowhere"
+
+
+@pytest.mark.parametrize("kind", [OF_QUESTIONS, GLUE], ids=["questions", "glue"])
+@pytest.mark.parametrize(
+    "part", ["weights", "config", "tokenizer", "vocabulary", "manifest", "verdict", "training", "predictions",
+             "references", "base", "metrics", "released"]
+)  # fmt: skip
+def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str], Path], kind: Kind, part: str) -> None:
+    root, subject = copied("glue" if kind is GLUE else "questions"), kind.subject
+    assert publish_here(root, kind)["files"], "as it was judged it is published"
+    shutil.rmtree(root / "published")
+    (root / subject.receipt).unlink()
+    name = {
+        "weights": subject.model / "model.safetensors", "config": subject.model / "config.json",
+        "tokenizer": artifacts.TOKENIZER / "tokenizer.json", "vocabulary": artifacts.TOKENIZER / "vocab.txt",
+        "manifest": subject.rows[0] / "manifest.json", "predictions": subject.predictions,
+        "verdict": artifacts.validation_report(subject.verdicts[-1]), "metrics": subject.metrics,
+        "training": artifacts.METRICS / f"{subject.trainings[-1]}.json", "references": subject.references[0],
+        "base": artifacts.BASE_MODEL / "base_model.json", "released": Path("inputs/released") / subject.released,
+    }[part]  # fmt: skip
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    before = path.stat() if path.exists() else None
+    with path.open("r+b" if before else "wb") as stream:  # in place, as through a hard link
+        stream.seek(0, os.SEEK_END)
+        stream.write(b" " if before else b"{}")
+    if before:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    require_refused(root, kind, re.escape(str(name if part != "released" else Path("released") / subject.released)))
+
+
+def forged_metrics(root: Path) -> None:
+    change(root / artifacts.SQUAD_METRICS, f1=99.9)
+
+
+def forged_interval_and_judged_hash(root: Path) -> None:
+    change(root / artifacts.SQUAD_METRICS, f1_low=99.9)
+    reseal(root, artifacts.SQUAD_METRICS)
+
+
+def reseal(root: Path, *names: Path) -> None:
+    gate = json.loads((root / artifacts.GATE).read_text())
+    judged = {str(name): artifacts.sha256_of(root / name) for name in names}
+    change(root / artifacts.GATE, judged={**gate["judged"], **judged})
+
+
+def a_false_that_became_true(root: Path) -> None:
+    write_gate(root, accepted=False)
+    change(root / artifacts.GATE, accepted=True)
+
+
+def a_failed_check(root: Path) -> None:
+    gate = json.loads((root / artifacts.GATE).read_text())
+    change(root / artifacts.GATE, checks=[{**gate["checks"][0], "ok": False}, *gate["checks"][1:]])
+
+
+def no_checks(root: Path) -> None:
+    change(root / artifacts.GATE, checks=[])
+
+
+def a_better_figure_in_a_check(root: Path) -> None:
+    gate = json.loads((root / artifacts.GATE).read_text())
+    change(root / artifacts.GATE, checks=[{**gate["checks"][0], "found": 100.5}, *gate["checks"][1:]])
+
+
+def a_whole_verdict(root: Path) -> None:
+    """Rejected on the evidence, rewritten without a contradiction, every hash right."""
+    good = json.loads((root / artifacts.GATE).read_text())
+    change(root / artifacts.SQUAD_PREDICTIONS, q1="a wrong answer", q2="another")
+    write_gate(root)
+    rejected = json.loads((root / artifacts.GATE).read_text())
+    assert not rejected["accepted"]
+    change(root / artifacts.GATE, **{**good, "judged": rejected["judged"]})
+
+
+def predictions_that_fit_forged_metrics(root: Path) -> None:
+    """Metrics and predictions agree with each other; the verdict is of the files before."""
+    good = (root / artifacts.SQUAD_PREDICTIONS).read_bytes()
+    change(root / artifacts.SQUAD_PREDICTIONS, q1="a wrong answer")
+    write_gate(root)
+    (root / artifacts.SQUAD_PREDICTIONS).write_bytes(good)
+    metrics = json.loads((root / artifacts.SQUAD_METRICS).read_text())
+    sha256 = artifacts.sha256_of(root / artifacts.SQUAD_PREDICTIONS)
+    change(root / artifacts.SQUAD_METRICS, files=[{**one, "sha256": sha256} for one in metrics["files"]])
+    change(root / artifacts.GATE, accepted=True, reasons=[])
+
+
+def weights_judged_hash_and_all(root: Path) -> None:
+    """The verdict names the new weights; the scores were counted on others."""
+    write_model(root, seed=9)
+    reseal(root, *(path.relative_to(root) for path in (root / artifacts.SQUAD_MODEL).iterdir()))
+
+
+def a_link_to_others(root: Path) -> None:
+    path = root / artifacts.SQUAD_MODEL / "model.safetensors"
+    (root / "others").write_bytes(b"others")
+    path.unlink()
+    path.symlink_to(root / "others")
+
+
+def one_file_more(root: Path) -> None:
+    (root / artifacts.SQUAD_MODEL / "ipu_config.json").write_text("{}")
+
+
+def lower_limits(root: Path) -> None:
+    path = root / "params.yaml"
+    path.write_text(path.read_text().replace("min_f1: 85.0", "min_f1: 0.0"))
+
+
+def a_verdict_from_before(root: Path) -> None:
+    gate = json.loads((root / artifacts.GATE).read_text())
+    artifacts.write_json(
+        root / artifacts.GATE, {k: v for k, v in gate.items() if k not in ("judged", "parameters_sha256")}
+    )
+
+
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [
+        (forged_metrics, "metrics/squad.json has SHA-256"),
+        (forged_interval_and_judged_hash, "f1_low=99.9, counted was"),
+        (a_false_that_became_true, "contradicts itself.*f1 12.30 is under the floor"),
+        (a_failed_check, r"contradicts itself.*failed \(f1\)"),
+        (no_checks, "contradicts itself.*there is none"),
+        (a_better_figure_in_a_check, "states other checks than the evidence gives: f1"),
+        (a_whole_verdict, "says accepted, the evidence does not"),
+        (predictions_that_fit_forged_metrics, "contradicts itself"),
+        (weights_judged_hash_and_all, "or on other weights"),
+        (a_link_to_others, "model.safetensors has SHA-256"),
+        (one_file_more, "ipu_config.json has SHA-256 .*judged was none"),
+        (lower_limits, "other parameters"),
+        (a_verdict_from_before, "does not say what it judged.*dvc repro gate"),
+    ],
+)
+def test_a_verdict_that_the_evidence_does_not_give_is_refused(
+    copied: Callable[[str], Path], attack: Callable[[Path], None], words: str
+) -> None:
+    root = copied("questions")
+    attack(root)
+    require_refused(root, OF_QUESTIONS, f"(?s){words}")
+
+
+def test_a_better_score_of_a_glue_task_is_refused_though_the_verdict_names_its_bytes(
+    copied: Callable[[str], Path],
+) -> None:
+    root, subject = copied("glue"), GLUE.subject
+    change(root / subject.metrics, accuracy=100.0)
+    gate = json.loads((root / subject.gate).read_text())
+    judged = {**gate["judged"], str(subject.metrics): artifacts.sha256_of(root / subject.metrics)}
+    change(root / subject.gate, judged=judged)
+    require_refused(root, GLUE, "accuracy=100.0, counted was 90.0.*single-item glue_evaluate@sst2")
+
+
+def test_another_score_beside_the_counted_ones_is_refused(copied: Callable[[str], Path]) -> None:
+    root, subject = copied("glue"), GLUE.subject
+    change(root / subject.metrics, honesty=100.0, honesty_low=99.0, honesty_high=100.0)
+    gate = json.loads((root / subject.gate).read_text())
+    judged = {**gate["judged"], str(subject.metrics): artifacts.sha256_of(root / subject.metrics)}
+    change(root / subject.gate, judged=judged)
+    require_refused(root, GLUE, "honesty_low, which is not counted")
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(copied: Callable[[str], Path]) -> None:
+    root = copied("questions")
+    path = root / artifacts.SQUAD_MODEL / "config.json"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(InputError, match="no regular file"):
+        publish_here(root, OF_QUESTIONS)
+
+
+def test_where_a_release_goes_and_who_watches_is_not_judged(copied: Callable[[str], Path]) -> None:
+    root = copied("questions")
+    path = root / "params.yaml"
+    text = path.read_text().replace("folder: published/podium-demo", "folder: published/elsewhere")
+    path.write_text(text.replace("  project: podium", "  project: another"))
+    assert publish_here(root, OF_QUESTIONS)["folder"] == "published/elsewhere"
