@@ -19,7 +19,8 @@ from tests.tasks.trained_checkout import PROJECT, make_checkout
 SWAPPED = {
     "models/squad/model.safetensors": "model.safetensors", "models/squad/config.json": "config.json",
     "data/tokenizer/tokenizer.json": "tokenizer.json", "data/tokenizer/vocab.txt": "vocab.txt",
-    "evaluation/predictions.json": "evaluation/predictions.json", "metrics/squad.json": "evaluation/metrics.json",
+    "evaluation/predictions.json": "evaluation/predictions.json", "metrics/squad.json": None,
+    "evaluation/report.html": "evaluation/report.html",
     "metrics/gate.json": None, "reports/validation/corpus.json": None,
 }  # fmt: skip
 """File of the checkout -> its name in the release."""
@@ -59,7 +60,10 @@ for number in itertools.count():
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkout(tmp_path_factory.mktemp("made") / "checkout")
+    root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
+    text = (root / "params.yaml").read_text(encoding="utf-8")
+    (root / "params.yaml").write_text(text.replace("examples: false", "examples: true"), encoding="utf-8")
+    return root
 
 
 @pytest.fixture

@@ -56,7 +56,7 @@ def require_refused(root: Path, kind: Kind, words: str) -> None:
 @pytest.mark.parametrize("kind", [OF_QUESTIONS, GLUE], ids=["questions", "glue"])
 @pytest.mark.parametrize(
     "part", ["weights", "config", "tokenizer", "vocabulary", "manifest", "verdict", "training", "predictions",
-             "references", "base", "metrics", "released"]
+             "references", "base", "metrics", "released", "page"]
 )  # fmt: skip
 def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str], Path], kind: Kind, part: str) -> None:
     root, subject = copied("glue" if kind is GLUE else "questions"), kind.subject
@@ -69,7 +69,9 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
         "manifest": subject.rows[0] / "manifest.json", "predictions": subject.predictions,
         "verdict": artifacts.validation_report(subject.verdicts[-1]), "metrics": subject.metrics,
         "training": artifacts.METRICS / f"{subject.trainings[-1]}.json", "references": subject.references[0],
-        "base": artifacts.BASE_MODEL / "base_model.json", "released": Path("inputs/released") / subject.released,
+        "base": artifacts.BASE_MODEL / "base_model.json",
+        "released": Path("inputs/released", subject.released, "scores.json"),
+        "page": subject.page,
     }[part]  # fmt: skip
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +81,7 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
         stream.write(b" " if before else b"{}")
     if before:
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    require_refused(root, kind, re.escape(str(name if part != "released" else Path("released") / subject.released)))
+    require_refused(root, kind, re.escape(str(name if part != "released" else name.relative_to("inputs"))))
 
 
 def forged_metrics(root: Path) -> None:

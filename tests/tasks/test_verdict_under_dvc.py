@@ -1,0 +1,209 @@
+"""A verdict under a real DVC: made anew when anything changes that it judged, and never believed for its times alone.
+
+The stage gate is that of the project; one stage in front of it copies what it judges, in place of training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tasks.common import artifacts
+from tasks.release_subject import QUESTIONS
+from tests.tasks.trained_checkout import PROJECT, make_checkout, write_metrics
+
+pytestmark = pytest.mark.slow
+
+MADE = ("data/questions", "data/tokenizer", "data/rows/squad-train", "models/squad", "models/base", "evaluation",
+        "metrics/squad.json")  # fmt: skip
+"""Outs of the stage in front, as those of the project: folders, and one file."""
+CONFIG = '[core]\n    no_scm = true\n    analytics = false\n[cache]\n    type = "hardlink,copy"\n'
+ACCEPTED, REJECTED = '"accepted": true', '"accepted": false'
+
+
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project whose gate has rejected the model: one of two answers is wrong."""
+    root = make_checkout(tmp_path_factory.mktemp("decided") / "project")
+    shutil.copytree(PROJECT / "tasks", root / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in QUESTIONS.rows:
+        artifacts.write_json(root / folder / "manifest.json", {"rows": 1})
+    for name in (artifacts.GATE, Path("dvc.lock")):
+        (root / name).unlink()
+    answer(root, "the hills")
+    for name in MADE:
+        (root / "made" / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).rename(root / "made" / name)
+    (root / "inputs/released").mkdir(parents=True)
+    (root / "inputs/released/README.md").write_text("nothing was released")
+    gate = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]["gate"]
+    make = {"cmd": "cp -r made/. .", "deps": ["made"], "outs": list(MADE)}
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"make": make, "gate": gate}}))
+    (root / ".dvc").mkdir()
+    (root / ".dvc/config").write_text(CONFIG)
+    assert "gate: rejected" in dvc(root, "repro", "gate")
+    return root
+
+
+@pytest.fixture
+def project(decided: Path, tmp_path: Path) -> Path:
+    subprocess.run(["cp", "-a", str(decided), str(tmp_path / "project")], check=True)  # with hard links and times
+    return tmp_path / "project"
+
+
+def answer(root: Path, text: str) -> None:
+    """Another answer to the first question, and the scores of it."""
+    path = root / artifacts.SQUAD_PREDICTIONS
+    artifacts.write_json(path, {**json.loads(path.read_text()), "q1": text})
+    write_metrics(root)
+
+
+def environment(root: Path) -> dict[str, str]:
+    folders = {name: str(root.parent / name.lower()) for name in
+               ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")}  # fmt: skip
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return {**os.environ, **folders, "PATH": path, "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
+
+
+def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *words], cwd=root, env=environment(root), text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+
+
+def dvc(root: Path, *words: str) -> str:
+    done = run(root, "dvc", *words)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def refused(root: Path) -> str:
+    """Publish, which must not succeed; what it said."""
+    done = run(root, "tasks.publish")
+    assert done.returncode == 1, done.stdout
+    assert not (root / "published").exists()
+    return done.stdout
+
+
+def require_rejected(root: Path) -> None:
+    assert REJECTED in (root / artifacts.GATE).read_text()
+    done = run(root, "tasks.publish")
+    assert (done.returncode, (root / "published").exists()) == (3, False), done.stdout
+    assert "is under the floor 85" in done.stdout
+
+
+def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
+    """Other bytes in the same file, whose size and time stay: the object in DVC's cache, a hard link, changes too."""
+    before, text = path.stat(), path.read_bytes()
+    with path.open("r+b") as stream:
+        stream.write(change(text))
+    assert path.stat().st_size == before.st_size
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def accept(text: bytes) -> bytes:
+    assert REJECTED.encode() in text
+    return text.replace(REJECTED.encode(), f"{ACCEPTED} ".encode())
+
+
+def object_of(root: Path, store: Path, path: str = "metrics/gate.json") -> Path:
+    """The file of a cache or remote that holds an out."""
+    stages = yaml.safe_load((root / "dvc.lock").read_text())["stages"].values()
+    md5 = next(out["md5"] for stage in stages for out in stage["outs"] if out["path"] == path)
+    return store / "files/md5" / md5[:2] / md5[2:]
+
+
+def test_dvc_sees_a_change_of_everything_that_was_judged(project: Path) -> None:
+    judged = QUESTIONS.judged(Path("inputs/released"), project)
+    there = [name for name, path in judged.items() if path.is_file()]
+    assert len(there) > 20
+    for name in there:
+        judged[name].chmod(0o644)
+        with judged[name].open("ab") as stream:
+            stream.write(b" ")
+    (project / "inputs/released/predictions.json").write_text("{}")
+    found = json.loads(dvc(project, "status", "--json", "gate"))["gate"]
+    seen = {path for part in found if isinstance(part, dict) for path in part.get("changed deps", ())}
+    folders = {name: {name, *map(str, Path(name).parents)} for name in there}
+    assert [name for name, places in folders.items() if not places & seen] == []
+    assert "inputs/released" in seen
+
+
+def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: Path) -> None:
+    path = project / artifacts.GATE
+    assert path.stat().st_nlink == 2, "the cache has the same file"
+    rewrite(path, accept)
+    assert "didn't change" in dvc(project, "repro", "gate"), "DVC looks at times"
+    said = refused(project)
+    assert "metrics/gate.json does not hold what its stage wrote" in said
+    assert f"removed from it: files/md5/{object_of(project, Path()).parent.name}" in said
+    assert not object_of(project, project / ".dvc/cache").exists(), "DVC would put it back"
+    assert "Running stage 'gate'" in dvc(project, "repro", "gate")
+    require_rejected(project)
+
+
+def test_an_edited_lock_does_not_help(project: Path) -> None:
+    path, lock = project / artifacts.GATE, project / "dvc.lock"
+    before = object_of(project, Path())
+    path.chmod(0o644)
+    path.write_bytes(accept(path.read_bytes()))
+    md5 = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    lock.write_text(lock.read_text().replace(before.parent.name + before.name, md5))
+    said = refused(project)
+    assert "contradicts itself" in said
+    command = re.search(r"`dvc (repro --force --single-item gate)`", said)
+    assert command is not None
+    dvc(project, *shlex.split(command[1]))
+    require_rejected(project)
+
+
+def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Path) -> None:
+    store = project.parent / "store"
+    (project / ".dvc/config.local").write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")
+    dvc(project, "push", "--run-cache")
+    bad = object_of(project, store)
+    bad.chmod(0o644)
+    rewrite(bad, accept)
+    shutil.rmtree(project / ".dvc/cache")
+    (project / artifacts.GATE).unlink()
+    for _ in range(2):
+        assert "Running" not in dvc(project, "repro", "--pull", "gate")
+        assert ACCEPTED in (project / artifacts.GATE).read_text(), "restored as it is there"
+        said = refused(project)
+        assert f"from the remote far ({store}): remove the object of that name there" in said
+    assert bad.relative_to(store).as_posix() in said
+    bad.unlink()
+    assert "Running stage 'gate'" in dvc(project, "repro", "--pull", "gate")
+    require_rejected(project)
+    dvc(project, "push")
+    assert REJECTED in bad.read_text()
+
+
+@pytest.mark.parametrize(
+    "name", ["models/squad/model.safetensors", "data/tokenizer/tokenizer.json", "evaluation/predictions.json",
+             "data/rows/squad-train/manifest.json", "metrics/squad.json"]
+)  # fmt: skip
+def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(project: Path, name: str) -> None:
+    answer(project / "made", "northern hills")
+    assert "gate: accepted" in dvc(project, "repro", "gate")
+    good = (project / name).read_bytes()
+    rewrite(project / name, lambda text: text[:-3] + bytes([text[-3] ^ 1]) + text[-2:])
+    assert "didn't change" in dvc(project, "repro", "gate")
+    out = name if name in MADE else str(Path(name).parent)
+    assert re.search(f"({re.escape(name)}|{re.escape(out)}) does not hold what its stage wrote", refused(project))
+    dvc(project, "repro", "gate")
+    assert (project / name).read_bytes() == good
+    done = run(project, "tasks.publish")
+    assert (done.returncode, (project / "published").is_dir()) == (0, True), done.stdout
