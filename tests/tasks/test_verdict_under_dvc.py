@@ -107,8 +107,10 @@ def require_rejected(root: Path) -> None:
 def rewrite(path: Path, change: Callable[[bytes], bytes]) -> None:
     """Other bytes in the same file, whose size and time stay: the object in DVC's cache, a hard link, changes too."""
     before, text = path.stat(), path.read_bytes()
+    path.chmod(0o644)
     with path.open("r+b") as stream:
         stream.write(change(text))
+    path.chmod(0o444)  # what is so protected DVC does not hash
     assert path.stat().st_size == before.st_size
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
@@ -174,7 +176,6 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
     (project / ".dvc/config.local").write_text(f"[core]\n    remote = far\n['remote \"far\"']\n    url = {store}\n")
     dvc(project, "push", "--run-cache")
     bad = object_of(project, store)
-    bad.chmod(0o644)
     rewrite(bad, accept)
     shutil.rmtree(project / ".dvc/cache")
     (project / artifacts.GATE).unlink()
