@@ -30,6 +30,8 @@ EXITED = re.compile(r"failed to run: .*, exited with (-?\d+)$")
 """How DVC says what the command of a stage ended with; its own exit code is another."""
 ENTERED = re.compile(r"(Running stage|Stage) '([^']+)'(.*)")
 """How DVC begins with a stage."""
+PULLING = re.compile(r"Pulling data for stage: '([^']+)'")
+"""All that DVC says of a stage that did not change, and whose outs it takes from the remote."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes: bash becomes the command, other shells say it in their own code."""
 BOOKKEEPING = ("Updating lock file", "Generating lock file", "Use `dvc push`", "Stage '", "To track", "\tgit add", "> ",
@@ -175,6 +177,8 @@ class Repro:
             if entered and entered[2] in later:
                 self._lines, said.is_last = itertools.chain([line], self._lines), False
                 break
+            if (pulling := PULLING.match(line)) and pulling[1] == stage:
+                said.verdict = "restored"
             if entered and entered[2] == stage:
                 said.verdict = _verdict(entered) or said.verdict
             if line.startswith(PAUSED):

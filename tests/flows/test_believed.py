@@ -72,7 +72,7 @@ def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, 
     for _ in range(2):
         run()
         report = run_json(linked)
-        assert statuses(linked)["gate"] == "restored"
+        assert statuses(linked).get("gate") == "restored", report
         assert "metrics/gate.json does not hold what its stage wrote" in report["error"]
         assert f"it comes so from the remote far ({store})" in report["error"]
         assert report["published"] is None
