@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 from uuid import UUID
 
+from tasks.common.process import takes_no_words
+
 HEARTBEAT_S = 30
 """Of the runs of workers; the automation of flows/deploy.py waits for three of them."""
 
@@ -40,6 +42,7 @@ def run_flow_of(run_id: UUID) -> None:
 
 def main() -> None:
     """Run the flow, and end as Prefect's worker expects it."""
+    takes_no_words("Run the flow of a run that a worker took; it names the run.")
     os.environ["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"] = str(HEARTBEAT_S)  # read when prefect is imported
 
     from prefect._internal.control_listener import configure_from_env
