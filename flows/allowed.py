@@ -156,7 +156,7 @@ def _releases(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
                 f"{TARGETS} and its own {artifacts.PARAMS} name"
             )
     own = allowed.params["publish"]
-    for key, careful in (("private", True), ("review", True)):
+    for key, careful in (("private", True), ("review", True), ("examples", False)):
         if own[key] is careful and values["publish"][key] is not careful:
             yield (
                 f"publish.{key}={str(values['publish'][key]).lower()}: this worker's own {artifacts.PARAMS} says "
