@@ -102,7 +102,7 @@ def _stated(path: str, written: dict[str, str], root: Path) -> _Stated | None:
 
 def _require(stated: list[_Stated], root: Path, place: Path) -> None:
     """Raise InputError if files of `place`, which may be copies of those of `root`, hold other bytes than stated."""
-    there = [one for one in stated if (place / one.path).exists()]
+    there = [one for one in dict.fromkeys(stated) if (place / one.path).exists()]  # a stage may state a path twice
     wrong = [(one, found) for one in there if (found := _other_md5(one, root, place)) is not None]
     if not wrong:
         return

@@ -258,7 +258,7 @@ def make_params() -> Callable[..., TrackingParams]:
         ({"backends": ["wandb", "wandb"]}, "names one twice"),
         ({"backends": ["comet"]}, "'wandb', 'tensorboard' or 'mlflow'"),
         ({"project": "a/b"}, "should match pattern"),
-        ({"folder": ""}, "at least 1 character"),
+        ({"folder": ""}, "one line of text"),
     ],
 )
 def test_what_no_backend_takes_is_refused(
