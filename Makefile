@@ -88,10 +88,14 @@ soak: $(HOST) $(DEVICE)  ## the tests that take long, on both Pythons: whole run
 	@python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "soak and not faults"
 	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile -m soak tests/ipu_model
 
+# Tests of attacks, of which `make test` runs a part.
+ATTACKS := tests/flows/test_believed.py tests/flows/test_one_plan.py tests/tasks/test_plans.py \
+  tests/tasks/test_verdict_under_dvc.py
+
 faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table
 	@echo "faults: the small run killed, starved and damaged in every way of docs/faults.md (an hour on 2 cores)"
 	@mkdir -p runs; rm -f runs/faults.jsonl; touch runs/faults.began
-	@PODIUM_FAULT_TABLE="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults || \
+	@PODIUM_FAULT_TABLE="$(CURDIR)/runs/faults.jsonl" python -m pytest -q -n 2 --dist worksteal tests/faults $(ATTACKS) || \
 		echo "faults: some cases did not hold, see the table"
 	@python -m tests.faults.table runs/faults.jsonl reports
 

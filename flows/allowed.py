@@ -10,7 +10,7 @@ import fnmatch
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -181,14 +181,11 @@ class _Allowed:
         """The params.yaml of this worker's checkout."""
         return read_yaml(self.project / artifacts.PARAMS)
 
-    @cached_property
-    def _own(self) -> list[Mapping[str, Any]]:
-        presets = self.project / artifacts.PRESETS
-        return [self.params, *(read_preset(name, presets).values for name in preset_names(presets))]
-
     def says(self, place: Sequence[str], value: Any) -> bool:
         """Whether the worker's own params.yaml, or one of its presets, has this value in this place."""
-        return any(_at(own, place) == value for own in self._own)
+        if _at(self.params, place) == value:
+            return True
+        return any(_at(preset, place) == value for preset in _presets_of(self.project / artifacts.PRESETS))
 
     def reads(self, given: str) -> bool:
         """Whether a sent run may read a path.
@@ -221,6 +218,12 @@ class _Allowed:
         if path.is_relative_to(self.project):
             path = path.relative_to(self.project)
         return ".." not in path.parts and path.is_relative_to(home)
+
+
+@cache
+def _presets_of(folder: Path) -> list[Mapping[str, Any]]:
+    """All presets, read once: there are dozens, and the process is one run's."""
+    return [read_preset(name, folder).values for name in preset_names(folder)]
 
 
 def _is_in(path: Path, roots: Sequence[Path]) -> bool:

@@ -60,6 +60,7 @@ def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked
     assert not (linked / "published").exists()
 
 
+@pytest.mark.faults
 def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, linked):
     store = linked.parent / "store"
     local = linked / ".dvc" / "config.local"

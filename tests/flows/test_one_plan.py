@@ -8,6 +8,7 @@ from flows import checkout, cli, dvc, on_worker
 from flows.foretell import foretell
 from tasks.common.params import load_params
 from tests.flows.test_pipeline import ACCEPTED, run
+from tests.parts import in_part
 
 FOREIGN = "stages:\n  foreign:\n    cmd: touch {ran} && echo made > made.txt\n    outs: [made.txt]\n"
 NAMED = "DVC would take"
@@ -34,9 +35,19 @@ def add_remote(project):
         config.write(f"    remote = store\n['remote \"store\"']\n    url = {project.parent / 'store'}\n")
 
 
-@pytest.mark.parametrize("overrides", [(), ACCEPTED])
-@pytest.mark.parametrize("remote", [True, False])
-@pytest.mark.parametrize("place", ["inputs/corpus/dvc.yaml", "inputs/other/x.dvc"])
+@pytest.mark.parametrize(
+    ("place", "remote", "overrides"),
+    in_part(
+        [
+            ("inputs/corpus/dvc.yaml", True, ()),
+            ("inputs/other/x.dvc", False, ACCEPTED),
+            ("inputs/other/x.dvc", True, ()),
+            ("inputs/corpus/dvc.yaml", True, ACCEPTED),
+            ("inputs/corpus/dvc.yaml", False, ()),
+        ],
+        2,
+    ),
+)
 def test_a_run_is_refused_before_dvc_starts(prefect_session, project, ran, place, remote, overrides):
     if remote:
         add_remote(project)

@@ -15,6 +15,7 @@ import yaml
 
 from tasks.common.plans import foreign_plans
 from tasks.given import check_given, files_in
+from tests.parts import in_part
 from tests.tasks.test_given_paths import params
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -115,7 +116,7 @@ CALLS = (("repro",), ("repro", "-P"), ("repro", "-R", "inputs"), ("repro", "inpu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("planted", PLANTED)
+@pytest.mark.parametrize("planted", in_part(PLANTED, 4))
 def test_plain_dvc_runs_nothing_of_another_plan(project: Path, planted: str) -> None:
     PLANTED[planted](project)
     for words in CALLS:
@@ -160,7 +161,7 @@ def test_a_dvcignore_among_the_inputs_hides_no_change(project: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["inputs/.dvc", "inputs/corpus/.dvc", "inputs/corpus/sub/.dvc"])
+@pytest.mark.parametrize("place", in_part(["inputs/corpus/.dvc", "inputs/.dvc", "inputs/corpus/sub/.dvc"], 1))
 def test_a_folder_that_hides_its_own_from_dvc_is_refused_by_the_stage(project: Path, place: str) -> None:
     """No pattern keeps DVC from passing by a folder that holds `.dvc`; that changes a hash, and so a stage runs."""
     (project / "inputs/corpus/sub").mkdir()
@@ -276,7 +277,7 @@ def registry(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("written", ["absolute", "relative"])
+@pytest.mark.parametrize("written", in_part(["absolute", "relative"], 1))
 def test_a_dvc_project_outside_may_be_named_as_dvc_takes_no_plan_from_there(project: Path, written: str) -> None:
     outside = registry(project.parent / "registry")
     path = str(outside / "text") if written == "absolute" else "../registry/text"
@@ -319,7 +320,9 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", ["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '"])
+@pytest.mark.parametrize(
+    "word", in_part(["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '"], 2)
+)
 def test_no_word_of_params_is_run_by_plain_dvc(project: Path, word: str) -> None:
     """`podium` checks the values first; here DVC itself makes stages of them."""
     values, ran = params(), project / "ran"
