@@ -160,23 +160,13 @@ def _recover(folder: Path) -> None:
     """Clear away what a killed publish left beside `folder`; if it died between two renames, undo the first."""
     for left in sorted(folder.parent.glob(f"{glob.escape(folder.name)}.*.partial")):
         found = re.fullmatch(r"(\d+)(\.old)?\.partial", left.name.removeprefix(f"{folder.name}."))
-        if found is None or _is_running(int(found[1])):
+        if found is None or artifacts.is_alive(found[1]):
             continue
         if found[2] and not folder.exists():
             os.replace(left, folder)
         else:
             shutil.rmtree(left)
         log.info("%s: cleared away what a killed publish left", folder)
-
-
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # somebody else's
-        return True
-    return True
 
 
 def _write(file: ReleaseFile, path: Path) -> None:
