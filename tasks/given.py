@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -58,7 +58,7 @@ LISTED = ("corpus", "pretrain_rows", "glue")
 """Sections whose paths are read as whole folders, where `source` is files."""
 
 
-def value_at(values: dict[str, Any], place: Sequence[str]) -> Any:
+def value_at(values: Mapping[str, Any], place: Sequence[str]) -> Any:
     """The value of a parameter, by the words of its dotted name."""
     for word in place:
         values = values[word]

@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 import shutil
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
 from tasks.common.errors import InputError
+from tasks.common.regular import NotAFile, open_regular
+from tasks.given import value_at
 
 Hashes = Mapping[str, str | None]
 """Name -> SHA-256; None: the file is not there."""
@@ -37,15 +38,9 @@ def judged_values(hashes: Hashes, parameters: Mapping[str, Any], names: Iterable
 
 def parameters_sha256(parameters: Mapping[str, Any], names: Iterable[str]) -> str:
     """One hash of the values of some parameters, sections or dotted names."""
-    values = {name: _value_at(parameters, name) for name in names}
+    values = {name: value_at(parameters, name.split(".")) for name in names}
     text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _value_at(values: Any, name: str) -> Any:
-    for word in name.split("."):
-        values = values[word]
-    return values
 
 
 def hashes_of(files: Mapping[str, Path]) -> dict[str, str | None]:
@@ -85,14 +80,16 @@ def clear_left(place: Path) -> None:
 
 def _copy(source: Path, target: Path) -> str | None:
     """Read a file once and keep what was read; returns its SHA-256, None where it is not there."""
+    digest = hashlib.sha256()
     try:
-        descriptor = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would wait for its writer
+        stream = open_regular(source)
     except FileNotFoundError:
         return None
-    digest = hashlib.sha256()
-    with open(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError(f"{source} is no regular file (a folder, pipe or device): put back what its stage wrote")
+    except (IsADirectoryError, NotAFile):
+        raise InputError(
+            f"{source} is no regular file (a folder, pipe or device): put back what its stage wrote"
+        ) from None
+    with stream:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as copy:
             while block := stream.read(BLOCK):
