@@ -63,7 +63,7 @@ EXAMPLES = {
     "${parity.against}": ["cpu:bf16"], "${glue.tasks}": list(TASKS), "${pretrain_rows.shares}": [1, 2],
 }  # fmt: skip
 """Lists of params.yaml that a foreach of dvc.yaml takes, as a run may state them."""
-MAX_FILE_LINES = 300
+MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
 
 
