@@ -1,12 +1,10 @@
 """Stage gate: may this model be released? A pure decision, with reasons for people.
 
-python -m tasks.gate            decide, write metrics/gate.json; exit code 0 also when rejected
-python -m tasks.gate --check    only read metrics/gate.json; exit code 3 when rejected
+python -m tasks.gate    decide, write metrics/gate.json; exit code 0 also when rejected
 """
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.common import artifacts
-from tasks.common.errors import GateRejected, InputError, run_main
+from tasks.common.errors import run_main
 from tasks.common.params import GateParams
+from tasks.common.process import takes_no_words
 from tasks.release_subject import QUESTIONS, RELEASED
 from tasks.seal import Hashes, hashes_of, judged_values
 
@@ -213,31 +212,8 @@ def decision_values(decision: GateDecision) -> dict[str, Any]:
     }
 
 
-def require_accepted(path: Path = artifacts.GATE) -> None:
-    """Return when metrics/gate.json says accepted.
-
-    Raises:
-        GateRejected: it says no; the message lists the reasons.
-        InputError: it is missing or damaged.
-    """
-    try:
-        values = artifacts.read_json(path)
-        accepted, reasons = values["accepted"], [str(reason) for reason in values["reasons"]]
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there; run the stage gate") from None
-    except (ValueError, KeyError, TypeError):
-        raise InputError(f"{path} holds no decision; run the stage gate again") from None
-    if accepted is not True:
-        raise GateRejected("the gate rejected this model:" + "".join(f"\n  - {reason}" for reason in reasons))
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Decide whether the evaluated model may be released.")
-    parser.add_argument("--check", action="store_true", help="only read metrics/gate.json; exit code 3 = rejected")
-    if parser.parse_args().check:
-        require_accepted()
-        print("gate: accepted")
-        return
+    takes_no_words("Decide whether the evaluated model may be released.")
     from tasks.common.params import load_params, parameter_values
     from tasks.tracking import record_verdict
 

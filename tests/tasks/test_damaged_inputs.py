@@ -15,7 +15,6 @@ from tasks.common.errors import ParamsError, PodiumError
 from tasks.common.param_inputs import QuestionColumnParams
 from tasks.common.params import load_params
 from tasks.documents import TextColumns
-from tasks.gate import require_accepted
 from tasks.overlays import resolve
 from tasks.provenance import read_json
 from tasks.question_model import find_model
@@ -49,7 +48,6 @@ TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"co
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
     "questions.json": (SQUAD, lambda path: read_squad(path, "questions.train_path")),
     "predictions.json": ({"1": "Ada", "2": ""}, read_predictions),
-    "gate.json": (GATE, require_accepted),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
     "tokenizer.json": (TOKENIZER, read_tokenizer),
     "questions.jsonl": (

@@ -1,15 +1,13 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tasks.common.errors import GateRejected, InputError
 from tasks.common.params import GateParams
 from tasks.evidence import TRAININGS, VERDICTS, Evidence, Loss, Released, compare
-from tasks.gate import decide, record, require_accepted
+from tasks.gate import decide, record
 from tasks.squad_files import Question
 
 LIMITS = GateParams(
@@ -197,28 +195,3 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
 def test_the_same_evidence_gives_the_same_record() -> None:
     compared = evidence(released=released_with([1.0, 0.0] * 20, [0.0, 1.0] * 20))
     assert record(decide(compared, LIMITS), compared) == record(decide(compared, LIMITS), compared)
-
-
-@pytest.mark.parametrize(
-    ("content", "error", "message"),
-    [
-        ('{"accepted": false, "reasons": ["f1 is low.", "x."]}', GateRejected, "f1 is low"),
-        (None, InputError, "run the stage gate"),
-        ("{", InputError, "holds no decision"),
-        ('{"accepted": true}', InputError, "holds no decision"),
-        ('{"accepted": "yes", "reasons": []}', GateRejected, "rejected"),
-    ],
-)
-def test_check_passes_only_what_was_accepted(
-    tmp_path: Path, content: str | None, error: type[Exception], message: str
-) -> None:
-    path = tmp_path / "gate.json"
-    if content is not None:
-        path.write_text(content)
-    with pytest.raises(error, match=message):
-        require_accepted(path)
-
-
-def test_check_returns_when_accepted(tmp_path: Path) -> None:
-    (tmp_path / "gate.json").write_text('{"accepted": true, "reasons": []}')
-    require_accepted(tmp_path / "gate.json")

@@ -201,25 +201,20 @@ def test_without_scores_there_is_nothing_to_decide(
     assert not (checkout / artifacts.GATE).exists()
 
 
-def run(checkout: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tasks.gate", *arguments],
+        [sys.executable, "-m", "tasks.gate"],
         cwd=checkout, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
 
-def test_the_stage_ends_with_0_also_when_rejected_and_check_ends_with_3(checkout: Path) -> None:
+def test_the_stage_ends_with_0_also_when_rejected(checkout: Path) -> None:
     shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")
-    assert run(checkout, "--check").returncode == 1  # nothing was decided yet
     decided = run(checkout)
     assert decided.returncode == 0, decided.stderr
     assert decided.stdout == "gate: accepted, 12 of 12 checks passed\n"
-    assert run(checkout, "--check").returncode == 0
     change(checkout / artifacts.validation_report("phase2"), valid=False)
     decided = run(checkout)
     assert decided.returncode == 0
     assert decided.stdout.splitlines()[0] == "gate: rejected, 11 of 12 checks passed"
     assert "phase2 is not valid" in decided.stdout
-    checked = run(checkout, "--check")
-    assert checked.returncode == 3
-    assert "phase2 is not valid" in checked.stderr
