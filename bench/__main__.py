@@ -18,7 +18,8 @@ from bench.report import as_json, bar_rows, markdown, precision_lines, rate_rows
 from bench.results import Results
 from bench.runner import run_case
 from tasks.common import artifacts
-from tasks.common.errors import ParamsError, run_main
+from tasks.common.errors import ParamsError
+from tasks.common.main import run_main
 from tasks.common.strict_yaml import nearest
 
 REPORTS = Path("reports/bench")

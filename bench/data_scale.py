@@ -23,7 +23,8 @@ from bench.host import host_facts, load_average
 from bench.process_tree import Usage, run_measured
 from tasks import world
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import check
 from tasks.common.strict_yaml import read_yaml
 from tasks.markup import yaml_text

@@ -21,7 +21,7 @@ from tasks.common.stage_kinds import STAGES_SENT
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
 """How stages begin a line that says how far they are (tasks/jobs/device_job.py)."""
 ERROR = "error: "
-"""How a stage begins what went wrong (tasks/common/errors.py)."""
+"""How a stage begins what went wrong (tasks/common/main.py)."""
 PAUSED = "paused: "
 """How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
 HELD = "a checkpoint holds"

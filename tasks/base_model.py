@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.param_inputs import BaseModelParams
 from tasks.common.params import ModelParams, load_params
 from tasks.common.process import takes_no_words

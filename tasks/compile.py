@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import DeviceJobFailed, run_main
+from tasks.common.errors import DeviceJobFailed
+from tasks.common.main import run_main
 from tasks.common.params import PHASES, DeviceParams, Params, load_params
 from tasks.finetune import finetune_job, own_model
 from tasks.jobs.device_job import Job, JobResult, run_device_job

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tasks.common import artifacts
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import Params, load_params
 from tasks.common.process import item
 from tasks.compile import build_program, nothing_on, said

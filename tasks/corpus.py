@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 
 from tasks import world
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import CorpusParams, load_params
 from tasks.documents import Document, TextColumns, as_documents
 from tasks.hub_inputs import open_dataset

@@ -21,8 +21,9 @@ from pathlib import Path
 
 from tasks import corpus, validate
 from tasks.common import artifacts
-from tasks.common.errors import InputError, ParamsError, run_main
+from tasks.common.errors import InputError, ParamsError
 from tasks.common.intact import md5_of
+from tasks.common.main import run_main
 from tasks.common.params import PHASES, Params, load_params, packed
 from tasks.documents import Document
 from tasks.parallel import worker_count

@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, TuningParams, load_params
 from tasks.common.process import takes_no_words
 from tasks.jobs.device_job import Job, ModelConfig, ScheduleConfig

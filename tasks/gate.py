@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.common import artifacts
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import GateParams
 from tasks.common.process import takes_no_words
 from tasks.release_subject import QUESTIONS, RELEASED

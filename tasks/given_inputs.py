@@ -17,7 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.common.errors import ParamsError, PodiumError, run_main
+from tasks.common.errors import ParamsError, PodiumError
+from tasks.common.main import run_main
 from tasks.common.params import PHASES, Params, check
 from tasks.common.process import takes_no_words
 from tasks.given import check_given

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.param_glue import GlueParams
 from tasks.common.params import load_params
 from tasks.common.process import item

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.process import item
 from tasks.glue_answers import predictions_json, predictions_of, read_examples, read_logits
 from tasks.glue_page import page

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import load_params
 from tasks.common.process import item
 from tasks.glue_jobs import glue_finetune_job

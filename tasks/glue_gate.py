@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.param_glue import GlueGateParams
 from tasks.common.params import load_params, parameter_values
 from tasks.common.process import item

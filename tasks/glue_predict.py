@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from tasks.common import artifacts
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import load_params
 from tasks.common.process import item
 from tasks.glue_jobs import glue_predict_job

@@ -11,7 +11,7 @@ import argparse
 import functools
 import time
 
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import Params, PublishParams, load_params, parameter_values
 from tasks.glue_card import glue_card
 from tasks.glue_gate import decide_again, subject_of

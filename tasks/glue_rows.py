@@ -20,7 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.param_glue import GlueRowsParams
 from tasks.common.params import load_params, packed
 from tasks.common.process import item

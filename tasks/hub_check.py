@@ -14,7 +14,8 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks.common.errors import PodiumError, run_main
+from tasks.common.errors import PodiumError
+from tasks.common.main import run_main
 from tasks.common.process import takes_no_words
 
 LATER = "A run with --no-publish starts without it, and podium publish follows"

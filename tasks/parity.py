@@ -20,7 +20,8 @@ import numpy as np
 
 from tasks.answers import Answer, best_answers
 from tasks.common import artifacts
-from tasks.common.errors import InputError, ParityLost, run_main
+from tasks.common.errors import InputError, ParityLost
+from tasks.common.main import run_main
 from tasks.common.param_sections import Place
 from tasks.common.params import EvaluateParams, Params, load_params
 from tasks.common.process import item

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import DeviceParams, IpuParams, load_params
 from tasks.common.process import takes_no_words
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import Params, check
 from tasks.common.process import takes_no_words
 from tasks.common.strict_yaml import read_yaml

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from tasks.common import artifacts
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import PHASES, DeviceParams, IpuParams, ModelParams, PhaseParams, PretrainParams, load_params
 from tasks.jobs.device_job import Job, ScheduleConfig
 from tasks.jobs.training import (

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.prepared_rows import write_prepared_rows

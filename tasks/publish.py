@@ -21,8 +21,9 @@ from tasks import gate as question_gate
 from tasks.card import model_card
 from tasks.card_training import CardFacts
 from tasks.common import artifacts
-from tasks.common.errors import PublishError, run_main
+from tasks.common.errors import PublishError
 from tasks.common.intact import LOCK, require_judged
+from tasks.common.main import run_main
 from tasks.common.params import PublishParams, load_params, parameter_values
 from tasks.gate import GateDecision
 from tasks.provenance import provenance, read_json

@@ -23,7 +23,8 @@ import pyarrow.parquet as pq
 
 from tasks import world
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import QuestionsParams, load_params
 from tasks.common.regular import open_regular
 from tasks.given import require_readable

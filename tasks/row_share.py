@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.common import artifacts
-from tasks.common.errors import ParamsError, run_main
+from tasks.common.errors import ParamsError
+from tasks.common.main import run_main
 from tasks.common.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.common.process import item
 from tasks.row_making import Making

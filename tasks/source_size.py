@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks import world
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.param_inputs import CorpusParams
 from tasks.common.process import takes_no_words
 

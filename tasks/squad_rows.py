@@ -24,7 +24,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import SquadRowsParams, load_params, packed
 from tasks.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 from tasks.features import Features, Spans, find_answers, make_features

@@ -18,7 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 from tasks.common.params import TokenizerParams, load_params
 from tasks.hub_tokenizer import load_hub_vocabulary
 from tasks.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.common import artifacts
-from tasks.common.errors import DataInvalid, ParamsError, run_main
+from tasks.common.errors import DataInvalid, ParamsError
+from tasks.common.main import run_main
 from tasks.common.params import Params, load_params
 from tasks.held_out import FOLDER as HELD_OUT
 from tasks.held_out import held_out_folder

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 from tasks.common import artifacts
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import load_params
 from tasks.common.process import item
 from tasks.glue_checks import GlueData

@@ -23,7 +23,8 @@ from typing import Any
 import fsspec
 
 from tasks.common import artifacts
-from tasks.common.errors import InputError, run_main
+from tasks.common.errors import InputError
+from tasks.common.main import run_main
 
 HASHES = "sha256.json"
 """File name -> SHA-256 of a checkpoint's other files."""

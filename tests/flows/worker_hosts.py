@@ -59,7 +59,7 @@ TOY = """
 import json, os, sys, time
 from pathlib import Path
 from tasks.common import artifacts
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.common.params import load_params
 
 def main():
@@ -92,7 +92,7 @@ run_main(main)
 SHARE = """
 import os, sys, time
 from pathlib import Path
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 from tasks.row_share import main
 
 with open(os.environ["TOY_LOG"], "a") as log:

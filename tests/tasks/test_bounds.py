@@ -41,7 +41,7 @@ def run(code: str, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
     """Run `code` as a stage does; how it ended, and its peak memory in MB."""
     peak = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"
     script = (
-        "import sys; from pathlib import Path; from tasks.common.errors import run_main\n"
+        "import sys; from pathlib import Path; from tasks.common.main import run_main\n"
         f"def main():\n    {code}\ntry:\n    run_main(main)\nfinally:\n    print({peak})"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}

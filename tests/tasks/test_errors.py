@@ -5,6 +5,7 @@ import errno
 import pytest
 
 from tasks.common import errors
+from tasks.common.main import run_main
 
 
 def ended(failure, capsys):
@@ -12,7 +13,7 @@ def ended(failure, capsys):
         raise failure
 
     with pytest.raises(SystemExit) as end:
-        errors.run_main(main)
+        run_main(main)
     return end.value.code, capsys.readouterr().err
 
 
@@ -43,4 +44,4 @@ def test_a_defect_of_ours_keeps_its_traceback():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        errors.run_main(main)
+        run_main(main)

@@ -28,7 +28,7 @@ stages:
 """
 OWN_STAGE = """
 from pathlib import Path
-from tasks.common.errors import run_main
+from tasks.common.main import run_main
 run_main(lambda: Path("out.txt").write_text(Path("inputs/corpus/a.txt").read_text()) and None)
 """
 FOREIGN = """

@@ -25,7 +25,7 @@ def checkout(tmp_path):
 
 def start(stage, checkout, **environment):
     """The first thing a stage does under DVC, then `entered`, then it waits for the end of its input."""
-    code = "from tasks.common.errors import run_main; run_main(lambda: print('entered', flush=True) or input())"
+    code = "from tasks.common.main import run_main; run_main(lambda: print('entered', flush=True) or input())"
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=checkout, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

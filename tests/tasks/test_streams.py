@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BEFORE = "import os, subprocess, sys\nfrom tasks.common.errors import ParamsError, run_main\n"
+BEFORE = """import os, subprocess, sys
+from tasks.common.errors import ParamsError
+from tasks.common.main import run_main
+"""
 CLOSING = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, '-c', sys.argv[2]])"
 
 
