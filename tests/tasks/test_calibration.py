@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tasks.calibration import calibration, wilson_interval
+from tasks.calibration import calibration
 from tasks.reliability_diagram import reliability_section
 
 
@@ -41,14 +41,11 @@ def test_probabilities_that_were_drawn_honestly_are_calibrated() -> None:
     assert sum(inside) >= 8
 
 
-def test_wilson_interval_as_published() -> None:
-    # Agresti and Coull 1998: 0 of 10 gives (0, 0.2775); by symmetry 10 of 10 gives (0.7225, 1).
-    assert wilson_interval(0, 10) == pytest.approx((0.0, 0.27753), abs=1e-4)
-    assert wilson_interval(10, 10) == pytest.approx((0.72247, 1.0), abs=1e-4)
-    assert wilson_interval(5, 10) == pytest.approx((0.23659, 0.76341), abs=1e-4)
-    for right, count in ((1, 0), (3, 2), (-1, 2)):
-        with pytest.raises(ValueError, match="is no share"):
-            wilson_interval(right, count)
+@pytest.mark.parametrize(("right", "low", "high"), [(0, 0.0, 0.27753), (5, 0.23659, 0.76341), (10, 0.72247, 1.0)])
+def test_shares_have_wilson_intervals_as_published(right: int, low: float, high: float) -> None:
+    """Agresti and Coull 1998: 0 of 10 gives (0, 0.2775); by symmetry 10 of 10 gives (0.7225, 1)."""
+    [found] = [one for one in calibration([0.95] * 10, [1.0] * right + [0.0] * (10 - right)).bins if one.count]
+    assert (found.accuracy_low, found.accuracy_high) == pytest.approx((low, high), abs=1e-4)
 
 
 @pytest.mark.parametrize(
