@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 LOOKS_PER_SECOND = 5
 
@@ -56,7 +59,7 @@ class _Looker(threading.Thread):
 
     def run(self) -> None:
         while not self._ended.wait(1 / LOOKS_PER_SECOND):
-            self.peak_kb = max(self.peak_kb, sum(pss_kb(pid) for pid in process_tree(self._pid)))
+            self.peak_kb = max(self.peak_kb, pss_kb(self._pid))
 
     def stop(self) -> None:
         """Look no more."""
@@ -64,22 +67,12 @@ class _Looker(threading.Thread):
         self.join()
 
 
-def process_tree(pid: int) -> Iterator[int]:
-    """The process and all below it; those that end meanwhile are left out."""
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            children = task.read_text(encoding="ascii").split()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        for child in children:
-            yield from process_tree(int(child))
-
-
 def pss_kb(pid: int) -> int:
-    """Proportional set size in units of 1024 bytes; 0 of a process that has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+    """Proportional set size of a process and all below it, in units of 1024 bytes; what has ended counts nothing."""
+    found = 0
+    with contextlib.suppress(psutil.NoSuchProcess):
+        top = psutil.Process(pid)
+        for process in (top, *top.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found += process.memory_full_info().pss // 1024
+    return found

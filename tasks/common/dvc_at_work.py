@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 
 def at_work(root: Path) -> list[int]:
     """Process ids of every DVC whose current folder is `root`."""
-    return [process for process, here in dvc_processes() if here is not None and here.samefile(root)]
+    return [pid for pid, here in dvc_processes() if here is not None and here.samefile(root)]
 
 
 def dvc_processes() -> Iterator[tuple[int, Path | None]]:
-    """Process id and current folder (None: not ours to see) of every DVC on this host (Linux; elsewhere none)."""
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if b"dvc" not in words and not any(word.endswith(b"/dvc") for word in words[:2]):
-                continue
-            here: Path | None = (process / "cwd").resolve(strict=True)
-        except PermissionError:
-            here = None
-        except (FileNotFoundError, ProcessLookupError):
-            continue  # it has ended
-        yield int(process.name), here
+    """Process id and current folder of every DVC on this host; None: this user may not see the folder."""
+    for process in psutil.process_iter(["cmdline", "cwd"]):
+        words, cwd = process.info["cmdline"] or [], process.info["cwd"]
+        if "dvc" not in words and not any(word.endswith("/dvc") for word in words[:2]):
+            continue
+        here = None if cwd is None else Path(cwd)
+        if here is None or here.exists():
+            yield process.pid, here
