@@ -15,7 +15,7 @@ from typing import Any
 
 from bench.host import peak_memory_mb
 from bench.protocol import Session, take_stdout
-from ipu_model.process import die_with_parent, limit_spinning
+from ipu_model.distributed.process import die_with_parent, limit_spinning
 
 Worker = Callable[[dict[str, Any], Session], None]
 

@@ -21,7 +21,7 @@ TUNED_MALLOC = {
     "MALLOC_TRIM_THRESHOLD_": str((1 << 31) - 1),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""What ipu_model.host.keep_freed_memory sets from inside, for a program that does not: glibc reads it at start."""
+"""What keep_freed_memory (ipu_model/runtimes/host.py) sets from inside, for other programs: glibc reads it at start."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS", "PODIUM_WORKERS")
 TAIL_LINES = 12
 PATIENCE_SECONDS = 900.0

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ipu_model import process
+from ipu_model.distributed import process
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile")

@@ -14,15 +14,15 @@ from torch import nn
 
 from bench.protocol import Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, model_config
-from ipu_model.blocked import Blocked
-from ipu_model.compiling import Compiler
-from ipu_model.host import keep_freed_memory
-from ipu_model.modeling import build_model, initialise, is_exempt
-from ipu_model.optimizers import make_optimizer
+from ipu_model.models.modeling import build_model, initialise, is_exempt
+from ipu_model.optim.blocked import Blocked
+from ipu_model.optim.optimizers import make_optimizer
+from ipu_model.runtimes.compiling import Compiler
+from ipu_model.runtimes.host import keep_freed_memory
 
 
 class PlainLamb(torch.optim.Optimizer):
-    """LAMB as one writes it down: tensor by tensor, the formula of ipu_model.lamb.Lamb with bias correction."""
+    """LAMB as one writes it down: tensor by tensor, the formula of ipu_model.optim.lamb.Lamb with bias correction."""
 
     def __init__(self, groups: Iterable[dict[str, Any]], lr: float, beta1: float, beta2: float, eps: float) -> None:
         super().__init__(groups, {"lr": lr, "beta1": beta1, "beta2": beta2, "eps": eps})

@@ -13,15 +13,15 @@ import torch
 from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
-from ipu_model.auto_precision import AUTO, choose
-from ipu_model.data import Batch, RowFolder, UpdateRows
-from ipu_model.host import keep_freed_memory
-from ipu_model.instances import Instances
+from ipu_model.distributed.ranks import Instances
 from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.optim.schedule import learning_rate
 from ipu_model.plan import Plan, make_plan
-from ipu_model.preparation import make_model
-from ipu_model.runtime import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
-from ipu_model.schedule import learning_rate
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.runtimes import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.runtimes.auto_precision import AUTO, choose
+from ipu_model.runtimes.host import keep_freed_memory
+from ipu_model.train.preparation import make_model
 
 
 def train(spec: dict[str, Any], session: Session) -> None:
@@ -91,7 +91,7 @@ def make_job(training: Training, updates: int, settings: dict[str, Any]) -> Job:
 
 
 def start(job: Job, rows: RowFolder) -> tuple[Runtime, Plan]:
-    """The runtime of a job with freshly drawn weights, by the same steps as ipu_model.running."""
+    """The runtime of a job with freshly drawn weights, by the same steps as ipu_model.train.running."""
     chosen = choose_runtime(job.runtime)
     precision = choose_precision(job.precision, chosen.value)
     assert job.model is not None

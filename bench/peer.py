@@ -19,8 +19,8 @@ from transformers import (
 from bench.peer_data import Collator, read_sequences
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
-from ipu_model.data import RowFolder
-from ipu_model.modeling import build_model, initialise
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.reading import RowFolder
 
 GROUPED_BATCHES = 50
 """Trainer sorts by length inside groups of so many batches."""

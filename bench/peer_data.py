@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from ipu_model.data import Batch, RowFolder, UpdateRows
-from ipu_model.rows import ABSENT, IGNORED
+from ipu_model.rows.format import ABSENT, IGNORED
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 
 Item = dict[str, Any]
 ROWS_AT_ONCE = 64

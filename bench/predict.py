@@ -14,10 +14,10 @@ from bench.setup import SEED, Training
 def ours(spec: dict[str, Any], session: Session) -> None:
     """A pass over all rows a round; units are features."""
     from bench.ours import make_job, precision_of, prepare_host, say_nothing, start
-    from ipu_model.data import RowFolder
+    from ipu_model.distributed.process import StopRequest
     from ipu_model.job import Job
-    from ipu_model.prediction import predict
-    from ipu_model.process import StopRequest
+    from ipu_model.rows.reading import RowFolder
+    from ipu_model.train.prediction import predict
 
     prepare_host(spec["threads"])
     training = Training.from_spec(spec)
@@ -49,7 +49,7 @@ def peer(spec: dict[str, Any], session: Session) -> None:
 
     from bench.peer import make_model, quiet
     from bench.peer_data import Collator, Sequences, cut
-    from ipu_model.data import RowFolder
+    from ipu_model.rows.reading import RowFolder
 
     torch.set_num_threads(spec["threads"])
     training, settings = Training.from_spec(spec), spec["settings"]

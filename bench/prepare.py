@@ -87,8 +87,8 @@ def packing_ours(spec: dict[str, Any], session: Session) -> None:
     import numpy as np
 
     from bench.setup import Training
-    from ipu_model.data import RowFolder
-    from ipu_model.flat import flatten
+    from ipu_model.models.flat import flatten
+    from ipu_model.rows.reading import RowFolder
     from tasks.packing import pack
 
     training = Training.from_spec(spec)

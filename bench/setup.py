@@ -47,7 +47,7 @@ class Training:
 
     @property
     def row_kind(self) -> str:
-        """Of ipu_model.rows."""
+        """Of ipu_model.rows.format."""
         return "pretrain" if self.task == "pretrain" else "question_answering"
 
     @property

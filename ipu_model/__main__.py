@@ -15,10 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, List, TextIO
 
-from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
-from ipu_model.instances import current
-from ipu_model.job import Job
-from ipu_model.process import (
+from ipu_model.distributed.process import (
     PAUSED,
     STOP_AT,
     StopRequest,
@@ -28,8 +25,11 @@ from ipu_model.process import (
     only_one,
     stop_time,
 )
+from ipu_model.distributed.ranks import current
+from ipu_model.distributed.torchrun import exit_code
+from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
+from ipu_model.job import Job
 from ipu_model.progress import Emit, Progress
-from ipu_model.torchrun import exit_code
 
 USAGE = 2
 FAILED = 1
@@ -63,8 +63,8 @@ def _run() -> int:
         with only_one(Path(job.run_folder)), instances.leaving():
             limit_spinning()
             # torch is imported here, after the job was found readable and the folder free.
-            from ipu_model.host import keep_freed_memory, set_threads
-            from ipu_model.running import run_job
+            from ipu_model.runtimes.host import keep_freed_memory, set_threads
+            from ipu_model.train.running import run_job
 
             keep_freed_memory(os.environ.get("PODIUM_KEEP_MEMORY"))
             set_threads(os.environ.get("PODIUM_THREADS"))

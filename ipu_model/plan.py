@@ -9,7 +9,7 @@ from typing import Any, Dict, Optional, Protocol, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.job import BatchGeometry, Job, ScheduleConfig
-from ipu_model.rows import Manifest
+from ipu_model.rows.format import Manifest
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Pa
         InputError: see write_base_model.
     """
     from ipu_model.errors import DeviceJobError
-    from ipu_model.import_model import import_model  # torch comes with it: only a run that needs it loads it
+    from ipu_model.models.import_model import import_model  # torch comes with it: only a run that needs it loads it
 
     size = check_architecture(source, model, key)
     vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
@@ -133,9 +133,9 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
     Raises:
         InputError: no BERT that is computed here, or another architecture.
     """
-    from ipu_model.architecture import CONFIG, differences, read_config
     from ipu_model.errors import DeviceJobError
     from ipu_model.job import ModelConfig
+    from ipu_model.models.architecture import CONFIG, differences, read_config
 
     try:
         found, _ = read_config(source / CONFIG)

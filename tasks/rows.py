@@ -1,4 +1,4 @@
-"""Writing packed rows: the door of `tasks` to the row format of `ipu_model.rows`.
+"""Writing packed rows: the door of `tasks` to the row format of `ipu_model.rows.format`.
 
 Legend: N sequences, T their tokens one after the other, R rows, L tokens per row, S sequences per row
 at most, P masked positions per row at most.
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.errors import DeviceJobError
-from ipu_model.rows import (
+from ipu_model.rows.format import (
     ABSENT,
     IGNORED,
     MANIFEST,
@@ -26,7 +26,7 @@ from ipu_model.rows import (
     row_schema,
     to_arrow,
 )
-from ipu_model.rows import read_manifest as _read_manifest
+from ipu_model.rows.format import read_manifest as _read_manifest
 from tasks.common.errors import InputError
 
 __all__ = [

@@ -44,12 +44,12 @@ ALLOWED = {
     "wandb": ("tasks/track_wandb.py", "tests/tasks/"),
     "tensorboard": ("tasks/track_tensorboard.py", "tests/tasks/"),
     "mlflow": ("tasks/track_mlflow.py", "tests/tasks/"),
-    "poptorch": ("ipu_model/runtime/ipu.py", "tests/ipu_model/"),
+    "poptorch": ("ipu_model/runtimes/ipu.py", "tests/doubles/", "tests/ipu_model/"),
     "flows": ("flows/", "tests/"),
     "tasks": ("flows/", "tasks/", "bench/", "tests/"),
     "ipu_model": ("ipu_model/", "tasks/base_model.py", "tasks/jobs/device_job.py", "tasks/rows.py", "bench/", "tests/"),
     "bench": ("bench/", "tests/bench/"),
-    "pickle": ("ipu_model/weight_files.py",),  # an exception of it
+    "pickle": ("ipu_model/models/weight_files.py",),  # an exception of it
 }
 DOCUMENTS = (
     "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "bench/README.md",

@@ -67,7 +67,7 @@ def asked(wanted: Wanted) -> Iterator[Question]:
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
     cannot = f"{named} cannot be asked what it has; set {DEVICE_PYTHON} to the device's Python, or unset it"
-    yield Question("device", "ipu_model.host_check", told, FAR_S, python, cannot)
+    yield Question("device", "ipu_model.runtimes.host_check", told, FAR_S, python, cannot)
 
 
 def _stages(wanted: Wanted) -> list[str]:

@@ -3,7 +3,7 @@
 Legend: B rows of a micro-batch, L row length, S sequences per row at most, P masked positions per row at
 most, H hidden size, A heads, D = H / A, V vocabulary size.
 
-The modules and the names of their parameters are those of `ipu_model.modeling`; only the way they are
+The modules and the names of their parameters are those of `ipu_model.models.modeling`; only the way they are
 computed differs. PopTorch traces `forward` once, so every shape and every Python branch here is fixed by
 the placement and the config. Operations are among those of the PopTorch user guide, "IPU supported
 operations". What belongs to the device (blocks, recomputation, serialised products) comes in as `DeviceOps`,
@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ipu_model.encoder import Embeddings, Residual, SelfAttention
 from ipu_model.ipu.ops import DeviceOps
 from ipu_model.ipu.placement import Placement
-from ipu_model.rows import IGNORED
+from ipu_model.models.encoder import Embeddings, Residual, SelfAttention
+from ipu_model.rows.format import IGNORED
 
 MASKED = -10000.0
 """Added to scores that a token may not see. exp(-10000) is 0 in fp16 and fp32 alike, and the number is well inside
@@ -43,7 +43,7 @@ class Layout:
 
 
 class DeviceModel(nn.Module):
-    """Embeddings and encoder of a model of `ipu_model.modeling`, placed on IPUs; the heads are in subclasses.
+    """Embeddings and encoder of a model of `ipu_model.models.modeling`, placed on IPUs; the heads are in subclasses.
 
     Args:
         bert_model: A model of `build_model`; held under this name, so parameters are "bert_model.<Hugging Face name>".
@@ -106,7 +106,7 @@ class PretrainingOnIpu(DeviceModel):
         cls_positions: Tensor, masked_positions: Tensor, masked_labels: Tensor, next_sentence_labels: Tensor,
         label_weights: Tensor,
     ) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """All inputs [B, width] int32, the columns of `ipu_model.rows`; label_weights [B, 2] fp32, see batches.py.
+        """All inputs [B, width] int32, the columns of rows/format.py; label_weights [B, 2] fp32, see batches.py.
 
         Returns:
             loss, mlm_loss and nsp_loss, fp32 scalars.

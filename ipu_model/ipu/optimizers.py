@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.job import OptimizerConfig
-from ipu_model.modeling import is_exempt
+from ipu_model.models.modeling import is_exempt
 
 VARIABLE = ("lr", "loss_scaling")
 """Attributes that may change after compiling."""
@@ -31,7 +31,7 @@ STATE, PARAMETERS = "ipu_state", "ipu_param"
 def make_ipu_optimizer(
     poptorch: Any, config: OptimizerConfig, named_parameters: Iterable[Tuple[str, nn.Parameter]], half: bool
 ) -> Any:
-    """The optimizer of a job on IPU; the same updates as ipu_model.optimizers.make_optimizer.
+    """The optimizer of a job on IPU; the same updates as ipu_model.optim.optimizers.make_optimizer.
 
     Biases and LayerNorm take no weight decay and, in LAMB, no trust ratio. The decay of adam and sgd is
     torch's L2 penalty, that of adamw and lamb is decoupled. LAMB bounds the weight norm in the trust ratio

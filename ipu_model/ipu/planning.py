@@ -11,11 +11,11 @@ from typing import Any, Callable, Dict, Tuple
 import torch
 from torch import Tensor
 
+from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError
 from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
-from ipu_model.ipu.instances import PopRunInstances
 from ipu_model.ipu.model import Layout
 from ipu_model.ipu.optimizers import check_optimizer, is_half
 from ipu_model.ipu.placement import Placement

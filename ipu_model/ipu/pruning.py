@@ -1,6 +1,6 @@
 """The command line of an executable cache: what is in it, and what may go.
 
-In it are folders of programs for IPUs, and libraries of functions compiled for the CPU (ipu_model/native.py).
+In it are folders of programs for IPUs, and libraries of functions compiled for the CPU (ipu_model/runtimes/native.py).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Is there a PopTorch that fits, and are there IPUs? Asked first, so that nothing is prepared for nothing.
 
-`import poptorch` itself stands in `ipu_model/runtime/ipu.py`; this module explains how it failed.
+`import poptorch` itself stands in `ipu_model/runtimes/ipu.py`; this module explains how it failed.
 """
 
 from __future__ import annotations

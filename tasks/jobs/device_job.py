@@ -260,7 +260,7 @@ def in_words(event: Event) -> str | None:
 
 
 def figures_in_words(figures: Mapping[str, Any]) -> str:
-    """Those of an evaluation (ipu_model/evaluation.py) that people compare, accuracies in percent."""
+    """Those of an evaluation (ipu_model/train/evaluation.py) that people compare, accuracies in percent."""
     names = [name for name in figures if name in ("loss", "perplexity") or name.endswith("_accuracy")]
     shown = (f"{figures[n]:.1%}" if n.endswith("_accuracy") else f"{figures[n]:.4f}" for n in names)
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in zip(names, shown, strict=True))

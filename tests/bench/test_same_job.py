@@ -14,10 +14,10 @@ from bench.ours import flops_of, make_job, start
 from bench.peer import make_model
 from bench.peer_data import Collator, cut, read_sequences
 from bench.setup import SEED, Training, model_config
-from ipu_model.data import RowFolder
-from ipu_model.flat import flatten
-from ipu_model.modeling import build_model, initialise
-from ipu_model.rows import IGNORED
+from ipu_model.models.flat import flatten
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.format import IGNORED
+from ipu_model.rows.reading import RowFolder
 
 
 @pytest.fixture(autouse=True)

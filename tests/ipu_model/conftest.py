@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
-from tiny_jobs import make_columns, write_rows
+
+HERE = Path(__file__).parent
+sys.path += sorted(str(room) for room in HERE.iterdir() if room.is_dir())  # tests of one room use helpers of another
+
+from tiny_jobs import make_columns, write_rows  # noqa: E402
 
 
 @pytest.fixture

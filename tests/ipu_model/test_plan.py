@@ -11,7 +11,7 @@ from tiny_jobs import make_job
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.job import BatchGeometry, ScheduleConfig
 from ipu_model.plan import Choice, Division, count_updates, divide, make_plan
-from ipu_model.rows import Manifest
+from ipu_model.rows.format import Manifest
 
 CPU, FP32 = Choice("cpu", "as asked"), Choice("fp32", "as asked")
 

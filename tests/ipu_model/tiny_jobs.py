@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ipu_model.job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
-from ipu_model.rows import MANIFEST, Manifest, row_schema
+from ipu_model.rows.format import MANIFEST, Manifest, row_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
@@ -162,8 +162,8 @@ def run_here(job: Job) -> Finished:
     """Run a job in this process, with one thread; errors come out as exceptions."""
     import torch
 
-    from ipu_model.process import StopRequest, only_one
-    from ipu_model.running import run_job
+    from ipu_model.distributed.process import StopRequest, only_one
+    from ipu_model.train.running import run_job
 
     torch.set_num_threads(1)
     events: List[Dict[str, Any]] = []

@@ -10,10 +10,10 @@ import torch
 from tiny_jobs import head_of, labels_of, make_columns, write_rows
 from torch import nn
 
-from ipu_model.data import Batch, RowFolder
 from ipu_model.job import ModelConfig
-from ipu_model.model_folder import Origin, write_model
-from ipu_model.modeling import build_model, initialise
+from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.reading import Batch, RowFolder
 
 ORIGIN = Origin(tokenizer_sha256="t" * 64, kind="pretrain", head="pretraining", steps=0, seed=0)
 

@@ -12,7 +12,7 @@ from samples import make_batch, make_models, samples
 from test_transformers_parity import assert_same_gradients, gradients
 from transformers import AutoModelForSequenceClassification, BertForSequenceClassification
 
-from ipu_model.runtime.torch_device import TorchRuntime
+from ipu_model.runtimes.torch_device import TorchRuntime
 
 HEAD = "sequence_classification"
 KINDS = pytest.mark.parametrize("kind", [HEAD, "sequence_regression"])

@@ -10,13 +10,13 @@ from samples import ORIGIN
 from tiny_jobs import make_columns, write_rows
 from transformers import BertForPreTraining
 
-from ipu_model.attention import RowAttention
-from ipu_model.data import Batch, RowFolder, UpdateRows
 from ipu_model.job import ModelConfig, OptimizerConfig
-from ipu_model.model_folder import write_model
-from ipu_model.modeling import build_model, initialise
-from ipu_model.runtime.torch_device import TorchRuntime
-from ipu_model.schedule import learning_rate
+from ipu_model.models.attention import RowAttention
+from ipu_model.models.model_folder import write_model
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.optim.schedule import learning_rate
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.runtimes.torch_device import TorchRuntime
 
 CONFIG = ModelConfig(
     vocab_size=60, hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, max_positions=32,

@@ -18,9 +18,9 @@ from transformers import (
     BertForQuestionAnswering,
 )
 
-from ipu_model.data import Batch
 from ipu_model.job import OptimizerConfig
-from ipu_model.runtime.torch_device import TorchRuntime
+from ipu_model.rows.reading import Batch
+from ipu_model.runtimes.torch_device import TorchRuntime
 
 STILL = OptimizerConfig(learning_rate=0.0, weight_decay=0.0, max_grad_norm=None)
 
@@ -141,8 +141,8 @@ def test_the_auto_classes_load_our_folder_as_the_right_class(tmp_path: Path, hea
 
 
 def test_a_folder_saved_by_transformers_loads_here_with_the_same_logits(tmp_path: Path) -> None:
-    from ipu_model.model_folder import missing_parameters, read_model
-    from ipu_model.modeling import build_model
+    from ipu_model.models.model_folder import missing_parameters, read_model
+    from ipu_model.models.modeling import build_model
 
     _, theirs = make_models(tmp_path / "model", "pretraining", CONFIG, BertForPreTraining)
     theirs.save_pretrained(tmp_path / "theirs")

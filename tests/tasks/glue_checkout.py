@@ -9,11 +9,11 @@ import numpy as np
 import torch
 import yaml
 
+from ipu_model.distributed.process import StopRequest
 from ipu_model.job import JobResult, ModelConfig
-from ipu_model.model_folder import Origin, write_model
-from ipu_model.modeling import build_model, initialise
-from ipu_model.process import StopRequest
-from ipu_model.running import run_job
+from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.train.running import run_job
 from tasks.common import artifacts
 from tasks.glue_tasks import TASKS, TRAIN
 from tasks.tokenizer_files import read_vocabulary, write_tokenizer

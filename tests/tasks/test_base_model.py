@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.numpy import load_file, save_file
 
-from ipu_model.process import StopRequest, only_one
-from ipu_model.running import run_job
+from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.train.running import run_job
 from tasks.base_model import RECORD, summary, wanted_files, write_base_model
 from tasks.common import artifacts
 from tasks.common.errors import InputError

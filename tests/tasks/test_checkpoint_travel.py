@@ -20,7 +20,7 @@ KEY = "pretrain-phase1/0123456789ab"
 
 
 def write_checkpoint(run: Path, step: int, text: str = "weights") -> Path:
-    """A checkpoint as ipu_model.checkpoint writes it, with small files."""
+    """A checkpoint as ipu_model.train.checkpoint writes it, with small files."""
     folder = run / f"step-{step:08d}"
     folder.mkdir(parents=True)
     contents = {"model.safetensors": f"{text} {step}", "optimizer.safetensors": "moments", "state.json": "{}"}

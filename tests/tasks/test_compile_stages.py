@@ -27,7 +27,7 @@ from tasks.overlays import resolve
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]
-DOUBLE = ROOT / "tests" / "ipu_model" / "poptorch_double"
+DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 STAGES = ("compile", "pretrain", "finetune", "predict")
 TINY = (
     "device.runtime=ipu", "device.precision=fp32", "device.micro_batch_size=1",

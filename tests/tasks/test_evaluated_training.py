@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
-from ipu_model.process import StopRequest, only_one
-from ipu_model.running import run_job
+from ipu_model.train.running import run_job
 from tasks.common import artifacts
 from tasks.common.errors import ParamsError
 from tasks.common.params import Params, check

@@ -148,7 +148,7 @@ def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
 def _poptorch_double(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The double of tests/ipu_model, for one test; what it left is put away, as other tests have no PopTorch."""
     before = set(sys.modules)
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "ipu_model" / "poptorch_double"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "doubles" / "poptorch_double"))
     yield
     for name in [name for name in sys.modules if name.split(".")[0] == "poptorch" and name not in before]:
         del sys.modules[name]

@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from ipu_model.ipu.instances import PopRunInstances
+from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
-from ipu_model.rows import Manifest
+from ipu_model.rows.format import Manifest
 from tasks.common.errors import InputError, ParamsError
 from tasks.common.param_glue import GlueParams, GlueRowsParams
 from tasks.common.params import check

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig
-from ipu_model.rows import Manifest
+from ipu_model.rows.format import Manifest
 from tasks.common import artifacts
 from tasks.common.errors import DeviceJobFailed, InputError, ParamsError
 from tasks.common.params import Params, check

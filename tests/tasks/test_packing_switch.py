@@ -13,8 +13,8 @@ import pytest
 import torch
 import yaml
 
-from ipu_model.process import StopRequest, only_one
-from ipu_model.running import run_job
+from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.train.running import run_job
 from tasks import pretrain_rows, squad_rows
 from tasks.common import artifacts
 from tasks.common.params import DeviceParams, IpuParams, packed

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
-from ipu_model.process import StopRequest, only_one
-from ipu_model.running import run_job
+from ipu_model.train.running import run_job
 from tasks import ask, parity, predict
 from tasks.answers import Answer
 from tasks.common import artifacts
@@ -32,7 +32,7 @@ from tests.tasks.tiny_model import write_tiny_model
 from tests.tasks.window_files import write_logits
 
 ROOT = Path(__file__).resolve().parents[2]
-DOUBLE = ROOT / "tests" / "ipu_model" / "poptorch_double"
+DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 FP32 = Place("cpu", "fp32")
 
 

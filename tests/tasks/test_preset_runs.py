@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from ipu_model.process import StopRequest, only_one
-from ipu_model.running import run_job
+from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.train.running import run_job
 from tasks.base_model import write_base_model
 from tasks.common import artifacts
 from tasks.common.params import Params, check, packed

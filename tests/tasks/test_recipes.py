@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from ipu_model.ipu.instances import PopRunInstances
+from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.job import Job, ModelConfig
-from ipu_model.rows import Manifest
+from ipu_model.rows.format import Manifest
 from tasks.common import artifacts
 from tasks.common.params import Params, check
 from tasks.common.strict_yaml import read_yaml

@@ -1,4 +1,4 @@
-"""Where these tests get `poptorch`: the installed one, or else our double (tests/ipu_model/poptorch_double).
+"""Where these tests get `poptorch`: the installed one, or else our double (tests/doubles/poptorch_double).
 
 The double is on the path only while this folder is collected and while its tests run: other tests of the same
 process see a machine without PopTorch. PODIUM_TEST_POPTORCH=real refuses the double.
@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterator, List
 import pytest
 
 HERE = Path(__file__).resolve().parent
-DOUBLE = HERE.parent / "poptorch_double"
+DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
 _MODULES: Dict[str, ModuleType] = {}
 """The double's modules between two tests, so that every test sees the same ones."""
 

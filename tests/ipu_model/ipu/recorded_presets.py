@@ -11,9 +11,9 @@ from preset_layouts import Layout
 from tiny_ipu import FOUR_LAYERS, ipu_runtime
 from tiny_jobs import make_columns
 
-from ipu_model.data import Batch
 from ipu_model.ipu.model import PretrainingOnIpu, QuestionAnsweringOnIpu
 from ipu_model.job import BatchGeometry, Job, ModelConfig, ScheduleConfig
+from ipu_model.rows.reading import Batch
 
 SEED = 7
 _RECORDED: Dict[Layout, Dict[str, Any]] = {}

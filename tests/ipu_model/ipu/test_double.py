@@ -18,7 +18,7 @@ import pytest
 import torch
 from double_models import Toy, final, increasing, infer_once, on_ipus, quiet, train_once
 
-DOUBLE = Path(__file__).resolve().parents[1] / "poptorch_double"
+DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "poptorch_double"
 Error = poptorch.Error
 READS_A_VALUE = {
     "item": lambda model, x: x * x.sum().item(),

@@ -13,7 +13,7 @@ from toy_training import MICRO_BATCHES, RATES, ROWS, UPDATES, Device, config_of,
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate, set_loss_scaling
 from ipu_model.job import OptimizerConfig
-from ipu_model.optimizers import clip_gradients, make_optimizer
+from ipu_model.optim.optimizers import clip_gradients, make_optimizer
 
 
 def train(config: OptimizerConfig, updates: int = 10, size: float = 1.0) -> Dict[str, Tensor]:

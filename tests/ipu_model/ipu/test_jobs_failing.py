@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import run_here
 
-from ipu_model.data import UpdateRows
 from ipu_model.errors import NonFiniteLoss, NonFiniteWeights
 from ipu_model.job import Job, OptimizerConfig
+from ipu_model.rows.reading import UpdateRows
 
 FAILING = """
 import json, os, sys, time

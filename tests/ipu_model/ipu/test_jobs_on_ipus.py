@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import Finished, run_here, start_job, stop_in_training
 
-import ipu_model.training
+import ipu_model.train.training
+from ipu_model.distributed.process import PAUSED, StopRequest, Terminated
 from ipu_model.errors import CheckpointError
 from ipu_model.job import Job, JobResult, OptimizerConfig, ScheduleConfig
-from ipu_model.process import PAUSED, StopRequest, Terminated
-from ipu_model.running import run_job
-from ipu_model.schedule import learning_rate
+from ipu_model.optim.schedule import learning_rate
+from ipu_model.train.running import run_job
 
 LAMB = OptimizerConfig(name="lamb", learning_rate=1e-4)
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-4, weight_decay=0.0)
@@ -106,7 +106,7 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another_as_on_the_cpu
         reference = on_cpu(job, tmp_path / "cpu" / name, **theirs)
         done = run_here(job)
         with monkeypatch.context() as patched:
-            patched.setattr(ipu_model.training, "learning_rate", rate_of_the_call)
+            patched.setattr(ipu_model.train.training, "learning_rate", rate_of_the_call)
             run_here(reference)
         return job, reference, done
 

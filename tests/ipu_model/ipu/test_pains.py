@@ -15,7 +15,7 @@ import pytest
 from ipu_jobs import ipu_job, manifest_of, model_folder, rows_of
 from tiny_jobs import ROOT, run_here
 
-import ipu_model.training
+import ipu_model.train.training
 from ipu_model.job import JobResult
 
 IMPORT_ALL = """
@@ -36,7 +36,7 @@ def test_speed_is_real_tokens_by_the_time_that_passed(
 ) -> None:
     """A clock, looked at once a second: at the start, then around each of 4 updates."""
     ticks = itertools.count(100.0)
-    monkeypatch.setattr(ipu_model.training, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(ipu_model.train.training, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     rows = rows_of(tmp_path / "rows", "pretrain", 36)
     job = ipu_job(tmp_path, "pretrain", rows)
     said = [x["real_tokens_per_second"] for x in run_here(job).of("step")]

@@ -13,8 +13,8 @@ from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, join, make_batche
 
 from ipu_model.errors import ConfigError
 from ipu_model.job import BatchGeometry, OptimizerConfig
-from ipu_model.runtime.ipu import IpuRuntime
-from ipu_model.runtime.torch_device import TorchRuntime
+from ipu_model.runtimes.ipu import IpuRuntime
+from ipu_model.runtimes.torch_device import TorchRuntime
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3)
 LAMB = OptimizerConfig(name="lamb", learning_rate=1e-3)

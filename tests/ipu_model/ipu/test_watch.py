@@ -101,7 +101,7 @@ def test_what_takes_too_long_is_ended_with_an_error_event_and_exit_code_1() -> N
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_compilation_at_once(number: signal.Signals) -> None:
     process = child(
-        "from ipu_model.process import StopRequest\n"
+        "from ipu_model.distributed.process import StopRequest\n"
         "StopRequest().listen()\n"
         "with watching(Progress(sys.stdout), 60.0):\n"
         "    print('compiling', flush=True)\n"

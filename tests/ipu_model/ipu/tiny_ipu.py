@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from tiny_jobs import TINY, head_of, labels_of, make_columns
 
-from ipu_model.data import Batch
-from ipu_model.ipu.instances import PopRunInstances
+from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
-from ipu_model.losses import LOSS_PARTS
-from ipu_model.modeling import build_model, initialise
-from ipu_model.runtime.ipu import IpuRuntime, load_poptorch
-from ipu_model.runtime.torch_device import TorchRuntime
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.reading import Batch
+from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
+from ipu_model.runtimes.torch_device import TorchRuntime
+from ipu_model.train.losses import LOSS_PARTS
 
 FOUR_LAYERS = dataclasses.replace(TINY, num_layers=4, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2)
 ACCUMULATION = 16

@@ -1,0 +1,1 @@
+"""Several processes that train one model, and the job as a process among others."""

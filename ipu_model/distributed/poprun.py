@@ -1,0 +1,116 @@
+"""Several processes that train one model on IPUs, under Graphcore's PopRun.
+
+PopRun starts the same command N times and tells each process its place in POPDIST_* variables, which the SDK's
+package `popdist` reads. On the devices PopTorch and PopDist reduce the gradients; on the host only shares of
+the rows and means of the metrics are left to do, the latter through Horovod, which the SDK's examples pair with it.
+Names and order of the calls: PopDist's Python API reference, and nlp/bert/pytorch and
+tutorials/feature_examples/pytorch/popdist of graphcore/examples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, List, Mapping, Optional, Tuple
+
+from ipu_model.distributed.ranks import Importer, Instances
+from ipu_model.errors import ConfigError
+
+POPRUN_VARIABLES = "POPDIST_"
+"""PopRun forwards POPDIST_NUM_TOTAL_REPLICAS, POPDIST_NUM_LOCAL_REPLICAS and so on to every process."""
+
+
+@dataclass(frozen=True)
+class PopRunInstances(Instances):
+    """Processes that PopRun started, each with replicas of its own; without PopRun, one process with all of them."""
+
+    total_replicas: Optional[int] = None
+    """Replicas of all instances, as given to PopRun; None without PopRun, where the config decides."""
+    local_replicas: Optional[int] = None
+    """Replicas of this instance; None without PopRun."""
+    popdist: Optional[Any] = None
+    """The module, under PopRun."""
+    collectives: Optional[Any] = None
+    """horovod.torch, where there are several instances."""
+
+    def replicas(self, replication_factor: int) -> int:
+        """Replicas of this process: the config's, or this instance's part of them.
+
+        Raises:
+            ConfigError: PopRun was given another number of replicas than the config states.
+        """
+        if self.total_replicas is None or self.local_replicas is None:
+            return replication_factor
+        if self.total_replicas != replication_factor:
+            raise ConfigError(
+                f"poprun --num-replicas {self.total_replicas} does not agree with replication_factor "
+                f"{replication_factor} of the ipu_config: both state the replicas of all instances together. "
+                "Give both the same number"
+            )
+        return self.local_replicas
+
+    def make_options(self, poptorch: Any, ipus_per_replica: int) -> Tuple[Any, bool]:
+        """PopTorch options and whether PopDist owns their replication (then replicationFactor must not be called).
+
+        Raises:
+            ConfigError: PopRun was given another number of IPUs per replica.
+        """
+        if self.popdist is None:
+            return poptorch.Options(), False
+        if not self.popdist.checkNumIpusPerReplica(ipus_per_replica):
+            raise ConfigError(
+                f"poprun --ipus-per-replica {self.popdist.getNumIpusPerReplica()} does not agree with the "
+                f"ipu_config, which uses {ipus_per_replica} IPUs per replica (len(layers_per_ipu)): "
+                "give both the same number"
+            )
+        return self.popdist.poptorch.Options(ipus_per_replica=ipus_per_replica), True
+
+    def _means(self, values: List[float], purpose: str) -> List[float]:
+        if self.collectives is None:
+            return values
+        import torch
+
+        # One tensor and one name: Horovod pairs the calls of the instances by name.
+        mine = torch.tensor(values, dtype=torch.float64)
+        means = self.collectives.allreduce(mine, name=f"podium.{purpose}", op=self.collectives.Average)
+        return [float(mean) for mean in means]
+
+
+def under_poprun(environ: Mapping[str, str], importer: Importer) -> Optional[PopRunInstances]:
+    """This process's place among those of PopRun, None without it. It talks to the others, so call it once.
+
+    Raises:
+        ConfigError: PopRun started this process, but its Python packages are missing.
+    """
+    started_by_poprun = any(name.startswith(POPRUN_VARIABLES) for name in environ)
+    popdist = _import(importer, "popdist", required=started_by_poprun)
+    if popdist is None or not popdist.isPopdistEnvSet():
+        return None
+    # Nothing else of popdist may come before: graphcore/examples PR 108 was a run without it.
+    popdist.init()
+    _import(importer, "popdist.poptorch", required=True)
+    count = int(popdist.getNumInstances())
+    collectives = None
+    if count > 1:
+        collectives = _import(importer, "horovod.torch", required=True)
+        collectives.init()
+    return PopRunInstances(
+        index=int(popdist.getInstanceIndex()),
+        count=count,
+        total_replicas=int(popdist.getNumTotalReplicas()),
+        local_replicas=int(popdist.getNumLocalReplicas()),
+        popdist=popdist,
+        collectives=collectives,
+    )
+
+
+def _import(importer: Importer, name: str, required: bool) -> Any:
+    try:
+        return importer(name)
+    except ImportError as error:
+        if not required:
+            return None
+        raise ConfigError(
+            f"PopRun started this process, but {name} cannot be imported ({error}): each instance would train "
+            "alone. Install the wheels of the Poplar SDK (popdist, horovod) into the device's Python, or start "
+            "without poprun"
+        ) from error

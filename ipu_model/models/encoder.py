@@ -1,0 +1,192 @@
+"""The encoder of BERT (arXiv 1810.04805) in plain torch, with Hugging Face's parameter names.
+
+Legend: T tokens of all sequences one after the other (or B rows of L tokens), H hidden size, A heads, N sequences.
+
+The model is written over "tokens" and does not care how they are laid out: the leading dimensions are [T]
+on runtimes that drop pads and [B, L] on those that need fixed shapes. Only attention knows (attention.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.job import ModelConfig
+from ipu_model.models.dropout import add_dropped, drop, mask_for
+
+Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
+"""(query, key, value, heads, dropout) -> context, all [..., H]."""
+Masks = Tuple[Optional[Tensor], Optional[Tensor]]
+"""Of dropout at the ends of both halves of a layer."""
+HalfWeights = Tuple[Tensor, Tensor, Tensor, Tensor]
+"""Weight [H, I] and bias [H] of a dense layer, weight and bias [H] of the LayerNorm after it."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """What the encoder reads."""
+
+    input_ids: Tensor
+    """[...] int64, as the two below."""
+    token_type_ids: Tensor
+    position_ids: Tensor
+    attention: Attention
+
+
+class Dense(nn.Linear):
+    """nn.Linear whose product may be computed with a low-precision copy of its weight (precision.py)."""
+
+    copy: Optional[Tensor] = None
+    """[out, in], a leaf that gathers the gradient; None: the weight itself."""
+
+    @property
+    def factor(self) -> Tensor:
+        """What the product is computed with."""
+        return self.weight if self.copy is None else self.copy
+
+    def forward(self, values: Tensor) -> Tensor:
+        """[..., in] -> [..., out], in the precision of `factor`."""
+        return nn.functional.linear(values.to(self.factor.dtype), self.factor, self.bias.to(self.factor.dtype))
+
+
+class Embeddings(nn.Module):
+    """Sum of word, position and token type embeddings, normalised."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.hidden_size, padding_idx=0)
+        self.position_embeddings = nn.Embedding(config.max_positions, config.hidden_size)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = config.hidden_dropout
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """[...] -> [..., H]. Tables stay in fp32: hundreds of tokens add to one line of their gradient."""
+        summed = self.word_embeddings(tokens.input_ids) + self.token_type_embeddings(tokens.token_type_ids)
+        summed = summed + self.position_embeddings(tokens.position_ids)
+        dropout = self.dropout if self.training else 0.0
+        return drop(self.LayerNorm(summed), mask_for(summed, dropout), dropout)
+
+
+class SelfAttention(nn.Module):
+    """Projections around the attention of the layout."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.query = Dense(config.hidden_size, config.hidden_size)
+        self.key = Dense(config.hidden_size, config.hidden_size)
+        self.value = Dense(config.hidden_size, config.hidden_size)
+        self.heads, self.dropout = config.num_heads, config.attention_dropout
+
+    def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        return attention(self.query(hidden), self.key(hidden), self.value(hidden), self.heads, dropout)
+
+
+class Residual(nn.Module):
+    """Parameters of LayerNorm(residual + dropout(dense(hidden))), the end of both halves of a layer."""
+
+    def __init__(self, inputs: int, config: ModelConfig) -> None:
+        super().__init__()
+        self.dense = Dense(inputs, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def weights(self) -> HalfWeights:
+        """What `finish_half` needs of it."""
+        return self.dense.factor, self.dense.bias, self.LayerNorm.weight, self.LayerNorm.bias
+
+
+def finish_half(
+    inner: Tensor, residual: Tensor, weights: HalfWeights, keep: Optional[Tensor], dropout: float, eps: float
+) -> Tensor:
+    """LayerNorm(residual + dropout(dense(inner))): [..., I], [..., H] -> [..., H]."""
+    factor, bias, scale, shift = weights
+    dense = nn.functional.linear(inner, factor, bias.to(factor.dtype))
+    summed = add_dropped(residual, dense, keep, dropout)
+    return normalise(summed, scale, shift, eps)
+
+
+def normalise(values: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
+    """LayerNorm of [..., H], in fp32 inside; the result is as precise as `values`."""
+    if values.dtype == scale.dtype or values.device.type == "cpu":  # where both precisions may meet in one kernel
+        return nn.functional.layer_norm(values, scale.shape, scale, shift, eps)
+    return nn.functional.layer_norm(values.to(scale.dtype), scale.shape, scale, shift, eps).to(values.dtype)
+
+
+def finish_layer(
+    context: Tensor, hidden: Tensor, keep: Masks,
+    attention: HalfWeights, factor: Tensor, bias: Tensor, output: HalfWeights, dropout: float, eps: float,
+) -> Tensor:  # fmt: skip
+    """An encoder layer after its attention: [..., H] twice -> [..., H].
+
+    A function of tensors alone, so that it can be compiled once for all layers (compiling.py).
+
+    Args:
+        context: Output of the attention.
+        hidden: Input of the layer.
+        keep: Dropout masks of both ends.
+        attention, output: Parameters of the ends of both halves.
+        factor, bias: Of the dense layer between them.
+    """
+    hidden = finish_half(context, hidden, attention, keep[0], dropout, eps)
+    inner = nn.functional.gelu(nn.functional.linear(hidden, factor, bias.to(factor.dtype)))  # erf, as BERT was trained
+    return finish_half(inner, hidden, output, keep[1], dropout, eps)
+
+
+class Layer(nn.Module):
+    """One encoder layer. The nesting of modules only serves Hugging Face's parameter names."""
+
+    finish: Callable[..., Tensor] = staticmethod(finish_layer)
+    """finish_layer, or a compiled form of it."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.attention: Any = nn.ModuleDict(
+            {"self": SelfAttention(config), "output": Residual(config.hidden_size, config)}
+        )
+        self.intermediate = nn.ModuleDict({"dense": Dense(config.hidden_size, config.intermediate_size)})
+        self.output = Residual(config.intermediate_size, config)
+        self.dropout, self.eps = config.hidden_dropout, config.layer_norm_eps
+
+    def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
+        """[..., H] -> [..., H]."""
+        context = self.attention["self"](hidden, attention)
+        dropout = self.dropout if self.training else 0.0
+        keep = mask_for(hidden, dropout), mask_for(hidden, dropout)
+        dense: Any = self.intermediate["dense"]
+        return self.finish(
+            context, hidden, keep, self.attention["output"].weights(), dense.factor, dense.bias,
+            self.output.weights(), dropout, self.eps,
+        )  # fmt: skip
+
+
+class Bert(nn.Module):
+    """Embeddings and encoder; the pooler only where a head reads it."""
+
+    def __init__(self, config: ModelConfig, pooler: bool) -> None:
+        super().__init__()
+        self.embeddings = Embeddings(config)
+        layers = nn.ModuleList(Layer(config) for _ in range(config.num_layers))
+        self.encoder = nn.ModuleDict({"layer": layers})
+        if pooler:
+            self.pooler = nn.ModuleDict({"dense": Dense(config.hidden_size, config.hidden_size)})
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Of products and of what flows between layers."""
+        layers: Any = self.encoder["layer"]
+        return layers[0].attention["self"].query.factor.dtype
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """[...] -> [..., H]."""
+        hidden = self.embeddings(tokens).to(self.precision)
+        for layer in self.encoder["layer"].children():
+            hidden = layer(hidden, tokens.attention)
+        return hidden
+
+    def pool(self, first_tokens: Tensor) -> Tensor:
+        """[N, H] of the [CLS] tokens -> [N, H]."""
+        return torch.tanh(self.pooler["dense"](first_tokens))

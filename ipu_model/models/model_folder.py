@@ -1,0 +1,119 @@
+"""Model folders that `from_pretrained` of transformers loads, and that we load from there.
+
+`config.json` (BertConfig keys, architecture only), `model.safetensors` (Hugging Face parameter names, or shards of it),
+`podium.json` (where the weights come from). Pickled weights are read by import_model.py alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+from torch import Tensor
+
+from ipu_model.errors import CheckpointError
+from ipu_model.files import write_json
+from ipu_model.job import ModelConfig
+from ipu_model.models.architecture import CONFIG, CONFIG_KEYS, read_config, read_object
+from ipu_model.models.tensors import save_tensors
+from ipu_model.models.weight_files import WEIGHTS, read_weights
+from ipu_model.models.weight_shapes import our_name
+
+ORIGIN = "podium.json"
+ARCHITECTURES = {
+    "pretraining": "BertForPreTraining",
+    "question_answering": "BertForQuestionAnswering",
+    "sequence_classification": "BertForSequenceClassification",
+    "masked_lm": "BertForMaskedLM",  # this and the next: of models that were taken in
+    "encoder": "BertModel",
+}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """podium.json: where the weights of a model folder come from."""
+
+    tokenizer_sha256: str
+    kind: str
+    head: str
+    steps: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A model read from disk."""
+
+    path: Path
+    config: ModelConfig
+    state: Dict[str, Tensor]
+    """Hugging Face parameter name -> weight, fp32."""
+    tokenizer_sha256: Optional[str]
+    """None for a folder that Podium did not write."""
+    sha256: str
+    """Of model.safetensors; of shards, of their hashes."""
+    labels: Sequence[str] = ()
+    """Names of the classes of a sequence_classification head, in order; one for a regression, none for other heads."""
+
+
+def write_model(
+    folder: Path, head: str, config: ModelConfig, state: Dict[str, Tensor], origin: Origin, labels: Sequence[str] = ()
+) -> None:
+    """Fill an existing folder with config.json, model.safetensors and podium.json.
+
+    The tied decoder is saved once, as the word embedding, which is how transformers saves it.
+    """
+    values: Dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()}
+    values.update(
+        architectures=[ARCHITECTURES[head]], model_type="bert", hidden_act="gelu", pad_token_id=0,
+        position_embedding_type="absolute", tie_word_embeddings=True,
+    )  # fmt: skip
+    if labels:
+        values.update(
+            id2label={str(number): name for number, name in enumerate(labels)},
+            label2id={name: number for number, name in enumerate(labels)},
+            problem_type="regression" if len(labels) == 1 else "single_label_classification",
+        )
+    write_json(folder / CONFIG, values)
+    save_tensors(folder / WEIGHTS, state)
+    write_json(folder / ORIGIN, dataclasses.asdict(origin))
+
+
+def read_model(folder: Path) -> ModelFolder:
+    """Read a model folder, ours or of the Hub (safetensors only).
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or it is no BERT that this package computes.
+    """
+    folder = Path(folder)
+    config, labels = read_config(folder / CONFIG)
+    state, sha256 = read_weights(folder, config)
+    origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
+    state = {our_name(name): x.float() for name, x in state.items()}
+    if "classifier.weight" not in state:
+        labels = []  # transformers gives every model the names of two
+    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels)
+
+
+def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:
+    """Names of head parameters that the folder lacks and that must be initialised.
+
+    Raises:
+        CheckpointError: the encoder or the embeddings are incomplete, or a shape differs.
+    """
+    missing = [name for name in expected if name not in found.state]
+    encoder = [name for name in missing if name.startswith("bert.") and not name.startswith("bert.pooler.")]
+    if encoder:
+        raise CheckpointError(
+            f"{found.path} lacks {len(encoder)} weights of the encoder, the first is {encoder[0]}: it is no BERT, "
+            "or was saved under other names"
+        )
+    for name, weight in expected.items():
+        if name in found.state and found.state[name].shape != weight.shape:
+            raise CheckpointError(
+                f"{found.path}: {name} has shape {tuple(found.state[name].shape)}, its config.json asks for "
+                f"{tuple(weight.shape)}: the folder is inconsistent, download or make it again"
+            )
+    return missing

@@ -1,0 +1,123 @@
+"""Optimizers of the torch runtimes, and gradient clipping."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Callable, Dict, List, Optional
+
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.job import OptimizerConfig
+from ipu_model.models.modeling import is_exempt
+from ipu_model.models.precision import LowPrecisionCopies
+from ipu_model.optim.blocked import BlockedAdamW, BlockedLamb
+from ipu_model.optim.lamb import Lamb, adam_directions
+
+
+class UncorrectedAdamW(torch.optim.Optimizer):
+    """AdamW (arXiv 1711.05101) without bias correction, as in the original BERT: torch's always corrects."""
+
+    def __init__(self, params: Any, lr: float, betas: Any, eps: float, weight_decay: float) -> None:
+        defaults: Dict[str, Any] = {
+            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "bias_correction": False
+        }  # fmt: skip
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Optional[Callable[[], float]] = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        if closure is not None:
+            raise ValueError("UncorrectedAdamW takes no closure: call backward before step")
+        for group in self.param_groups:
+            weights = [p for p in group["params"] if p.grad is not None]
+            if weights:
+                directions = adam_directions(self.state, weights, group)
+                torch._foreach_add_(weights, directions, alpha=-group["lr"])
+
+
+def make_optimizer(
+    config: OptimizerConfig, model: nn.Module, copies: Optional[LowPrecisionCopies] = None
+) -> torch.optim.Optimizer:
+    """The optimizer of a job, in the fastest form here. Biases and LayerNorm take no weight decay and no trust ratio.
+
+    The decay of adamw and lamb is decoupled from the gradient; that of adam and sgd is an L2 penalty,
+    part of the gradient. sgd has one moment, which nothing corrects: betas, eps and bias_correction are not its.
+
+    Raises:
+        ConfigError: adam without bias correction.
+    """
+    if config.name == "adam" and not config.bias_correction:
+        raise ConfigError(
+            "optimizer.bias_correction=false with adam: Adam always corrects. "
+            "Set bias_correction to true, or use adamw or lamb, which can go without"
+        )
+    decayed = [p for name, p in model.named_parameters() if not is_exempt(name)]
+    exempt = [p for name, p in model.named_parameters() if is_exempt(name)]
+    groups: List[Dict[str, Any]] = [{"params": decayed}, {"params": exempt, "weight_decay": 0.0}]
+    shared: Dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay}
+    if config.name == "sgd":
+        return torch.optim.SGD(groups, momentum=config.momentum, **shared)
+    shared.update(betas=(config.beta1, config.beta2), eps=config.eps)
+    if config.name == "adam":
+        return torch.optim.Adam(groups, **shared)
+    groups[1]["trust_ratio"] = False
+    device = decayed[0].device.type
+    if device == "cpu" and decayed[0].dtype == torch.float32 and _has_fused_adamw(device):
+        blocked = BlockedLamb if config.name == "lamb" else BlockedAdamW
+        return blocked(groups, bias_correction=config.bias_correction, copies=copies, **shared)
+    if config.name == "lamb":
+        return Lamb(groups, bias_correction=config.bias_correction, **shared)
+    if not config.bias_correction:
+        return UncorrectedAdamW(groups, **shared)
+    return torch.optim.AdamW(groups, fused=True if _has_fused_adamw(device) else None, **shared)
+
+
+@functools.lru_cache(maxsize=None)
+def _has_fused_adamw(device: str) -> bool:
+    """Try it on one number: torch before 2.4 takes the option for CPU tensors and fails in the first step."""
+    probe = torch.zeros(1, device=device, requires_grad=True)
+    probe.grad = torch.zeros_like(probe)
+    try:
+        torch.optim.AdamW([probe], fused=True).step()
+    except RuntimeError:
+        return False
+    return True
+
+
+def clip_gradients(gradients: List[Tensor], max_norm: Optional[float]) -> float:
+    """Scale gradients down to a global L2 norm of at most `max_norm`; None leaves them as they are.
+
+    Returns:
+        The norm before clipping. It is NaN or infinite if a gradient is; then nothing is scaled usefully,
+        and the loss check stops the run.
+    """
+    norm = float(torch.linalg.vector_norm(torch.stack(list(torch._foreach_norm(gradients)))))
+    if max_norm is not None and norm > max_norm:
+        torch._foreach_mul_(gradients, max_norm / (norm + 1e-6))
+    return norm
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> Dict[str, Tensor]:
+    """State as named tensors: 'bert....weight/exp_avg' and so on, independent of the order of groups."""
+    tensors = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:  # SGD without momentum notes a buffer that is not there
+                tensors[f"{name}/{key}"] = value.detach().clone().contiguous()
+    return tensors
+
+
+def load_optimizer_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Dict[str, Tensor]) -> None:
+    """The inverse of optimizer_tensors.
+
+    Raises:
+        CheckpointError: a parameter that the model does not have.
+    """
+    parameters = dict(model.named_parameters())
+    for full_name, value in tensors.items():
+        name, _, key = full_name.rpartition("/")
+        if name not in parameters:
+            raise CheckpointError(f"the optimizer state names {name}, which this model does not have")
+        optimizer.state[parameters[name]][key] = value.clone()

@@ -1,0 +1,112 @@
+"""What this Python and this host have for device jobs, asked before any is prepared.
+
+    python -m ipu_model.runtimes.host_check < REQUEST
+
+REQUEST is JSON: `places`, a list of objects with `knob` (what names the runtime, for messages), `runtime` and
+`precision`; `processes` of a training job on this host; `compile_only`, when no IPUs are needed. Each finding is
+printed as a line of JSON. Python 3.8 and torch 2.0.1 upwards, as all of this package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import sys
+from typing import Any, Dict, Iterator, Mapping
+
+from ipu_model.errors import DeviceJobError
+
+OLDEST_PYTHON = (3, 8)
+NEEDED = ("numpy", "pyarrow", "safetensors", "torch")
+
+
+def findings(told: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+    """What was found, as name, level (ok, warning or problem), text and of_parameters."""
+    version = platform.python_version()
+    if sys.version_info < OLDEST_PYTHON:
+        yield _finding("problem", f"{sys.executable} is Python {version}, 3.8 or newer is required: {_KNOB}")
+        return
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        yield _finding("problem", f"{sys.executable} (Python {version}) lacks {', '.join(missing)}: {_KNOB}")
+        return
+    try:
+        import torch
+    except (ImportError, OSError) as error:  # OSError: a library beside it is missing
+        text = " ".join(str(error).split())[:300]
+        yield _finding("problem", f"torch does not load in {sys.executable} ({text}): {_KNOB}")
+        return
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "no CUDA"
+    yield _finding("ok", f"Python {version}, torch {torch.__version__} ({build}), {sys.executable}", "device python")
+    for place in told["places"]:
+        yield from _place(place, told)
+
+
+_KNOB = (
+    "install torch, numpy, pyarrow and safetensors into it (constraints/host.txt, for Python 3.8 "
+    "constraints/poplar.txt), or set PODIUM_DEVICE_PYTHON to another Python"
+)
+
+
+def _place(place: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
+    from ipu_model.runtimes import choose_precision, choose_runtime
+
+    runtime, wrong = place["runtime"], False
+    try:
+        chosen = choose_runtime(runtime)
+        runtime, text = chosen.value, f"{chosen.value} ({chosen.reason})"
+        if runtime == "ipu":
+            text += f"; {_ipus(told['compile_only'])}"
+        if runtime == "cuda":
+            text += f"; {_gpus(told['processes'])}"
+    except DeviceJobError as error:
+        wrong = True
+        yield _finding("problem", f"{error}; found {place['knob']}")
+    try:
+        if "auto" not in (place["precision"], runtime):  # what auto takes is measured when it is needed
+            choose_precision(place["precision"], runtime)
+    except DeviceJobError as error:
+        wrong = True
+        yield _finding("problem", f"{error}; found {place['knob']}", of_parameters=True)
+    if not wrong:
+        yield _finding("ok", f"{text}, {place['precision']}")
+
+
+def _gpus(processes: int) -> str:
+    import torch
+
+    from ipu_model.errors import ConfigError
+
+    count = torch.cuda.device_count()
+    if processes > count:
+        raise ConfigError(
+            f"device.processes={processes} asks for a GPU each, this host has {count}: lower it, or see "
+            "CUDA_VISIBLE_DEVICES"
+        )
+    return f"{count} GPUs"
+
+
+def _ipus(compile_only: bool) -> str:
+    from ipu_model.ipu.sdk import check_hardware
+    from ipu_model.runtimes.ipu import found_versions, load_poptorch
+
+    poptorch = load_poptorch()
+    found_versions(poptorch, lambda text: None)
+    return check_hardware(poptorch, 1, compile_only, os.environ)
+
+
+def _finding(level: str, text: str, name: str = "device", of_parameters: bool = False) -> Dict[str, Any]:
+    return {"name": name, "level": level, "text": text, "of_parameters": of_parameters}
+
+
+def main() -> None:
+    argparse.ArgumentParser(description="Say what this Python has for device jobs.").parse_args()
+    for finding in findings(json.load(sys.stdin)):
+        print(json.dumps(finding), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""BERT on IPUs through PopTorch: the one file that imports it, and the one owner of the order of things.
+
+The order is always: split the model, make the optimizer, make the executor. PopTorch wraps a copy of the
+model; the model of the job is never touched, so nothing that is saved can show how it was cut. The
+executors of training and inference share their weights, and whichever runs next has the IPUs.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import platform
+import time
+from pathlib import Path
+from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import ConfigError
+from ipu_model.ipu import options as ipu_options
+from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors
+from ipu_model.ipu.executables import ExecutableCache, cache_root
+from ipu_model.ipu.failures import explained
+from ipu_model.ipu.model import DEVICE_MODELS, DeviceModel
+from ipu_model.ipu.ops import device_ops
+from ipu_model.ipu.optimizers import (
+    load_optimizer_tensors,
+    make_ipu_optimizer,
+    optimizer_tensors,
+    set_learning_rate,
+)
+from ipu_model.ipu.planning import IpuPlan, executable_parts
+from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
+from ipu_model.ipu.watch import compile_timeout, watching
+from ipu_model.job import Job, ModelConfig
+from ipu_model.progress import Emit
+from ipu_model.rows.reading import Batch
+from ipu_model.runtimes import Immediate, Logits, StepMetrics
+from ipu_model.train.evaluation import add_up
+from ipu_model.train.losses import LOSS_PARTS
+
+PREFIX = "bert_model."
+"""Of the device model's parameters: DeviceModel holds the model under this name."""
+
+
+def load_poptorch() -> Any:
+    """PopTorch, imported only when an IPU job asks for it.
+
+    Raises:
+        ConfigError: it cannot be imported; the message says what is missing.
+    """
+    try:
+        import poptorch
+    except (ImportError, AssertionError) as error:  # AssertionError: built against another torch
+        raise explain_import_error(error) from None
+    return poptorch
+
+
+def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
+    """Say what the job will run on and how the model is placed, once versions and hardware were found fit for it.
+
+    Raises:
+        ConfigError: no SDK, a version that does not fit, or not enough IPUs.
+    """
+    poptorch = load_poptorch()
+    versions = found_versions(poptorch, lambda text: emit("message", text=text))
+    ipus = plan.placement.ipus_per_replica * plan.local_replicas
+    emit("message", text=f"PopTorch {versions['poptorch']}: {check_hardware(poptorch, ipus, compile_only)}")
+    emit("message", text=plan.placement.table(plan.replicas))
+
+
+def found_versions(poptorch: Any, say: Callable[[str], None]) -> Dict[str, str]:
+    """PopTorch, torch, Python and SDK, once they are known to fit together (sdk.check_versions)."""
+    return check_versions(poptorch, torch.__version__, platform.python_version(), say=say)
+
+
+class IpuRuntime(Immediate):
+    """The Runtime of `ipu_model.runtimes` on IPUs.
+
+    Args:
+        poptorch: From load_poptorch.
+        job: Its batch, optimizer and folders.
+        plan: Of ipu_model.ipu.planning.
+        model: With its weights; copied for the device. Evaluation puts the trained weights into it.
+        config: Its architecture.
+        emit: Told of the placement, of cache hits and misses, and of progress while compiling.
+    """
+
+    def __init__(
+        self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
+    ) -> None:
+        self._poptorch, self._job, self._plan, self._config, self._emit = poptorch, job, plan, config, emit
+        self._host = model
+        layout = plan.layout(config, inference=job.kind == "predict")
+        self._model: DeviceModel = DEVICE_MODELS[job.head](copy.deepcopy(model), layout, device_ops(poptorch))
+        if plan.half:
+            self._model.half()
+        self._optimizer: Any = None
+        if job.kind != "predict":
+            assert job.optimizer is not None  # job.py requires it
+            self._optimizer = make_ipu_optimizer(poptorch, job.optimizer, self._model.named_parameters(), plan.half)
+        self._settings = plan.config.to_dict()
+        self._training: Any = None
+        self._inference: Any = None
+        self._rng: Optional[List[int]] = None
+        root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
+        carried = None if job.compile_only else job.executables
+        self._cache = None if root is None else ExecutableCache(root, self._say, carried)
+
+    def compile(self, example: Batch) -> None:
+        """Build the executable, or find it in the cache; the weights stay as they are.
+
+        Raises:
+            IpuFailure: PopTorch failed; the message has the likely knob and the path of the whole log.
+        """
+        if self._job.kind == "predict":
+            self._compile_inference(example)
+        else:
+            self._compile_training(example)
+
+    def _compile_training(self, example: Batch) -> None:
+        tensors = self._training_tensors(example)
+        parts = executable_parts(self._poptorch.__version__, "training", self._job, self._plan, self._config, tensors)
+        options = self._options("training", parts)
+        self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
+        self._compile(self._training, tensors, parts, "training")
+        if self._rng is not None:
+            self._training.rng_state = self._rng
+
+    def _compile_inference(self, example: Batch) -> None:
+        tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._job.head, self._plan.rows_per_call)
+        parts = executable_parts(self._poptorch.__version__, "inference", self._job, self._plan, self._config, tensors)
+        options = self._options("inference", parts)
+        training_layout = self._model.layout
+        self._model.layout = self._plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
+        self._inference = self._poptorch.inferenceModel(self._model, options)
+        self._model.layout = training_layout
+        self._compile(self._inference, tensors, parts, "inference")
+
+    def _options(self, mode: str, parts: Dict[str, Any]) -> Any:
+        plan, cache = self._plan, self._cache
+        ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
+        options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
+        shared: Dict[str, Any] = {
+            "set_replication": not owns_replication,
+            "seed": self._job.seed,
+            "cache_folder": None if cache is None else str(cache.folder(parts)),
+            "compile_only": self._job.compile_only,
+            "half": plan.half,
+        }
+        if mode == "training":
+            ipu_options.training_options(
+                self._poptorch, options, plan.config, accumulation=plan.accumulation,
+                replicas=plan.local_replicas, half_accumulators=plan.half_accumulators, **shared,
+            )  # fmt: skip
+        else:
+            ipu_options.inference_options(
+                self._poptorch, options, plan.config, pipelined=plan.pipelined_inference,
+                replicas=plan.config.inference.replication_factor, **shared,
+            )  # fmt: skip
+        return options
+
+    def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], parts: Dict[str, Any], what: str) -> None:
+        self._let_go(executor)
+        if self._cache is not None:
+            self._say(f"{what}: {self._cache.expectation(parts)[1]}")
+        started = time.perf_counter()
+        timeout, log = compile_timeout(os.environ), Path(self._job.run_folder)
+        with watching(self._emit, timeout, what=f"the {what} program", log=log), self._explained():
+            executor.compile(*tensors)
+        seconds = time.perf_counter() - started
+        outcome = self._cache.outcome(parts) if self._cache is not None else "no executable cache is set"
+        self._say(f"{what} program ready after {seconds:.1f} s: {outcome}")
+        if self._cache is not None:
+            self.program = self._cache.summary(parts)
+            if self._job.compile_only and self._plan.instances.is_writer:
+                self._cache.give(parts, self._job.executables)
+
+    def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
+        """One host call: `updates_per_call` updates with one learning rate."""
+        if self._training is None:
+            raise ConfigError("compile comes before train_step; a predict job does not train")
+        set_learning_rate(self._optimizer, learning_rate)
+        self._training.setOptimizer(self._optimizer)  # else the device keeps the old rate
+        tensors = self._training_tensors(batch)
+        with self._explained():
+            self._hold(self._training)
+            outputs = self._training(*tensors)
+        loss, *parts = (self._mean(x) for x in outputs)
+        figures = {"loss": loss, **dict(zip(LOSS_PARTS[self._job.head], parts))}
+        figures = self._plan.instances.mean(figures)
+        loss = figures.pop("loss")
+        scaling = self._job.optimizer.loss_scaling if self._job.optimizer is not None else None
+        return StepMetrics(loss, figures, batch.sequences, batch.real_tokens, None, scaling)
+
+    def _mean(self, output: Tensor) -> float:
+        """Mean over the micro-batches that the output mode returns."""
+        if self._plan.config.output_mode == "sum":
+            count = self._plan.accumulation * self._plan.local_replicas * self._plan.device_iterations
+            return float(output.double().sum()) / count
+        return float(output.double().mean())
+
+    def predict(self, batch: Batch) -> Sequence[Logits]:
+        """Logits of every feature in the batch; the weights are those of the last update."""
+        answers: List[Logits] = []
+        for start in range(0, len(batch.rows), self._plan.rows_per_call):
+            part = batch.part(start, start + self._plan.rows_per_call)
+            if self._inference is None:
+                self._compile_inference(part)
+            with self._explained():
+                self._hold(self._inference)
+                logits = self._inference(*inference_tensors(part, self._job.head, self._plan.rows_per_call))
+            answers += sequence_logits(part, self._job.head, logits.numpy())
+        return answers
+
+    def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
+        """On the host, in fp32: an inference program would have to take turns with that of training on the IPUs."""
+        self._host.load_state_dict(self.state_dict())
+        return self._plan.instances.mean(add_up(self._host, self._job.head, batches), "evaluate")
+
+    def _training_tensors(self, batch: Batch) -> Tuple[Tensor, ...]:
+        plan = self._plan
+        share = plan.instances.share(len(batch.rows) // plan.device_iterations)
+        return training_tensors(batch, self._job.head, plan.device_iterations, plan.micro_batches, share)
+
+    def _hold(self, executor: Any) -> None:
+        """Give the IPUs to `executor`: whoever had them lets go, its weights and state come to the host first."""
+        self._let_go(executor)
+        if not executor.isAttachedToDevice():
+            executor.attachToDevice()
+
+    def _let_go(self, holder_to_be: Any) -> None:
+        for other in (self._training, self._inference):
+            if other is not None and other is not holder_to_be and other.isAttachedToDevice():
+                other.detachFromDevice()
+
+    def state_dict(self) -> Dict[str, Tensor]:
+        """Weights by Hugging Face name, fp32."""
+        if self._training is not None:
+            self._training.copyWeightsToHostIfNeeded()
+        state = self._model.state_dict()
+        return {name[len(PREFIX) :]: x.detach().float().clone() for name, x in state.items()}
+
+    def load_state_dict(self, state: Dict[str, Tensor]) -> None:
+        """Set the weights, on the device too once there is a program."""
+        named = {PREFIX + name: x for name, x in state.items()}
+        (self._model if self._training is None else self._training).load_state_dict(named)
+
+    def optimizer_state(self) -> Dict[str, Tensor]:
+        """PopTorch's own state, by its names."""
+        return {} if self._optimizer is None else optimizer_tensors(self._optimizer)
+
+    def load_optimizer_state(self, state: Dict[str, Tensor]) -> None:
+        """Set what optimizer_state gave; before the first compile too."""
+        if self._optimizer is not None and state:
+            load_optimizer_tensors(self._poptorch, self._optimizer, state)
+
+    def rng_state(self) -> Dict[str, Tensor]:
+        """The IPUs' generators: dropout and stochastic rounding draw from them."""
+        if self._training is None:
+            return {}
+        values = np.array(self._training.rng_state, dtype=np.int64)
+        return {"ipu": torch.from_numpy(values.view(np.uint8).copy())}
+
+    def load_rng_state(self, state: Dict[str, Tensor]) -> None:
+        """Set what rng_state gave; before the first compile it is kept for it."""
+        if "ipu" not in state:
+            return
+        self._rng = [int(x) for x in state["ipu"].numpy().view(np.int64)]
+        if self._training is not None:
+            self._training.rng_state = self._rng
+
+    def versions(self) -> Dict[str, str]:
+        """PopTorch and SDK."""
+        return found_versions(self._poptorch, lambda text: None)
+
+    def close(self) -> None:
+        """Let go of the IPUs and of the programs."""
+        for executor in (self._training, self._inference):
+            if executor is not None and executor.isCompiled():
+                if executor.isAttachedToDevice():
+                    executor.detachFromDevice()
+                executor.destroy()
+        self._training = self._inference = None
+        if self._cache is not None:
+            self._cache.close()
+
+    def _say(self, text: str) -> None:
+        self._emit("message", text=text)
+
+    def _explained(self) -> ContextManager[None]:
+        """PopTorch's errors with what happened, what to do and where the whole of it is logged."""
+        return explained(self._poptorch, Path(self._job.run_folder), self._settings)

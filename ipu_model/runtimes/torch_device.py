@@ -1,0 +1,275 @@
+"""BERT on CPU or GPU with torch: padding dropped, every sequence at its exact length."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ipu_model.distributed.ranks import Instances
+from ipu_model.errors import ConfigError
+from ipu_model.job import OptimizerConfig
+from ipu_model.models.flat import FlatBatch, flatten, split_sequences
+from ipu_model.models.precision import LowPrecisionCopies
+from ipu_model.optim.blocked import Blocked
+from ipu_model.optim.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
+from ipu_model.rows.reading import Batch
+from ipu_model.runtimes import AnswerLogits, ClassLogits, Logits, StepMetrics, UpdateGivenUp
+from ipu_model.runtimes.compiling import Compiler
+from ipu_model.runtimes.cpu import CpuDevice
+from ipu_model.runtimes.device import Device
+from ipu_model.train.evaluation import add_up
+from ipu_model.train.losses import LOSS_PARTS, answer_loss, label_counts, label_loss, pretraining_loss
+
+
+@dataclass(frozen=True)
+class PreparedBatch(Batch):
+    """A batch with its micro-batches on the device."""
+
+    micro_batches: Tuple[FlatBatch, ...] = ()
+    """Of training: this process's share, cut up. Of prediction: all rows as one."""
+
+
+class TorchRuntime:
+    """The Runtime of `ipu_model.runtimes` with torch alone: on the CPU, or on one GPU.
+
+    Args:
+        model: From modeling.build_model, with its weights; moved to the device.
+        head: Of job.HEADS.
+        micro_batch_size: Rows in one forward pass.
+        precision: fp32, or bf16 for products in bf16 with fp32 weights (precision.py).
+        optimizer: None for a runtime that only predicts.
+        seed: Of dropout; every process that trains along draws from a seed of its own.
+        device: The CPU by default.
+        instances: This process among those that train together, joined; alone by default.
+        compiler: What is to be compiled; None: nothing.
+        hurried: Whether an update under way should be given up. Asked on a CPU only, where an update may take minutes;
+            a GPU is faster than the answer, for which it would have to wait.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        head: str,
+        micro_batch_size: int,
+        precision: str,
+        optimizer: Optional[OptimizerConfig],
+        seed: int,
+        device: Optional[Device] = None,
+        instances: Optional[Instances] = None,
+        compiler: Optional[Compiler] = None,
+        hurried: Callable[[], bool] = bool,
+    ) -> None:
+        self._device, self._instances = device or CpuDevice(), instances or Instances()
+        # Any: both heads have forward, only one has a decoder.
+        self._model: Any = model.to(self._device.place_of)
+        self._head, self._micro_batch_size, self._compiler = head, micro_batch_size, compiler
+        self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
+        self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
+        self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
+        self._hurried = hurried if self._device.place_of.type == "cpu" else None
+        if compiler is not None:
+            compiler.take(self._model, self._optimizer)
+        torch.manual_seed(_seed_of(seed, self._instances.index))
+
+    program: Optional[str] = None
+
+    @property
+    def reads_ahead(self) -> int:
+        """Batches to prepare while one trains."""
+        return self._device.reads_ahead
+
+    def compile(self, example: Batch) -> None:
+        """The batch must cut into whole micro-batches; what the job asks for is compiled.
+
+        Raises:
+            ConfigError: it does not.
+        """
+        share = self._instances.share(len(example.rows))
+        if self._optimizer is not None and (share.stop - share.start) % self._micro_batch_size:
+            raise ConfigError(
+                f"{share.stop - share.start} rows do not cut into micro-batches of {self._micro_batch_size}: "
+                "rows per update must be a multiple of micro_batch_size"
+            )
+        if self._compiler is not None and self._compiler.needs_a_step:
+            generators = self._device.rng_state()
+            with self._compiler.building(), self._device.running():
+                self._rehearse(example)
+            self._device.load_rng_state(generators)
+        if isinstance(self._optimizer, Blocked):
+            self._optimizer.rehearse()
+
+    def _rehearse(self, example: Batch) -> None:
+        """What a step computes, without an update."""
+        if self._optimizer is None:
+            self.predict(example)
+            return
+        self._model.train()
+        share, _ = self._loss(self.prepare(example).micro_batches[0], label_counts(example, self._head))
+        share.backward()
+        self._zero_grad()
+
+    def _zero_grad(self) -> None:
+        assert self._optimizer is not None
+        self._optimizer.zero_grad(set_to_none=True)
+        self._copies.zero_grad()
+
+    def prepare(self, batch: Batch) -> PreparedBatch:
+        """Drop the padding and bring to the device what a step reads."""
+        flats = [flatten(batch)] if self._optimizer is None else list(self._share(batch))
+        return PreparedBatch(batch.rows, batch.columns, tuple(self._device.place(flat) for flat in flats))
+
+    def _share(self, batch: Batch) -> Iterator[FlatBatch]:
+        share = self._instances.share(len(batch.rows))
+        for start in range(share.start, share.stop, self._micro_batch_size):
+            yield flatten(batch.part(start, min(start + self._micro_batch_size, share.stop)))
+
+    def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
+        """One update: forward and backward per micro-batch, clip, step.
+
+        The host reads the figures once, at the end: until then a device never waits for it.
+        """
+        if self._optimizer is None:
+            raise ConfigError("this runtime was made to predict: give the job an optimizer")
+        prepared = batch if isinstance(batch, PreparedBatch) else self.prepare(batch)
+        self._model.train()
+        self._zero_grad()
+        counts = label_counts(batch, self._head)  # of all processes: each one reads the whole batch
+        with self._device.running():
+            figures = self._accumulate(prepared.micro_batches, counts)
+            norm = self._clip()
+            self._update(learning_rate)
+            loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
+        return StepMetrics(
+            loss, dict(zip(LOSS_PARTS[self._head], means)), batch.sequences, batch.real_tokens, norm_before
+        )
+
+    def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
+        """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
+        generators = self._device.rng_state() if self._hurried is not None else {}
+        shares: List[Tensor] = []
+        given_up = False
+        one_is_all = len(micro_batches) == 1 and self._instances.count == 1
+        for flat in micro_batches:
+            given_up = self._hurried is not None and bool(shares) and self._hurried()
+            if given_up:
+                break
+            share, parts = self._loss(flat, counts)
+            share.backward()
+            if not (one_is_all and isinstance(self._optimizer, Blocked)):  # sums are made in fp32
+                self._copies.collect_gradients()
+            shares.append(torch.stack([share, *parts.values()]).detach())
+        figures = torch.stack(shares).double().sum(0)
+        votes = torch.tensor([given_up], dtype=torch.float64)
+        self._instances.add([figures] if self._hurried is None else [figures, votes])
+        if float(votes) > 0:  # in any process: then in all
+            self._device.load_rng_state(generators)
+            raise UpdateGivenUp
+        return figures
+
+    def _loss(self, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+        """Share of a micro-batch in the loss of the update, and in its parts, in the order of LOSS_PARTS."""
+        if self._head == "pretraining":
+            outputs = self._model(flat.tokens, flat.labels["masked_index"], flat.starts)
+            return pretraining_loss(outputs, self._model.decoder(), flat, counts)
+        if self._head == "sequence_classification":
+            return label_loss(self._model(flat.tokens, flat.starts), flat, counts)
+        return answer_loss(self._model(flat.tokens), flat, counts)
+
+    def _clip(self) -> Tensor:
+        """Add up the gradients of all processes and clip them; their norm before."""
+        gradients = self._copies.gradients(self._model.parameters())
+        self._instances.add(gradients)
+        if isinstance(self._optimizer, Blocked):
+            return self._optimizer.clip(gradients, self._max_norm)
+        return self._device.clip(gradients, self._max_norm)
+
+    def _update(self, learning_rate: float) -> None:
+        assert self._optimizer is not None
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.step()
+        if not isinstance(self._optimizer, Blocked):
+            self._copies.refresh()
+
+    def predict(self, batch: Batch) -> Sequence[Logits]:
+        """Start and end logits of every feature in the batch, or logits of every sequence; dropout off."""
+        self._model.eval()
+        if isinstance(batch, PreparedBatch) and self._optimizer is None:
+            (flat,) = batch.micro_batches
+        else:
+            flat = self._device.place(flatten(batch))
+        with torch.inference_mode(), self._device.running():
+            if self._head == "sequence_classification":
+                parts = [self._model(tokens, starts) for _, tokens, starts in self._device.passes(flat)]
+            else:
+                parts = [self._model(tokens)[:count] for count, tokens, _ in self._device.passes(flat)]
+            logits = torch.cat(parts).float().cpu().numpy()
+        if self._head == "sequence_classification":
+            return [ClassLogits(int(i), of_one) for i, of_one in zip(flat.feature_ids, logits)]
+        starts, ends = (split_sequences(np.ascontiguousarray(logits[:, i]), flat.lengths) for i in (0, 1))
+        return [AnswerLogits(int(i), start, end) for i, start, end in zip(flat.feature_ids, starts, ends)]
+
+    def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
+        """Sums over the batches; of several processes each takes its share of them."""
+        own = islice(batches, self._instances.index, None, self._instances.count)
+        with self._device.running():
+            return add_up(self._model, self._head, own, self._device.place, self._instances.add)
+
+    def state_dict(self) -> Dict[str, Tensor]:
+        """Weights by Hugging Face name, on the host."""
+        return {name: x.detach().to("cpu", copy=True) for name, x in self._model.state_dict().items()}
+
+    def load_state_dict(self, state: Dict[str, Tensor]) -> None:
+        """Set the weights; every name must be there."""
+        self._model.load_state_dict(state)
+        self._copies.refresh()
+
+    def optimizer_state(self) -> Dict[str, Tensor]:
+        """Moments and step counts, on the host: '<parameter>/exp_avg' and so on."""
+        if self._optimizer is None:
+            return {}
+        return {name: x.cpu() for name, x in optimizer_tensors(self._optimizer, self._model).items()}
+
+    def load_optimizer_state(self, state: Dict[str, Tensor]) -> None:
+        """Set what optimizer_state gave."""
+        if self._optimizer is None:
+            return
+        # As torch's own optimizers: the step count stays on the host unless the fused kernels read it.
+        fused = any(group.get("fused") for group in self._optimizer.param_groups)
+        there = {
+            name: x if name.endswith("/step") and not fused else x.to(self._device.place_of)
+            for name, x in state.items()
+        }
+        load_optimizer_tensors(self._optimizer, self._model, there)
+
+    def rng_state(self) -> Dict[str, Tensor]:
+        """The generators of all processes: dropout draws from them."""
+        return self._instances.gather(self._device.rng_state())
+
+    def load_rng_state(self, state: Dict[str, Tensor]) -> None:
+        """Set what rng_state gave."""
+        self._device.load_rng_state(self._instances.own(state))
+
+    def versions(self) -> Dict[str, str]:
+        """CUDA and GPU; none but torch's on a CPU."""
+        return self._device.versions()
+
+    def peak_device_memory_mb(self) -> Optional[float]:
+        """Peak memory of tensors on the GPU, MB of 2**20 bytes; None on a CPU."""
+        return self._device.peak_memory_mb()
+
+    def close(self) -> None:
+        """Nothing to let go of: memory goes with the process."""
+
+
+def _seed_of(seed: int, index: int) -> int:
+    """Of dropout in one process: the job's own in the first, unlike those of other jobs in the others."""
+    if index == 0:
+        return seed
+    return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "little")

@@ -1,0 +1,1 @@
+"""One job from its checks to its result: the loop, checkpoints, evaluation, prediction."""

@@ -1,0 +1,157 @@
+"""Evaluations while a model trains: their curve, the best weights so far, and when to stop."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+from torch import Tensor
+
+from ipu_model.errors import NonFiniteWeights
+from ipu_model.evaluation_config import EvaluationConfig
+from ipu_model.files import write_text
+from ipu_model.models.tensors import require_finite
+from ipu_model.progress import Emit
+from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.runtimes import Runtime
+from ipu_model.train.evaluation import FIGURES, figures, goodness
+
+EVALUATIONS = "evaluations.csv"
+
+
+class NoJudge:
+    """Of a job without evaluation: nothing is looked at, and the last weights are the result."""
+
+    best: Dict[str, Tensor] = {}
+    """Weights of the best evaluation so far, where they may be the result."""
+    slowest = 0.0
+    """Seconds of the slowest evaluation so far."""
+
+    @property
+    def stops(self) -> bool:
+        """Never before the last update."""
+        return False
+
+    def is_due(self, done: int, per_call: int) -> bool:
+        """Never."""
+        return False
+
+    def look(self, done: int) -> float:
+        """There is nothing to look at."""
+        return 0.0
+
+    def result(self, done: int) -> Tuple[int, Optional[Dict[str, Tensor]]]:
+        """The weights of the last update."""
+        return done, None
+
+    def summary(self) -> Optional[Dict[str, Any]]:
+        """Nothing to say."""
+        return None
+
+    def state(self) -> Dict[str, Any]:
+        """Nothing to keep."""
+        return {}
+
+
+class Judge(NoJudge):
+    """Looks at the model on held-out rows every so many updates.
+
+    Args:
+        rows: Held out from training.
+        config: How often, and what follows.
+        batch_rows: Rows of one forward pass.
+        folder: Run folder, for `evaluations.csv`: step and evaluation.FIGURES of every evaluation.
+        updates: Of the whole run.
+        state, best: From `state()` and `best` of an earlier run.
+    """
+
+    def __init__(
+        self, runtime: Runtime, head: str, rows: RowFolder, config: EvaluationConfig, batch_rows: int, folder: Path,
+        updates: int, emit: Emit, state: Dict[str, Any], best: Dict[str, Tensor],
+    ) -> None:  # fmt: skip
+        self._runtime, self._head, self._rows, self._config, self._emit = runtime, head, rows, config, emit
+        self._batch_rows, self._updates = batch_rows, updates
+        self._path = Path(folder) / EVALUATIONS
+        self._lines: List[Dict[str, float]] = list(state.get("lines", []))
+        self._best_step = int(state.get("best_step", 0))  # 0: nothing was evaluated yet
+        self.best, self.slowest, self._seconds = dict(best), 0.0, 0.0
+        self._write()
+
+    def is_due(self, done: int, per_call: int) -> bool:
+        """Whether the model is to be looked at after update `done`, the last of a call of `per_call` updates."""
+        every = self._config.every_updates
+        return done == self._updates or done // every > (done - per_call) // every
+
+    def look(self, done: int) -> float:
+        """Evaluate the weights after update `done`; the seconds it took.
+
+        Raises:
+            NonFiniteWeights: the weights, or what they compute, are not finite.
+        """
+        began = time.perf_counter()
+        found = figures(self._head, self._runtime.evaluate(self._batches()))
+        if not math.isfinite(found["loss"]):
+            require_finite(self._runtime.state_dict(), done)
+            raise NonFiniteWeights(done, ["the logits of the held-out rows"])
+        better = not self._best_step or goodness(found) > goodness(self._of_step(self._best_step))
+        self._lines.append({"step": done, **found})
+        if better:
+            self._best_step = done
+            if self._config.keep == "best":
+                self.best = require_finite(self._runtime.state_dict(), done)
+        self._write()
+        self._emit("evaluated", after=done, updates=self._updates, best_after=self._best_step, **found)
+        seconds = time.perf_counter() - began
+        self._seconds, self.slowest = self._seconds + seconds, max(self.slowest, seconds)
+        return seconds
+
+    @property
+    def stops(self) -> bool:
+        """Whether the last `patience` evaluations were all no better than the best before them."""
+        since = sum(line["step"] > self._best_step for line in self._lines)
+        return self._config.patience is not None and since >= self._config.patience
+
+    def result(self, done: int) -> Tuple[int, Optional[Dict[str, Tensor]]]:
+        """Update whose weights are the result, and the weights where they are not the runtime's own."""
+        if self._config.keep == "best" and self._best_step not in (0, done):
+            return self._best_step, self.best
+        return done, None
+
+    def summary(self) -> Optional[Dict[str, Any]]:
+        """For result.json: figures of the weights that are the result, and how they came to be chosen."""
+        if not self._lines:
+            return None
+        last = int(self._lines[-1]["step"])
+        kept = self._best_step if self._config.keep == "best" else last
+        return {
+            **self._of_step(kept), "rows": len(self._chosen()), "evaluations": len(self._lines),
+            "best_step": self._best_step, "stopped_early": last < self._updates,
+            "seconds": round(self._seconds, 3),  # in this process
+        }  # fmt: skip
+
+    def state(self) -> Dict[str, Any]:
+        """For a checkpoint; `best` goes beside it."""
+        return {"lines": [dict(line) for line in self._lines], "best_step": self._best_step}
+
+    def _of_step(self, step: int) -> Dict[str, float]:
+        return next(line for line in self._lines if line["step"] == step)
+
+    def _chosen(self) -> np.ndarray:
+        rows = len(self._rows)
+        count = min(rows, self._config.max_rows or rows)
+        return np.arange(count, dtype=np.int64) * rows // count
+
+    def _batches(self) -> Iterator[Batch]:
+        chosen = self._chosen()
+        for first in range(0, len(chosen), self._batch_rows):
+            yield self._rows.take(chosen[first : first + self._batch_rows])
+
+    def _write(self) -> None:
+        names = ("step", *FIGURES[self._head])
+        lines = [
+            ",".join([str(int(line["step"])), *(f"{line[name]:.8g}" for name in names[1:])]) for line in self._lines
+        ]
+        write_text(self._path, "".join(f"{line}\n" for line in (",".join(names), *lines)))

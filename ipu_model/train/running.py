@@ -1,0 +1,235 @@
+"""One job from start to result.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from pathlib import Path
+from typing import Any, Dict, Optional
+
+import numpy as np
+import pyarrow
+import safetensors
+import torch
+
+from ipu_model.distributed.process import StopRequest, peak_memory_mb
+from ipu_model.distributed.ranks import Instances
+from ipu_model.errors import ConfigError, RowsError
+from ipu_model.files import new_folder, write_text
+from ipu_model.job import Job, JobResult, ModelConfig
+from ipu_model.models.model_folder import Origin, read_model, write_model
+from ipu_model.models.tensors import require_finite
+from ipu_model.plan import DevicePlan, Plan, make_plan, spread
+from ipu_model.progress import Emit
+from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.runtimes import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.runtimes.auto_precision import PRECISION, settle_precision
+from ipu_model.train.checkpoint import Checkpoint, Checkpoints, Fingerprint
+from ipu_model.train.early_stopping import Judge, NoJudge
+from ipu_model.train.history import History
+from ipu_model.train.losses import LOSS_PARTS
+from ipu_model.train.prediction import predict
+from ipu_model.train.preparation import (
+    architecture,
+    check_job,
+    check_tokenizer,
+    make_fingerprint,
+    make_model,
+    row_kind,
+    with_labels,
+)
+from ipu_model.train.training import Keeper, Pace, Totals, require_time, train
+
+RESULT = "result.json"
+
+
+def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instances] = None) -> JobResult:
+    """Train or predict, write the output, then result.json.
+
+    Args:
+        instances: This process among those that train together; alone by default.
+
+    Raises:
+        ConfigError, RowsError, CheckpointError: the job cannot be run as stated.
+        NonFiniteLoss, NonFiniteWeights: training diverged.
+        OSError: something cannot be written.
+        Terminated: SIGTERM came, or the time of this host ends.
+    """
+    check_job(job)
+    _forget_result(Path(job.run_folder))
+    chosen, instances = choose_runtime(job.runtime), instances or Instances()
+    base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
+    config, job = architecture(job, base), with_labels(job, base)
+    rows = RowFolder(Path(job.rows), row_kind(job), config, len(job.labels or ()))
+    check_tokenizer(rows, base)
+    precision = choose_precision(job.precision, chosen.value)
+    stop.agree = instances.any_of
+    device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
+    if device is None:
+        job = dataclasses.replace(job, geometry=spread(job.geometry, instances.count))
+    plan = make_plan(job, rows.manifest, chosen, precision, device)
+    fingerprint = make_fingerprint(job, plan, config, rows, base) if job.kind != "predict" else {}
+    plan = settle_precision(plan, fingerprint, job, config, rows, instances, emit)
+    emit("plan", **plan.as_dict())
+    model = make_model(job, config, base, emit)
+    runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
+    try:
+        if job.compile_only:
+            result = _compile_only(job, plan, rows, runtime)
+        elif job.kind == "predict":
+            result = _predict(job, plan, rows, runtime, emit, stop)
+        else:
+            result = _train(job, plan, device, config, rows, runtime, fingerprint, instances, emit, stop)
+    finally:
+        runtime.close()
+    write_text(Path(job.run_folder) / RESULT, result.to_json())
+    return result
+
+
+def _forget_result(run_folder: Path) -> None:
+    """What stands there is always this run's."""
+    if (run_folder / RESULT).exists():
+        (run_folder / RESULT).unlink()
+
+
+def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> JobResult:
+    """The program is in the cache afterwards, and in job.executables; nothing else is written.
+
+    Raises:
+        ConfigError: there is no program, as no update is to be made.
+    """
+    if job.kind != "predict" and not plan.updates:
+        raise ConfigError("there is nothing to compile: the job makes 0 updates (schedule.steps)")
+    compile_seconds = _compile(runtime, job, rows, plan)
+    return _result(job, plan, runtime, Totals(), compiling=compile_seconds)
+
+
+def _predict(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, stop: StopRequest) -> JobResult:
+    compile_seconds = _compile(runtime, job, rows, plan)
+    totals = predict(runtime, rows, job.head, plan.rows_per_call, Path(job.output), emit, stop)
+    emit("saved", path=job.output)
+    return _result(job, plan, runtime, totals, compiling=compile_seconds)
+
+
+def _train(
+    job: Job, plan: Plan, device: Optional[DevicePlan], config: ModelConfig, rows: RowFolder, runtime: Runtime,
+    fingerprint: Fingerprint, instances: Instances, emit: Emit, stop: StopRequest,
+) -> JobResult:  # fmt: skip
+    assert job.optimizer is not None  # job.py requires it
+    run_folder = Path(job.run_folder)
+    checkpoints = Checkpoints(
+        instances.shared_folder(run_folder), {**fingerprint, PRECISION: plan.precision}, emit, instances.is_writer,
+        plan.precision_reason,
+    )  # fmt: skip
+    saved = checkpoints.latest()
+    first_step = saved.step if saved is not None else 0
+    _require_one_place(instances, first_step, run_folder)
+    if saved is not None:
+        runtime.load_state_dict(saved.model)
+        runtime.load_optimizer_state(saved.optimizer)
+        runtime.load_rng_state(saved.device_rng)
+        emit("message", text=f"continuing after update {first_step} of {plan.updates}")
+    compile_seconds = 0.0
+    if first_step < plan.updates:
+        require_time(stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
+        compile_seconds = _compile(runtime, job, rows, plan)
+    history = History(run_folder, LOSS_PARTS[job.head], saved.history if saved is not None else None)
+    judge = _judge(job, plan, config, rows, runtime, saved, emit)
+    pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
+    keep = Keeper(runtime, checkpoints, history, judge, emit, first_step)
+    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, keep, judge, emit, stop)
+    steps, best = judge.result(totals.updates)
+    weights = require_finite(runtime.state_dict() if best is None else best, steps)
+    if instances.is_writer:
+        origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
+        with new_folder(Path(job.output)) as partial:
+            write_model(partial, job.head, config, weights, origin, job.labels or ())
+            if device is not None:
+                device.save(partial)
+        emit("saved", path=job.output)
+        checkpoints.remove_all()
+    result = _result(job, plan, runtime, totals, history, first_step, compile_seconds)
+    return dataclasses.replace(result, steps=steps, evaluation=judge.summary())
+
+
+def _judge(
+    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, runtime: Runtime, saved: Optional[Checkpoint],
+    emit: Emit,
+) -> NoJudge:  # fmt: skip
+    """Of the evaluations that the job asks for.
+
+    Raises:
+        RowsError: the held-out rows are of another tokenizer than the training rows, or damaged.
+    """
+    if job.evaluation is None or not plan.updates:
+        return NoJudge()
+    held_out = RowFolder(Path(job.evaluation.rows), row_kind(job), config)
+    if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
+        raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
+    if plan.runtime == "ipu":
+        emit("message", text="held-out rows are evaluated on the host, in fp32: the IPUs keep the training program")
+    state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
+    return Judge(
+        runtime, job.head, held_out, job.evaluation, plan.micro_batch_size, Path(job.run_folder), plan.updates, emit,
+        state, best,
+    )  # fmt: skip
+
+
+def _require_one_place(instances: Instances, first_step: int, run_folder: Path) -> None:
+    """All processes must begin at the same update; only a folder that not all of them see tells them otherwise.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    mean = instances.mean({"first_step": first_step}, "first_step")["first_step"]
+    if instances.any_of(mean != first_step):
+        raise ConfigError(
+            f"the processes of this job found different checkpoints (here after update {first_step}) in {run_folder}: "
+            "put run_folder on a disk that all their hosts see"
+        )
+
+
+def _compile(runtime: Runtime, job: Job, rows: RowFolder, plan: Plan) -> float:
+    """Fail in the first minute: the first batch goes through compile before anything is run; seconds it took."""
+    started = time.perf_counter()
+    if job.kind == "predict":
+        runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
+    elif plan.updates:
+        order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
+        runtime.compile(rows.take(order(0, plan.updates_per_call)))
+    return time.perf_counter() - started
+
+
+def _result(
+    job: Job, plan: Plan, runtime: Runtime, totals: Totals,
+    history: Optional[History] = None, first_step: int = 0, compiling: float = 0.0,
+) -> JobResult:  # fmt: skip
+    losses: Dict[str, float] = dict(history.last) if history is not None else {}
+    planned: Dict[str, Any] = plan.as_dict()
+    return JobResult(
+        kind=job.kind,
+        runtime=plan.runtime,
+        runtime_reason=plan.runtime_reason,
+        precision=plan.precision,
+        steps=0 if job.compile_only else plan.updates,
+        resumed_from_step=first_step,
+        final_loss=losses.pop("loss", None),
+        final_losses=losses,
+        sequences=totals.sequences,
+        real_tokens=totals.real_tokens,
+        train_seconds=round(totals.seconds, 3),
+        compile_seconds=round(compiling, 3),
+        peak_memory_mb=round(peak_memory_mb(), 1),
+        plan=planned,
+        versions={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "pyarrow": pyarrow.__version__,
+            "safetensors": safetensors.__version__,
+            **runtime.versions(),
+        },
+        peak_device_memory_mb=runtime.peak_device_memory_mb(),
+        program=runtime.program,
+    )

@@ -1,0 +1,198 @@
+"""The training loop, for every runtime."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Generator, NoReturn, Tuple
+
+from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.errors import NonFiniteLoss
+from ipu_model.models.tensors import require_finite
+from ipu_model.optim.schedule import learning_rate
+from ipu_model.plan import Plan
+from ipu_model.progress import Emit
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.runtimes import Runtime, StepMetrics, UpdateGivenUp
+from ipu_model.train.checkpoint import Checkpoint, Checkpoints
+from ipu_model.train.early_stopping import NoJudge
+from ipu_model.train.history import History
+from ipu_model.train.prefetch import ahead
+
+GUESSED_SAVE_SECONDS = 60.0
+"""What a checkpoint is taken to need until one was made: more than that of BERT large on a slow disk."""
+SAVE_MARGIN = 2.0
+"""The next checkpoint may take this many times as long as the slowest before it."""
+
+
+@dataclass
+class Totals:
+    """What this process trained; updates before a resume are not counted, nor is the time of evaluations."""
+
+    sequences: int = 0
+    real_tokens: int = 0
+    seconds: float = 0.0
+    updates: int = 0
+    """Behind the weights of the runtime, those before a resume included."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How often things happen, in updates; changes no weights."""
+
+    log_every: int
+    checkpoint_every: int
+    """0: never, unless SIGTERM asks for one."""
+
+
+def train(
+    runtime: Runtime, rows: RowFolder, plan: Plan, seed: int, peak_learning_rate: float, pace: Pace,
+    keep: Keeper, judge: NoJudge, emit: Emit, stop: StopRequest,
+) -> Totals:  # fmt: skip
+    """Run the updates from the one after `keep.done` to plan.updates, or until the judge stops.
+
+    Raises:
+        NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
+        Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
+    """
+    meter = Meter(plan.updates, keep.done, keep.history, emit)
+    per_call, last = plan.updates_per_call, keep.done if judge.stops else plan.updates
+    with closing(_batches(runtime, rows, plan, seed, range(keep.done, last, per_call))) as batches:
+        for step, batch in batches:
+            rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate, plan.schedule)
+            began = time.perf_counter()
+            try:
+                metrics = runtime.train_step(batch, rate)
+            except UpdateGivenUp:
+                keep.stop_here(step, plan.updates, stop)
+            done = step + per_call
+            if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
+                raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling,
+                                    metrics.gradient_norm, done)  # fmt: skip
+            needed = meter.count(metrics, done) - began
+            if judge.is_due(done, per_call):
+                meter.leave_out(judge.look(done))
+            if _due(done, per_call, pace.log_every) or done == plan.updates or judge.stops:
+                meter.tell(done, rate)
+            if judge.is_due(done + per_call, per_call):
+                needed += judge.slowest
+            if stop.decide(needed + keep.save_seconds):
+                keep.stop_here(done, plan.updates, stop)
+            if _due(done, per_call, pace.checkpoint_every):
+                keep.save(done)
+            if judge.stops:
+                break
+    return meter.totals
+
+
+class Meter:
+    """Counts what is trained, and tells of it window by window.
+
+    Args:
+        updates: Of the whole run.
+        first: Updates made before this process.
+    """
+
+    def __init__(self, updates: int, first: int, history: History, emit: Emit) -> None:
+        self.totals = Totals(updates=first)
+        self._updates, self._first, self._history, self._emit = updates, first, history, emit
+        self._started = self._window_started = self._now = time.perf_counter()
+        self._window_tokens = 0
+
+    def count(self, metrics: StepMetrics, done: int) -> float:
+        """Enter the call that ended with update `done`; when that was, on time.perf_counter's clock."""
+        self._now, totals = time.perf_counter(), self.totals
+        totals.sequences += metrics.sequences
+        totals.real_tokens += metrics.real_tokens
+        totals.seconds, totals.updates = self._now - self._started, done
+        self._window_tokens += metrics.real_tokens
+        self._history.add(metrics.loss, metrics.parts)
+        return self._now
+
+    def leave_out(self, seconds: float) -> None:
+        """Time that was no training."""
+        self._started += seconds
+        self._window_started += seconds
+        self._now += seconds
+
+    def tell(self, done: int, rate: float) -> None:
+        """Close the window that ended with update `done` and its learning rate."""
+        means = self._history.close_window(done, rate)
+        eta = self.totals.seconds / (done - self._first) * (self._updates - done)
+        speed = self._window_tokens / (self._now - self._window_started)
+        self._emit("step", step=done, steps=self._updates, learning_rate=rate, eta_seconds=round(eta, 1),
+                   real_tokens_per_second=round(speed, 1), **means)  # fmt: skip
+        self._window_tokens, self._window_started = 0, self._now
+
+
+class Keeper:
+    """Makes checkpoints of a training, and knows how long they take.
+
+    Attributes:
+        done: Updates that are in the newest checkpoint.
+        save_seconds: What the next one may need.
+    """
+
+    def __init__(
+        self, runtime: Runtime, checkpoints: Checkpoints, history: History, judge: NoJudge, emit: Emit, done: int = 0
+    ) -> None:
+        self.history, self.done, self.save_seconds = history, done, GUESSED_SAVE_SECONDS
+        self._runtime, self._checkpoints, self._judge, self._emit = runtime, checkpoints, judge, emit
+        self._slowest = 0.0
+
+    def save(self, done: int) -> None:
+        """Write a checkpoint after update `done`.
+
+        Raises:
+            NonFiniteWeights: there is nothing worth it.
+            OSError: it cannot be written; those before it stay.
+        """
+        began = time.perf_counter()
+        weights = require_finite(self._runtime.state_dict(), done)
+        state = Checkpoint(
+            done, weights, self._runtime.optimizer_state(), self._runtime.rng_state(), self.history.state(),
+            self._judge.state(), self._judge.best,
+        )  # fmt: skip
+        path = self._checkpoints.save(state)
+        self._emit("saved", path=str(path))
+        self.done, self._slowest = done, max(self._slowest, time.perf_counter() - began)
+        self.save_seconds = SAVE_MARGIN * self._slowest
+
+    def stop_here(self, done: int, updates: int, stop: StopRequest) -> NoReturn:
+        """Raises: Terminated, after a checkpoint of what the newest one lacks."""
+        if done > self.done:
+            self.save(done)
+        # A launcher ends all processes soon after the first one: nobody leaves before the checkpoint is written.
+        stop.agree(True)
+        raise Terminated(_stopped(stop, done, updates))
+
+
+def require_time(stop: StopRequest, done: int, updates: int) -> None:
+    """Raises: Terminated, if the time of any process's host ends before an update and a checkpoint can be made."""
+    if stop.time_is_up(GUESSED_SAVE_SECONDS):
+        raise Terminated(_stopped(stop, done, updates))
+
+
+def _stopped(stop: StopRequest, done: int, updates: int) -> str:
+    where = f"after update {done} of {updates}, which a checkpoint holds" if done else "before the first update"
+    return f"{stop.reason()}, {where}"
+
+
+def _batches(
+    runtime: Runtime, rows: RowFolder, plan: Plan, seed: int, steps: range
+) -> Generator[Tuple[int, Batch], None, None]:
+    """Every call of the device: its first update, counted from 0, and its rows, made ready as far as can be."""
+    order = UpdateRows(len(rows), plan.rows_per_update, seed)
+
+    def read(step: int) -> Batch:
+        return runtime.prepare(rows.take(order(step, plan.updates_per_call)))
+
+    with closing(ahead(read, steps, runtime.reads_ahead)) as made:
+        yield from zip(steps, made)
+
+
+def _due(done: int, per_call: int, every: int) -> bool:
+    """Whether the call that ended with update `done` reached a multiple of `every`; never for 0."""
+    return bool(every) and done // every > (done - per_call) // every

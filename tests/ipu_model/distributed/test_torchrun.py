@@ -1,0 +1,239 @@
+"""Two processes of torch.distributed over gloo on loopback train as one, and end together (more: test_elastic.py)."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_jobs import (
+    ROOT,
+    TINY,
+    TORCHRUN,
+    Finished,
+    finish,
+    make_columns,
+    make_job,
+    run_here,
+    start_job,
+    stop_in_training,
+    write_rows,
+)
+
+from ipu_model.distributed.process import PAUSED, StopRequest
+from ipu_model.distributed.ranks import Instances, current
+from ipu_model.distributed.torchrun import TorchrunInstances, buckets, under_torchrun
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.evaluation_config import EvaluationConfig
+from ipu_model.job import Job, JobResult, ScheduleConfig
+from ipu_model.runtimes.torch_device import _seed_of
+from ipu_model.train.running import run_job
+
+pytestmark = pytest.mark.slow  # a dozen processes that import torch
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
+LONG = ScheduleConfig(steps=200)
+PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+
+
+def start_two(job: Job, other: Job) -> List[subprocess.Popen]:
+    """Start both processes of a job, with the variables that torchrun sets."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return [
+        start_job(each, {**shared, "RANK": str(index), "LOCAL_RANK": str(index)})
+        for index, each in enumerate((job, other))
+    ]
+
+
+def run_two(job: Job) -> List[Finished]:
+    return [finish(process) for process in start_two(job, job)]
+
+
+def weights(job: Job) -> Dict[str, torch.Tensor]:
+    return load_file(str(Path(job.output) / "model.safetensors"))
+
+
+def history(job: Job) -> List[List[float]]:
+    lines = (Path(job.run_folder) / "history.csv").read_text().splitlines()[1:]
+    return [[float(x) for x in line.split(",")] for line in lines]
+
+
+def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: Path) -> None:
+    """Same rows, same losses over the labels of the whole update, same clipping, same figures of held-out rows; only
+    one of them writes."""
+    held_out = tmp_path / "rows" / "held-out"
+    write_rows(held_out, "question_answering", make_columns("question_answering", 9, seed=8))
+    settings = {"model": STILL, "evaluation": EvaluationConfig(str(held_out), 4)}
+    one = make_job(tmp_path / "one", "finetune", answer_rows, **settings)
+    two = make_job(tmp_path / "two", "finetune", answer_rows, **settings)
+    run_here(one)
+    first, second = run_two(two)
+    assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert second.events == []
+    for name, expected in weights(one).items():
+        torch.testing.assert_close(weights(two)[name], expected, rtol=1e-5, atol=1e-6)
+    for found, wanted in zip(history(two), history(one)):
+        assert found == pytest.approx(wanted, rel=1e-6)
+    alone, together = (JobResult.from_json((Path(job.run_folder) / "result.json").read_text()) for job in (one, two))
+    assert (alone.plan["replication_factor"], together.plan["replication_factor"]) == (1, 2)
+    assert (together.real_tokens, together.sequences) == (alone.real_tokens, alone.sequences)
+    assert alone.evaluation is not None
+    assert together.evaluation is not None
+    assert alone.evaluation["rows"] == 9
+    assert together.evaluation == pytest.approx(
+        {**alone.evaluation, "seconds": together.evaluation["seconds"]}, rel=1e-5
+    )
+    assert sorted(path.name for path in Path(two.run_folder).glob("instance-*/*")) == [
+        "evaluations.csv", "history.csv", "lock", "result.json",
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stopped_pair(tmp_path_factory: pytest.TempPathFactory) -> Tuple[Job, Finished]:
+    """A pair of which the second process was told to stop; its job, and what the first one said. Copy its folder."""
+    folder = tmp_path_factory.mktemp("pair")
+    write_rows(folder / "rows", "pretrain", make_columns("pretrain", 30))
+    job = make_job(folder, "pretrain", folder / "rows", schedule=LONG, checkpoint_every_updates=0)
+    processes = start_two(job, job)
+    assert processes[0].stdout is not None
+    for line in processes[0].stdout:
+        if json.loads(line)["event"] == "step":
+            break
+    processes[1].send_signal(signal.SIGTERM)
+    first, second = (finish(process) for process in processes)
+    assert (first.code, second.code) == (PAUSED, PAUSED), (
+        first.stderr + second.stderr
+    )  # both stop, with the same update
+    return job, first
+
+
+def continued(job: Job, folder: Path) -> Job:
+    """The same job on a copy of what it had saved."""
+    shutil.copytree(job.run_folder, str(folder / "run"))
+    return dataclasses.replace(job, run_folder=str(folder / "run"), output=str(folder / "model"))
+
+
+@pytest.mark.soak
+def test_a_stopped_pair_continues_bit_for_bit_dropout_included(
+    tmp_path: Path, stopped_pair: Tuple[Job, Finished]
+) -> None:
+    job, stopped = stopped_pair
+    state = json.loads((Path(stopped.of("saved")[-1]["path"]) / "state.json").read_text())
+    assert sorted(state["device_rng"]) == ["torch", "torch@1"]
+    assert state["device_rng"]["torch"] != state["device_rng"]["torch@1"]
+    straight = dataclasses.replace(job, run_folder=str(tmp_path / "a" / "run"), output=str(tmp_path / "a" / "model"))
+    resumed = continued(job, tmp_path / "b")
+    for each in (straight, resumed):
+        assert [done.code for done in run_two(each)] == [0, 0]
+    result = JobResult.from_json((Path(resumed.run_folder) / "result.json").read_text())
+    assert result.resumed_from_step == state["step"] < 200
+    for name, expected in weights(straight).items():
+        assert torch.equal(weights(resumed)[name], expected), name
+    assert history(resumed) == history(straight)
+
+
+@pytest.mark.soak
+def test_one_process_does_not_continue_what_two_began(tmp_path: Path, stopped_pair: Tuple[Job, Finished]) -> None:
+    with pytest.raises(CheckpointError, match=r"plan\.replication_factor: 2 -> 1"):
+        run_here(continued(stopped_pair[0], tmp_path))
+
+
+@pytest.mark.soak
+def test_processes_that_see_different_checkpoints_do_not_train(
+    tmp_path: Path, stopped_pair: Tuple[Job, Finished]
+) -> None:
+    job = continued(stopped_pair[0], tmp_path)
+    elsewhere = dataclasses.replace(job, run_folder=str(tmp_path / "other" / "run"))
+    first, second = (finish(process) for process in start_two(job, elsewhere))
+    assert (first.code, second.code) == (2, 2)
+    assert "put run_folder on a disk that all their hosts see" in first.of("error")[0]["text"]
+
+
+def test_a_process_that_dies_ends_the_other_with_its_reason(tmp_path: Path, pretrain_rows: Path) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
+    first, second = start_two(job, job)
+    assert first.stdout is not None
+    for line in first.stdout:
+        if json.loads(line)["event"] == "saved":
+            break
+    second.kill()
+    second.communicate()
+    done = finish(first)
+    assert done.code == 1
+    [error] = done.of("error")
+    assert error["type"] == "InstanceLost"
+    assert "ended or does not answer" in error["text"]
+    assert not Path(job.output).exists()
+    assert list(Path(job.run_folder).glob("step-*[0-9]"))
+
+
+def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows: Path) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
+    Path(job.run_folder).mkdir(parents=True)
+    path = tmp_path / "job.json"
+    path.write_text(job.to_json())
+    process = subprocess.Popen(
+        [*TORCHRUN, "--nproc-per-node", "2", sys.executable, "-m", "ipu_model", str(path)], cwd=str(ROOT),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+    )  # fmt: skip
+    done = stop_in_training(process)
+    assert done.of("paused")[-1]["text"].startswith("stopped on request, after update ")
+    assert Path(done.of("saved")[-1]["path"]).is_dir()
+
+
+def test_prediction_is_one_process(tmp_path: Path, answer_rows: Path) -> None:
+    trained = make_job(tmp_path / "a", "finetune", answer_rows, schedule=ScheduleConfig(steps=0))
+    run_here(trained)
+    job = make_job(tmp_path / "b", "predict", answer_rows, init_checkpoint=trained.output)
+    with pytest.raises(ConfigError, match="a predict job runs as one process: start it without torchrun"):
+        run_job(job, lambda event, **fields: None, StopRequest(), TorchrunInstances(0, 2))
+
+
+def test_the_place_comes_from_the_environment() -> None:
+    assert current(PLACE) == TorchrunInstances(index=1, count=2, local_index=1)
+    assert current({**PLACE, "RANK": "0", "WORLD_SIZE": "1"}) == Instances()
+    assert under_torchrun({"RANK": "1"}) is None
+    assert not TorchrunInstances(1, 2).is_writer
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"MASTER_PORT": ""}, "not MASTER_PORT: start the job with torchrun"),
+        ({"RANK": "one"}, "must be whole numbers"),
+        ({"RANK": "2"}, "RANK=2 must be at least 0 and below WORLD_SIZE=2"),
+    ],
+)
+def test_half_a_place_is_refused(changes: Dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        under_torchrun({**PLACE, **changes})
+
+
+def test_gradients_travel_in_buckets() -> None:
+    assert buckets([3, 3, 9, 1], 6) == [[0, 1], [2], [3]]
+    assert buckets([3, 3, 1], 6) == [[0, 1], [2]]
+    assert buckets([], 6) == []
+
+
+def test_a_process_finds_its_own_among_what_was_gathered() -> None:
+    gathered = {"torch": torch.tensor([0]), "torch@1": torch.tensor([1]), "torch@11": torch.tensor([11])}
+    for index in (0, 1, 11):
+        assert TorchrunInstances(index, 12).own(gathered) == {"torch": torch.tensor([index])}
+    assert Instances().own(Instances().gather({"torch": torch.tensor([5])})) == {"torch": torch.tensor([5])}
+
+
+def test_every_process_has_a_dropout_of_its_own_and_the_first_that_of_a_single_one() -> None:
+    seeds = [_seed_of(7, index) for index in range(64)]
+    assert seeds[0] == 7
+    assert len({seed % 2**32 for seed in seeds}) == 64  # torch's CPU generator reads 32 bits

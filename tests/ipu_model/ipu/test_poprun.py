@@ -1,0 +1,149 @@
+"""Under PopRun: who this process is, its share of the rows, whose options, and what is averaged.
+
+The double of popdist and horovod in tests/doubles/popdist_double is strict about names, order and types.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, Iterator
+
+import pytest
+import torch
+
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.distributed.process import StopRequest
+from ipu_model.distributed.ranks import Instances, current
+from ipu_model.errors import ConfigError
+
+DOUBLE = Path(__file__).resolve().parents[2] / "doubles" / "popdist_double"
+
+
+@pytest.fixture
+def poprun(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Makes this process instance `index` of `count`, with 2 replicas of 4 IPUs each."""
+    monkeypatch.syspath_prepend(str(DOUBLE))
+    before = set(sys.modules)
+
+    def start(index: int, count: int) -> PopRunInstances:
+        settings = {"NUM_TOTAL_REPLICAS": 2 * count, "NUM_LOCAL_REPLICAS": 2, "REPLICA_INDEX_OFFSET": 2 * index}
+        for name, value in {**settings, "NUM_IPUS_PER_REPLICA": 4}.items():
+            monkeypatch.setenv(f"POPDIST_{name}", str(value))
+        found = current(os.environ)
+        assert isinstance(found, PopRunInstances)
+        return found
+
+    yield start
+    for name in set(sys.modules) - before:
+        if name.split(".")[0] in ("popdist", "horovod"):
+            del sys.modules[name]
+
+
+def test_without_poprun_a_process_is_alone_and_everything_is_its_own() -> None:
+    alone = current({}, importer=importlib.import_module)
+    assert alone == Instances(index=0, count=1)
+    assert alone.is_writer
+    assert PopRunInstances().replicas(4) == 4
+    assert alone.share(48) == slice(0, 48)
+    assert alone.mean({"loss": 2.0}) == {"loss": 2.0}
+    assert alone.own_folder("run") == "run"
+    alone.barrier()
+
+
+def test_popdist_installed_without_poprun_is_not_initialised(monkeypatch: pytest.MonkeyPatch, poprun: Any) -> None:
+    monkeypatch.delenv("POPDIST_NUM_TOTAL_REPLICAS", raising=False)
+    assert current({}) == Instances()
+    assert importlib.import_module("popdist").CALLS == []
+
+
+def test_a_process_of_poprun_without_its_packages_does_not_train_alone() -> None:
+    def importer(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}")
+
+    with pytest.raises(ConfigError, match="popdist cannot be imported.*would train alone"):
+        current({"POPDIST_NUM_TOTAL_REPLICAS": "4"}, importer)
+
+
+@pytest.mark.parametrize(("index", "block"), [(0, slice(0, 16)), (1, slice(16, 32)), (2, slice(32, 48))])
+def test_each_instance_has_a_contiguous_block_of_an_update(poprun: Any, index: int, block: slice) -> None:
+    instance = poprun(index, 3)
+    assert (instance.index, instance.count, instance.is_writer) == (index, 3, index == 0)
+    assert instance.share(48) == block
+
+
+def test_the_shares_of_all_instances_are_the_update() -> None:
+    rows = list(range(24))
+    assert [row for i in range(4) for row in rows[Instances(index=i, count=4).share(24)]] == rows
+
+
+def test_rows_that_cannot_be_shared_are_refused() -> None:
+    with pytest.raises(ConfigError, match="10 rows of an update cannot be shared by 4 instances.*multiple of 4"):
+        Instances(index=0, count=4).share(10)
+
+
+def test_replicas_are_those_of_all_instances_together(poprun: Any) -> None:
+    instance = poprun(1, 2)
+    assert instance.replicas(4) == 2
+    with pytest.raises(ConfigError, match=r"--num-replicas 4 does not agree with replication_factor 2"):
+        instance.replicas(2)
+
+
+def test_popdist_makes_the_options_and_owns_their_replication(poprun: Any) -> None:
+    poptorch = importlib.import_module("poptorch")
+    instance = poprun(1, 2)
+    options, owns_replication = instance.make_options(poptorch, 4)
+    assert owns_replication
+    assert options.replication_factor == 2
+    for refused in (lambda: options.replicationFactor(2), lambda: options.Distributed.configureProcessId(0, 2)):
+        with pytest.raises(RuntimeError):
+            refused()
+    with pytest.raises(ConfigError, match=r"--ipus-per-replica 4 does not agree.* uses 8 IPUs"):
+        instance.make_options(poptorch, 8)
+
+
+def test_without_popdist_the_options_are_poptorchs_own() -> None:
+    poptorch = importlib.import_module("poptorch")
+    options, owns_replication = PopRunInstances().make_options(poptorch, 4)
+    assert type(options) is poptorch.Options
+    assert not owns_replication
+
+
+def test_metrics_are_averaged_over_the_instances_by_name(poprun: Any) -> None:
+    instance = poprun(0, 2)
+    hvd = importlib.import_module("horovod.torch")
+    # In order of the names: the other instance had accuracy 0.5 and loss 4.
+    hvd.OTHERS["podium.mean"] = [torch.tensor([0.5, 4.0], dtype=torch.float64)]
+    assert instance.mean({"loss": 2.0, "accuracy": 1.0}) == {"loss": 3.0, "accuracy": 0.75}
+    instance.barrier()
+    assert hvd.CALLS == ["init", "allreduce podium.mean", "allreduce podium.barrier"]
+
+
+def test_all_instances_stop_when_one_was_told_to(poprun: Any) -> None:
+    """Else the one that goes on waits in the next reduction for ever."""
+    instance = poprun(0, 2)
+    hvd = importlib.import_module("horovod.torch")
+    stop = StopRequest()
+    stop.agree = instance.any_of
+    hvd.OTHERS["podium.any"] = [torch.tensor([0.0], dtype=torch.float64)]
+    assert not stop.decide()
+    hvd.OTHERS["podium.any"] = [torch.tensor([1.0], dtype=torch.float64)]
+    assert stop.decide()
+    assert not stop.requested
+
+
+def test_one_instance_under_poprun_needs_no_horovod(poprun: Any) -> None:
+    instance = poprun(0, 1)
+    assert (instance.count, instance.total_replicas, instance.collectives) == (1, 2, None)
+    assert "horovod.torch" not in sys.modules
+    assert instance.mean({"loss": 2.0}) == {"loss": 2.0}
+
+
+def test_only_the_writer_uses_the_run_folder_itself() -> None:
+    first, second = Instances(index=0, count=2), Instances(index=1, count=2)
+    assert first.own_folder("runs/phase1") == "runs/phase1"
+    assert second.own_folder("runs/phase1") == "runs/phase1/instance-1"
+    for instance in (first, second):
+        assert instance.shared_folder(Path(instance.own_folder("runs/phase1"))) == Path("runs/phase1")

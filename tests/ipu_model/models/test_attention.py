@@ -1,0 +1,160 @@
+"""The hand-written attention against the plain one, and its gradient against finite differences."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from ipu_model.models.attention import SCORES_PER_GROUP, TILE, Layout, RowAttention, SequenceAttention
+from ipu_model.models.dropout import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
+
+LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
+IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
+# Where the tokens of LENGTHS lie in the flattened rows: row 0 starts at 0, row 1 at 12.
+PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11), *range(17, 19), *range(19, 21)])
+
+
+def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
+    layout = Layout.of([TILE, TILE - 1, TILE - 1, 2], heads=2)
+    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, TILE)]
+    assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, TILE - 2]
+    # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
+    layout = Layout.of([TILE + 1, TILE, TILE, TILE], heads=1)
+    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [
+        (0, 1, 2 * TILE), (2 * TILE, 2, TILE), (4 * TILE, 1, TILE),
+    ]  # fmt: skip
+    assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [TILE - 1, 0, 0]
+    assert Layout.of([], heads=2).groups == []
+
+
+def test_long_sequences_go_alone() -> None:
+    longest = int((SCORES_PER_GROUP / 2) ** 0.5) // TILE * TILE  # of two heads: more than half a group
+    assert [g.sequences for g in Layout.of([longest, longest, longest, 8, 8], heads=2).groups] == [1, 1, 1, 2]
+
+
+def test_every_head_of_every_token_has_one_place_and_pads_have_the_rest() -> None:
+    layout = Layout.of([TILE + 3, 5, 4, 4], heads=3)
+    rows = torch.arange(3 * (TILE + 16))
+    there = rows[layout.source]
+    assert torch.equal(there[layout.target], rows)
+    places = torch.cat([layout.target, layout.pads]).sort().values
+    assert torch.equal(places, torch.arange(len(layout.source)))
+
+
+def test_sequences_alone_equal_whole_rows_under_a_block_mask() -> None:
+    torch.manual_seed(0)
+    rows = [torch.randn(2, 12, 8, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+    flat = [x.detach().reshape(24, 8)[PLACES].clone().requires_grad_() for x in rows]
+    whole = RowAttention(IDS)(rows[0], rows[1], rows[2], 2, 0.0).reshape(24, 8)[PLACES]
+    alone = SequenceAttention(LENGTHS)(flat[0], flat[1], flat[2], 2, 0.0)
+    torch.testing.assert_close(alone, whole, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(alone)
+    (whole * weights).sum().backward()
+    (alone * weights).sum().backward()
+    for ours, theirs in zip(flat, rows):
+        assert ours.grad is not None
+        assert theirs.grad is not None
+        torch.testing.assert_close(ours.grad, theirs.grad.reshape(24, 8)[PLACES], rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_the_backward_pass_is_the_derivative_of_the_forward_pass(dropout: float) -> None:
+    """Finite differences, the dropout mask held still by the seed."""
+
+    def attend(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(5)
+        return SequenceAttention([5, 5, 4, 2])(query, key, value, 2, dropout)
+
+    torch.manual_seed(1)
+    inputs = tuple(torch.randn(16, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    assert torch.autograd.gradcheck(attend, inputs)
+
+
+def test_dropout_keeps_the_expected_value() -> None:
+    torch.manual_seed(0)
+    query, key = torch.randn(2, 6, 4).unbind()
+    value = torch.ones(6, 4)
+    draws = torch.stack([SequenceAttention([6])(query, key, value, 2, 0.25) for _ in range(4000)])
+    # Each output sums 6 probabilities (1 in all), each kept with 3/4 and scaled by 4/3.
+    assert float(draws.mean()) == pytest.approx(1.0, abs=0.01)
+    assert float(draws.std()) > 0.1
+
+
+def test_bf16_scores_are_softmaxed_in_fp32() -> None:
+    torch.manual_seed(0)
+    exact = [torch.randn(40, 8) for _ in range(3)]
+    low = [x.bfloat16() for x in exact]
+    ours = SequenceAttention([40])(low[0], low[1], low[2], 1, 0.0)
+    assert ours.dtype == torch.bfloat16
+    reference = SequenceAttention([40])(low[0].float(), low[1].float(), low[2].float(), 1, 0.0)
+    torch.testing.assert_close(ours.float(), reference, rtol=0.02, atol=0.02)  # bf16 keeps 8 bits
+
+
+def test_filler_at_the_end_changes_no_sequence() -> None:
+    torch.manual_seed(0)
+    inputs = [torch.randn(12, 8) for _ in range(3)]
+    alone = SequenceAttention([5, 4])(*(x[:9] for x in inputs), 2, 0.0)
+    filled = SequenceAttention([5, 4, 3])(inputs[0], inputs[1], inputs[2], 2, 0.0)
+    torch.testing.assert_close(filled[:9], alone)
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5])
+def test_the_mask_drops_its_share_and_the_scale_makes_up_for_it(probability: float) -> None:
+    torch.manual_seed(0)
+    keep = keep_mask((1000, 333), probability)
+    assert keep.dtype == torch.int16
+    assert keep.unique().tolist() == [-1, 0]
+    assert kept_scale(probability) == pytest.approx(1 / (1 - probability), rel=1e-4)
+    # 333,000 draws: the standard error of the share is below 0.0009.
+    assert -float(keep.float().mean()) == pytest.approx(1 - probability, abs=0.004)
+    # Neighbours in a word, and rows, know nothing of each other: the standard error is about 0.002.
+    kept = (keep != 0).double()
+    for one, other in ((kept[:, :-1], kept[:, 1:]), (kept[:-1], kept[1:])):
+        together = float(torch.corrcoef(torch.stack([one.reshape(-1), other.reshape(-1)]))[0, 1])
+        assert together == pytest.approx(0.0, abs=0.01)
+
+
+def test_dropout_scales_what_it_keeps_and_its_gradient_alike_and_follows_the_seed() -> None:
+    values = torch.ones(50, 7, requires_grad=True)
+
+    def dropped() -> torch.Tensor:
+        return drop(values, mask_for(values, 0.25), 0.25)
+
+    torch.manual_seed(1)
+    first = dropped()
+    assert first.detach().unique().tolist() == pytest.approx([0.0, 4 / 3])
+    first.sum().backward()
+    assert values.grad is not None
+    assert torch.equal(values.grad, first.detach())
+    torch.manual_seed(1)
+    assert torch.equal(dropped(), first)
+    assert not torch.equal(dropped(), first)
+
+
+def test_no_dropout_draws_nothing_and_changes_nothing() -> None:
+    values = torch.randn(5, 7)
+    before = torch.get_rng_state()
+    assert mask_for(values, 0.0) is None
+    assert drop(values, None, 0.0) is values
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_a_mask_is_applied_to_the_bits_of_any_float(dtype: torch.dtype) -> None:
+    values = torch.tensor([1.5, -2.0, float("inf"), -0.0, float("nan")], dtype=dtype)
+    keep = torch.tensor([-1, 0, -1, -1, 0], dtype=torch.int16)
+    assert masked(values, keep).tolist() == [1.5, 0.0, float("inf"), 0.0, 0.0]
+
+
+def test_a_bool_mask_drops_the_same() -> None:
+    torch.manual_seed(0)
+    values = torch.randn(40, 9, requires_grad=True)
+    keep = keep_mask(values.shape, 0.3)
+    found = []
+    for mask in (keep, keep != 0):
+        values.grad = None
+        dropped = drop(values, mask, 0.3) + add_dropped(values, 2 * values, mask, 0.3)
+        (dropped * torch.arange(9)).sum().backward()
+        assert values.grad is not None
+        found.append((dropped.detach().clone(), values.grad.clone()))
+    torch.testing.assert_close(found[0], found[1])

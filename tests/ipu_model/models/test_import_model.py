@@ -1,0 +1,283 @@
+"""Models of transformers come in and go out bit for bit; what is no BERT, or no plain tensors, is refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny_jobs import TINY
+from torch import Tensor
+
+from ipu_model.errors import CheckpointError
+from ipu_model.models import weight_files
+from ipu_model.models.architecture import differences
+from ipu_model.models.import_model import Imported, import_model
+from ipu_model.models.model_folder import read_model
+
+transformers = pytest.importorskip("transformers", reason="makes the models that are taken in")
+
+TOKENIZER = "t" * 64
+OLD_TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2]) < weight_files.SAFE_TORCH
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+def their_model(architecture: str, **config: Any) -> Any:
+    """A random model of transformers with values that BertConfig does not have by default."""
+    values = {
+        "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
+        "max_position_embeddings": 32, "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.15,
+        "attention_probs_dropout_prob": 0.05, "initializer_range": 0.03, **config,
+    }  # fmt: skip
+    torch.manual_seed(3)
+    return getattr(transformers, architecture)(transformers.BertConfig(**values))
+
+
+def save(model: Any, folder: Path, **options: Any) -> Path:
+    model.save_pretrained(str(folder), safe_serialization=True, **options) if OLD_TORCH else model.save_pretrained(
+        str(folder), **options
+    )
+    return folder
+
+
+def taken_in(source: Path, target: Path) -> Imported:
+    target.mkdir()
+    return import_model(source, target, TOKENIZER)
+
+
+def rewritten(folder: Path, change: Any) -> Path:
+    """The folder with `change` applied to its tensors."""
+    path = str(folder / "model.safetensors")
+    state: Dict[str, Tensor] = change(load_file(path))
+    save_file({name: x.contiguous() for name, x in state.items()}, path, {"format": "pt"})
+    return folder
+
+
+ARCHITECTURES = [
+    "BertForPreTraining", "BertForMaskedLM", "BertForQuestionAnswering", "BertForSequenceClassification", "BertModel",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_goes_in_and_out_bit_for_bit(tmp_path: Path, architecture: str) -> None:
+    model = their_model(architecture)
+    found = taken_in(save(model, tmp_path / "theirs"), tmp_path / "ours")
+    assert found.architecture == architecture
+    assert (found.left_out, found.widened) == ([], {})
+    back, report = getattr(transformers, architecture).from_pretrained(str(tmp_path / "ours"), output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    theirs, ours = model.state_dict(), back.state_dict()
+    assert set(theirs) == set(ours)
+    for name, value in theirs.items():
+        assert value.dtype == ours[name].dtype
+        assert value.numpy().tobytes() == ours[name].numpy().tobytes(), name
+    config = json.loads((tmp_path / "ours" / "config.json").read_text())
+    for key in config:
+        if key not in ("architectures", "problem_type") and hasattr(model.config, key):
+            assert config[key] == json.loads(json.dumps(getattr(model.config, key))), key
+
+
+@pytest.mark.parametrize("architecture", [ARCHITECTURES[0], *ARCHITECTURES[2:4]])
+def test_what_comes_out_loads_as_the_auto_class_of_its_head(tmp_path: Path, architecture: str) -> None:
+    taken_in(save(their_model(architecture), tmp_path / "theirs"), tmp_path / "ours")
+    auto = getattr(transformers, architecture.replace("BertFor", "AutoModelFor"))
+    assert type(auto.from_pretrained(str(tmp_path / "ours"))).__name__ == architecture
+
+
+def test_what_is_missing_and_what_is_left_out_is_said(tmp_path: Path) -> None:
+    model = their_model("BertForQuestionAnswering")
+    found = taken_in(save(model, tmp_path / "theirs"), tmp_path / "ours")
+    assert {"bert.pooler.dense.weight", "cls.predictions.bias", "cls.seq_relationship.weight"} <= set(found.missing)
+    assert "qa_outputs.weight" not in found.missing
+    folder = rewritten(tmp_path / "theirs", lambda state: {**state, "classifier_of_tokens.weight": torch.ones(9, 16)})
+    found = taken_in(folder, tmp_path / "again")
+    assert found.left_out == ["classifier_of_tokens.weight"]
+
+
+def test_labels_are_kept_and_the_classifier_of_another_task_is_left_out(tmp_path: Path) -> None:
+    names = {0: "bad", 1: "fair", 2: "good"}
+    model = their_model("BertForSequenceClassification", id2label=names, label2id={v: k for k, v in names.items()})
+    taken_in(save(model, tmp_path / "three"), tmp_path / "a")
+    assert read_model(tmp_path / "a").labels == ["bad", "fair", "good"]
+    taken_in(save(their_model("BertForSequenceClassification"), tmp_path / "two"), tmp_path / "b")
+    assert read_model(tmp_path / "b").labels == ["LABEL_0", "LABEL_1"]
+    found = taken_in(save(their_model("BertForTokenClassification"), tmp_path / "tokens"), tmp_path / "c")
+    assert found.left_out == ["classifier.bias", "classifier.weight"]
+    assert found.architecture == "BertModel"
+
+
+def test_older_names_and_a_bare_encoder_are_the_same_weights(tmp_path: Path) -> None:
+    model = their_model("BertModel")
+    folder = save(model, tmp_path / "theirs")
+    taken_in(folder, tmp_path / "ours")
+    rewritten(folder, lambda state: {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
+        for name, x in {**state, "embeddings.position_ids": torch.arange(32)[None]}.items()
+    })  # fmt: skip
+    taken_in(folder, tmp_path / "older")
+    assert (tmp_path / "ours" / "model.safetensors").read_bytes() == (
+        tmp_path / "older" / "model.safetensors"
+    ).read_bytes()
+
+
+def test_half_precision_is_widened_exactly_and_said(tmp_path: Path) -> None:
+    folder = rewritten(
+        save(their_model("BertForPreTraining"), tmp_path / "theirs"),
+        lambda state: {name: x.to(torch.bfloat16) for name, x in state.items()},
+    )
+    halves = load_file(str(folder / "model.safetensors"))
+    found = taken_in(folder, tmp_path / "ours")
+    assert found.widened == {"bfloat16": len(read_model(tmp_path / "ours").state)}
+    for name, x in read_model(tmp_path / "ours").state.items():
+        assert torch.equal(x, halves[name].float()), name
+
+
+def test_shards_are_one_model(tmp_path: Path) -> None:
+    model = their_model("BertForPreTraining")
+    whole, parts = save(model, tmp_path / "whole"), save(model, tmp_path / "parts", max_shard_size="8KB")
+    assert len(list(parts.glob("model-*.safetensors"))) > 2
+    assert not (parts / "model.safetensors").exists()
+    taken_in(whole, tmp_path / "a")
+    taken_in(parts, tmp_path / "b")
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+    assert read_model(parts).state.keys() >= read_model(tmp_path / "a").state.keys(), "ask reads shards, too"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"a": "../model.safetensors"}, "no .safetensors file of its own folder"),
+        ({"a": "model-9.safetensors"}, "model-9.safetensors, which is not there"),
+        ({"a": "pytorch_model.bin"}, "no .safetensors file"),
+        ({}, "must hold weight_map"),
+    ],
+)
+def test_an_index_that_points_elsewhere_is_refused(tmp_path: Path, change: Dict[str, str], said: str) -> None:
+    folder = save(their_model("BertModel"), tmp_path / "theirs")
+    os.replace(folder / "model.safetensors", tmp_path / "model.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": change}))
+    with pytest.raises(CheckpointError, match=said):
+        taken_in(folder, tmp_path / "ours")
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "roberta"}, "model_type is 'roberta'"),
+        ({"model_type": "distilbert"}, "model_type is 'distilbert'"),
+        ({"hidden_act": "gelu_new"}, "hidden_act is 'gelu_new'"),
+        ({"position_embedding_type": "relative_key_query"}, "position_embedding_type"),
+        ({"is_decoder": True}, "is_decoder is True"),
+        ({"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        ({"vocab_size": 61}, r"word_embeddings.weight has shape \(60, 16\)"),
+        ({"num_hidden_layers": 3}, "asks for 3 layers .* its weights have 2"),
+        ({"num_hidden_layers": 1}, "asks for 1 layers .* its weights have 2"),
+    ],
+)
+def test_what_is_no_such_bert_is_refused(tmp_path: Path, config: Dict[str, Any], said: str) -> None:
+    folder = save(their_model("BertModel"), tmp_path / "theirs")
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **config}))
+    with pytest.raises(CheckpointError, match=said):
+        taken_in(folder, tmp_path / "ours")
+
+
+def test_an_untied_decoder_is_refused_and_a_tied_one_is_saved_once(tmp_path: Path) -> None:
+    folder = save(their_model("BertForMaskedLM"), tmp_path / "theirs")
+    both = {"cls.predictions.decoder.weight": 1.0, "cls.predictions.decoder.bias": 1.0}
+    rewritten(folder, lambda state: {
+        **state, "cls.predictions.decoder.weight": state[WORDS].clone(),
+        "cls.predictions.decoder.bias": state["cls.predictions.bias"].clone(),
+    })  # fmt: skip
+    taken_in(folder, tmp_path / "ours")
+    assert not set(both) & set(read_model(tmp_path / "ours").state)
+    rewritten(folder, lambda state: {**state, "cls.predictions.decoder.weight": state[WORDS] + 1.0})
+    with pytest.raises(CheckpointError, match=r"decoder.weight differs from bert.embeddings.*tie_word_embeddings"):
+        taken_in(folder, tmp_path / "untied")
+
+
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    folder = rewritten(
+        save(their_model("BertModel"), tmp_path / "theirs"),
+        lambda state: {name: x * float("nan") if "pooler" in name else x for name, x in state.items()},
+    )
+    with pytest.raises(CheckpointError, match="no finite numbers"):
+        taken_in(folder, tmp_path / "ours")
+
+
+def as_pickle(folder: Path, values: Any) -> Path:
+    """The folder with PyTorch's own file in place of safetensors."""
+    (folder / "model.safetensors").unlink()
+    torch.save(values, str(folder / "pytorch_model.bin"))
+    return folder
+
+
+def test_a_pickled_model_is_read_where_torch_reads_it_safely(tmp_path: Path) -> None:
+    model = their_model("BertForPreTraining")
+    taken_in(save(model, tmp_path / "safe"), tmp_path / "a")
+    folder = as_pickle(save(model, tmp_path / "theirs"), model.state_dict())
+    with pytest.raises(CheckpointError, match="must be safetensors here.*base_model.source"):
+        read_model(folder)
+    if OLD_TORCH:
+        with pytest.raises(CheckpointError, match="CVE-2025-32434"):
+            taken_in(folder, tmp_path / "b")
+    else:
+        taken_in(folder, tmp_path / "b")
+        names = ("model.safetensors", "config.json")
+        assert [(tmp_path / "a" / n).read_bytes() for n in names] == [(tmp_path / "b" / n).read_bytes() for n in names]
+
+
+class Runs:
+    """Unpickled without care, it makes a folder."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.path,)
+
+
+def test_a_pickled_file_cannot_run_code(tmp_path: Path) -> None:
+    folder = as_pickle(save(their_model("BertModel"), tmp_path / "theirs"), {"weight": Runs(str(tmp_path / "ran"))})
+    with pytest.raises(CheckpointError, match="CVE-2025-32434" if OLD_TORCH else "holds more than tensors"):
+        taken_in(folder, tmp_path / "ours")
+    assert not (tmp_path / "ran").exists()
+    torch.load(str(folder / "pytorch_model.bin"), **({} if OLD_TORCH else {"weights_only": False}))
+    assert (tmp_path / "ran").exists(), "the file does what it is meant to do where nobody is careful"
+
+
+@pytest.mark.parametrize("content", [b"", b"\x80\x04.", b"PK\x03\x04 cut short"])
+def test_a_damaged_pickled_file_is_named(tmp_path: Path, content: bytes) -> None:
+    folder = save(their_model("BertModel"), tmp_path / "theirs")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin"):
+        taken_in(folder, tmp_path / "ours")
+
+
+def test_weights_of_other_frameworks_are_named_with_the_way_out(tmp_path: Path) -> None:
+    folder = save(their_model("BertModel"), tmp_path / "theirs")
+    os.replace(folder / "model.safetensors", folder / "tf_model.h5")
+    with pytest.raises(CheckpointError, match="tf_model.h5 is of another framework.*from_tf=True"):
+        taken_in(folder, tmp_path / "ours")
+
+
+def test_a_folder_too_large_for_a_bert_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(their_model("BertModel"), tmp_path / "theirs")
+    monkeypatch.setattr(weight_files, "MAX_BYTES", 1000)
+    with pytest.raises(CheckpointError, match="up to 1000 are read"):
+        taken_in(folder, tmp_path / "ours")
+
+
+def test_an_architecture_that_was_stated_otherwise_is_told_apart() -> None:
+    import dataclasses
+
+    assert differences(TINY, TINY) == []
+    assert differences(TINY, dataclasses.replace(TINY, hidden_dropout=0.9, initializer_range=1.0)) == []
+    found = dataclasses.replace(TINY, layer_norm_eps=1e-3, num_layers=4)
+    assert differences(TINY, found) == ["num_layers: 4, stated 2", "layer_norm_eps: 0.001, stated 1e-12"]

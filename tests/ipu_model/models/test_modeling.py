@@ -1,0 +1,161 @@
+"""The model without pads against the plain one on whole rows, and its precision."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tiny_jobs import TINY, make_columns, write_rows
+
+from ipu_model.errors import ConfigError
+from ipu_model.job import ModelConfig, OptimizerConfig
+from ipu_model.models.attention import RowAttention
+from ipu_model.models.encoder import Tokens
+from ipu_model.models.flat import flatten
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.runtimes import choose_precision, choose_runtime
+from ipu_model.runtimes.cpu import cpu_flags, cpu_name
+from ipu_model.runtimes.torch_device import TorchRuntime
+
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
+LEARN = OptimizerConfig(learning_rate=1e-2, max_grad_norm=1.0)
+
+
+def read(folder: Path, kind: str, rows: int = 12) -> Batch:
+    write_rows(folder, kind, make_columns(kind, rows))
+    return RowFolder(folder, kind, STILL).take(np.arange(rows))
+
+
+def whole_rows(batch: Batch) -> Tokens:
+    """The tokens of a batch as they lie on disk, pads and all."""
+    as_long = {k: torch.from_numpy(v.astype(np.int64)) for k, v in batch.columns.items()}
+    attention = RowAttention(as_long["sequence_ids"])
+    return Tokens(as_long["input_ids"], as_long["token_type_ids"], as_long["position_ids"], attention)
+
+
+def runtime(
+    head: str, precision: str = "fp32", seed: int = 5, micro_batch: int = 12, config: ModelConfig = STILL,
+    optimizer: OptimizerConfig = LEARN,
+) -> TorchRuntime:  # fmt: skip
+    model = build_model(head, config)
+    initialise(model, config, seed=1)
+    return TorchRuntime(model, head, micro_batch, precision, optimizer, seed)
+
+
+def test_dropping_pads_changes_neither_states_nor_gradients(tmp_path: Path) -> None:
+    batch = read(tmp_path / "rows", "pretrain")
+    model = build_model("pretraining", STILL)
+    initialise(model, STILL, seed=1)
+    length = batch.columns["input_ids"].shape[1]
+    label_row, slot = np.nonzero(batch.columns["masked_labels"] != -100)
+    in_rows = torch.from_numpy(label_row * length + batch.columns["masked_positions"][label_row, slot])
+    flat = flatten(batch)
+    # The order of labels is that of (row, slot) in both layouts; the filler comes last.
+    whole = model(whole_rows(batch), in_rows, torch.zeros(1, dtype=torch.long))["masked_hidden"]
+    alone = model(flat.tokens, flat.labels["masked_index"], flat.starts)["masked_hidden"][: len(whole)]
+    torch.testing.assert_close(alone, whole, rtol=1e-5, atol=1e-5)
+    weights = torch.randn(whole.shape, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for hidden in (whole, alone):
+        model.zero_grad()
+        (hidden * weights).mean().backward()
+        gradients.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for ours, theirs in zip(*gradients):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_one_update_moves_the_weights_and_reports_what_it_saw(tmp_path: Path) -> None:
+    batch = read(tmp_path / "rows", "pretrain")
+    ours = runtime("pretraining")
+    before = ours.state_dict()
+    metrics = ours.train_step(batch, learning_rate=1e-2)
+    assert metrics.loss == pytest.approx(metrics.parts["mlm_loss"] + metrics.parts["nsp_loss"], rel=1e-6)
+    assert (metrics.sequences, metrics.real_tokens) == (batch.sequences, batch.real_tokens)
+    assert metrics.gradient_norm is not None
+    assert metrics.gradient_norm > 0
+    after = ours.state_dict()
+    moved = {n for n in before if not torch.equal(before[n], after[n])}
+    assert moved == set(before)  # key biases too: rounding leaves them a gradient near 0, and Adam scales it up
+
+
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+@pytest.mark.parametrize("micro_batch", [4, 12])
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_same_runtime_state_gives_the_same_update_bit_for_bit(
+    tmp_path: Path, precision: str, optimizer: str, micro_batch: int, head: str
+) -> None:
+    """Dropout on."""
+    batch = read(tmp_path / "rows", "pretrain" if head == "pretraining" else head)
+    settings = {
+        "precision": precision, "micro_batch": micro_batch, "config": TINY,
+        "optimizer": dataclasses.replace(LEARN, name=optimizer, max_grad_norm=0.5),
+    }  # fmt: skip
+    first, second = runtime(head, **settings), runtime(head, seed=6, **settings)
+    first.train_step(batch, 1e-2)
+    second.load_state_dict(first.state_dict())
+    second.load_optimizer_state(first.optimizer_state())
+    second.load_rng_state(first.rng_state())
+    rng = first.rng_state()
+    expected = first.train_step(batch, 1e-2)
+    second.load_rng_state(rng)  # torch has one CPU generator, which both runtimes draw from
+    assert second.train_step(batch, 1e-2) == expected
+    for name, value in first.state_dict().items():
+        assert torch.equal(second.state_dict()[name], value)
+
+
+def test_bf16_agrees_with_fp32_within_its_rounding(tmp_path: Path) -> None:
+    batch = read(tmp_path / "rows", "pretrain")
+    fp32, bf16 = runtime("pretraining"), runtime("pretraining", "bf16")
+    for _ in range(5):
+        exact, low = fp32.train_step(batch, 1e-3), bf16.train_step(batch, 1e-3)
+        assert low.loss == pytest.approx(exact.loss, rel=0.02)  # bf16 keeps 8 bits: 2^-8 per product
+    assert all(x.dtype == torch.float32 for x in bf16.state_dict().values())
+    assert bf16.optimizer_state()["bert.pooler.dense.weight/exp_avg"].dtype == torch.float32
+
+
+def test_predictions_take_no_dropout_and_cover_every_feature(tmp_path: Path) -> None:
+    batch = read(tmp_path / "rows", "question_answering")
+    ours = TorchRuntime(build_model("question_answering", TINY), "question_answering", 4, "fp32", None, 0)
+    first, second = ours.predict(batch), ours.predict(batch)
+    assert sorted(a.feature_id for a in first) == list(range(batch.sequences))
+    for one, other in zip(first, second):
+        np.testing.assert_array_equal(one.start, other.start)
+        np.testing.assert_array_equal(one.end, other.end)
+
+
+def test_rows_that_do_not_cut_into_micro_batches_are_refused(tmp_path: Path) -> None:
+    batch = read(tmp_path / "rows", "pretrain")
+    runtime("pretraining", micro_batch=4).compile(batch)
+    with pytest.raises(ConfigError, match="12 rows do not cut into micro-batches of 5"):
+        runtime("pretraining", micro_batch=5).compile(batch)
+
+
+def test_what_linux_says_of_the_cpu(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text(
+        "processor : 0\nmodel name\t: A  CPU 9\nflags : fpu avx2 avx512_bf16\nprocessor : 1\nflags : fpu\n"
+    )
+    assert cpu_flags(cpuinfo) == {"fpu", "avx2", "avx512_bf16"}
+    assert cpu_name(cpuinfo) == "A CPU 9"
+    assert cpu_flags(tmp_path / "absent") == set()
+    assert cpu_name(tmp_path / "absent") == ""
+
+
+def test_a_cpu_leaves_auto_to_a_probe_and_takes_what_is_asked() -> None:
+    assert choose_precision("auto", "cpu").value == "auto"
+    assert choose_precision("bf16", "cpu").value == "bf16"
+
+
+def test_auto_takes_the_cpu_where_there_is_no_other_device_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.delenv("POPLAR_SDK_ENABLED", raising=False)
+    monkeypatch.setattr("ipu_model.runtimes.cuda.find_gpu", lambda: (False, "no GPU"))
+    chosen = choose_runtime("auto")
+    assert (chosen.value, chosen.reason) == ("cpu", "auto: no poptorch in this Python; no GPU")
+    monkeypatch.setattr("ipu_model.runtimes.cuda.find_gpu", lambda: (True, "a GPU"))
+    assert choose_runtime("auto").value == "cuda"

@@ -1,0 +1,178 @@
+"""LAMB, AdamW, Adam and SGD against plain per-tensor references, and clipping by the global norm."""
+
+from __future__ import annotations
+
+import math
+from typing import Dict, List, Optional
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ipu_model.errors import ConfigError
+from ipu_model.job import OptimizerConfig
+from ipu_model.optim.lamb import Lamb
+from ipu_model.optim.optimizers import clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
+
+SETTINGS = {"beta1": 0.9, "beta2": 0.99, "eps": 1e-6}
+
+
+class Small(nn.Module):
+    """Two matrices, a bias and a LayerNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 4, bias=False)
+        self.second = nn.Linear(4, 3)
+        self.LayerNorm = nn.LayerNorm(3)
+
+
+def reference_update(
+    weight: Tensor, gradient: Tensor, memory: Dict[str, Tensor], step: int, rate: float, decay: float,
+    corrected: bool, ratio: bool, bound: Optional[float] = None,
+) -> Tensor:  # fmt: skip
+    """LAMB of arXiv 1904.00962 algorithm 2, in double precision and one tensor at a time; Adam without `ratio`."""
+    memory["m"] = 0.9 * memory.get("m", torch.zeros_like(weight)) + 0.1 * gradient
+    memory["v"] = 0.99 * memory.get("v", torch.zeros_like(weight)) + 0.01 * gradient**2
+    first = memory["m"] / (1 - 0.9**step) if corrected else memory["m"]
+    second = memory["v"] / (1 - 0.99**step) if corrected else memory["v"]
+    direction = first / (second.sqrt() + 1e-6) + decay * weight
+    factor = 1.0
+    if ratio:
+        weight_norm = min(float(weight.norm()), bound if bound is not None else math.inf)
+        if weight_norm > 0 and float(direction.norm()) > 0:
+            factor = weight_norm / float(direction.norm())
+    return weight - rate * factor * direction
+
+
+def gradients_of(model: nn.Module, steps: int) -> List[List[Tensor]]:
+    torch.manual_seed(3)
+    return [[torch.randn(p.shape) for p in model.parameters()] for _ in range(steps)]
+
+
+@pytest.mark.parametrize("name", ["lamb", "adamw"])
+@pytest.mark.parametrize("corrected", [True, False])
+def test_ten_updates_follow_the_plain_reference(name: str, corrected: bool) -> None:
+    torch.manual_seed(0)
+    model = Small()
+    config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.05, bias_correction=corrected, **SETTINGS)
+    optimizer = make_optimizer(config, model)
+    expected = {n: p.detach().double().clone() for n, p in model.named_parameters()}
+    memory: Dict[str, Dict[str, Tensor]] = {n: {} for n in expected}
+    for step, gradients in enumerate(gradients_of(model, 10), start=1):
+        for (n, parameter), gradient in zip(model.named_parameters(), gradients):
+            parameter.grad = gradient.clone()
+            exempt = n in ("second.bias", "LayerNorm.weight", "LayerNorm.bias")
+            expected[n] = reference_update(
+                expected[n], gradient.double(), memory[n], step, 0.1, 0.0 if exempt else 0.05,
+                corrected, ratio=name == "lamb" and not exempt,
+            )  # fmt: skip
+        optimizer.step()
+    for n, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_ten_updates_with_an_l2_penalty_follow_the_plain_reference(name: str) -> None:
+    torch.manual_seed(0)
+    model = Small()
+    config = OptimizerConfig(name=name, learning_rate=0.1, weight_decay=0.05, momentum=0.8, **SETTINGS)
+    optimizer = make_optimizer(config, model)
+    expected = {n: p.detach().double().clone() for n, p in model.named_parameters()}
+    memory: Dict[str, Dict[str, Tensor]] = {n: {} for n in expected}
+    for step, gradients in enumerate(gradients_of(model, 10), start=1):
+        for (n, parameter), gradient in zip(model.named_parameters(), gradients):
+            parameter.grad = gradient.clone()
+            exempt = n in ("second.bias", "LayerNorm.weight", "LayerNorm.bias")
+            penalised = gradient.double() + (0.0 if exempt else 0.05) * expected[n]
+            if name == "adam":
+                expected[n] = reference_update(expected[n], penalised, memory[n], step, 0.1, 0.0, True, ratio=False)
+            else:
+                memory[n]["v"] = 0.8 * memory[n].get("v", torch.zeros_like(penalised)) + penalised
+                expected[n] = expected[n] - 0.1 * memory[n]["v"]
+        optimizer.step()
+    for n, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)
+
+
+def test_two_updates_of_a_hand_worked_velocity() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 8.0)
+    optimizer = make_optimizer(OptimizerConfig("sgd", learning_rate=0.5, weight_decay=0.25, momentum=0.5), model)
+    found = []
+    for _ in range(2):
+        model.weight.grad = torch.tensor([[2.0]])
+        optimizer.step()
+        found.append(float(model.weight.detach()))
+    # v = 2 + 0.25 * 8 = 4, w = 8 - 0.5 * 4; then v = 0.5 * 4 + 2 + 0.25 * 6 = 5.5, w = 6 - 0.5 * 5.5
+    assert found == [6.0, 3.25]
+
+
+def test_adam_without_bias_correction_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Adam always corrects.*adamw or lamb"):
+        make_optimizer(OptimizerConfig("adam", bias_correction=False), Small())
+
+
+def test_the_trust_ratio_of_a_hand_worked_tensor() -> None:
+    # One step without correction: m = 0.1 g, v = 0.01 g^2, so the direction is sign(g) and its norm sqrt(2).
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))  # norm 5
+    weight.grad = torch.tensor([10.0, -10.0])
+    Lamb([weight], lr=0.1, betas=(0.9, 0.99), eps=0.0, weight_decay=0.0, bias_correction=False).step()
+    move = 0.1 * 5 / math.sqrt(2)
+    torch.testing.assert_close(weight.detach(), torch.tensor([3.0 - move, 4.0 + move]))
+
+
+def test_the_weight_norm_in_the_ratio_can_be_bounded() -> None:
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    weight.grad = torch.tensor([10.0, -10.0])
+    Lamb([weight], 0.1, (0.9, 0.99), 0.0, 0.0, bias_correction=False, max_weight_norm=2.0).step()
+    move = 0.1 * 2 / math.sqrt(2)
+    torch.testing.assert_close(weight.detach(), torch.tensor([3.0 - move, 4.0 + move]))
+
+
+def test_a_tensor_of_zeros_takes_the_ratio_one() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    weight.grad = torch.tensor([10.0, -10.0])
+    Lamb([weight], 0.1, (0.9, 0.99), 0.0, 0.0, bias_correction=False).step()
+    torch.testing.assert_close(weight.detach(), torch.tensor([-0.1, 0.1]))
+
+
+def test_clipping_scales_all_gradients_to_the_global_norm() -> None:
+    first, second = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))
+    first.grad, second.grad = torch.tensor([2.0, 4.0]), torch.tensor([4.0])  # norm sqrt(4 + 16 + 16) = 6
+    assert clip_gradients([first.grad, second.grad], 3.0) == pytest.approx(6.0)
+    torch.testing.assert_close(first.grad, torch.tensor([1.0, 2.0]), rtol=1e-5, atol=0)
+    torch.testing.assert_close(second.grad, torch.tensor([2.0]), rtol=1e-5, atol=0)
+
+
+def test_gradients_under_the_bound_and_without_a_bound_stay() -> None:
+    parameter = nn.Parameter(torch.zeros(2))
+    parameter.grad = torch.tensor([3.0, 4.0])
+    assert clip_gradients([parameter.grad], 5.1) == 5.0
+    assert clip_gradients([parameter.grad], None) == 5.0
+    assert parameter.grad.tolist() == [3.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "momentum"), [("lamb", 0.9), ("adamw", 0.9), ("adam", 0.9), ("sgd", 0.9), ("sgd", 0.0)]
+)
+def test_an_optimizer_that_is_saved_and_loaded_goes_on_bit_for_bit(name: str, momentum: float) -> None:
+    torch.manual_seed(0)
+    model, copy = Small(), Small()
+    config = OptimizerConfig(name=name, learning_rate=0.1, momentum=momentum)
+    optimizer, other = make_optimizer(config, model), make_optimizer(config, copy)
+    gradients = gradients_of(model, 3)
+
+    def update(which: nn.Module, how: torch.optim.Optimizer, values: List[Tensor]) -> None:
+        for parameter, gradient in zip(which.parameters(), values):
+            parameter.grad = gradient.clone()
+        how.step()
+
+    update(model, optimizer, gradients[0])
+    copy.load_state_dict(model.state_dict())
+    load_optimizer_tensors(other, copy, optimizer_tensors(optimizer, model))
+    for values in gradients[1:]:
+        update(model, optimizer, values)
+        update(copy, other, values)
+    for ours, theirs in zip(model.parameters(), copy.parameters()):
+        assert torch.equal(ours, theirs)

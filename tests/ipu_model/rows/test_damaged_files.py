@@ -1,0 +1,93 @@
+"""Whatever stands in a file from outside, a reader ends well or with an error of our tree (seeded damage)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+from test_checkpoint import FINGERPRINT, Told, state_at
+from tiny_jobs import TINY
+
+from ipu_model.errors import DeviceJobError, RowsError
+from ipu_model.files import sha256_of
+from ipu_model.ipu.config import load_ipu_config
+from ipu_model.models.model_folder import Origin, read_model, write_model
+from ipu_model.models.modeling import build_model
+from ipu_model.rows.format import MANIFEST, read_manifest
+from ipu_model.train.checkpoint import Checkpoints
+from tests.fuzzing import damaged_bytes, damaged_json, require_clean
+
+COUNT = 60
+
+
+def holds(read: Callable[[], Any], what: str) -> None:
+    """`read` must return, or raise one of our errors with some text."""
+    require_clean(read, what, DeviceJobError)
+
+
+def test_a_row_manifest(pretrain_rows: Path) -> None:
+    path = pretrain_rows / MANIFEST
+    for what, content in damaged_json(json.loads(path.read_text()), COUNT):
+        path.write_bytes(content)
+        holds(lambda: read_manifest(pretrain_rows), what)
+
+
+@pytest.mark.parametrize("name", ["../rows-00000.arrow", "/etc/passwd", "a/rows.arrow", "..", "", "."])
+def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows: Path, name: str) -> None:
+    path = pretrain_rows / MANIFEST
+    values = json.loads(path.read_text())
+    (pretrain_rows.parent / "rows-00000.arrow").write_bytes(b"")
+    path.write_text(json.dumps({**values, "files": {name: 3}}))
+    with pytest.raises(RowsError, match="names of files"):
+        read_manifest(pretrain_rows)
+
+
+def write_tiny(folder: Path) -> None:
+    weights = build_model("pretraining", TINY).state_dict()
+    write_model(folder, "pretraining", TINY, weights, Origin("a", "b", "c", 1, 2))
+
+
+def test_an_ipu_config(tmp_path: Path) -> None:
+    path = tmp_path / "ipu_config.json"
+    good = {"layers_per_ipu": [1, 1], "ipus_per_replica": 2, "matmul_proportion": [0.1, 0.2], "seed": 3}
+    for what, content in damaged_json(good, COUNT):
+        path.write_bytes(content)
+        holds(lambda: load_ipu_config(path), what)
+
+
+@pytest.mark.parametrize("name", ["config.json", "podium.json"])
+def test_the_json_of_a_model_folder(tmp_path: Path, name: str) -> None:
+    write_model(
+        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), Origin("a", "b", "c", 1, 2)
+    )
+    path = tmp_path / name
+    for what, content in damaged_json(json.loads(path.read_text()), COUNT):
+        path.write_bytes(content)
+        holds(lambda: read_model(tmp_path), what)
+
+
+def test_the_header_of_a_safetensors_file(tmp_path: Path) -> None:
+    write_model(
+        tmp_path, "pretraining", TINY, build_model("pretraining", TINY).state_dict(), Origin("a", "b", "c", 1, 2)
+    )
+    path = tmp_path / "model.safetensors"
+    good = path.read_bytes()
+    length = 8 + int.from_bytes(good[:8], "little")
+    for what, content in damaged_bytes(good[:length], COUNT):
+        path.write_bytes(content + good[length:])
+        holds(lambda: read_model(tmp_path), what)
+
+
+@pytest.mark.parametrize("name", ["state.json", "sha256.json"])
+def test_the_json_of_a_checkpoint(tmp_path: Path, name: str) -> None:
+    """Even where the list of hashes was made to fit: it is there against damage, and no signature."""
+    checkpoints = Checkpoints(tmp_path, FINGERPRINT, Told())
+    folder = checkpoints.save(state_at(1))
+    good, hashes = json.loads((folder / name).read_text()), json.loads((folder / "sha256.json").read_text())
+    for what, content in damaged_json(good, COUNT // 3):
+        (folder / name).write_bytes(content)
+        if name == "state.json":
+            (folder / "sha256.json").write_text(json.dumps({**hashes, name: sha256_of(folder / name)}))
+        holds(checkpoints.latest, what)

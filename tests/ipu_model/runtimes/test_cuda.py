@@ -1,0 +1,261 @@
+"""The CUDA runtime: what a host without a GPU can tell, then, where there is one, the same numbers as the CPU."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
+
+from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.errors import ConfigError
+from ipu_model.job import JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.models.flat import flatten
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.varlen import PaddedAttention, VarlenAttention
+from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.runtimes import choose_precision, choose_runtime, cuda
+from ipu_model.runtimes.cuda import CudaDevice, fastest_precision, place
+from ipu_model.runtimes.torch_device import TorchRuntime
+from ipu_model.train.running import run_job
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch.cuda.is_available() is False: no GPU here")
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
+WIDE = dataclasses.replace(TINY, hidden_size=128, intermediate_size=256)
+"""Heads of 64, as published BERTs have them."""
+
+
+def make_batch(folder: Path, head: str, rows: int = 12) -> Batch:
+    kind = "pretrain" if head == "pretraining" else head
+    write_rows(folder, kind, make_columns(kind, rows))
+    return RowFolder(folder, kind, TINY).take(np.arange(rows))
+
+
+def test_without_a_gpu_the_job_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    with pytest.raises(
+        ConfigError, match=r"is built without CUDA.*PODIUM_DEVICE_PYTHON.*device\.runtime to cpu or auto"
+    ):
+        choose_runtime("cuda")
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="CUDA finds no GPU"):
+        choose_runtime("cuda")
+
+
+def test_fp16_is_refused() -> None:
+    with pytest.raises(ConfigError, match="the cuda runtime has no fp16: set device.precision to fp32, bf16 or auto"):
+        choose_precision("fp16", "cuda")
+
+
+@pytest.mark.parametrize(("capability", "expected"), [((9, 0), "bf16"), ((8, 0), "bf16"), ((7, 5), "fp32")])
+def test_auto_takes_bf16_from_compute_capability_8(
+    monkeypatch: pytest.MonkeyPatch, capability: Any, expected: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: capability)
+    assert choose_precision("auto", "cuda").value == expected
+    assert "{}.{}".format(*capability) in fastest_precision().reason
+    assert choose_precision("fp32", "cuda").value == "fp32"
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match="process 2 of this host.*finds 2 GPUs.*--nproc-per-node"):
+        CudaDevice(2, "bf16", heads=2, hidden=128)
+
+
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+@pytest.mark.parametrize("rows", [1, 2, 3, 12])
+def test_a_micro_batch_arrives_whole_in_one_copy(tmp_path: Path, head: str, rows: int) -> None:
+    """Odd and even numbers of sequences: the offsets travel as halves of int64."""
+    flat = flatten(make_batch(tmp_path / "rows", head, rows))
+    copies: List[torch.Tensor] = []
+
+    def move(packed: torch.Tensor) -> torch.Tensor:
+        copies.append(packed)
+        return packed.clone()
+
+    seen: Dict[str, Any] = {}
+
+    def attention(offsets: torch.Tensor, longest: int) -> PaddedAttention:
+        seen.update(offsets=offsets, longest=longest)
+        return PaddedAttention(offsets, longest)
+
+    placed = place(flat, move, attention)
+    assert len(copies) == 1
+    for name in ("input_ids", "token_type_ids", "position_ids"):
+        assert torch.equal(getattr(placed.tokens, name), getattr(flat.tokens, name))
+    assert torch.equal(placed.starts, flat.starts)
+    assert list(placed.labels) == list(flat.labels)
+    assert all(torch.equal(placed.labels[name], x) for name, x in flat.labels.items())
+    assert seen["offsets"].dtype == torch.int32
+    assert seen["offsets"].tolist() == np.cumsum([0, *flat.blocks]).tolist()
+    assert seen["longest"] == max(flat.blocks)
+
+
+class Elsewhere(cuda.CudaDevice):
+    """The device of a GPU, its kernels and copies left out: everything else of it computes on the CPU."""
+
+    def __init__(self) -> None:
+        self.place_of = torch.device("cpu")
+        self._attention = PaddedAttention
+
+    def _move(self, packed: torch.Tensor) -> torch.Tensor:
+        return packed.clone()
+
+    def rng_state(self) -> Dict[str, torch.Tensor]:
+        return {"torch": torch.get_rng_state()}
+
+
+@pytest.mark.parametrize("max_norm", [None, 0.05, 100.0])
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_placed_batches_and_clipping_without_the_host_change_no_number(
+    tmp_path: Path, head: str, max_norm: Optional[float]
+) -> None:
+    batch = make_batch(tmp_path / "rows", head)
+    runtimes = []
+    for device in (None, Elsewhere()):
+        model = build_model(head, STILL)
+        initialise(model, STILL, seed=3)
+        config = OptimizerConfig(name="lamb", learning_rate=1e-3, max_grad_norm=max_norm)
+        runtimes.append(TorchRuntime(model, head, 5, "fp32", config, seed=5, device=device))
+    for _ in range(3):
+        plain, placed = (runtime.train_step(runtime.prepare(batch), 1e-3) for runtime in runtimes)
+        assert placed.loss == pytest.approx(plain.loss, abs=1e-5)
+        assert placed.gradient_norm == pytest.approx(plain.gradient_norm, rel=1e-4)
+    for name, expected in runtimes[0].state_dict().items():
+        torch.testing.assert_close(runtimes[1].state_dict()[name], expected, rtol=0, atol=1e-5)
+
+
+def test_too_little_memory_names_the_knob(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = make_batch(tmp_path / "rows", "question_answering")
+    model = build_model("question_answering", STILL)
+    runtime = TorchRuntime(model, "question_answering", 4, "fp32", OptimizerConfig(), seed=5, device=Elsewhere())
+
+    def full(tokens: Any) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1 GiB free.")
+
+    monkeypatch.setattr(model, "forward", full)
+    for step in (lambda: runtime.train_step(batch, 1e-3), lambda: runtime.predict(batch)):
+        with pytest.raises(ConfigError, match=r"\(CUDA out of memory\): lower device\.micro_batch_size"):
+            step()
+
+
+def pair(head: str, precision: str, config: Any, optimizer: str = "adamw") -> List[TorchRuntime]:
+    """The same model on the CPU in fp32 and on the GPU."""
+    found = []
+    for where in ("cpu", "cuda"):
+        model = build_model(head, config)
+        initialise(model, config, seed=3)
+        device = CudaDevice(0, precision, config.num_heads, config.hidden_size) if where == "cuda" else None
+        learn = OptimizerConfig(name=optimizer, learning_rate=1e-3, max_grad_norm=1.0)
+        found.append(TorchRuntime(model, head, 5, precision if device else "fp32", learn, seed=5, device=device))
+    return found
+
+
+@needs_gpu
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_cuda_trains_and_predicts_as_the_cpu_in_fp32(tmp_path: Path, head: str, optimizer: str) -> None:
+    batch = make_batch(tmp_path / "rows", head)
+    config = dataclasses.replace(STILL, initializer_range=0.2)
+    cpu, gpu = pair(head, "fp32", config, optimizer)
+    for step in range(10):
+        expected, found = (runtime.train_step(batch, 1e-4) for runtime in (cpu, gpu))
+        assert found.loss == pytest.approx(expected.loss, abs=1e-5), step
+        assert found.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+    weights = gpu.state_dict()
+    for name, expected_weight in cpu.state_dict().items():
+        if not name.endswith("key.bias"):  # its true gradient is 0: Adam makes steps of rounding
+            torch.testing.assert_close(weights[name], expected_weight, rtol=0, atol=1e-5)
+    if head == "question_answering":
+        for one, other in zip(cpu.predict(batch), gpu.predict(batch)):
+            np.testing.assert_allclose(other.start, one.start, rtol=0, atol=1e-4)
+
+
+@needs_gpu
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_cuda_in_bf16_stays_within_its_rounding(tmp_path: Path, head: str) -> None:
+    batch = make_batch(tmp_path / "rows", head)
+    cpu, gpu = pair(head, "bf16", dataclasses.replace(WIDE, hidden_dropout=0.0, attention_dropout=0.0))
+    for _ in range(10):
+        expected, found = (runtime.train_step(batch, 1e-3) for runtime in (cpu, gpu))
+        assert found.loss == pytest.approx(expected.loss, rel=0.02)
+    assert all(x.dtype == torch.float32 for x in gpu.state_dict().values())
+
+
+@needs_gpu
+@pytest.mark.skipif(
+    torch.cuda.is_available() and torch.cuda.get_device_capability() < (8, 0),
+    reason="flash attention needs a GPU of compute capability 8.0",
+)
+def test_cuda_takes_flash_attention_and_it_equals_the_padded_form_and_drops_at_its_rate() -> None:
+    device = CudaDevice(0, "bf16", heads=2, hidden=128)
+    assert device._attention is VarlenAttention, device.reason
+    count, length = 400, 64
+    offsets = torch.arange(0, (count + 1) * length, length, dtype=torch.int32, device="cuda")
+    zeros = torch.zeros(count * length, 128, device="cuda", dtype=torch.bfloat16)
+    kept = VarlenAttention(offsets, length)(zeros, zeros, torch.ones_like(zeros), 2, 0.1).float()
+    assert float(kept.mean()) == pytest.approx(1.0, abs=0.005)  # kept / (1 - p), over 51,200 rows of 64 keys
+    assert float(kept.var()) == pytest.approx(0.1 / 0.9 / length, rel=0.1)
+    torch.manual_seed(1)
+    first = VarlenAttention(offsets, length)(zeros, zeros, torch.ones_like(zeros), 2, 0.1)
+    torch.manual_seed(1)
+    assert torch.equal(first, VarlenAttention(offsets, length)(zeros, zeros, torch.ones_like(zeros), 2, 0.1))
+
+
+@needs_gpu
+def test_a_cuda_run_stopped_and_continued_ends_as_one_that_was_not(tmp_path: Path, pretrain_rows: Path) -> None:
+    """Within rounding: some kernels add up in an order of their own. Another dropout moves most weights by 1e-2."""
+    model = dataclasses.replace(WIDE, hidden_dropout=0.3)
+    settings: Dict[str, Any] = {"runtime": "cuda", "precision": "auto", "model": model}
+    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    run_here(straight)
+    stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
+    stop = StopRequest()
+    stop.requested = True
+    with pytest.raises(Terminated):
+        run_job(stopped, lambda event, **fields: None, stop)
+    run_here(stopped)
+    result = JobResult.from_json((Path(stopped.run_folder) / "result.json").read_text())
+    assert (result.runtime, result.resumed_from_step) == ("cuda", 1)
+    assert result.peak_device_memory_mb is not None
+    assert result.peak_device_memory_mb > 1
+    assert result.versions["gpu"] == torch.cuda.get_device_name()
+    first, second = (load_file(str(Path(job.output) / "model.safetensors")) for job in (straight, stopped))
+    for name, expected in first.items():
+        if not name.endswith("key.bias"):  # its true gradient is 0: Adam makes steps of rounding
+            assert float((second[name] - expected).abs().mean()) < 2e-4, name
+
+
+@needs_gpu
+def test_a_step_on_cuda_waits_for_nothing_before_its_end(tmp_path: Path) -> None:
+    """torch raises where the host would wait; the one read at the end is allowed."""
+    batch = make_batch(tmp_path / "rows", "pretraining")
+    runtime = pair("pretraining", "bf16", WIDE)[1]
+    runtime.train_step(batch, 1e-3)  # sets up what is made once
+    prepared = runtime.prepare(batch)
+    real = runtime._update
+
+    def update(learning_rate: float) -> None:
+        real(learning_rate)
+        torch.cuda.set_sync_debug_mode("default")
+
+    runtime._update = update  # type: ignore[method-assign]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert np.isfinite(runtime.train_step(prepared, 1e-3).loss)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_the_cpu_runtime_tells_of_no_gpu_memory(tmp_path: Path, pretrain_rows: Path) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
+    run_here(job)
+    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
+    assert result.peak_device_memory_mb is None

@@ -1,0 +1,118 @@
+"""Threads from the environment, memory settings of the C library, and events for a reader that went away."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipu_model.distributed.process import SPINS, limit_spinning
+from ipu_model.errors import ConfigError
+from ipu_model.files import new_file, new_folder
+from ipu_model.progress import Progress
+from ipu_model.runtimes.host import keep_freed_memory, set_threads
+
+
+def test_podium_threads_sets_the_threads_of_torch() -> None:
+    before = torch.get_num_threads()
+    try:
+        set_threads("1")
+        assert torch.get_num_threads() == 1
+        set_threads(None)
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("asked", ["0", "-1", "two", "1.5"])
+def test_a_number_of_threads_that_is_none_is_refused(asked: str) -> None:
+    with pytest.raises(ConfigError, match="PODIUM_THREADS"):
+        set_threads(asked)
+
+
+def test_waiting_threads_sleep_soon_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        monkeypatch.setenv(name, "")  # so that it is put back afterwards
+        monkeypatch.delenv(name)
+    limit_spinning()
+    assert os.environ["GOMP_SPINCOUNT"] == SPINS
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    limit_spinning()
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    limit_spinning()
+    assert "GOMP_SPINCOUNT" not in os.environ
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the options are of glibc")
+def test_glibc_takes_the_memory_settings() -> None:
+    assert keep_freed_memory()
+
+
+class Gone(io.StringIO):
+    """A pipe whose reader ended."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+def test_events_are_one_json_object_per_line() -> None:
+    stream = io.StringIO()
+    emit = Progress(stream)
+    emit("message", text="line one\nline two")
+    emit("saved", path="x")
+    lines = stream.getvalue().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == ["message", "saved"]
+
+
+def test_a_reader_that_went_away_does_not_stop_the_job() -> None:
+    emit = Progress(Gone())
+    emit("message", text="a")
+    emit("message", text="b")
+
+
+def test_a_file_or_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "old").write_text("old")
+
+    def fail_in_folder() -> None:
+        with new_folder(tmp_path / "folder") as partial:
+            (partial / "new").write_text("new")
+            raise KeyError
+
+    def fail_in_file() -> None:
+        with new_file(tmp_path / "file") as partial:
+            partial.write_text("half")
+            raise KeyError
+
+    for fail in (fail_in_folder, fail_in_file):
+        with pytest.raises(KeyError):
+            fail()
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["folder", "old"]
+    with new_folder(tmp_path / "folder") as partial:
+        (partial / "new").write_text("new")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["folder", "new"]
+
+
+def test_what_a_killed_writer_left_beside_its_target_goes_with_the_next_write(tmp_path: Path) -> None:
+    (tmp_path / "model.99.partial").mkdir()
+    (tmp_path / "model.99.partial" / "half").write_text("half")
+    (tmp_path / "other.99.partial").mkdir()
+    with new_folder(tmp_path / "model"):
+        pass
+    (tmp_path / "logits.arrow.98.partial").write_text("half")
+    with new_file(tmp_path / "logits.arrow") as partial:
+        partial.write_text("whole")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["logits.arrow", "model", "other.99.partial"]
+
+
+def test_memory_is_given_back_where_the_host_asks_for_it() -> None:
+    assert not keep_freed_memory("0")
+    with pytest.raises(ConfigError, match="PODIUM_KEEP_MEMORY='yes' must be 1"):
+        keep_freed_memory("yes")

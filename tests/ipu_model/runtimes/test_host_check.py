@@ -1,0 +1,73 @@
+"""What a Python and its host have for device jobs, as its own process says it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import pytest
+import torch
+
+from ipu_model.runtimes import host_check
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def told(runtime: str = "cpu", precision: str = "fp32", processes: int = 1) -> Dict[str, Any]:
+    place = {"knob": f"device.runtime={runtime}", "runtime": runtime, "precision": precision}
+    return {"places": [place], "processes": processes, "compile_only": False}
+
+
+def found(**what: Any) -> List[Dict[str, Any]]:
+    return list(host_check.findings(told(**what)))
+
+
+def test_a_process_of_its_own_says_python_torch_and_runtime() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "ipu_model.runtimes.host_check"], input=json.dumps(told()), capture_output=True,
+        text=True, cwd=str(ROOT), env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    python, device = map(json.loads, done.stdout.splitlines())
+    assert (python["name"], python["level"]) == ("device python", "ok")
+    assert f"torch {torch.__version__}" in python["text"]
+    assert (device["name"], device["level"], device["text"]) == ("device", "ok", "cpu (as asked), fp32")
+
+
+@pytest.mark.parametrize(("runtime", "precision"), [("cpu", "fp16"), ("ipu", "bf16")])
+def test_a_precision_that_the_runtime_has_not_is_a_mistake_of_the_parameters(runtime: str, precision: str) -> None:
+    problems = [one for one in found(runtime=runtime, precision=precision) if one["level"] == "problem"]
+    assert problems[-1]["of_parameters"]
+    assert "set device.precision to" in problems[-1]["text"]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_without_a_gpu_cuda_is_a_problem_of_the_host_and_both_reasons_are_said() -> None:
+    runtime, precision = found(runtime="cuda", precision="fp16")[1:]
+    assert not runtime["of_parameters"]
+    assert runtime["text"].endswith("set device.runtime to cpu or auto; found device.runtime=cuda")
+    assert precision["of_parameters"]
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ipu_model.runtimes.cuda.find_gpu", lambda: (True, "a GPU"))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert found(runtime="cuda", processes=2)[1]["text"] == "cuda (as asked); 2 GPUs, fp32"
+    assert "device.processes=3 asks for a GPU each, this host has 2" in found(runtime="cuda", processes=3)[1]["text"]
+
+
+def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_check, "NEEDED", ("json", "no_such_package"))
+    (problem,) = found()
+    assert "lacks no_such_package" in problem["text"]
+    assert "PODIUM_DEVICE_PYTHON" in problem["text"]
+
+
+def test_an_old_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_check, "OLDEST_PYTHON", (4, 0))
+    (problem,) = found()
+    assert problem["level"] == "problem"

@@ -1,0 +1,192 @@
+"""Real torchrun: as many processes as wished train as one, restart after a loss, stop together, and outlive nobody."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Dict, List
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_jobs import ROOT, TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, write_rows
+
+from ipu_model.distributed.torchrun import exit_code
+from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+
+pytestmark = [
+    pytest.mark.soak,  # dozens of processes that import torch
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc"),
+]
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0)
+LONG = ScheduleConfig(steps=120)
+
+
+def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
+    """Start a job with one thread in each process."""
+    Path(job.run_folder).mkdir(parents=True, exist_ok=True)
+    path = Path(job.run_folder) / "job.json"
+    path.write_text(job.to_json(), encoding="utf-8")
+    command = [
+        *TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts),
+        sys.executable, "-m", "ipu_model", str(path),
+    ]  # fmt: skip
+    return subprocess.Popen(
+        command, cwd=str(ROOT), env={**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
+    )  # fmt: skip
+
+
+def until_saved(process: subprocess.Popen) -> None:
+    """Wait for the first checkpoint."""
+    assert process.stdout is not None
+    assert any(json.loads(line)["event"] == "saved" for line in process.stdout), "ended without a checkpoint"
+
+
+def ranks(launcher: int) -> Dict[int, int]:
+    """Process id of every rank that a torchrun started."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            environment = (folder / "environ").read_bytes().split(b"\0") if parent == launcher else []
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # ended meanwhile
+        place = [entry for entry in environment if entry.startswith(b"RANK=")]
+        if place:
+            found[int(place[0][5:])] = int(folder.name)
+    return found
+
+
+def is_running(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def wait_for_end(processes: List[int], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while any(is_running(process) for process in processes):
+        assert time.monotonic() < until, "they are still there"
+        time.sleep(0.05)
+
+
+def weights(job: Job) -> Dict[str, torch.Tensor]:
+    return load_file(str(Path(job.output) / "model.safetensors"))
+
+
+def history(job: Job) -> List[List[float]]:
+    lines = (Path(job.run_folder) / "history.csv").read_text().splitlines()[1:]
+    return [[float(x) for x in line.split(",")] for line in lines]
+
+
+def result(job: Job) -> JobResult:
+    return JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "rows", "pretrain", make_columns("pretrain", 32))
+    return tmp_path / "rows"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A long run of two processes that nothing happened to, dropout included."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    write_rows(folder / "rows", "pretrain", make_columns("pretrain", 32))
+    job = make_job(folder, "pretrain", folder / "rows", schedule=LONG, checkpoint_every_updates=20)
+    done = finish(torchrun(job, 2))
+    assert done.code == 0, done.stderr
+    return job
+
+
+def again(job: Job, folder: Path) -> Job:
+    """The same training in other folders."""
+    return dataclasses.replace(job, run_folder=str(folder / "run"), output=str(folder / "model"))
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_two_and_four_processes_end_as_one_of_the_same_global_batch(tmp_path: Path, rows: Path, processes: int) -> None:
+    # 8 rows in every update, of 1.6 sequences each. Not Adam, which divides by gradients near 0, where all is rounding.
+    settings = {
+        "model": STILL,
+        "geometry": BatchGeometry(13, 2),
+        "optimizer": OptimizerConfig(name="sgd", learning_rate=1e-1, max_grad_norm=1.0),
+        "log_every_updates": 1,
+    }
+    one = make_job(tmp_path / "one", "pretrain", rows, **settings)
+    many = make_job(tmp_path / "many", "pretrain", rows, **settings)
+    run_here(one)
+    done = finish(torchrun(many, processes))
+    assert done.code == 0, done.stderr
+    assert result(many).plan["replication_factor"] == processes
+    assert result(many).plan["rows_per_update"] == result(one).plan["rows_per_update"] == 8
+    for name, expected in weights(one).items():
+        torch.testing.assert_close(weights(many)[name], expected, rtol=0, atol=1e-6)
+    assert len(history(many)) == 6
+    for found, wanted in zip(history(many), history(one)):
+        assert found == pytest.approx(wanted, rel=1e-6)
+    first, last = history(one)[0], history(one)[-1]
+    assert abs(first[1] - last[1]) > 1e-3  # something was learned that could have differed
+
+
+def test_after_a_killed_rank_the_run_restarts_from_its_checkpoint_and_ends_as_undisturbed(
+    tmp_path: Path, undisturbed: Job
+) -> None:
+    job = again(undisturbed, tmp_path)
+    process = torchrun(job, 2, restarts=1)
+    until_saved(process)
+    os.kill(ranks(process.pid)[1], signal.SIGKILL)
+    done = finish(process)
+    assert done.code == 0, done.stderr
+    assert any("continuing after update" in event["text"] for event in done.of("message"))
+    assert 20 <= result(job).resumed_from_step < 120
+    for name, expected in weights(undisturbed).items():
+        assert torch.equal(weights(job)[name], expected), name
+    assert history(job) == history(undisturbed)
+
+
+def test_ranks_whose_torchrun_is_killed_save_and_end_and_the_run_continues(tmp_path: Path, undisturbed: Job) -> None:
+    job = again(undisturbed, tmp_path)
+    process = torchrun(job, 2)
+    until_saved(process)
+    both = list(ranks(process.pid).values())
+    assert len(both) == 2
+    process.kill()
+    wait_for_end(both, 30)
+    process.communicate()
+    assert list(Path(job.run_folder).glob("step-*[0-9]"))
+    done = finish(torchrun(job, 2))
+    assert done.code == 0, done.stderr
+    for name, expected in weights(undisturbed).items():
+        assert torch.equal(weights(job)[name], expected), name
+
+
+@pytest.fixture
+def paused(tmp_path: Path, undisturbed: Job) -> Finished:
+    """A run of which one rank alone was asked to stop, where torchrun might restart it."""
+    process = torchrun(again(undisturbed, tmp_path), 2, restarts=3)
+    until_saved(process)
+    os.kill(ranks(process.pid)[1], signal.SIGTERM)
+    return finish(process)
+
+
+def test_a_pause_is_not_taken_for_a_failure_that_a_restart_could_help(paused: Finished) -> None:
+    assert paused.code == 0, paused.stderr
+    assert len(paused.of("paused")) == 1
+    assert paused.of("plan") == []  # what until_saved left has no second start
+    assert "another process of this training was asked to stop, after update" in paused.of("paused")[0]["text"]
+
+
+def test_only_where_torchrun_may_restart_success_stands_for_what_that_cannot_help() -> None:
+    assert exit_code(2, {}) == 2
+    assert exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "0"}) == 2
+    assert exit_code(2, {"TORCHELASTIC_MAX_RESTARTS": "3"}) == 0

@@ -1,0 +1,312 @@
+"""Evaluation on held-out rows: the figures, what it must not touch, which weights are kept, and resuming."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any, Dict, Iterable, List
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
+from torch import Tensor
+
+from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.distributed.ranks import Instances
+from ipu_model.errors import ConfigError, NonFiniteWeights, RowsError
+from ipu_model.evaluation_config import EvaluationConfig
+from ipu_model.job import Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.models.flat import flatten
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.runtimes.torch_device import TorchRuntime
+from ipu_model.train.early_stopping import EVALUATIONS, Judge
+from ipu_model.train.evaluation import figures
+from ipu_model.train.running import run_job
+
+HEADS = {"pretraining": "pretrain", "question_answering": "question_answering"}
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
+
+
+def batch_of(head: str, rows: int = 10, seed: int = 5) -> Batch:
+    return Batch(np.arange(rows), make_columns(HEADS[head], rows, seed=seed))
+
+
+def runtime_of(head: str, precision: str = "fp32", **more: Any) -> TorchRuntime:
+    model = build_model(head, STILL)
+    initialise(model, STILL, seed=3)
+    return TorchRuntime(model, head, 10, precision, OptimizerConfig(learning_rate=1e-3), 7, **more)
+
+
+def test_figures_are_means_over_labels() -> None:
+    sums = {"mlm_loss": 6.0, "mlm_right": 1.0, "mlm_labels": 4.0, "nsp_loss": 1.0, "nsp_right": 2.0, "nsp_labels": 2.0}
+    assert figures("pretraining", sums) == {
+        "loss": 2.0, "mlm_loss": 1.5, "mlm_accuracy": 0.25, "perplexity": math.exp(1.5), "nsp_loss": 0.5,
+        "nsp_accuracy": 1.0,
+    }  # fmt: skip
+    answers = figures("question_answering", {"start_loss": 3.0, "end_loss": 5.0, "spans_right": 1.0, "windows": 4.0})
+    assert answers == {"loss": 1.0, "start_loss": 0.75, "end_loss": 1.25, "span_accuracy": 0.25}
+    assert figures("pretraining", dict.fromkeys(sums, 0.0))["mlm_loss"] == 0.0
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("head", sorted(HEADS))
+def test_the_loss_is_that_of_training_without_dropout(head: str, precision: str) -> None:
+    batch, runtime = batch_of(head), runtime_of(head, precision)
+    found = figures(head, runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
+    trained = runtime.train_step(batch, 1e-3)
+    expected = {"loss": trained.loss, **trained.parts}
+    assert {name: found[name] for name in expected} == pytest.approx(
+        expected, rel=1e-5 if precision == "fp32" else 5e-3
+    )
+    if head == "pretraining":
+        assert found["perplexity"] == pytest.approx(math.exp(found["mlm_loss"]))
+
+
+def test_a_span_is_right_when_both_of_its_ends_are() -> None:
+    batch, runtime = batch_of("question_answering"), runtime_of("question_answering")
+    columns = batch.columns
+    starts = {}
+    for row, slot in np.argwhere(columns["feature_ids"] >= 0):
+        first = columns["cls_positions"][row, slot]
+        starts[int(columns["feature_ids"][row, slot])] = (row, slot, int(first))
+    right = 0
+    for answer in runtime.predict(batch):
+        row, slot, first = starts[answer.feature_id]
+        start, end = int(answer.start.argmax()), int(answer.end.argmax())
+        wrong = answer.feature_id % 3 == 0  # of every third window the label is moved off the predicted end
+        columns["start_positions"][row, slot] = first + start
+        columns["end_positions"][row, slot] = first + (end + 1) % len(answer.end) if wrong else first + end
+        right += not wrong
+    sums = runtime.evaluate([batch])
+    assert (sums["spans_right"], sums["windows"]) == (right, len(starts))
+    row, slot, _ = starts[1]  # a window that was right, and now has no label
+    columns["start_positions"][row, slot] = columns["end_positions"][row, slot] = -100
+    sums = runtime.evaluate([batch])
+    assert (sums["spans_right"], sums["windows"]) == (right - 1, len(starts) - 1)
+
+
+def test_masked_tokens_and_next_sentences_are_right_when_their_largest_logit_is() -> None:
+    batch, runtime = batch_of("pretraining"), runtime_of("pretraining")
+    model: Any = runtime._model
+    right = {"mlm": 0, "nsp": 0}
+    with torch.no_grad():
+        for row in range(10):
+            flat = flatten(batch.part(row, row + 1))
+            outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
+            words, bias = model.decoder()
+            for name, logits, labels in (
+                ("mlm", outputs["masked_hidden"] @ words.t() + bias, flat.labels["masked_labels"]),
+                ("nsp", outputs["next_sentence_logits"], flat.labels["next_sentence_labels"]),
+            ):
+                right[name] += sum(int(x.argmax()) == int(label) for x, label in zip(logits, labels) if label != -100)
+    sums = runtime.evaluate([batch])
+    assert (sums["mlm_right"], sums["nsp_right"]) == (right["mlm"], right["nsp"])
+    assert 0 < right["nsp"] < sums["nsp_labels"]
+    labels = batch.columns["masked_labels"]
+    assert (sums["mlm_labels"], sums["nsp_labels"]) == ((labels != -100).sum(), batch.sequences)
+
+
+class Half(Instances):
+    """One of two processes, which gives its sums to nobody."""
+
+    def add(self, tensors: List[Tensor]) -> None:
+        pass
+
+
+def test_processes_share_the_batches() -> None:
+    batch = batch_of("pretraining")
+    parts = [batch.part(i, i + 2) for i in range(0, 10, 2)]
+    whole = runtime_of("pretraining").evaluate(parts)
+    halves = [runtime_of("pretraining", instances=Half(i, 2)).evaluate(parts) for i in (0, 1)]
+    assert all(0 < half["nsp_labels"] < whole["nsp_labels"] for half in halves)
+    assert {name: sum(half[name] for half in halves) for name in whole} == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("head", sorted(HEADS))
+def test_nothing_changes_by_looking(head: str) -> None:
+    runtime = runtime_of(head)
+    runtime.train_step(batch_of(head), 1e-3)
+    before = {**runtime.state_dict(), **runtime.optimizer_state(), **runtime.rng_state()}
+    runtime.evaluate([batch_of(head, seed=9)])
+    after = {**runtime.state_dict(), **runtime.optimizer_state(), **runtime.rng_state()}
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.fixture
+def held_out(tmp_path: Path) -> Path:
+    write_rows(tmp_path / "rows" / "held-out", "pretrain", make_columns("pretrain", 9, seed=8))
+    return tmp_path / "rows" / "held-out"
+
+
+def files_of(job: Job) -> Dict[str, bytes]:
+    found = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
+    return {**found, **{name: (Path(job.run_folder) / name).read_bytes() for name in ("history.csv", EVALUATIONS)}}
+
+
+def result_of(job: Job) -> JobResult:
+    return JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
+
+
+def test_a_job_with_evaluations_ends_with_the_weights_of_one_without(
+    tmp_path: Path, pretrain_rows: Path, held_out: Path
+) -> None:
+    plain = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+    run_here(plain)
+    looked = dataclasses.replace(
+        make_job(tmp_path / "b", "pretrain", pretrain_rows), evaluation=EvaluationConfig(str(held_out), 4, max_rows=5)
+    )
+    done = run_here(looked)
+    ours, theirs = (load_file(str(Path(job.output) / "model.safetensors")) for job in (looked, plain))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert [event["after"] for event in done.of("evaluated")] == [4, 6]  # every four updates, and at the end
+    summary = result_of(looked).evaluation
+    assert summary is not None
+    assert {name: summary[name] for name in ("step", "rows", "evaluations", "stopped_early")} == {
+        "step": 6, "rows": 5, "evaluations": 2, "stopped_early": False,
+    }  # fmt: skip
+    lines = list(csv.DictReader((Path(looked.run_folder) / EVALUATIONS).open()))
+    assert [line["step"] for line in lines] == ["4", "6"]
+    assert float(lines[-1]["mlm_loss"]) == pytest.approx(summary["mlm_loss"], rel=1e-6)
+    assert result_of(plain).evaluation is None
+
+
+@pytest.mark.parametrize("stopped_after", [4, 5])
+def test_a_job_stopped_and_continued_ends_as_one_that_was_not(
+    tmp_path: Path, pretrain_rows: Path, held_out: Path, stopped_after: int
+) -> None:
+    """Weights, both curves, and the best weights so far, which only the checkpoint still has."""
+    # At this rate the loss on held-out rows rises again: the best weights are not the last ones.
+    evaluation = EvaluationConfig(str(held_out), 1, keep="best")
+    settings: Dict[str, Any] = {"evaluation": evaluation, "schedule": ScheduleConfig(steps=8), "log_every_updates": 1}
+    settings["optimizer"] = OptimizerConfig(learning_rate=0.3, max_grad_norm=1.0)
+    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    run_here(straight)
+    kept = result_of(straight).steps
+    assert 0 < kept < stopped_after
+    stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
+    stop = StopRequest()
+
+    def emit(event: str, **fields: Any) -> None:
+        stop.requested = stop.requested or (event == "evaluated" and fields["after"] == stopped_after)
+
+    with pytest.raises(Terminated):
+        run_job(stopped, emit, stop)
+    run_here(stopped)
+    assert result_of(stopped).resumed_from_step == stopped_after
+    assert result_of(stopped).steps == kept
+    assert files_of(stopped) == files_of(straight)
+
+
+def test_a_job_that_ran_out_of_patience_ends_there_also_when_it_was_stopped_there(
+    tmp_path: Path, pretrain_rows: Path, held_out: Path
+) -> None:
+    evaluation = EvaluationConfig(str(held_out), 1, keep="best", patience=2)
+    settings: Dict[str, Any] = {"evaluation": evaluation, "schedule": ScheduleConfig(steps=40)}
+    settings["optimizer"] = OptimizerConfig(learning_rate=0.3, max_grad_norm=1.0)
+    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    done = run_here(straight)
+    last = done.of("evaluated")[-1]["after"]
+    summary = result_of(straight).evaluation
+    assert summary is not None
+    assert last < 40
+    assert (summary["best_step"], summary["stopped_early"]) == (last - 2, True)
+    assert result_of(straight).steps == last - 2
+    assert done.of("step")[-1]["step"] == last  # the curve ends with the last update that was made
+    origin = json.loads((Path(straight.output) / "podium.json").read_text())
+    assert origin["steps"] == last - 2
+
+    stopped, stop = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings), StopRequest()
+
+    def emit(event: str, **fields: Any) -> None:
+        stop.requested = stop.requested or (event == "evaluated" and fields["after"] == last)
+
+    with pytest.raises(Terminated):
+        run_job(stopped, emit, stop)
+    assert run_here(stopped).of("evaluated") == []
+    assert files_of(stopped) == files_of(straight)
+
+
+class Scripted:
+    """A runtime whose weights are the number of evaluations so far, and whose figures come from a list."""
+
+    def __init__(self, found: Iterable[Dict[str, float]]) -> None:
+        self._found, self._looked = iter(found), 0
+
+    def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
+        assert sum(len(batch.rows) for batch in batches) > 0
+        self._looked += 1
+        return next(self._found)
+
+    def state_dict(self) -> Dict[str, Tensor]:
+        return {"w": torch.tensor([float(self._looked)])}
+
+
+def judge_of(tmp_path: Path, spans: List[float], losses: List[float], **config: Any) -> Judge:
+    rows = tmp_path / "rows"
+    if not rows.exists():
+        write_rows(rows, "question_answering", make_columns("question_answering", 7, seed=2))
+    sums = [
+        {"start_loss": loss, "end_loss": loss, "spans_right": right, "windows": 10.0}
+        for right, loss in zip(spans, losses)
+    ]
+    runtime: Any = Scripted(sums)
+    return Judge(
+        runtime, "question_answering", RowFolder(rows, "question_answering", TINY),
+        EvaluationConfig(str(rows), 10, **config), 4, tmp_path, 60, lambda *_, **__: None, {}, {},
+    )  # fmt: skip
+
+
+def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(tmp_path: Path) -> None:
+    judge = judge_of(tmp_path, [3.0, 5.0, 5.0, 5.0, 4.0], [1.0, 9.0, 8.0, 8.0, 1.0], keep="best")
+    for step in (10, 20, 30, 40, 50):
+        judge.look(step)
+    step, weights = judge.result(50)
+    assert step == 30
+    assert weights is not None
+    assert float(weights["w"]) == 3.0
+    assert judge.result(30)[0] == 30
+
+
+def test_patience_counts_evaluations_in_a_row_without_a_new_best(tmp_path: Path) -> None:
+    judge = judge_of(tmp_path, [3.0, 2.0, 4.0, 4.0, 1.0], [1.0] * 5, patience=2)
+    stops = []
+    for step in (10, 20, 30, 40, 50):
+        judge.look(step)
+        stops.append(judge.stops)
+    assert stops == [False, False, False, False, True]
+    assert judge.result(50) == (50, None)  # keep: last
+
+
+def test_evaluations_fall_on_multiples_and_on_the_last_update_whatever_a_call_holds(tmp_path: Path) -> None:
+    judge = judge_of(tmp_path, [], [])
+    assert [done for done in range(1, 61) if judge.is_due(done, 1)] == [10, 20, 30, 40, 50, 60]
+    assert [done for done in range(4, 61, 4) if judge.is_due(done, 4)] == [12, 20, 32, 40, 52, 60]
+
+
+def test_figures_that_are_no_numbers_end_the_training(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteWeights, match="after update 10 .* the logits of the held-out rows"):
+        judge_of(tmp_path, [1.0], [math.nan]).look(10)
+
+
+def test_evaluations_that_cannot_be_made_are_refused_before_training(
+    tmp_path: Path, pretrain_rows: Path, answer_rows: Path
+) -> None:
+    def job_with(rows: Path) -> Job:
+        return make_job(tmp_path / "a", "pretrain", pretrain_rows, evaluation=EvaluationConfig(str(rows), 2))
+
+    with pytest.raises(RowsError, match="nowhere.*is missing"):
+        run_here(job_with(tmp_path / "nowhere"))
+    with pytest.raises(RowsError, match="holds question_answering rows, this job needs pretrain rows"):
+        run_here(job_with(answer_rows))
+    write_rows(tmp_path / "other", "pretrain", make_columns("pretrain", 4), tokenizer="u" * 64)
+    with pytest.raises(RowsError, match="are of two tokenizers"):
+        run_here(job_with(tmp_path / "other"))
+    for wrong in ({"every_updates": 0}, {"keep": "first"}, {"patience": 0}, {"max_rows": 0}):
+        with pytest.raises(ConfigError, match="evaluation." + next(iter(wrong))):
+            EvaluationConfig(**{"rows": "r", "every_updates": 1, **wrong})  # type: ignore[arg-type]

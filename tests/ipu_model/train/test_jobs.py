@@ -1,0 +1,296 @@
+"""`python -m ipu_model job.json` as a process: what it writes, what it refuses, and how it survives its end."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from safetensors.torch import load_file
+from tiny_jobs import ROOT, TINY, finish, make_columns, make_job, run_here, start_job, stop_in_training, write_rows
+
+from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, only_one
+from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
+from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.train.running import run_job
+
+
+def output_bytes(job: Job) -> Dict[str, bytes]:
+    """The finished model and the loss curve."""
+    files = {path.name: path.read_bytes() for path in Path(job.output).iterdir()}
+    files["history.csv"] = (Path(job.run_folder) / "history.csv").read_bytes()
+    return files
+
+
+def test_pretraining_fine_tuning_and_prediction_follow_one_another(
+    tmp_path: Path, pretrain_rows: Path, answer_rows: Path
+) -> None:
+    first = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+    done = run_here(first)
+    assert done.events[0]["event"] == "plan"
+    assert [x["step"] for x in done.of("step")] == [3, 6]
+    assert sorted(p.name for p in Path(first.output).iterdir()) == ["config.json", "model.safetensors", "podium.json"]
+    assert [p.name for p in Path(first.run_folder).glob("step-*")] == []
+
+    second = make_job(tmp_path / "b", "finetune", answer_rows, model=None, init_checkpoint=first.output)
+    done = run_here(second)
+    assert any("qa_outputs.weight, qa_outputs.bias: initialised" in x["text"] for x in done.of("message"))
+    result = JobResult.from_json((Path(second.run_folder) / "result.json").read_text())
+    assert (result.steps, result.runtime, result.precision) == (6, "cpu", "fp32")
+    assert result.plan == {k: v for k, v in done.of("plan")[0].items() if k != "event"}
+    lines = (Path(second.run_folder) / "history.csv").read_text().splitlines()
+    assert lines[0] == "step,loss,start_loss,end_loss,learning_rate"
+    last = [float(x) for x in lines[-1].split(",")]
+    assert last[0] == 6
+    assert last[1] == pytest.approx((last[2] + last[3]) / 2, rel=1e-6)
+    assert result.final_loss == pytest.approx(last[1], rel=1e-6)
+
+    third = make_job(tmp_path / "c", "predict", answer_rows, init_checkpoint=second.output)
+    run_here(third)
+    logits = pa.ipc.open_file(third.output).read_all()
+    columns = make_columns("question_answering", 20, seed=1)
+    lengths = {
+        int(columns["feature_ids"][r, s]): int((columns["sequence_ids"][r] == s + 1).sum())
+        for r, s in np.argwhere(columns["feature_ids"] >= 0)
+    }
+    assert logits.column("feature_id").to_pylist() == sorted(lengths)
+    assert [len(x) for x in logits.column("start_logits").to_pylist()] == [lengths[i] for i in sorted(lengths)]
+    assert [len(x) for x in logits.column("end_logits").to_pylist()] == [lengths[i] for i in sorted(lengths)]
+
+
+def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pretrain_rows: Path) -> None:
+    """Bit for bit, dropout included; windows of 3 updates stay open across checkpoints every 2."""
+    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=60))
+    run_here(straight)
+    killed = make_job(tmp_path / "b", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=60))
+    process = start_job(killed)
+    assert process.stdout is not None
+    for line in process.stdout:
+        event = json.loads(line)
+        if event["event"] == "saved" and event["path"].endswith("step-00000008"):
+            break
+    process.kill()
+    process.communicate()
+    assert process.returncode == -signal.SIGKILL
+    assert not Path(killed.output).exists()
+    done = finish(start_job(killed))
+    assert (done.code, done.stderr) == (0, "")
+    result = JobResult.from_json((Path(killed.run_folder) / "result.json").read_text())
+    assert 8 <= result.resumed_from_step < 60
+    assert output_bytes(killed) == output_bytes(straight)
+
+
+def test_a_run_that_ended_between_its_last_checkpoint_and_its_output_only_writes_the_output(
+    tmp_path: Path, pretrain_rows: Path
+) -> None:
+    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=1))
+    run_here(straight)
+    stopped = make_job(tmp_path / "b", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=1))
+    stop = StopRequest()
+    stop.requested = True
+    with pytest.raises(Terminated):
+        run_job(stopped, lambda event, **fields: None, stop)
+    assert not Path(stopped.output).exists()
+    done = run_here(stopped)
+    assert done.of("step") == []
+    assert output_bytes(stopped) == output_bytes(straight)
+    first, second = (
+        JobResult.from_json((Path(job.run_folder) / "result.json").read_text()) for job in (straight, stopped)
+    )
+    assert second.final_loss == first.final_loss
+    assert (second.resumed_from_step, second.sequences) == (1, 0)
+
+
+def test_sigterm_finishes_the_update_saves_and_exits_as_paused(tmp_path: Path, pretrain_rows: Path) -> None:
+    settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=100000), "checkpoint_every_updates": 0}
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    process = start_job(job)
+    done = stop_in_training(process)
+    assert done.code == PAUSED
+    [saved] = done.of("saved")
+    assert Path(saved["path"]).is_dir()
+    assert not Path(job.output).exists()
+    step = int(saved["path"][-8:])
+    assert done.events[-1] == {
+        "event": "paused",
+        "text": f"stopped on request, after update {step} of 100000, which a checkpoint holds; run it again to "
+        "continue",
+    }
+    with pytest.raises(CheckpointError, match=r"schedule\.steps: 100000 -> 100001"):
+        run_here(dataclasses.replace(job, schedule=ScheduleConfig(steps=100001)))
+    # Where it logs and writes is no part of the run: it goes on, from the same update.
+    elsewhere = dataclasses.replace(job, log_every_updates=1, output=str(tmp_path / "elsewhere"))
+    events: List[Dict[str, Any]] = []
+    stop = StopRequest()
+    stop.requested = True
+    with pytest.raises(Terminated):
+        run_job(elsewhere, lambda event, **fields: events.append({"event": event, **fields}), stop)
+    assert any(e.get("text") == f"continuing after update {step} of 100000" for e in events)
+    assert [e["step"] for e in events if e["event"] == "step"] == [step + 1]
+
+
+def test_a_second_trainer_of_a_run_folder_is_refused_and_told_who_holds_it(tmp_path: Path, pretrain_rows: Path) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+    with only_one(Path(job.run_folder)), pytest.raises(ConfigError, match=f"in use by process {os.getpid()} on"):
+        run_here(job)
+    run_here(job)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="PR_SET_PDEATHSIG is of Linux")
+def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows: Path) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=100000))
+    Path(job.run_folder).mkdir(parents=True)
+    (tmp_path / "job.json").write_text(job.to_json())
+    code = (
+        "import subprocess, sys\n"
+        f"p = subprocess.Popen([{sys.executable!r}, '-m', 'ipu_model', {str(tmp_path / 'job.json')!r}],"
+        " stdout=subprocess.PIPE)\n"
+        "p.stdout.readline()\n"
+        "print(p.pid, flush=True)\n"
+        "p.stdout.read()\n"
+    )
+    environment = {**os.environ, "PODIUM_THREADS": "1"}
+    parent = subprocess.Popen([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
+        if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            break  # ended; whoever inherited it has not collected it yet
+        time.sleep(0.05)
+    else:
+        assert not Path(f"/proc/{child}").exists()
+    assert list(Path(job.run_folder).glob("step-*[0-9]"))  # SIGTERM from the kernel: a checkpoint was written
+
+
+def test_a_loss_that_is_not_finite_stops_before_anything_is_saved(tmp_path: Path, pretrain_rows: Path) -> None:
+    broken = OptimizerConfig(learning_rate=1e25, max_grad_norm=None)
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, optimizer=broken, checkpoint_every_updates=1)
+    done = finish(start_job(job))
+    assert done.code == 1
+    [error] = done.of("error")
+    assert error["type"] == "NonFiniteLoss"
+    step = int(error["text"].partition(" of update ")[2].partition(" ")[0])
+    assert "rows " in error["text"]
+    assert not Path(job.output).exists()
+    saved = [int(p.name[5:]) for p in Path(job.run_folder).glob("step-*")]
+    assert all(s < step for s in saved)
+    for path in Path(job.run_folder).glob("step-*"):
+        assert all(bool(x.isfinite().all()) for x in load_file(str(path / "model.safetensors")).values())
+
+
+def test_zero_steps_save_the_model_as_it_was_initialised(tmp_path: Path, pretrain_rows: Path) -> None:
+    from ipu_model.models.modeling import build_model, initialise
+
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
+    run_here(job)
+    expected = build_model("pretraining", TINY)
+    initialise(expected, TINY, job.seed)
+    state = load_file(str(Path(job.output) / "model.safetensors"))
+    assert all(bool((state[name] == x).all()) for name, x in expected.state_dict().items())
+    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text())
+    assert (result.steps, result.final_loss) == (0, None)
+
+
+def test_rows_of_another_tokenizer_than_the_weights_are_refused(tmp_path: Path, pretrain_rows: Path) -> None:
+    first = make_job(tmp_path / "a", "pretrain", pretrain_rows, schedule=ScheduleConfig(steps=0))
+    run_here(first)
+    write_rows(tmp_path / "other", "question_answering", make_columns("question_answering", 20), tokenizer="u" * 64)
+    job = make_job(tmp_path / "b", "finetune", tmp_path / "other", model=None, init_checkpoint=first.output)
+    with pytest.raises(RowsError, match=r"tokenizer\.source") as caught:
+        run_here(job)
+    text = str(caught.value)
+    assert "t" * 64 in text
+    assert "u" * 64 in text
+    assert "tokenizer.source" in text
+
+
+def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
+    tmp_path: Path, pretrain_rows: Path
+) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+    Path(job.run_folder).mkdir(parents=True)
+    (tmp_path / "job.json").write_text(job.to_json())
+
+    def limit_file_size() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
+
+    full = subprocess.Popen(
+        [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")], cwd=str(ROOT), stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, universal_newlines=True, preexec_fn=limit_file_size,
+    )  # fmt: skip
+    done = finish(full)
+    assert done.code == 1
+    assert "disk has room" in done.of("error")[0]["text"]
+    assert "model.safetensors" in done.of("error")[0]["text"]
+    assert not list(Path(job.run_folder).glob("step-*"))
+    run_here(job)
+    assert Path(job.output).is_dir()
+
+
+def test_a_model_that_does_not_fit_on_the_disk_leaves_the_checkpoints_and_only_it_is_written_again(
+    tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows)
+
+    def full(folder: Path, *_: Any) -> None:
+        (folder / "model.safetensors").write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("ipu_model.train.running.write_model", full)
+        with pytest.raises(OSError, match="No space left"):
+            run_here(job)
+    assert sorted(path.name for path in Path(job.output).parent.iterdir()) == ["run"]
+    assert sorted(path.name for path in Path(job.run_folder).glob("step-*")) == ["step-00000004", "step-00000006"]
+    assert run_here(job).of("step") == []
+    assert (Path(job.output) / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("changes", "type_", "message"),
+    [
+        ({"geometry": BatchGeometry(12, 4, replication_factor=2)}, "ConfigError", "the number of processes is 1"),
+        ({"precision": "fp16"}, "ConfigError", "fp32, bf16 or auto"),
+        ({"head": "question_answering"}, "ConfigError", "a pretrain job has the head pretraining"),
+        ({"log_every_updates": 0}, "ConfigError", "log_every_updates"),
+        ({"geometry": BatchGeometry(1000)}, "RowsError", "set global_batch_size to at most"),
+        ({"init_checkpoint": "nowhere"}, "CheckpointError", "nowhere is no model folder"),
+        ({"rows": "nowhere"}, "RowsError", "manifest.json is missing"),
+    ],
+)
+def test_a_job_that_cannot_be_run_is_refused_before_any_training(
+    tmp_path: Path, pretrain_rows: Path, changes: Dict[str, Any], type_: str, message: str
+) -> None:
+    job = make_job(tmp_path / "a", "pretrain", pretrain_rows, **changes)
+    with pytest.raises(DeviceJobError, match=message) as caught:
+        run_here(job)
+    assert type(caught.value).__name__ == type_
+    assert not Path(job.output).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("{", "is not JSON"), ('{"kind": "pretrain"}', "job.head is missing"), (None, "is missing")]
+)
+def test_a_job_file_that_cannot_be_read_exits_with_2(tmp_path: Path, text: str, message: str) -> None:
+    if text is not None:
+        (tmp_path / "job.json").write_text(text)
+    command = [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")]
+    process = subprocess.Popen(
+        command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
+    )
+    done = finish(process)
+    assert done.code == 2
+    assert message in done.of("error")[0]["text"]

@@ -1,0 +1,111 @@
+"""Logits of all features in one file, in order, however the rows mix them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tiny_jobs import TINY, make_columns, write_rows
+
+from ipu_model.distributed.process import StopRequest
+from ipu_model.errors import RowsError
+from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.runtimes import AnswerLogits
+from ipu_model.train import prediction
+from ipu_model.train.prediction import logits_schema, predict
+
+ROWS = 40
+
+
+class Counting:
+    """A runtime whose logits of feature n are n, n + 1, ... and their negatives."""
+
+    reads_ahead = 0
+
+    def prepare(self, batch: Batch) -> Batch:
+        return batch
+
+    def predict(self, batch: Batch) -> List[AnswerLogits]:
+        ids = batch.columns["feature_ids"]
+        ids = ids[ids >= 0]
+        return [AnswerLogits(int(i), *(sign * (i + np.arange(1 + i % 7, dtype=np.float32)) for sign in (1, -1)))
+                for i in ids[::-1]]  # fmt: skip
+
+
+def run(folder: Path, ids: np.ndarray, size: int = 6) -> List[Dict[str, Any]]:
+    """Predict rows whose features have these ids, in order of their places; the events."""
+    columns = make_columns("question_answering", ROWS)
+    places = columns["feature_ids"] >= 0
+    columns["feature_ids"][places] = ids[: places.sum()]
+    write_rows(folder / "rows", "question_answering", columns, files=2)
+    events: List[Dict[str, Any]] = []
+    rows = RowFolder(folder / "rows", "question_answering", TINY)
+    totals = predict(Counting(), rows, "question_answering", size, folder / "logits.arrow",  # type: ignore[arg-type]
+                     lambda kind, **x: events.append(x), StopRequest())  # fmt: skip
+    assert (totals.sequences, totals.real_tokens) == (rows.manifest.sequences, rows.manifest.real_tokens)
+    return events
+
+
+def count() -> int:
+    return int((make_columns("question_answering", ROWS)["feature_ids"] >= 0).sum())
+
+
+@pytest.mark.parametrize("batch", [5, 1024])
+def test_features_come_in_order_however_the_rows_mix_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(prediction, "FEATURES_PER_RECORD_BATCH", batch)
+    events = run(tmp_path, np.random.default_rng(3).permutation(count()))
+    with pa.memory_map(str(tmp_path / "logits.arrow")) as source:
+        file = pa.ipc.open_file(source)
+        sizes = [file.get_batch(number).num_rows for number in range(file.num_record_batches)]
+        table = file.read_all()
+    assert sizes == [batch] * (count() // batch) + [count() % batch] * (count() % batch > 0)
+    assert table.schema == logits_schema("question_answering")
+    assert table["feature_id"].to_pylist() == list(range(count()))
+    expected = [[float(n + k) for k in range(1 + n % 7)] for n in range(count())]
+    assert table["start_logits"].to_pylist() == expected
+    assert table["end_logits"].to_pylist() == [[-x for x in logits] for logits in expected]
+    assert events[-1] == {"rows": ROWS, "of": ROWS, "eta_seconds": 0.0}
+
+
+@pytest.mark.parametrize("batch", [5, 1024])
+def test_only_features_that_wait_for_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(prediction, "FEATURES_PER_RECORD_BATCH", batch)
+    kept: List[int] = []
+    add = prediction._InOrder.add
+
+    def watched(self: Any, answer: AnswerLogits) -> None:
+        add(self, answer)
+        kept.append(len(self._waiting) + len(self._ready))
+
+    monkeypatch.setattr(prediction._InOrder, "add", watched)
+    chunk = 12  # ids are mixed within chunks, as packing does
+    mixed = np.random.default_rng(3).permutation(chunk)
+    run(tmp_path, np.concatenate([first + mixed for first in range(0, count() + chunk, chunk)][: count() // chunk]
+                                 + [np.arange(count() // chunk * chunk, count())]))  # fmt: skip
+    assert len(kept) == count()
+    if batch == 5:
+        assert max(kept) < 2 * chunk + 6 * 3 + batch  # two chunks, one call, one record batch
+    else:
+        assert max(kept) == count()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({4: 3}, "holds feature 3 twice"), ({30: 2}, "holds feature 2 twice"), ({7: 500}, "lacks feature 7 of 0..500")],
+)
+def test_a_feature_that_is_missing_or_there_twice_is_named_and_nothing_written(
+    tmp_path: Path, change: Dict[int, int], message: str
+) -> None:
+    ids = np.arange(count())
+    for place, value in change.items():
+        ids[place] = value
+    with pytest.raises(RowsError, match=message):
+        run(tmp_path, ids)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows"]

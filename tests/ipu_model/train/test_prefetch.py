@@ -1,0 +1,122 @@
+"""Batches made ready in another thread: the same ones, in the same order, and errors and ends arrive."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+from tiny_jobs import make_columns, make_job, run_here, write_rows
+
+from ipu_model.errors import RowsError
+from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.runtimes.cpu import CpuDevice
+from ipu_model.train.prefetch import ahead
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2, 7])
+def test_the_order_is_that_of_the_items(depth: int) -> None:
+    assert list(ahead(lambda x: x * x, range(5), depth)) == [0, 1, 4, 9, 16]
+    assert list(ahead(lambda x: x, [], depth)) == []
+
+
+def test_no_more_than_asked_for_are_made_before_their_turn() -> None:
+    begun: List[int] = []
+    third = threading.Event()
+
+    def make(item: int) -> int:
+        begun.append(item)
+        if item == 2:
+            third.set()
+        return item
+
+    with closing(ahead(make, range(10), 2)) as made:
+        assert next(made) == 0
+        assert third.wait(30)  # made without being asked for
+        assert next(made) == 1
+    assert begun in ([0, 1, 2], [0, 1, 2, 3])  # 3 was allowed, as 1 was taken; nothing after it
+
+
+def test_all_are_made_in_one_other_thread() -> None:
+    threads = set(ahead(lambda item: threading.current_thread(), range(4), 2))
+    assert len(threads) == 1
+    assert threading.current_thread() not in threads
+    assert set(ahead(lambda item: threading.current_thread(), range(4), 0)) == {threading.current_thread()}
+
+
+@pytest.mark.parametrize("depth", [0, 2])
+def test_an_error_comes_where_its_result_would_have(depth: int) -> None:
+    def make(item: int) -> int:
+        if item == 2:
+            raise KeyError(item)
+        return item
+
+    taken: List[int] = []
+    with closing(ahead(make, range(5), depth)) as made, pytest.raises(KeyError):
+        taken.extend(made)
+    assert taken == [0, 1]
+
+
+def test_closing_ends_the_thread() -> None:
+    with closing(ahead(lambda item: item, range(1000), 2)) as made:
+        next(made)
+        assert [t for t in threading.enumerate() if t.name.startswith("ahead")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
+
+
+@pytest.fixture
+def readers(monkeypatch: pytest.MonkeyPatch) -> Dict[str, int]:
+    """Names of the threads that read rows, and how often."""
+    seen: Dict[str, int] = {}
+    real = RowFolder.take
+
+    def take(self: RowFolder, rows: np.ndarray) -> Batch:
+        name = threading.current_thread().name
+        seen[name] = seen.get(name, 0) + 1
+        return real(self, rows)
+
+    monkeypatch.setattr(RowFolder, "take", take)
+    return seen
+
+
+def test_jobs_that_read_ahead_compute_the_same_bits(
+    tmp_path: Path, answer_rows: Path, monkeypatch: pytest.MonkeyPatch, readers: Dict[str, int]
+) -> None:
+    """Dropout included: the thread draws nothing."""
+    written = {}
+    for depth in (0, 2):
+        monkeypatch.setattr(CpuDevice, "reads_ahead", depth)
+        folder = tmp_path / str(depth)
+        trained = make_job(folder / "a", "finetune", answer_rows)
+        run_here(trained)
+        predicted = make_job(folder / "b", "predict", answer_rows, init_checkpoint=trained.output)
+        run_here(predicted)
+        model = (Path(trained.output) / "model.safetensors").read_bytes()
+        written[depth] = (
+            model,
+            (folder / "a" / "run" / "history.csv").read_bytes(),
+            Path(predicted.output).read_bytes(),
+        )
+        if depth == 0:
+            assert set(readers) == {"MainThread"}
+    assert written[2] == written[0]
+    assert readers["ahead_0"] >= 7  # six updates and a call of predict
+
+
+def test_damaged_rows_stop_a_job_that_reads_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, readers: Dict[str, int]
+) -> None:
+    columns: Dict[str, Any] = make_columns("pretrain", 30)
+    columns["token_type_ids"][:] = 9
+    write_rows(tmp_path / "rows", "pretrain", columns)
+    monkeypatch.setattr(CpuDevice, "reads_ahead", 2)
+    monkeypatch.setattr(
+        "ipu_model.train.running._compile", lambda *anything: 0.0
+    )  # it would find them before the thread
+    with pytest.raises(RowsError, match=r"token_type_ids\[0\] is 9, required: at least 0 and below 2"):
+        run_here(make_job(tmp_path / "a", "pretrain", tmp_path / "rows"))
+    assert set(readers) == {"ahead_0"}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
