@@ -18,9 +18,10 @@ from ipu_model.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.plan import Plan, make_plan
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.auto_precision import AUTO, choose
+from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.host import keep_freed_memory
+from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.preparation import make_model
 
 

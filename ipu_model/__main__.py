@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any, List, TextIO
 
+from ipu_model.distributed.launch import current
 from ipu_model.distributed.process import (
     PAUSED,
     STOP_AT,
@@ -25,7 +26,6 @@ from ipu_model.distributed.process import (
     only_one,
     stop_time,
 )
-from ipu_model.distributed.ranks import current
 from ipu_model.distributed.torchrun import exit_code
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.job import Job

@@ -149,6 +149,57 @@ def parameter_files(stage):
     return [path for entry in stage.get("params", []) if isinstance(entry, dict) for path in entry]
 
 
+WITHOUT_CIRCLES = ("ipu_model",)
+
+
+@functools.cache
+def imported_files(path):
+    """The project's files that a file imports itself; of a module in a package, also the package's __init__."""
+    names = {
+        ".".join(parts[:count])
+        for parts in (name.split(".") for name in imported_modules(path))
+        if parts[0] in PACKAGES
+        for count in range(1, len(parts) + 1)
+    }
+    return {file for name in names if (file := module_file(name)) is not None and file != path}
+
+
+def circles(graph):
+    """The sets of nodes that reach one another (Tarjan's strongly connected components of more than one node)."""
+    number, lowest, stack, found = {}, {}, [], []
+
+    def visit(node):
+        number[node] = lowest[node] = len(number)
+        stack.append(node)
+        for after in graph[node]:
+            if after not in number:
+                visit(after)
+            if after in stack:
+                lowest[node] = min(lowest[node], lowest[after])
+        if lowest[node] == number[node]:
+            together = stack[stack.index(node) :]
+            del stack[stack.index(node) :]
+            if len(together) > 1:
+                found.append(sorted(together))
+
+    for node in graph:
+        if node not in number:
+            visit(node)
+    return found
+
+
+def test_circles_are_found():
+    assert circles({1: {2}, 2: {3}, 3: {2, 4}, 4: set()}) == [[2, 3]]
+    assert circles({1: {2, 3}, 2: {3}, 3: set()}) == []
+
+
+def test_nothing_imports_in_a_circle():
+    """Imports inside functions count: a circle that only they hide is one all the same."""
+    files = sources(*WITHOUT_CIRCLES)
+    found = circles({path: imported_files(path) & set(files) for path in files})
+    assert [[path.relative_to(ROOT).as_posix() for path in circle] for circle in found] == []
+
+
 @pytest.mark.parametrize("path", sources(*PACKAGES, "tests"), ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_down_only(path):
     here = path.relative_to(ROOT).as_posix()

@@ -10,11 +10,12 @@ tutorials/feature_examples/pytorch/popdist of graphcore/examples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Optional, Tuple
+from typing import Any, Callable, List, Mapping, Optional, Tuple
 
-from ipu_model.distributed.ranks import Importer, Instances
+from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 
+Importer = Callable[[str], Any]
 POPRUN_VARIABLES = "POPDIST_"
 """PopRun forwards POPDIST_NUM_TOTAL_REPLICAS, POPDIST_NUM_LOCAL_REPLICAS and so on to every process."""
 

@@ -1,25 +1,22 @@
 """Several processes that train one model; alone, everything here is the identity.
 
 Every process reads all rows of an update, so that all know its labels, its loss and its rows, and trains on its
-share of them. What the processes have to tell one another depends on who started them: PopRun
-(ipu/instances.py) or torchrun (torchrun.py).
+share of them. What the processes have to tell one another depends on who started them: PopRun (poprun.py) or torchrun
+(torchrun.py); launch.py finds out.
 """
 
 from __future__ import annotations
 
 import contextlib
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping
 
 from ipu_model.distributed.process import Terminated
 from ipu_model.errors import ConfigError
 
 if TYPE_CHECKING:  # __main__ reads the environment before it imports torch
     from torch import Tensor
-
-Importer = Callable[[str], Any]
 
 
 @dataclass(frozen=True)
@@ -106,15 +103,3 @@ class Instances:
 
     def _leave(self, agreed: bool) -> None:
         """agreed: all do so now; else this instance alone, after an error."""
-
-
-def current(environ: Mapping[str, str], importer: Importer = importlib.import_module) -> Instances:
-    """This process's place among those that were started with it. Call it once: under PopRun they talk.
-
-    Raises:
-        ConfigError: a launcher started this process, but what it needs is missing.
-    """
-    from ipu_model.distributed.poprun import under_poprun
-    from ipu_model.distributed.torchrun import under_torchrun
-
-    return under_torchrun(environ) or under_poprun(environ, importer) or Instances()

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.reading import Batch
-from ipu_model.runtimes import AnswerLogits, ClassLogits, Logits
+from ipu_model.runtimes.runtime import AnswerLogits, ClassLogits, Logits
 from ipu_model.train.losses import LOSS_PARTS, label_column, label_counts
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")

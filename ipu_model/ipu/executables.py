@@ -9,20 +9,18 @@ built for. The fingerprint is ours and only foretells; PopART decides, and `outc
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import sys
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
-from ipu_model.dotted import flat
 from ipu_model.errors import ConfigError
+from ipu_model.fingerprint import fingerprint, flat
 from ipu_model.ipu.carried import difference, differing, give, take
 from ipu_model.ipu.config import CACHE_OFF
-from ipu_model.ipu.program_folder import RECORD, ProgramFolder, Say, Sizes, link, read_record, states
+from ipu_model.ipu.program_folder import CACHE_VARIABLE, RECORD, ProgramFolder, Say, Sizes, link, read_record, states
+from ipu_model.ipu.pruning import run
 
-CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 LIVE = ".live"
 """Name of the folder of live executables beside those that travel."""
 
@@ -51,12 +49,6 @@ def cache_root(
     else:
         say(f"executables: not kept, every run compiles; set {CACHE_VARIABLE} or executable_cache_dir to a folder")
     return None if chosen is None else Path(chosen).expanduser()
-
-
-def fingerprint(parts: Mapping[str, Any]) -> str:
-    """Sixteen hexadecimal digits of what decides an executable; the order of the keys does not matter."""
-    text = json.dumps(flat(parts), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 class ExecutableCache:
@@ -194,8 +186,6 @@ def _amount(sizes: Sizes) -> str:
 
 def main() -> int:
     """list or prune; the work is in ipu_model/ipu/pruning.py."""
-    from ipu_model.ipu.pruning import run
-
     return run(sys.argv[1:])
 
 

@@ -11,6 +11,7 @@ from typing import IO, Any, Callable, Dict, List, Optional, Tuple
 
 from ipu_model.files import read_json, sha256_of, write_json
 
+CACHE_VARIABLE = "PODIUM_EXECUTABLE_CACHE"
 RECORD = "podium.json"
 MAPPINGS = ("parts", "executables", "sha256")
 """Keys of the record that hold values by name: of parts, and of files."""

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Set
 
 from ipu_model.files import PARTIAL
-from ipu_model.ipu.executables import CACHE_VARIABLE
-from ipu_model.ipu.program_folder import HELD, RECORD, read_record, states
+from ipu_model.ipu.program_folder import CACHE_VARIABLE, HELD, RECORD, read_record, states
 
 DAY = 86400.0
 GB = 1e9

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.executables import CACHE_VARIABLE
+from ipu_model.ipu.program_folder import CACHE_VARIABLE
 from ipu_model.models.encoder import Layer, Masks, finish_layer
 from ipu_model.optim.blocked import BlockedLamb, advance_lamb
 from ipu_model.runtimes.native import NativeFunction

@@ -52,7 +52,7 @@ _KNOB = (
 
 
 def _place(place: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
-    from ipu_model.runtimes import choose_precision, choose_runtime
+    from ipu_model.runtimes.choosing import choose_precision, choose_runtime
 
     runtime, wrong = place["runtime"], False
     try:

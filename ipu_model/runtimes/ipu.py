@@ -37,7 +37,7 @@ from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.job import Job, ModelConfig
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch
-from ipu_model.runtimes import Immediate, Logits, StepMetrics
+from ipu_model.runtimes.runtime import Immediate, Logits, StepMetrics
 from ipu_model.train.evaluation import add_up
 from ipu_model.train.losses import LOSS_PARTS
 

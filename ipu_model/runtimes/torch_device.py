@@ -19,10 +19,10 @@ from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import Blocked
 from ipu_model.optim.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from ipu_model.rows.reading import Batch
-from ipu_model.runtimes import AnswerLogits, ClassLogits, Logits, StepMetrics, UpdateGivenUp
 from ipu_model.runtimes.compiling import Compiler
 from ipu_model.runtimes.cpu import CpuDevice
 from ipu_model.runtimes.device import Device
+from ipu_model.runtimes.runtime import AnswerLogits, ClassLogits, Logits, StepMetrics, UpdateGivenUp
 from ipu_model.train.evaluation import add_up
 from ipu_model.train.losses import LOSS_PARTS, answer_loss, label_counts, label_loss, pretraining_loss
 

@@ -16,7 +16,7 @@ from ipu_model.files import write_text
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes import Runtime
+from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.evaluation import FIGURES, figures, goodness
 
 EVALUATIONS = "evaluations.csv"

@@ -16,7 +16,7 @@ from ipu_model.files import new_file
 from ipu_model.progress import Emit
 from ipu_model.rows.format import to_arrow
 from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes import Logits, Runtime
+from ipu_model.runtimes.runtime import Logits, Runtime
 from ipu_model.train.prefetch import ahead
 from ipu_model.train.training import Totals
 

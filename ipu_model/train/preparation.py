@@ -10,8 +10,8 @@ from typing import Any, Dict, Optional
 
 from torch import nn
 
-from ipu_model.dotted import flat
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
+from ipu_model.fingerprint import flat
 from ipu_model.job import Job, ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters
 from ipu_model.models.modeling import build_model, initialise

@@ -23,8 +23,9 @@ from ipu_model.models.tensors import require_finite
 from ipu_model.plan import DevicePlan, Plan, make_plan, spread
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import RowFolder, UpdateRows
-from ipu_model.runtimes import Runtime, choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.auto_precision import PRECISION, settle_precision
+from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
+from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint, Checkpoints, Fingerprint
 from ipu_model.train.early_stopping import Judge, NoJudge
 from ipu_model.train.history import History

@@ -15,7 +15,7 @@ from ipu_model.optim.schedule import learning_rate
 from ipu_model.plan import Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
-from ipu_model.runtimes import Runtime, StepMetrics, UpdateGivenUp
+from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp
 from ipu_model.train.checkpoint import Checkpoint, Checkpoints
 from ipu_model.train.early_stopping import NoJudge
 from ipu_model.train.history import History

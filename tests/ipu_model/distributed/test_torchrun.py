@@ -29,8 +29,9 @@ from tiny_jobs import (
     write_rows,
 )
 
+from ipu_model.distributed.launch import current
 from ipu_model.distributed.process import PAUSED, StopRequest
-from ipu_model.distributed.ranks import Instances, current
+from ipu_model.distributed.ranks import Instances
 from ipu_model.distributed.torchrun import TorchrunInstances, buckets, under_torchrun
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.evaluation_config import EvaluationConfig

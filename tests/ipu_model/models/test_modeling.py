@@ -17,7 +17,7 @@ from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes import choose_precision, choose_runtime
+from ipu_model.runtimes.choosing import choose_precision, choose_runtime
 from ipu_model.runtimes.cpu import cpu_flags, cpu_name
 from ipu_model.runtimes.torch_device import TorchRuntime
 

@@ -14,7 +14,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.job import OptimizerConfig
 from ipu_model.models.encoder import Layer
 from ipu_model.models.modeling import build_model
-from ipu_model.runtimes import plan_device
+from ipu_model.runtimes.choosing import plan_device
 from ipu_model.runtimes.compiling import INDUCTOR_CACHE, OLDEST, Compiler, check_compiler, keep_compiled
 
 VERSION = tuple(int(part) for part in torch.__version__.split(".")[:2])

@@ -1,0 +1,152 @@
+"""Which runtime and precision a job gets, and making the runtime."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING, Callable, Optional
+
+from torch import nn
+
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.distributed.ranks import Instances
+from ipu_model.errors import ConfigError
+from ipu_model.job import Job, ModelConfig, OptimizerConfig
+from ipu_model.plan import Choice, Plan
+from ipu_model.progress import Emit
+from ipu_model.rows.format import Manifest
+from ipu_model.runtimes.runtime import Runtime
+
+if TYPE_CHECKING:
+    from ipu_model.ipu.planning import IpuPlan
+    from ipu_model.runtimes.compiling import Compiler
+
+
+def choose_runtime(requested: str) -> Choice:
+    """The runtime of a job and why.
+
+    Raises:
+        ConfigError: a runtime that this version, or this host, does not have.
+    """
+    if requested == "auto":
+        return _choose()
+    if requested == "ipu":
+        from ipu_model.runtimes.ipu import load_poptorch
+
+        load_poptorch()  # what is missing is said before rows and weights are read
+    if requested == "cuda":
+        from ipu_model.runtimes.cuda import require_gpu
+
+        require_gpu()
+    return Choice(requested, "as asked")
+
+
+def _choose() -> Choice:
+    """IPUs, else a GPU, else the CPU."""
+    from ipu_model.ipu.sdk import find_runtime
+    from ipu_model.runtimes.cuda import find_gpu
+    from ipu_model.runtimes.ipu import load_poptorch
+
+    found, reason = find_runtime(os.environ, importlib.util.find_spec, load_poptorch)
+    if found:
+        return Choice("ipu", f"auto: {reason}")
+    gpu, why = find_gpu()
+    return Choice("cuda" if gpu else "cpu", f"auto: {reason}; {why}")
+
+
+def choose_precision(requested: str, runtime: str) -> Choice:
+    """The precision of a job and why; `auto` stays where a probe has to tell.
+
+    Raises:
+        ConfigError: a precision that the runtime does not compute.
+    """
+    if runtime == "ipu":
+        if requested == "bf16":
+            raise ConfigError("IPUs compute in fp16 or fp32: set device.precision to fp16, fp32 or auto")
+        return Choice("fp16", "auto: what IPUs are built for") if requested == "auto" else Choice(requested, "as asked")
+    if requested == "fp16":  # slow on CPUs; GPUs would need loss scaling, which bf16 does without
+        raise ConfigError(f"the {runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
+    if requested != "auto":
+        return Choice(requested, "as asked")
+    if runtime == "cuda":
+        from ipu_model.runtimes.cuda import fastest_precision
+
+        return fastest_precision()
+    return Choice("auto", "measured once it is known what is computed")  # auto_precision.py
+
+
+def plan_device(
+    job: Job, manifest: Manifest, config: ModelConfig, runtime: str, precision: str, instances: Instances, emit: Emit
+) -> Optional[IpuPlan]:
+    """What only the device of the job has to plan; None on CPU and CUDA.
+
+    Raises:
+        ConfigError: the job does not fit the device; the message has the arithmetic.
+    """
+    poprun = instances if isinstance(instances, PopRunInstances) else PopRunInstances()
+    if runtime != "ipu":
+        if job.compile_only and job.compile == "none":
+            raise ConfigError(f"compile_only: the {runtime} runtime compiles nothing; set device.compile to all, too")
+        if job.compile != "none":
+            from ipu_model.runtimes.compiling import check_compiler
+
+            check_compiler(runtime, os.environ)
+        if poprun.count > 1:
+            raise ConfigError(f"poprun starts jobs on IPUs: start the {runtime} runtime with torchrun, or alone")
+        if job.kind == "predict" and instances.count > 1:
+            raise ConfigError("a predict job runs as one process: start it without torchrun")
+        return None
+    if instances.count != poprun.count:
+        raise ConfigError("torchrun starts jobs on CPUs and GPUs: start the ipu runtime with poprun, or alone")
+    from ipu_model.ipu.planning import plan_ipu
+    from ipu_model.runtimes.ipu import check_host
+
+    half = precision == "fp16"
+    plan = plan_ipu(job, config, manifest.packing_factor, half, poprun, lambda text: emit("message", text=text))
+    check_host(plan, job.compile_only, emit)
+    return plan
+
+
+def make_runtime(
+    plan: Plan, job: Job, model: nn.Module, config: ModelConfig, device: Optional[IpuPlan], emit: Emit,
+    instances: Optional[Instances] = None, hurried: Callable[[], bool] = bool,
+) -> Runtime:  # fmt: skip
+    """Put a model with its weights on the device that the plan names.
+
+    Args:
+        job: Head, optimizer (None for predict) and seed.
+        model: From modeling.build_model, initialised or loaded.
+        config: Its architecture.
+        device: From plan_device.
+        instances: This process among those that train together; alone by default.
+        hurried: Whether an update under way should be given up (StopRequest.hurried).
+
+    Raises:
+        ConfigError: there are fewer GPUs than processes.
+        InstanceLost: the other processes did not come.
+    """
+    if device is not None:
+        from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
+
+        return IpuRuntime(load_poptorch(), job, device, model, config, emit)
+    from ipu_model.runtimes.device import Device
+    from ipu_model.runtimes.torch_device import TorchRuntime
+
+    instances = instances or Instances()
+    where: Optional[Device] = None
+    if plan.runtime == "cuda":
+        from ipu_model.runtimes.cuda import CudaDevice
+
+        where = CudaDevice(instances.local_index, plan.precision, config.num_heads, config.hidden_size)
+        emit("message", text=f"attention: {where.reason}")
+    instances.join(plan.runtime)
+    optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None
+    compiler: Optional[Compiler] = None
+    if job.compile != "none":
+        from ipu_model.runtimes.compiling import Compiler
+
+        compiler = Compiler(job.compile, os.environ, lambda text: emit("message", text=text))
+    return TorchRuntime(
+        model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances, compiler,
+        hurried,
+    )  # fmt: skip
