@@ -17,10 +17,10 @@ from bench.host import host_facts, load_average
 from bench.report import as_json, bar_rows, markdown, precision_lines, rate_rows, text_table
 from bench.results import Results
 from bench.runner import run_case
-from tasks.common import artifacts
-from tasks.common.errors import ParamsError
-from tasks.common.main import run_main
-from tasks.common.strict_yaml import nearest
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.main import run_main
+from tasks.project.strict_yaml import nearest
 
 REPORTS = Path("reports/bench")
 

@@ -13,16 +13,16 @@ import pyarrow.parquet as pq
 
 from bench.generated import write_generated
 from bench.setup import VOCABULARY
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.common.params import Params, check
-from tasks.common.strict_yaml import read_yaml
-from tasks.corpus import make_corpus
-from tasks.overlays import resolve
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.questions import make_questions
-from tasks.squad_rows import write_squad_rows
-from tasks.tokenizer import make_tokenizer
+from tasks.downstream.squad.questions import make_questions
+from tasks.downstream.squad.rows import write_squad_rows
+from tasks.inputs.corpus import make_corpus
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
+from tasks.vocabulary.tokenizer import make_tokenizer
 
 WORK = artifacts.RUNS / "bench"
 SETTINGS = (

@@ -21,16 +21,16 @@ import pyarrow.parquet as pq
 
 from bench.host import host_facts, load_average
 from bench.process_tree import Usage, run_measured
-from tasks import world
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.common.main import run_main
-from tasks.common.params import check
-from tasks.common.strict_yaml import read_yaml
-from tasks.markup import yaml_text
-from tasks.overlays import resolve
-from tasks.parallel import worker_count
-from tasks.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
+from tasks.inputs import world
+from tasks.pages.markup import yaml_text
+from tasks.preflight.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.overlays import resolve
+from tasks.project.parallel import worker_count
+from tasks.project.params import check
+from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).parents[1]
 WORK = artifacts.RUNS / "bench" / "scale"
@@ -38,13 +38,13 @@ REPORTS = Path("reports/bench")
 SIZES = (10, 100, 1000)
 QUICK = (1, 4)
 STAGES = {
-    "corpus": ("tasks.corpus",),
-    "validate@corpus": ("tasks.validate", "corpus"),
-    "tokenizer": ("tasks.tokenizer",),
-    "pretrain_rows@phase1": ("tasks.pretrain_rows", "phase1"),
-    "validate@phase1": ("tasks.validate", "phase1"),
-    "pretrain_rows@phase2": ("tasks.pretrain_rows", "phase2"),
-    "validate@phase2": ("tasks.validate", "phase2"),
+    "corpus": ("tasks.inputs.corpus",),
+    "validate@corpus": ("tasks.validation.validate", "corpus"),
+    "tokenizer": ("tasks.vocabulary.tokenizer",),
+    "pretrain_rows@phase1": ("tasks.pretraining.rows.pretrain_rows", "phase1"),
+    "validate@phase1": ("tasks.validation.validate", "phase1"),
+    "pretrain_rows@phase2": ("tasks.pretraining.rows.pretrain_rows", "phase2"),
+    "validate@phase2": ("tasks.validation.validate", "phase2"),
 }
 OUTS = {
     "corpus": artifacts.CORPUS,

@@ -22,8 +22,8 @@ def _rounds(spec: dict[str, Any], session: Session, once: Callable[[], float]) -
 
 
 def questions_ours(spec: dict[str, Any], session: Session) -> None:
-    """tasks.squad_rows, its files written; units are questions."""
-    from tasks.squad_rows import write_squad_rows
+    """tasks.downstream.squad.rows, its files written; units are questions."""
+    from tasks.downstream.squad.rows import write_squad_rows
 
     params = params_for(spec["stages"]).squad_rows
     with tempfile.TemporaryDirectory() as folder:
@@ -68,8 +68,8 @@ def questions_peer(spec: dict[str, Any], session: Session) -> None:
 
 
 def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
-    """tasks.pretrain_rows, its files written; units are real tokens of the rows."""
-    from tasks.pretrain_rows import write_pretrain_rows
+    """tasks.pretraining.rows.pretrain_rows, its files written; units are real tokens of the rows."""
+    from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 
     params = params_for(spec["stages"]).pretrain_rows
     with tempfile.TemporaryDirectory() as folder:
@@ -83,13 +83,13 @@ def pretraining_ours(spec: dict[str, Any], session: Session) -> None:
 
 
 def packing_ours(spec: dict[str, Any], session: Session) -> None:
-    """tasks.packing on as many features as asked for, with the lengths of the given rows; units are sequences."""
+    """tasks.rows.packing on as many features as asked for, with the lengths of the given rows; units are sequences."""
     import numpy as np
 
     from bench.setup import Training
     from ipu_model.models.flat import flatten
     from ipu_model.rows.reading import RowFolder
-    from tasks.packing import pack
+    from tasks.rows.packing import pack
 
     training = Training.from_spec(spec)
     rows = RowFolder(Path(training.rows), training.row_kind, training.model)

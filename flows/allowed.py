@@ -18,13 +18,13 @@ import yaml
 
 from flows.checkout import NAMES, key_of
 from flows.plan import of_params
-from tasks.common import artifacts
-from tasks.common.errors import ParamsError
-from tasks.common.params import check
-from tasks.common.strict_yaml import MAX_BYTES, parse_yaml, read_yaml
-from tasks.given import GIVEN, shown, value_at
-from tasks.markup import yaml_text
-from tasks.overlays import preset_names, read_preset
+from tasks.pages.markup import yaml_text
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.given import GIVEN, shown, value_at
+from tasks.project.overlays import preset_names, read_preset
+from tasks.project.params import check
+from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml
 
 INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
 """Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flows.plan import is_gate
-from tasks.common.errors import InputError
-from tasks.common.intact import require_judged
+from tasks.project.errors import InputError
+from tasks.project.intact import require_judged
 
 
 def put_away_damaged(plan: Sequence[str], root: Path, say: Callable[[str], None]) -> None:

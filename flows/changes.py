@@ -12,8 +12,8 @@ from typing import Any
 
 from flows import dvc
 from flows.dvc_leftovers import folders_of_outs
-from tasks.common.intact import LOCK
-from tasks.common.stage_kinds import OUTS, PLAN_FILE, paths_in, stages_of
+from tasks.project.intact import LOCK
+from tasks.project.stage_kinds import OUTS, PLAN_FILE, paths_in, stages_of
 
 
 @dataclass(frozen=True)

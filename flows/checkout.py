@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tasks.common import artifacts, plans
-from tasks.common.errors import InputError, ParamsError
-from tasks.common.params import check
-from tasks.common.strict_yaml import read_yaml
-from tasks.given import GIVEN, NAMES, check_given, given_paths, shown, value_at
-from tasks.markup import yaml_text
-from tasks.overlays import resolve
+from tasks.pages.markup import yaml_text
+from tasks.project import artifacts, plans
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.given import GIVEN, NAMES, check_given, given_paths, shown, value_at
+from tasks.project.overlays import resolve
+from tasks.project.params import check
+from tasks.project.strict_yaml import read_yaml
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
 PATHS = (

@@ -18,8 +18,8 @@ import click
 
 from flows import environment
 from flows.commands.project import CALLED_FROM, Place, current_folder, find_project
-from tasks.common.errors import ParamsError
-from tasks.common.main import run_main
+from tasks.project.errors import ParamsError
+from tasks.project.main import run_main
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",

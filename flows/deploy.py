@@ -29,8 +29,8 @@ from prefect.workers.process import ProcessWorker
 
 from flows.checkout import require_project
 from flows.sent_runs import Queue
-from tasks.common.errors import ParamsError, PodiumError
-from tasks.common.stage_kinds import KINDS
+from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.stage_kinds import KINDS
 
 FLOWS_POOL = "flows"
 """Its workers only send and wait; a pool of its own, so that a run never waits for the stages that wait for it."""

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flows import dvc_leftovers
-from tasks.common.process import die_with_parent
-from tasks.common.stage_kinds import default_remote
+from tasks.project.process import die_with_parent
+from tasks.project.stage_kinds import default_remote
 
 DVC = (sys.executable, "-m", "dvc")
 KEPT_LINES = 25
@@ -73,7 +73,7 @@ def environment() -> dict[str, str]:
     """The environment of a stage: this interpreter first on PATH, lines unbuffered, no telemetry.
 
     DVC starts a stage through $SHELL, or /bin/sh. bash becomes the command; dash and others stay its parent, and
-    would outlive DVC with the stage still running beneath (tasks/common/process.py watches the parent only).
+    would outlive DVC with the stage still running beneath (tasks/project/process.py watches the parent only).
     """
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)))
     own = {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tasks.common import intact
-from tasks.common.errors import InputError
-from tasks.common.stage_kinds import cache_of, outs_of
+from tasks.project import intact
+from tasks.project.errors import InputError
+from tasks.project.stage_kinds import cache_of, outs_of
 
 NOT_KEPT = "ERROR: failed to transfer "
 """How DVC begins the line about a file it could not copy into its cache; it may still end with exit code 0."""

@@ -15,10 +15,10 @@ from typing import Any
 
 import yaml
 
-from tasks.common.artifacts import RUNS
-from tasks.common.dvc_at_work import at_work, dvc_processes
-from tasks.common.intact import LOCK
-from tasks.common.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
+from tasks.project.artifacts import RUNS
+from tasks.project.dvc_at_work import at_work, dvc_processes
+from tasks.project.intact import LOCK
+from tasks.project.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
 
 UNFINISHED = f".{'?' * 22}.tmp"
 """What DVC calls a file until it is whole: a random name of 22 characters."""

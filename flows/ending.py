@@ -11,7 +11,7 @@ from pathlib import Path
 from flows import report
 from flows.screen import print_last, printable, screen
 from flows.stopping import stop
-from tasks.common.errors import FAILED, PAUSED, REJECTED
+from tasks.project.errors import FAILED, PAUSED, REJECTED
 
 CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
 """Exit codes of outcomes; of the others, 0."""

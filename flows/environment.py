@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-from tasks.common import artifacts
-from tasks.common.errors import InputError
+from tasks.project import artifacts
+from tasks.project.errors import InputError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DEFAULTS = {

@@ -8,24 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flows import dvc
-from tasks.common import artifacts
-from tasks.common.process import die_with_parent
+from tasks.project import artifacts
+from tasks.project.process import die_with_parent
 
 LARGE_MB = 200.0
 """Of text; with less, an estimate (some 20 s) would not be worth its time."""
 
 
 def tell_estimate(root: Path, say: Callable[[str], None]) -> None:
-    """Say what `python -m tasks.estimate` finds for the checkout `root`, where a large corpus is to be made.
+    """Say what `python -m tasks.preflight.estimate` finds for the checkout `root`, where a large corpus is to be made.
 
     An estimate that cannot be made stops nothing: the stages say what is wrong with what they read.
     """
     if (root / artifacts.CORPUS).exists():
         return
-    megabytes = _said_by("tasks.source_size", root)
+    megabytes = _said_by("tasks.preflight.source_size", root)
     if megabytes and float(megabytes) >= LARGE_MB:
         say(f"a corpus of {float(megabytes):,.0f} MB: a sample of it is prepared first, to say what all of it takes")
-        say(_said_by("tasks.estimate", root) or "no estimate could be made of it")
+        say(_said_by("tasks.preflight.estimate", root) or "no estimate could be made of it")
 
 
 def _said_by(module: str, root: Path) -> str:

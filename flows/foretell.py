@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
-from tasks.common.intact import LOCK
-from tasks.common.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
+from tasks.project.intact import LOCK
+from tasks.project.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
 
 VARIABLE = re.compile(r"\$\{([\w.]+)\}")
 NUMBER = re.compile(r"-?\d+(\.\d+)?e[+-]?\d+")

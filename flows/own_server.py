@@ -26,8 +26,8 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from tasks.common.errors import PodiumError
-from tasks.common.process import describe_exit, die_with_parent
+from tasks.project.errors import PodiumError
+from tasks.project.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
 

@@ -20,7 +20,7 @@ from flows import allowed, checkout, environment, report, run_page, stages, work
 from flows.api import extra
 from flows.plan import Part, of_params
 from flows.stopping import AGAIN, Interrupted, stop
-from tasks.common import artifacts
+from tasks.project import artifacts
 
 REJECTED_STATE = "Rejected"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from tasks.common.errors import ParamsError
+from tasks.project.errors import ParamsError
 
 PLAN = (
     "corpus",

@@ -11,9 +11,9 @@ from typing import Any
 
 from flows import dvc
 from flows.stopping import stop
-from tasks.common import artifacts
-from tasks.common.errors import REJECTED
-from tasks.common.process import describe_exit
+from tasks.project import artifacts
+from tasks.project.errors import REJECTED
+from tasks.project.process import describe_exit
 
 ERROR = "error: "
 
@@ -33,7 +33,7 @@ def publish(root: Path, task: str, say: Callable[[str], None]) -> dict[str, Any]
     Raises:
         PublishFailed: with its last words.
     """
-    command = ["tasks.glue_publish", task] if task else ["tasks.publish"]
+    command = ["tasks.downstream.glue.publish", task] if task else ["tasks.release.publish"]
     process = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=root, env=dvc.environment(), text=True, bufsize=1,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=stop.in_child,

@@ -18,12 +18,12 @@ import yaml
 from flows.plan import PUBLISH, is_gate
 from flows.report import StageRecord
 from flows.stages import RunFailed
-from tasks.common import artifacts
-from tasks.common.errors import ParamsError
-from tasks.common.intact import LOCK
-from tasks.common.stage_kinds import outs_of
-from tasks.common.strict_yaml import parse_yaml
-from tasks.markup import yaml_text
+from tasks.pages.markup import yaml_text
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.intact import LOCK
+from tasks.project.stage_kinds import outs_of
+from tasks.project.strict_yaml import parse_yaml
 
 SMALL = 1_000_000
 """Bytes of a file of figures, or of dvc.lock, that still goes through the server."""

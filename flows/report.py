@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tasks.common import artifacts
-from tasks.markup import markdown_block
+from tasks.pages.markup import markdown_block
+from tasks.project import artifacts
 
 HEADER = f"{'stage':<24} {'status':<9} seconds"
 

@@ -14,14 +14,14 @@ from types import TracebackType
 
 from flows import dvc, dvc_failures, dvc_leftovers
 from flows.stopping import AGAIN, SIGNALS, stop
-from tasks.common.errors import PAUSED as PAUSED_CODE
-from tasks.common.process import describe_exit
-from tasks.common.stage_kinds import STAGES_SENT
+from tasks.project.errors import PAUSED as PAUSED_CODE
+from tasks.project.process import describe_exit
+from tasks.project.stage_kinds import STAGES_SENT
 
 PROGRESS = re.compile(r"^\[\s*(\d{1,3})%\]")
 """How stages begin a line that says how far they are (tasks/jobs/device_job.py)."""
 ERROR = "error: "
-"""How a stage begins what went wrong (tasks/common/main.py)."""
+"""How a stage begins what went wrong (tasks/project/main.py)."""
 PAUSED = "paused: "
 """How a stage begins the line that says why it stopped on purpose before its end, its checkpoint written."""
 HELD = "a checkpoint holds"

@@ -18,8 +18,8 @@ from flows.plan import PUBLISH, is_gate
 from flows.preflight import Wanted
 from flows.preflight.server import may_be_named
 from flows.screen import screen
-from tasks.common.plans import foreign_plans
-from tasks.given import given_paths
+from tasks.project.given import given_paths
+from tasks.project.plans import foreign_plans
 
 ENDED_WELL = ("finished", "published", "rejected")
 

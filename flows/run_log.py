@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.common import artifacts
+from tasks.project import artifacts
 
 LOGS = artifacts.RUNS / "logs"
 SAID_BETTER = ("Finished in state", "Task run failed with state", "Flow run failed with state", "View at ")

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from flows.report import RunReport, outcome, read_json_object, where_published
-from tasks.common import artifacts
 from tasks.jobs.device_job import figures_in_words
-from tasks.markup import html_text
+from tasks.pages.markup import html_text
+from tasks.project import artifacts
 
 CURVES = (
     ("pretrain-phase1", "Pre-training, phase 1"),

@@ -21,7 +21,7 @@ from flows.api import UNREACHED, patiently
 from flows.plan import of_params
 from flows.report import RunReport
 from flows.stages import PAUSED_STATE, RunFailed
-from tasks.common.errors import ParamsError
+from tasks.project.errors import ParamsError
 
 RECORDS_S = 10.0
 """Seconds between looks at what the stages have sent; curves come along each time."""

@@ -25,7 +25,7 @@ from flows.report import RunReport, StageRecord
 from flows.repro import Repro, StageFailed, StagePaused, StageStopped
 from flows.screen import screen
 from flows.stopping import Interrupted
-from tasks.common.errors import InputError
+from tasks.project.errors import InputError
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from tasks.common.process import die_with_parent
+from tasks.project.process import die_with_parent
 
 PATIENCE_S = 600
 """How long a stage may take to end once it was asked to: a checkpoint of a large model on a slow disk."""

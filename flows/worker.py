@@ -27,7 +27,7 @@ from prefect.utilities.processutils import command_to_string, setup_signal_handl
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from flows.deploy import CHECKOUT, POOL_TYPE, POOLS, TEMPLATE
-from tasks.common.errors import ParamsError, PodiumError
+from tasks.project.errors import ParamsError, PodiumError
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun

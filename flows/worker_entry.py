@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from uuid import UUID
 
-from tasks.common.process import takes_no_words
+from tasks.project.process import takes_no_words
 
 HEARTBEAT_S = 30
 """Of the runs of workers; the automation of flows/deploy.py waits for three of them."""

@@ -16,9 +16,9 @@ from prefect.exceptions import ObjectNotFound
 from flows import dvc
 from flows.plan import PUBLISH, SHARE, is_gate
 from flows.sent_runs import Office, Queue, SentRun, deployment_of
-from tasks.common import artifacts
-from tasks.common.errors import ParamsError
-from tasks.common.stage_kinds import AUTO, is_device_stage
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.stage_kinds import AUTO, is_device_stage
 
 POLL_S = 2.0
 CPU_QUEUE = "cpu/default"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.common import artifacts
-from tasks.glue_gate import subject_of
-from tasks.glue_tasks import TASKS
-from tasks.release_subject import QUESTIONS
+from tasks.downstream.glue.gate import subject_of
+from tasks.downstream.glue.tasks import TASKS
+from tasks.project import artifacts
+from tasks.release.release_subject import QUESTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flows", "tasks", "ipu_model", "bench")
@@ -20,7 +20,7 @@ PACKAGES = ("flows", "tasks", "ipu_model", "bench")
 ALLOWED = {
     "prefect": ("flows/", "tests/flows/"),
     "dvc": (),
-    "great_expectations": ("tasks/validate.py",),
+    "great_expectations": ("tasks/validation/validate.py",),
     "huggingface_hub": (
         *(
             f"tasks/{name}.py"
@@ -37,17 +37,24 @@ ALLOWED = {
         ),
         "tests/",
     ),
-    "fsspec": ("tasks/jobs/checkpoint_remote.py", "tasks/jobs/checkpoint_travel.py", "tests/"),
-    "datasets": ("tasks/hub_inputs.py", "bench/", "tests/"),
+    "fsspec": ("tasks/host/checkpoint_remote.py", "tasks/host/checkpoint_travel.py", "tests/"),
+    "datasets": ("tasks/reading/hub_inputs.py", "bench/", "tests/"),
     "transformers": ("bench/", "tests/"),
     "torch": ("ipu_model/", "bench/", "tests/"),
-    "wandb": ("tasks/track_wandb.py", "tests/tasks/"),
-    "tensorboard": ("tasks/track_tensorboard.py", "tests/tasks/"),
-    "mlflow": ("tasks/track_mlflow.py", "tests/tasks/"),
+    "wandb": ("tasks/tracking/track_wandb.py", "tests/tasks/"),
+    "tensorboard": ("tasks/tracking/track_tensorboard.py", "tests/tasks/"),
+    "mlflow": ("tasks/tracking/track_mlflow.py", "tests/tasks/"),
     "poptorch": ("ipu_model/runtimes/ipu.py", "tests/doubles/", "tests/ipu_model/"),
     "flows": ("flows/", "tests/"),
     "tasks": ("flows/", "tasks/", "bench/", "tests/"),
-    "ipu_model": ("ipu_model/", "tasks/base_model.py", "tasks/jobs/device_job.py", "tasks/rows.py", "bench/", "tests/"),
+    "ipu_model": (
+        "ipu_model/",
+        "tasks/pretraining/base_model.py",
+        "tasks/jobs/device_job.py",
+        "tasks/rows/row_files.py",
+        "bench/",
+        "tests/",
+    ),
     "bench": ("bench/", "tests/bench/"),
     "pickle": ("ipu_model/models/weight_files.py",),  # an exception of it
 }

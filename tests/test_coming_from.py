@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.strict_yaml import read_yaml
-from tasks.params import leaves
+from tasks.project.params_command import leaves
+from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import resolve
+from tasks.project.overlays import resolve
+from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 REAL = ROOT.parent / "shared" / "data"
@@ -106,7 +106,7 @@ def test_a_small_model_of_real_text_is_rejected_and_not_published(project):
 
 def test_the_score_is_the_one_the_scoring_command_gives(project):
     folder = project / report(project)["folder"]
-    done = run(project, [sys.executable, "-m", "tasks.evaluate", "--questions", "../dev.json",
+    done = run(project, [sys.executable, "-m", "tasks.downstream.squad.evaluate", "--questions", "../dev.json",
                          "--predictions", str(folder / "evaluation" / "predictions.json")])  # fmt: skip
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)

@@ -10,13 +10,13 @@ import click
 
 from flows.commands import options
 from flows.commands.project import given
-from tasks.common.errors import InputError
-from tasks.common.regular import open_regular
-from tasks.markup import readable
+from tasks.pages.markup import readable
+from tasks.project.errors import InputError
+from tasks.project.regular import open_regular
 
 if TYPE_CHECKING:
-    from tasks.answers import Answer
-    from tasks.common.param_sections import Place
+    from tasks.downstream.squad.answers import Answer
+    from tasks.project.param_sections import Place
 
 MAX_CONTEXT_BYTES = 64 << 20
 """A long book has 5 MB."""
@@ -29,7 +29,7 @@ class _Place(click.ParamType):
     name = "runtime[:precision]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
-        from tasks.common.param_sections import Place
+        from tasks.project.param_sections import Place
 
         try:
             return value if isinstance(value, Place) else Place.of(value)
@@ -54,9 +54,9 @@ class _Place(click.ParamType):
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
-    from tasks import ask
-    from tasks.common.param_sections import Place
-    from tasks.question_model import WindowShape, find_model
+    from tasks.downstream.squad import ask
+    from tasks.downstream.squad.question_model import WindowShape, find_model
+    from tasks.project.param_sections import Place
 
     context = _read_context(ctx, stated["context"], stated["context_file"])
     folder = given(ctx, Path(model))

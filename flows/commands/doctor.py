@@ -12,7 +12,7 @@ import click
 from flows import preflight
 from flows.commands import options
 from flows.commands.project import entered
-from tasks.common.errors import FAILED, WRONG_USAGE
+from tasks.project.errors import FAILED, WRONG_USAGE
 
 MARKS = {"ok": "ok", "warning": "note", "problem": "NO"}
 COLORS = {"ok": "green", "warning": "yellow", "problem": "red"}

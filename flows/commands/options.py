@@ -25,8 +25,8 @@ def complete_presets(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     """Names of parameters with `=` behind them, for the completion of a shell."""
-    from tasks.common.strict_yaml import read_yaml
-    from tasks.params import leaves
+    from tasks.project.params_command import leaves
+    from tasks.project.strict_yaml import read_yaml
 
     project = find_project(Path.cwd(), above=True)
     names = [] if project is None else [name for name, _ in leaves(read_yaml(project / "params.yaml"))]

@@ -8,10 +8,10 @@ import click
 
 from flows.commands import options
 from flows.commands.project import entered
-from tasks import params
-from tasks.common import artifacts
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import resolve
+from tasks.project import artifacts
+from tasks.project import params_command as params
+from tasks.project.overlays import resolve
+from tasks.project.strict_yaml import read_yaml
 
 
 @click.group(help="What can be set in params.yaml or by --set, and what presets make of it.")

@@ -13,7 +13,7 @@ from flows.commands import options
 from flows.commands.project import entered
 from flows.foretell import Foretold, foretell
 from flows.plan import Part, of_params
-from tasks.params import table
+from tasks.project.params_command import table
 
 SHOWN = 3
 """Reasons of a stage on the screen; --json has all."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from flows.environment import lend_home
-from tasks.common.errors import ParamsError
+from tasks.project.errors import ParamsError
 
 MARKS = ("dvc.yaml", "params.yaml", "presets")
 """What a project holds; the checkout of a run with overrides holds no presets, and is no project."""

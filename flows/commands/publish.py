@@ -11,8 +11,8 @@ import click
 from flows import checkout, dvc
 from flows.commands import options
 from flows.commands.project import entered
-from tasks.common import artifacts
-from tasks.common.errors import InputError
+from tasks.project import artifacts
+from tasks.project.errors import InputError
 
 
 @click.command(
@@ -31,7 +31,7 @@ def command(
     root = checkout.folder_of(project, values, preset, list(overrides))
     if not root.is_dir():
         raise InputError("no run had these parameters here: podium run with the same words makes the model first")
-    code = _publish(root, ["tasks.glue_publish", task] if task else ["tasks.publish"], dry_run)
+    code = _publish(root, ["tasks.downstream.glue.publish", task] if task else ["tasks.release.publish"], dry_run)
     if code:
         raise SystemExit(code)
     if not dry_run:

@@ -19,8 +19,8 @@ from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
 from flows.screen import of_terminal, print_last, screen, shown
 from flows.stopping import AGAIN, Interrupted, stop
-from tasks.common import artifacts
-from tasks.common.errors import DONE, FAILED, REJECTED, PodiumError
+from tasks.project import artifacts
+from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
 

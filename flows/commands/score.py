@@ -24,8 +24,8 @@ FILE = click.Path(path_type=Path)
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, questions: Path, predictions: Path, output: Path | None, json_wanted: bool) -> None:
-    from tasks.common import artifacts
-    from tasks.evaluate import score_files
+    from tasks.downstream.squad.evaluate import score_files
+    from tasks.project import artifacts
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     summary = score_files(given(ctx, questions), given(ctx, predictions)).summary()

@@ -16,9 +16,9 @@ from flows.plan import Part, is_gate, of_params
 from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
 from flows.preflight.finding import Finding, Wanted
 from flows.preflight.question import Question, asked
-from tasks.common.errors import InputError, ParamsError
-from tasks.common.stage_kinds import PLAN_FILE, stages_of
-from tasks.given import GIVEN, value_at
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.given import GIVEN, value_at
+from tasks.project.stage_kinds import PLAN_FILE, stages_of
 
 __all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 

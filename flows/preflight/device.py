@@ -13,11 +13,11 @@ from typing import Any
 from flows import dvc
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.question import FAR_S, Question
-from tasks.common.errors import ParamsError
-from tasks.common.param_sections import Place
-from tasks.common.stage_kinds import PARITY, STAGE_KINDS, is_device_stage, kind_of, offered_kinds
+from tasks.host.launcher import DEVICE_LAUNCHER, split_words
 from tasks.jobs.device_job import DEVICE_PYTHON
-from tasks.launcher import DEVICE_LAUNCHER, split_words
+from tasks.project.errors import ParamsError
+from tasks.project.param_sections import Place
+from tasks.project.stage_kinds import PARITY, STAGE_KINDS, is_device_stage, kind_of, offered_kinds
 
 
 def known(wanted: Wanted) -> Iterator[Finding]:

@@ -2,7 +2,7 @@
 
 Rows take ROWS bytes for every byte of text and masking, as docs/data-scale.md measured at a gigabyte; weights take four
 bytes a parameter, twice more in a checkpoint, which holds both moments. Only what is clearly too little is refused:
-the estimate is low where a folder is too large to be looked through at once, and `python -m tasks.estimate` measures.
+the estimate is low where a folder is too large to be looked through at once, and `python -m tasks.preflight.estimate` measures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.preflight.finding import Finding, Wanted, ok, problem
-from tasks.common.params import ModelParams
+from tasks.project.params import ModelParams
 
 CORPUS = 277 / 1003
 ROWS = {"phase1": 5561 / 1003 / 2, "phase2": 2957 / 1003}
@@ -38,7 +38,7 @@ def room(wanted: Wanted) -> Iterator[Finding]:
     said = f"{_size(free)} free in {wanted.project}, some {_size(needed)} will be written"
     if free < CLEARLY * needed:
         knob = "make room, lower pretrain_rows.*.duplicates, or run a clone on another disk"
-        yield problem("disk", f"{said}: {knob}; python -m tasks.estimate measures what is needed")
+        yield problem("disk", f"{said}: {knob}; python -m tasks.preflight.estimate measures what is needed")
     else:
         yield ok("disk", said)
 

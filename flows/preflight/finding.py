@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from tasks.common.params import Params, check
+from tasks.project.params import Params, check
 
 Level = Literal["ok", "warning", "problem"]
 

@@ -11,9 +11,9 @@ from flows.plan import is_gate
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
-from tasks.common.errors import PublishError
-from tasks.hub import TOKEN, token_of_environment
-from tasks.hub_check import LATER
+from tasks.preflight.hub_check import LATER
+from tasks.project.errors import PublishError
+from tasks.release.hub.transaction import TOKEN, token_of_environment
 
 
 def token(wanted: Wanted) -> Iterator[Finding]:
@@ -40,7 +40,7 @@ def asked(wanted: Wanted) -> Iterator[Question]:
     sources = [] if wanted.on_workers else list(_sources(wanted))
     if (publish or sources) and is_usable():
         told = {"publish": publish, "review": wanted.params.publish.review, "sources": sources}
-        yield Question("hub", "tasks.hub_check", told, FAR_S)
+        yield Question("hub", "tasks.preflight.hub_check", told, FAR_S)
 
 
 def _publishes(wanted: Wanted) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from flows.preflight.finding import Finding, Wanted, problem
 from flows.preflight.question import HERE_S, Question
-from tasks.given import check_given
-from tasks.given_inputs import wanted as given_to
+from tasks.preflight.given_inputs import wanted as given_to
+from tasks.project.given import check_given
 
 
 def there(wanted: Wanted) -> Iterator[Finding]:
@@ -20,4 +20,6 @@ def there(wanted: Wanted) -> Iterator[Finding]:
 def heads(wanted: Wanted) -> Iterator[Question]:
     """The same, and the first records of the files, read as their stages read them."""
     if given_to(wanted.params, wanted.stages) and not wanted.on_workers:
-        yield Question("files", "tasks.given_inputs", {"values": wanted.values, "stages": wanted.stages}, HERE_S)
+        yield Question(
+            "files", "tasks.preflight.given_inputs", {"values": wanted.values, "stages": wanted.stages}, HERE_S
+        )

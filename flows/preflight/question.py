@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from flows.preflight.finding import Finding, warning
-from tasks.common.errors import InputError
-from tasks.common.process import describe_exit, die_with_parent, python_path
+from tasks.project.errors import InputError
+from tasks.project.process import describe_exit, die_with_parent, python_path
 
 HERE_S = 4.5
 """For what this host knows: a run is refused within five seconds."""

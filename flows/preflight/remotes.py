@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.preflight.finding import Finding, Wanted, ok, problem
-from tasks.common.errors import ParamsError
-from tasks.common.stage_kinds import default_remote
+from tasks.project.errors import ParamsError
+from tasks.project.stage_kinds import default_remote
 
 SAME = {"sftp": "ssh", "https": "http", "webdavs": "webdav"}
 """Scheme of a URL -> the one whose package DVC takes for it; of the others it is dvc_SCHEME."""
@@ -37,7 +37,7 @@ def dvc_remote(wanted: Wanted) -> Iterator[Finding]:
 
 def checkpoints(wanted: Wanted) -> Iterator[Finding]:
     """checkpoint.remote, the same way."""
-    from tasks.jobs.checkpoint_travel import address_of
+    from tasks.host.checkpoint_travel import address_of
 
     remote = wanted.params.checkpoint.remote
     if remote is None or wanted.on_workers:

@@ -17,7 +17,7 @@ from pathlib import Path
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
-from tasks.common.process import takes_no_words
+from tasks.project.process import takes_no_words
 
 URL = "PREFECT_API_URL"
 SECONDS = 5.0

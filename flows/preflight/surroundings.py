@@ -11,8 +11,8 @@ from flows.dvc_leftovers import cache_of, folders_of_outs
 from flows.environment import can_write
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.server import may_be_named
-from tasks.common import artifacts
-from tasks.common.intact import LOCK
+from tasks.project import artifacts
+from tasks.project.intact import LOCK
 
 UNSPEAKABLE = "?%"
 """Characters that mean something else in the address of a database, which is made of its path."""

@@ -2,7 +2,7 @@
 
 The only module of `tasks` that names `ipu_model.job`; the others import Job and its parts from here. The
 device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours, and may be started
-by a launcher (tasks/launcher.py), which starts several processes of the job.
+by a launcher (tasks/host/launcher.py), which starts several processes of the job.
 
 SIGTERM and Ctrl-C are passed on: the device process makes a checkpoint and ends, then the stage does, as paused.
 """
@@ -35,9 +35,9 @@ from ipu_model.job import (
     OptimizerConfig,
     ScheduleConfig,
 )
-from tasks.common import artifacts
-from tasks.common.errors import DeviceJobFailed, StagePaused
-from tasks.common.process import Say, describe_exit, die_with_parent, print_line, python_path
+from tasks.project import artifacts
+from tasks.project.errors import DeviceJobFailed, StagePaused
+from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
     "BatchGeometry",

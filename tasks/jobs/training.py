@@ -11,13 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.common.param_sections import TrackingParams
-from tasks.common.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
-from tasks.given import require_readable
-from tasks.held_out import held_out_folder
-from tasks.jobs.checkpoint_travel import travelling
+from tasks.host.checkpoint_travel import travelling
 from tasks.jobs.device_job import (
     BatchGeometry,
     EvaluationConfig,
@@ -29,8 +23,14 @@ from tasks.jobs.device_job import (
     figures_in_words,
     run_device_job,
 )
-from tasks.rows import Manifest, read_manifest
-from tasks.tracking import Trackers, description, tracked
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.given import require_readable
+from tasks.project.param_sections import TrackingParams
+from tasks.project.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
+from tasks.rows.held_out import held_out_folder
+from tasks.rows.row_files import Manifest, read_manifest
+from tasks.tracking.trackers import Trackers, description, tracked
 
 EXECUTION_ONLY = (
     "output", "run_folder", "checkpoint_every_updates", "log_every_updates", "compile_only", "executables",
@@ -166,7 +166,7 @@ def train(
 def watching(
     tracking: TrackingParams | None, job: Job, name: str, fingerprint: str, root: Path
 ) -> AbstractContextManager[Trackers]:
-    """The trackers of a training, which hear the parameters of its job first; see tasks/tracking.py."""
+    """The trackers of a training, which hear the parameters of its job first; see tasks/tracking/trackers.py."""
     if tracking is None or not tracking.backends:
         return tracked((), {})
     config = {field: value for field, value in dataclasses.asdict(job).items() if field not in EXECUTION_ONLY}

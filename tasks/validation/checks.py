@@ -1,7 +1,7 @@
 """What is required of data, and the verdict on it; knows neither the data's format nor the judge.
 
 A data set says which checks it must pass and yields scalar features: one integer per record for every
-record check, one number per total check. `tasks/validate.py` lets Great Expectations judge them.
+record check, one number per total check. `tasks/validation/validate.py` lets Great Expectations judge them.
 """
 
 from __future__ import annotations

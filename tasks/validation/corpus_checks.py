@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.common.errors import InputError
-from tasks.common.params import ValidateParams
-from tasks.text_files import read_reading
+from tasks.project.errors import InputError
+from tasks.project.params import ValidateParams
+from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.rows import Manifest, read_manifest, row_schema
-from tasks.text_files import read_reading
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.reading.text_files import read_reading
+from tasks.rows.row_files import Manifest, read_manifest, row_schema
 from tasks.validation import row_features, text_features
 from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths

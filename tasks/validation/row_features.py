@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tasks.rows import ABSENT, IGNORED
+from tasks.rows.row_files import ABSENT, IGNORED
 
 Columns = dict[str, np.ndarray]
 """Column name -> [n, width] array as stored."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tasks.markup import html_text
+from tasks.pages.markup import html_text
 from tasks.validation.checks import number
 
 BAR_HEIGHT, LEFT, RIGHT, TOP, BOTTOM, WIDTH = 120, 8, 8, 18, 34, 340
@@ -75,7 +75,7 @@ def page(values: Mapping[str, Any]) -> str:
         _checks(values["checks"], values["not_checked"]),
         _numbers(statistics["numbers"]),
         _figures(statistics["histograms"]),
-        f"<footer>Judged by Great Expectations. Again: <code>python -m tasks.validate {name}</code>. "
+        f"<footer>Judged by Great Expectations. Again: <code>python -m tasks.validation.validate {name}</code>. "
         f"For programs: <code>{name}.json</code>.</footer></main></body></html>\n",
     ]
     return "\n".join(part for part in parts if part)

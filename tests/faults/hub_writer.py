@@ -11,10 +11,10 @@ import sys
 import time
 from pathlib import Path
 
-import tasks.hub_client  # noqa: F401 (the imports are done when the start is given)
-from tasks.common.errors import PublishError
-from tasks.hub import release_on_hub
-from tasks.hub_calls import Patience
+import tasks.release.hub.client  # noqa: F401 (the imports are done when the start is given)
+from tasks.project.errors import PublishError
+from tasks.release.hub.calls import Patience
+from tasks.release.hub.transaction import release_on_hub
 from tests.tasks.hub_publishing import NAME, small_release
 
 

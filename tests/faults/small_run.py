@@ -22,8 +22,8 @@ import safetensors.numpy
 import yaml
 
 from flows.checkout import CODE
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import resolve
+from tasks.project.overlays import resolve
+from tasks.project.strict_yaml import read_yaml
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
 
@@ -114,7 +114,7 @@ class Case:
 
     def stage(self, name: str) -> list[str]:
         """The words that bring one stage up to date, or publish, without a flow."""
-        return ["-m", "tasks.publish"] if name == "publish" else ["-m", "dvc", "repro", name]
+        return ["-m", "tasks.release.publish"] if name == "publish" else ["-m", "dvc", "repro", name]
 
     def flow(self, *names: str, publish: bool = True) -> list[str]:
         """The words of the flow, of all stages or of those named; with `publish` after them if the gate is there."""

@@ -115,7 +115,7 @@ def require_no_leak(folder: Path) -> None:
 
 
 def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, project: Path) -> None:
-    words = [sys.executable, "-m", "tasks.publish"]
+    words = [sys.executable, "-m", "tasks.release.publish"]
     with table.case("secrets: publish alone"):
         hub.fault("POST", "/commit/", status=403, body=f'{{"error": "{TOKEN} may not"}}'.encode())
         hub.fault("GET", "whoami", status=503)

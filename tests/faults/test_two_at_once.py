@@ -55,12 +55,12 @@ def holder(text: str) -> str:
 
 @pytest.mark.faults
 def test_two_trainers_without_dvc(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]) -> None:
-    """By hand, `python -m tasks.pretrain` in two terminals: DVC's locks are not in play, the run folder's is."""
-    with table.case(ROW, "python -m tasks.pretrain phase1") as notes:
+    """By hand, `python -m tasks.pretraining.pretrain` in two terminals: DVC's locks are not in play, the run folder's is."""
+    with table.case(ROW, "python -m tasks.pretraining.pretrain phase1") as notes:
         case = new_case(pictures.project_before("pretrain@phase1", tmp_path / "project", later_from_cache=False))
         (case.project / "models").mkdir(exist_ok=True)
         with processes.TrainerCount(case.mark):
-            first, second = start_both(case, ["-m", "tasks.pretrain", "phase1"])
+            first, second = start_both(case, ["-m", "tasks.pretraining.pretrain", "phase1"])
             codes = [process.wait(timeout=120) for process, _ in (first, second)]
         said = [log.read_text() for _, log in (first, second)]
         assert sorted(codes) == [0, 1], said

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from flows import allowed, checkout, on_worker, pipeline
-from tasks.common.errors import ParamsError
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import resolve
+from tasks.project.errors import ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -13,7 +13,7 @@ from prefect.states import Cancelling
 from prefect.workers.process import ProcessWorker
 
 from flows import checkout, deploy
-from tasks.common.strict_yaml import read_yaml
+from tasks.project.strict_yaml import read_yaml
 from tests.flows.worker_hosts import descendants, wait_until
 from tests.flows.worker_team import a_team
 

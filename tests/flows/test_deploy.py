@@ -11,7 +11,7 @@ from prefect.workers.process import ProcessWorker
 
 from flows import deploy
 from flows.sent_runs import Queue
-from tasks.common.errors import ParamsError, PodiumError
+from tasks.project.errors import ParamsError, PodiumError
 
 PREFECTS_OWN = ProcessWorker.get_default_base_job_template()
 

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from flows import foresight
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import resolve
+from tasks.project.overlays import resolve
+from tasks.project.strict_yaml import read_yaml
 from tests.test_architecture import ROOT
 
 

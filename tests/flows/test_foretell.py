@@ -8,7 +8,7 @@ import pytest
 from flows import checkout, cli, pipeline
 from flows.foretell import foretell
 from flows.plan import of_params
-from tasks.common.errors import ParamsError
+from tasks.project.errors import ParamsError
 
 
 def told(project, *overrides):

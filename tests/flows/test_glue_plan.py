@@ -7,7 +7,7 @@ import pytest
 
 from flows import report, run_page
 from flows.plan import PLAN, plan_of
-from tasks.common.errors import ParamsError
+from tasks.project.errors import ParamsError
 
 
 def test_without_tasks_there_is_no_stage_of_glue():

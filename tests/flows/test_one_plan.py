@@ -6,7 +6,7 @@ import pytest
 
 from flows import checkout, cli, dvc, on_worker
 from flows.foretell import foretell
-from tasks.common.params import load_params
+from tasks.project.params import load_params
 from tests.flows.test_pipeline import ACCEPTED, run
 from tests.parts import in_part
 

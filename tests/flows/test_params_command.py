@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from flows import cli
-from tasks.common.errors import ParamsError
-from tasks.common.strict_yaml import parse_yaml, read_yaml
-from tasks.overlays import preset_names, read_preset, resolve
-from tasks.params import diff, differences, leaves, meanings, origins, search, show
+from tasks.project.errors import ParamsError
+from tasks.project.overlays import preset_names, read_preset, resolve
+from tasks.project.params_command import diff, differences, leaves, meanings, origins, search, show
+from tasks.project.strict_yaml import parse_yaml, read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "presets"

@@ -7,7 +7,7 @@ import pytest
 
 from flows import checkout, cli, pipeline, report, run_page
 from flows.repro import StageFailed
-from tasks.common.errors import ParamsError
+from tasks.project.errors import ParamsError
 
 ACCEPTED = ["gate.min_f1=80.0"]
 
@@ -137,7 +137,7 @@ def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
     (toy_project.parent / "mine.txt").write_text("text")
     values = checkout.resolved_params(toy_project, None, ["corpus.path=../mine.txt"])
     folder = checkout.prepare(toy_project, values, None, ["corpus.path=../mine.txt"])
-    from tasks.common.params import load_params
+    from tasks.project.params import load_params
 
     params = load_params(folder / "params.yaml")
     assert (folder / params.corpus.path).resolve() == toy_project.parent / "mine.txt"

@@ -23,7 +23,7 @@ import pytest
 from flows import preflight
 from flows.preflight import disk, question
 from flows.preflight.finding import Wanted
-from tasks.common.errors import InputError, ParamsError
+from tasks.project.errors import InputError, ParamsError
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
 ROOT = Path(__file__).resolve().parents[2]

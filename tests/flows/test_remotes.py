@@ -10,7 +10,7 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from flows import dvc
-from tasks.jobs.checkpoint_remote import Remote
+from tasks.host.checkpoint_remote import Remote
 from tests.flows.toy_repro import repro
 from tests.tasks.test_checkpoint_travel import write_checkpoint
 

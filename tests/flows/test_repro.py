@@ -62,7 +62,7 @@ def test_only_stages_that_were_sent_may_run(toy_project, ran):
     script = (toy_project / "stage.py").read_text()
     enter = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from tasks.common.main import run_main\nrun_main(lambda: None)\n"
+        "from tasks.project.main import run_main\nrun_main(lambda: None)\n"
     )
     (toy_project / "stage.py").write_text(enter + script)
     with pytest.raises(StageFailed, match="stage first was not sent to this worker, only second"):
@@ -108,7 +108,7 @@ def test_a_damaged_file_of_parameters_is_named_and_made_again(toy_project, ran):
 SLOW_STAGE = """
 import os, sys, time
 sys.path.insert(0, {root!r})
-from tasks.common.main import run_main
+from tasks.project.main import run_main
 def main():
     line = open("lifeline", "w")
     print("started", file=line, flush=True)

@@ -8,7 +8,7 @@ from flows.plan import plan_of
 from flows.report import RunReport, StageRecord, outcome
 from flows.sent_runs import Queue
 from flows.workers import around_shares, groups, queues_of
-from tasks.common.errors import ParamsError
+from tasks.project.errors import ParamsError
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
 

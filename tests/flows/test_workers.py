@@ -11,10 +11,10 @@ import pytest
 
 from flows import workers
 from flows.sent_runs import Queue
-from tasks import row_shards
-from tasks.common.errors import ParamsError
-from tasks.common.params import load_params
-from tasks.pretrain_rows import write_pretrain_rows
+from tasks.pretraining.rows import row_shards
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project.errors import ParamsError
+from tasks.project.params import load_params
 from tests.flows.strangers import Stranger, automation, events
 from tests.flows.worker_hosts import ALL, wait_until
 from tests.flows.worker_team import a_team

@@ -58,9 +58,9 @@ stages:
 TOY = """
 import json, os, sys, time
 from pathlib import Path
-from tasks.common import artifacts
-from tasks.common.main import run_main
-from tasks.common.params import load_params
+from tasks.project import artifacts
+from tasks.project.main import run_main
+from tasks.project.params import load_params
 
 def main():
     stage, params = os.environ["DVC_STAGE"], load_params()
@@ -92,8 +92,8 @@ run_main(main)
 SHARE = """
 import os, sys, time
 from pathlib import Path
-from tasks.common.main import run_main
-from tasks.row_share import main
+from tasks.project.main import run_main
+from tasks.pretraining.rows.row_share import main
 
 with open(os.environ["TOY_LOG"], "a") as log:
     log.write(f"{os.environ['DVC_STAGE']} {os.getpid()}\\n")

@@ -22,7 +22,7 @@ TORCHRUN = (
     sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
     "--no-python",
 )  # fmt: skip
-"""As tasks/launcher.py starts it, which this Python may not import."""
+"""As tasks/host/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4
 LABELS = ("no", "yes", "maybe")
 """Classes of make_columns("sequence_classification")."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.evaluate import EvaluateInputs
+from tasks.downstream.squad.evaluate import EvaluateInputs
 from tests.tasks.window_files import Window, words, write_windows
 
 CONTEXTS = ("the red house by the sea", "one cat and two dogs", "from Ærø & <b>Fyn</b> to Lolland")

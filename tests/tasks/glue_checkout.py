@@ -14,9 +14,9 @@ from ipu_model.job import JobResult, ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.running import run_job
-from tasks.common import artifacts
-from tasks.glue_tasks import TASKS, TRAIN
-from tasks.tokenizer_files import read_vocabulary, write_tokenizer
+from tasks.downstream.glue.tasks import TASKS, TRAIN
+from tasks.project import artifacts
+from tasks.vocabulary.tokenizer_files import read_vocabulary, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = [f"word{number}" for number in range(40)]
@@ -54,7 +54,7 @@ def make_checkout(folder: Path, data: Path, tasks: list[str], vocabulary: Path, 
 
 
 def _vocabulary(entries):
-    from tasks.tokenizer_files import Vocabulary
+    from tasks.vocabulary.tokenizer_files import Vocabulary
 
     return Vocabulary(entries, True)
 

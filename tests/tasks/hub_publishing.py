@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tasks.hub import HubRelease, release_on_hub
-from tasks.hub_calls import Patience
-from tasks.release import Release, release_file
+from tasks.release.hub.calls import Patience
+from tasks.release.hub.transaction import HubRelease, release_on_hub
+from tasks.release.release import Release, release_file
 from tests.hub_server import HubServer
 from tests.hub_store import Commit, Repository
 

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from ipu_model.job import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from tasks.common import artifacts
+from tasks.project import artifacts
 from tests.tasks.tiny_model import SPECIAL
 
 MARK = "zxqvwplanted"

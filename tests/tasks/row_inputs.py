@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
-from tasks.common.param_inputs import PhaseRowsParams, PretrainRowsParams, SquadRowsParams
+from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams, SquadRowsParams
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.answers import Answer, best_answers, probable_answers
-from tasks.windows import Windows, read_windows
+from tasks.downstream.squad.answers import Answer, best_answers, probable_answers
+from tasks.downstream.squad.windows import Windows, read_windows
 from tests.tasks.window_files import Window, words, write_windows
 
 CONTEXT = "the red house by the sea"

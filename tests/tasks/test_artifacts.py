@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tasks.common import artifacts
+from tasks.project import artifacts
 
 
 def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path):

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.answers import Answer
-from tasks.ask import as_values, ask
-from tasks.common.errors import InputError
-from tasks.question_model import QuestionModel, WindowShape, find_model
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.ask import as_values, ask
+from tasks.downstream.squad.question_model import QuestionModel, WindowShape, find_model
+from tasks.project.errors import InputError
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +84,7 @@ def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> No
 
 
 def test_the_long_case_needs_several_windows(model: Path) -> None:
-    from tasks.encoding import load_tokenizer
+    from tasks.vocabulary.encoding import load_tokenizer
 
     assert len(load_tokenizer(model).encode(LONG).ids) > 2 * 384
 

@@ -14,17 +14,17 @@ from safetensors.numpy import load_file, save_file
 
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
-from tasks.base_model import RECORD, summary, wanted_files, write_base_model
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.common.params import Params, check
-from tasks.common.strict_yaml import read_yaml
-from tasks.finetune import finetune_job
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.rows import write_squad_rows
 from tasks.jobs.device_job import Job
-from tasks.overlays import resolve
-from tasks.pretrain import pretrain_job
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.squad_rows import write_squad_rows
+from tasks.pretraining.base_model import RECORD, summary, wanted_files, write_base_model
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
 from tests.tasks.row_inputs import WORDS, pretrain_params, random_texts, squad_params, write_corpus, write_questions
 from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
 

@@ -21,13 +21,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import tables, tfrecords
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.common.regular import NotAFile, open_regular
-from tasks.memory import limited, limited_steps
-from tasks.tables import Column, check_columns, each_key_once
-from tasks.text_files import Reading, text_lines
+from tasks.inputs import tables
+from tasks.inputs.tables import Column, check_columns, each_key_once
+from tasks.pretraining.rows import tfrecords
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.memory import limited, limited_steps
+from tasks.project.regular import NotAFile, open_regular
+from tasks.reading.text_files import Reading, text_lines
 from tests.tasks.tiny_model import write_tiny_model
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -41,7 +42,7 @@ def run(code: str, *words: str) -> tuple[subprocess.CompletedProcess[str], int]:
     """Run `code` as a stage does; how it ended, and its peak memory in MB."""
     peak = "next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM'))"
     script = (
-        "import sys; from pathlib import Path; from tasks.common.main import run_main\n"
+        "import sys; from pathlib import Path; from tasks.project.main import run_main\n"
         f"def main():\n    {code}\ntry:\n    run_main(main)\nfinally:\n    print({peak})"
     )
     environment = {**os.environ, "HF_HUB_OFFLINE": "1"}
@@ -63,7 +64,7 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB) -> str:
 
 
 CORPUS = (
-    "from tasks.readers import read_files; from tasks.documents import TextColumns; from tasks.text_files import "
+    "from tasks.inputs.readers import read_files; from tasks.inputs.documents import TextColumns; from tasks.reading.text_files import "
     "Reading; [None for _ in read_files(Path(sys.argv[1]), TextColumns('text'), 'auto', Reading())]"
 )
 
@@ -174,9 +175,7 @@ def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
     assert peak_mb < 250
 
 
-PREPARED = (
-    "from tasks.foreign_tables import record_batches; [None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
-)
+PREPARED = "from tasks.reading.foreign_tables import record_batches; [None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
 
 
 def arrow(path: Path, stated: int | None) -> None:
@@ -203,7 +202,7 @@ def test_arrow_that_unfolds_to_gigabytes(tmp_path: Path, stated: int | None) -> 
 def test_a_data_set_that_unfolds_to_gigabytes(tmp_path: Path) -> None:
     one_entry_for_all_rows(tmp_path / "train.parquet")
     code = (
-        "from tasks.hub_inputs import open_dataset; "
+        "from tasks.reading.hub_inputs import open_dataset; "
         "[None for _ in open_dataset('corpus', sys.argv[1], None, 'train', None)]"
     )
     assert "unfolds to more than 1,536 MB" in refused(code, str(tmp_path), most_mb=2048)
@@ -242,7 +241,7 @@ LARGE_JSON: dict[str, Callable[[], str]] = {
 @pytest.mark.parametrize("kind", LARGE_JSON)
 def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
     (tmp_path / "predictions.json").write_text(LARGE_JSON[kind](), encoding="utf-8")
-    code = "from tasks.squad_files import read_predictions; read_predictions(Path(sys.argv[1]))"
+    code = "from tasks.downstream.squad.files import read_predictions; read_predictions(Path(sys.argv[1]))"
     assert "predictions.json" in refused(code, str(tmp_path / "predictions.json"))
 
 
@@ -280,7 +279,7 @@ def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], k
 @pytest.mark.slow
 def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [' + "[]," * (60 << 20) + "0]}")
-    code = "from tasks.squad_format import read_squad; read_squad(Path(sys.argv[1]), 'questions.train_path')"
+    code = "from tasks.downstream.squad.format import read_squad; read_squad(Path(sys.argv[1]), 'questions.train_path')"
     said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
     assert "train.json (questions.train_path) unfolds to more than 1,080 MB" in said
 

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tasks.calibration import calibration
-from tasks.reliability_diagram import reliability_section
+from tasks.pages.reliability_diagram import reliability_section
+from tasks.statistics.calibration import calibration
 
 
 def test_error_and_brier_score_by_hand() -> None:

@@ -12,19 +12,19 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from tasks.card import model_card
-from tasks.card_training import CardFacts
-from tasks.common.errors import PublishError
-from tasks.common.params import parameter_values
-from tasks.provenance import git_state, provenance
-from tasks.publish import publish
-from tasks.released_parameters import WITHHELD
+from tasks.project.errors import PublishError
+from tasks.project.params import parameter_values
+from tasks.release.card import model_card
+from tasks.release.card_training import CardFacts
+from tasks.release.provenance import git_state, provenance
+from tasks.release.publish import publish
+from tasks.release.released_parameters import WITHHELD
 from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, write_gate
 
 CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
 CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
 ORIGIN: dict[str, Any] = {
-    "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/gate.py"]},
+    "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/downstream/gate.py"]},
     "dvc_lock_sha256": "a" * 64, "parameters_sha256": "b" * 64,
     "data": {
         "verdicts": {"corpus": {"valid": True}, "questions": {"valid": False}},
@@ -202,16 +202,16 @@ def test_dirty_means_that_the_sources_differ_from_the_revision_not_that_a_run_wr
     assert git_state(tmp_path) == {"revision": None, "dirty": None, "changed": []}
     git(tmp_path, "init", "-q")
     (tmp_path / "tasks").mkdir()
-    (tmp_path / "tasks/gate.py").write_text("", encoding="utf-8")
+    (tmp_path / "tasks/downstream/gate.py").write_text("", encoding="utf-8")
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-q", "-m", "first")
     revision = git(tmp_path, "rev-parse", "HEAD").strip()
     (tmp_path / "dvc.lock").write_text("written by a run", encoding="utf-8")
     assert git_state(tmp_path) == {"revision": revision, "dirty": False, "changed": []}
-    (tmp_path / "tasks/gate.py").write_text("pass", encoding="utf-8")
+    (tmp_path / "tasks/downstream/gate.py").write_text("pass", encoding="utf-8")
     (tmp_path / "tasks/new file.py").write_text("", encoding="utf-8")
     assert git_state(tmp_path) == {
-        "revision": revision, "dirty": True, "changed": ["tasks/gate.py", "tasks/new file.py"],
+        "revision": revision, "dirty": True, "changed": ["tasks/downstream/gate.py", "tasks/new file.py"],
     }  # fmt: skip
 
 
@@ -219,15 +219,15 @@ def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(
     copy = tmp_path / "runs/checkouts/set-1"
     for root in (tmp_path, copy):
         (root / "tasks/__pycache__").mkdir(parents=True)
-        (root / "tasks/gate.py").write_text("x = 1\n", encoding="utf-8")
+        (root / "tasks/downstream/gate.py").write_text("x = 1\n", encoding="utf-8")
         (root / "tasks/__pycache__/gate.pyc").write_text("", encoding="utf-8")
     (tmp_path / ".gitignore").write_text("/runs/\n__pycache__/\n", encoding="utf-8")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "first")
     assert git_state(copy)["changed"] == []
-    (copy / "tasks/gate.py").write_text("x = 2\n", encoding="utf-8")
-    assert git_state(copy)["changed"] == ["tasks/gate.py"]
+    (copy / "tasks/downstream/gate.py").write_text("x = 2\n", encoding="utf-8")
+    assert git_state(copy)["changed"] == ["tasks/downstream/gate.py"]
     assert git_state(tmp_path)["changed"] == []
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import DeviceJobFailed, ParamsError, StagePaused
-from tasks.jobs import checkpoint_travel
-from tasks.jobs.checkpoint_remote import Remote, newest_whole
-from tasks.jobs.checkpoint_travel import travelling
+from tasks.host import checkpoint_travel
+from tasks.host.checkpoint_remote import Remote, newest_whole
+from tasks.host.checkpoint_travel import travelling
+from tasks.project.errors import DeviceJobFailed, ParamsError, StagePaused
 
 KEY = "pretrain-phase1/0123456789ab"
 

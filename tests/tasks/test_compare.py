@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.compare import changed_csv, compare_files, in_words
-from tasks.comparison import compare
-from tasks.statistics import mcnemar_exact
+from tasks.downstream.compare import changed_csv, compare_files, in_words
+from tasks.downstream.comparison import compare
+from tasks.project.errors import InputError
+from tasks.statistics.significance import mcnemar_exact
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCES = [(str(number), ("red house",)) for number in range(40)]

@@ -19,11 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.common import artifacts
-from tasks.common.params import check
-from tasks.common.strict_yaml import read_yaml
-from tasks.compile import compile_ahead
-from tasks.overlays import resolve
+from tasks.downstream.compile import compile_ahead
+from tasks.project import artifacts
+from tasks.project.overlays import resolve
+from tasks.project.params import check
+from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,10 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import corpus, text_files
-from tasks.common.errors import InputError
-from tasks.common.params import CorpusParams
-from tasks.corpus import make_corpus
+from tasks.inputs import corpus
+from tasks.inputs.corpus import make_corpus
+from tasks.project.errors import InputError
+from tasks.project.params import CorpusParams
+from tasks.reading import text_files
 from tests.hub_server import HubServer
 
 ROOT = Path(__file__).parents[2]
@@ -330,7 +331,7 @@ def test_an_output_that_cannot_be_written_ends_with_one_message_and_code_1(tmp_p
     write(tmp_path / "params.yaml", (ROOT / "params.yaml").read_bytes().replace(b"20000", b"20"))
     write(tmp_path / "data", "a file where the folder should be")
     ended = subprocess.run(
-        [sys.executable, "-m", "tasks.corpus"],
+        [sys.executable, "-m", "tasks.inputs.corpus"],
         cwd=tmp_path,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,

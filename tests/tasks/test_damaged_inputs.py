@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.common import artifacts
-from tasks.common.errors import ParamsError, PodiumError
-from tasks.common.param_inputs import QuestionColumnParams
-from tasks.common.params import load_params
-from tasks.documents import TextColumns
-from tasks.overlays import resolve
-from tasks.provenance import read_json
-from tasks.question_model import find_model
-from tasks.question_tables import read_question_table
-from tasks.readers import read_files
-from tasks.squad_files import read_predictions
-from tasks.squad_format import read_squad
-from tasks.text_files import Reading
-from tasks.tokenizer_files import read_vocabulary
+from tasks.downstream.squad.files import read_predictions
+from tasks.downstream.squad.format import read_squad
+from tasks.downstream.squad.question_model import find_model
+from tasks.downstream.squad.question_tables import read_question_table
+from tasks.inputs.documents import TextColumns
+from tasks.inputs.readers import read_files
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.overlays import resolve
+from tasks.project.param_inputs import QuestionColumnParams
+from tasks.project.params import load_params
+from tasks.reading.text_files import Reading
+from tasks.release.provenance import read_json
 from tasks.validation.row_checks import read_tokenizer
+from tasks.vocabulary.tokenizer_files import read_vocabulary
 from tests.fuzzing import damaged_bytes, damaged_json, require_clean
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import tfrecords
-from tasks.common.errors import PodiumError
-from tasks.documents import TextColumns
-from tasks.prepared import Limits, flatten
-from tasks.prepared_files import read_prepared
-from tasks.readers import read_files
-from tasks.text_files import Reading
+from tasks.inputs.documents import TextColumns
+from tasks.inputs.readers import read_files
+from tasks.pretraining.rows import tfrecords
+from tasks.pretraining.rows.prepared import Limits, flatten
+from tasks.pretraining.rows.prepared_files import read_prepared
+from tasks.project.errors import PodiumError
+from tasks.reading.text_files import Reading
 from tests.fuzzing import damaged_bytes, require_clean
 from tests.tasks.row_inputs import pretrain_params, tokenizer_of, word_tokenizer
 from tests.tasks.test_prepared_rows import GOLDEN
@@ -52,7 +52,7 @@ def as_documents(path: Path) -> Any:
 
 
 def as_sequences(path: Path) -> Any:
-    from tasks.encoding import read_vocabulary
+    from tasks.vocabulary.encoding import read_vocabulary
 
     limits = Limits(read_vocabulary(tokenizer_of(path.parent / "tokenizer")), 16, 4, "pretrain_rows.phase1")
     found = read_prepared(pretrain_params(path=str(path)).phase1, "files", "pretrain_rows.phase1", Reading())

@@ -6,13 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.common.params import load_params
-from tasks.text_files import Reading, write_reading
-from tasks.validate import Judge, validate
+from tasks.project.errors import InputError
+from tasks.project.params import load_params
+from tasks.reading.text_files import Reading, write_reading
 from tasks.validation.checks import explain
 from tasks.validation.corpus_checks import CorpusData, corpus_data
 from tasks.validation.question_checks import QuestionData
+from tasks.validation.validate import Judge, validate
 from tests.tasks.validation_data import (
     corpus_columns,
     failed_checks,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import DeviceJobFailed
 from tasks.jobs.device_job import (
     BatchGeometry,
     Job,
@@ -19,6 +18,7 @@ from tasks.jobs.device_job import (
     in_words,
     run_device_job,
 )
+from tasks.project.errors import DeviceJobFailed
 
 PROJECT = Path(__file__).resolve().parents[2]
 RESULT = JobResult(

@@ -4,8 +4,8 @@ import errno
 
 import pytest
 
-from tasks.common import errors
-from tasks.common.main import run_main
+from tasks.project import errors
+from tasks.project.main import run_main
 
 
 def ended(failure, capsys):

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks import estimate
-from tasks.common.errors import InputError, ParamsError
-from tasks.common.params import Params, check
-from tasks.corpus import make_corpus
-from tasks.estimate import Estimate, Spent, report, scaled
-from tasks.overlays import resolve
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.source_size import expected_mb
-from tasks.tokenizer import make_tokenizer
+from tasks.inputs.corpus import make_corpus
+from tasks.preflight import estimate
+from tasks.preflight.estimate import Estimate, Spent, report, scaled
+from tasks.preflight.source_size import expected_mb
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.vocabulary.tokenizer import make_tokenizer
 from tests.tasks.row_inputs import write_corpus
 
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.common.params import EvaluateParams
-from tasks.evaluate import EvaluateInputs, evaluate
+from tasks.downstream.squad.evaluate import EvaluateInputs, evaluate
+from tasks.project.errors import InputError
+from tasks.project.params import EvaluateParams
 from tests.tasks.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +122,7 @@ def test_first_references_as_predictions_score_100_on_real_questions(tmp_path: P
 
 def test_scoring_imports_no_heavy_package() -> None:
     script = (
-        "import sys, tasks.evaluate, flows.cli, flows.commands.score; "
+        "import sys, tasks.downstream.squad.evaluate, flows.cli, flows.commands.score; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -10,19 +10,19 @@ import torch
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
-from tasks.common import artifacts
-from tasks.common.errors import ParamsError
-from tasks.common.params import Params, check
-from tasks.common.strict_yaml import read_yaml
-from tasks.finetune import finetune_job
-from tasks.held_out import FOLDER
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.rows import write_squad_rows
 from tasks.jobs import training
 from tasks.jobs.device_job import in_words
 from tasks.jobs.training import fingerprint, summary, train
-from tasks.overlays import resolve
-from tasks.pretrain import pretrain_job
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.squad_rows import write_squad_rows
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
+from tasks.rows.held_out import FOLDER
 from tests.tasks.row_inputs import random_texts, word_tokenizer, write_corpus, write_questions
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,9 +1,9 @@
 import pytest
 
-from tasks.answers import Answer
-from tasks.evaluation_page import excerpt, worst_mistakes
-from tasks.slices import TITLE, f1_counts, question_word, slices
-from tasks.squad_files import Question
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.evaluation_page import excerpt, worst_mistakes
+from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.slices import TITLE, f1_counts, question_word, slices
 
 
 def make(context: str, reference: str) -> Question:

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from tasks.common.errors import InputError
-from tasks.encoding import load_tokenizer
-from tasks.features import Features, find_answers, make_features, windows
+from tasks.downstream.squad.features import Features, find_answers, make_features, windows
+from tasks.project.errors import InputError
+from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.row_inputs import (
     CLS,
     SEP,

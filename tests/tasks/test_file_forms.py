@@ -11,16 +11,16 @@ import pytest
 
 from ipu_model.errors import DeviceJobError
 from ipu_model.ipu.config import load_ipu_config
-from tasks.base_model import write_base_model
-from tasks.common.errors import InputError, ParamsError
-from tasks.common.params import check, load_params
-from tasks.glue_data import make_glue_data
-from tasks.glue_tasks import glue_task
-from tasks.hub_tokenizer import load_hub_vocabulary
+from tasks.downstream.glue.data import make_glue_data
+from tasks.downstream.glue.tasks import glue_task
+from tasks.downstream.squad.files import read_predictions, read_references
+from tasks.downstream.squad.questions import make_questions
 from tasks.jobs.training import ipu_config
-from tasks.questions import make_questions
-from tasks.squad_files import read_predictions, read_references
-from tasks.tokenizer_files import read_vocabulary
+from tasks.pretraining.base_model import write_base_model
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.params import check, load_params
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
+from tasks.vocabulary.tokenizer_files import read_vocabulary
 from tests.tasks.test_given_paths import documents_of, params
 from tests.tasks.test_questions import params as question_params
 from tests.tasks.tiny_model import write_tiny_model

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from tasks.common.params import GateParams
-from tasks.evidence import TRAININGS, VERDICTS, Evidence, Loss, Released, compare
-from tasks.gate import decide, record
-from tasks.squad_files import Question
+from tasks.downstream.evidence import TRAININGS, VERDICTS, Evidence, Loss, Released, compare
+from tasks.downstream.gate import decide, record
+from tasks.downstream.squad.files import Question
+from tasks.project.params import GateParams
 
 LIMITS = GateParams(
     min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0,

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.common.params import EvaluateParams, check, parameter_values
-from tasks.common.strict_yaml import read_yaml
-from tasks.evaluate import evaluate
-from tasks.evidence import TRAININGS, VERDICTS
-from tasks.gate import GateDecision, gate
-from tasks.release_subject import QUESTIONS
-from tasks.seal import parameters_sha256
+from tasks.downstream.evidence import TRAININGS, VERDICTS
+from tasks.downstream.gate import GateDecision, gate
+from tasks.downstream.squad.evaluate import evaluate
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.params import EvaluateParams, check, parameter_values
+from tasks.project.strict_yaml import read_yaml
+from tasks.release.release_subject import QUESTIONS
+from tasks.release.seal import parameters_sha256
 from tests.tasks.evaluated_checkout import inputs_of, write_checkout
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -203,7 +203,7 @@ def test_without_scores_there_is_nothing_to_decide(
 
 def run(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tasks.gate"],
+        [sys.executable, "-m", "tasks.downstream.gate"],
         cwd=checkout, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 

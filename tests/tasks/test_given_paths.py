@@ -16,20 +16,20 @@ import pytest
 import yaml
 
 from flows import checkout
-from tasks.base_model import write_base_model
-from tasks.common.errors import InputError, ParamsError
-from tasks.common.params import check
-from tasks.given import GIVEN, check_given, check_readable, files_in, shown, value_at
-from tasks.glue_data import make_glue_data
-from tasks.glue_tasks import glue_task
-from tasks.hub_inputs import open_dataset
-from tasks.hub_tokenizer import load_hub_vocabulary
-from tasks.prepared_files import read_prepared
-from tasks.question_model import find_model
-from tasks.questions import make_questions
-from tasks.source_size import expected_mb
-from tasks.text_files import Reading, text_lines
-from tasks.tokenizer_files import read_vocabulary
+from tasks.downstream.glue.data import make_glue_data
+from tasks.downstream.glue.tasks import glue_task
+from tasks.downstream.squad.question_model import find_model
+from tasks.downstream.squad.questions import make_questions
+from tasks.preflight.source_size import expected_mb
+from tasks.pretraining.base_model import write_base_model
+from tasks.pretraining.rows.prepared_files import read_prepared
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.given import GIVEN, check_given, check_readable, files_in, shown, value_at
+from tasks.project.params import check
+from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.text_files import Reading, text_lines
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
+from tasks.vocabulary.tokenizer_files import read_vocabulary
 from tests.tasks.test_corpus import documents
 from tests.tasks.test_corpus import params as corpus_params
 from tests.tasks.test_questions import params as question_params
@@ -61,7 +61,7 @@ def folder_that_all_users_reach() -> Iterator[Path]:
 def unprivileged(code: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process whose user may not read everything: nobody, where the tests run as root."""
     drop = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
-    imports = "import os, sys; import tasks.corpus, tasks.readers, tasks.text_files, tasks.given"
+    imports = "import os, sys; import tasks.inputs.corpus, tasks.inputs.readers, tasks.reading.text_files, tasks.project.given"
     script = f"{imports}\nif os.getuid() == 0: {drop}\n{code}"
     return subprocess.run(
         [sys.executable, "-c", script], cwd=cwd, env={**os.environ, "PYTHONPATH": str(PROJECT)}, text=True,
@@ -127,7 +127,7 @@ LISTING: dict[str, tuple[str, Read]] = {
 
 
 def documents_of(path: Path) -> list[tuple[str, str, str]]:
-    from tasks.corpus import make_corpus
+    from tasks.inputs.corpus import make_corpus
 
     make_corpus(corpus_params(path=str(path)), path.parent / "made")
     return documents(path.parent / "made")
@@ -166,7 +166,7 @@ def test_a_folder_that_this_user_cannot_read_is_named(shared: Path, mode: int) -
     (folder / "a.txt").write_text("A.\n")
     (folder / "closed/b.txt").write_text("B.\n")
     (folder / "closed").chmod(mode)
-    code = "tasks.readers.usable_files(tasks.readers.Path('given'), tasks.text_files.Reading())"
+    code = "tasks.inputs.readers.usable_files(tasks.inputs.readers.Path('given'), tasks.reading.text_files.Reading())"
     made = unprivileged(code, shared)
     (folder / "closed").chmod(0o755)
     assert "corpus.path='given' holds what this user cannot read, closed" in made.stderr
@@ -180,7 +180,7 @@ def test_a_file_that_this_user_cannot_read_ends_the_stage_in_one_line(shared: Pa
     (shared / "given/b.txt").chmod(0)
     (shared / "params.yaml").write_text(yaml.safe_dump(params(corpus__source="files", corpus__path="given")))
     shared.chmod(0o777)
-    code = "sys.argv = ['corpus']; tasks.corpus.run_main(tasks.corpus.main)"
+    code = "sys.argv = ['corpus']; tasks.inputs.corpus.run_main(tasks.inputs.corpus.main)"
     made = unprivileged(code, shared)
     assert made.stderr == (
         "error: corpus.path='given' holds what this user cannot read, b.txt (Permission denied): "
@@ -195,7 +195,7 @@ def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) 
     (shared / "closed").mkdir()
     (shared / "closed/b.txt").write_text("B.\n")
     (shared / "closed").chmod(0)
-    code = f"print(tasks.given.check_readable(tasks.readers.Path({name!r}), 'glue.path'))"
+    code = f"print(tasks.project.given.check_readable(tasks.inputs.readers.Path({name!r}), 'glue.path'))"
     made = unprivileged(code, shared)
     (shared / "closed").chmod(0o755)
     assert f"glue.path='{name}'" in made.stdout
@@ -237,7 +237,7 @@ def test_every_file_of_a_folder_is_read_or_counted(tmp_path: Path) -> None:
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('{"text": "A."}\n')
-    from tasks.corpus import make_corpus
+    from tasks.inputs.corpus import make_corpus
 
     reading = make_corpus(corpus_params(path=str(folder)), tmp_path / "made").reading
     assert (reading.files, len(reading.ignored)) == (6, 6)

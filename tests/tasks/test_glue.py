@@ -10,21 +10,19 @@ import pytest
 import torch
 import yaml
 
-from tasks import (
-    compile,
-    compile_glue,
-    glue_data,
-    glue_evaluate,
-    glue_finetune,
-    glue_gate,
-    glue_predict,
-    glue_publish,
-    glue_rows,
-    validate_glue,
-)
-from tasks.common.errors import GateRejected
-from tasks.glue_tasks import TASKS
+from tasks.downstream import compile
+from tasks.downstream.glue import compile as compile_glue
+from tasks.downstream.glue import data as glue_data
+from tasks.downstream.glue import evaluate as glue_evaluate
+from tasks.downstream.glue import finetune as glue_finetune
+from tasks.downstream.glue import gate as glue_gate
+from tasks.downstream.glue import predict as glue_predict
+from tasks.downstream.glue import publish as glue_publish
+from tasks.downstream.glue import rows as glue_rows
+from tasks.downstream.glue import validate as validate_glue
+from tasks.downstream.glue.tasks import TASKS
 from tasks.jobs import training
+from tasks.project.errors import GateRejected
 from tests.tasks.glue_checkout import (
     ROOT,
     device_job_here,

@@ -11,22 +11,22 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
-from tasks.common.errors import InputError, ParamsError
-from tasks.common.param_glue import GlueParams, GlueRowsParams
-from tasks.common.params import check
-from tasks.common.strict_yaml import read_yaml
-from tasks.glue_checks import GlueData
-from tasks.glue_data import make_glue_data
-from tasks.glue_format import examples_from_files
-from tasks.glue_jobs import glue_finetune_job, glue_predict_job
-from tasks.glue_rows import keep_longest_first, write_glue_rows
-from tasks.glue_tasks import TASKS, glue_task
+from tasks.downstream.glue.checks import GlueData
+from tasks.downstream.glue.data import make_glue_data
+from tasks.downstream.glue.format import examples_from_files
+from tasks.downstream.glue.jobs import glue_finetune_job, glue_predict_job
+from tasks.downstream.glue.rows import keep_longest_first, write_glue_rows
+from tasks.downstream.glue.tasks import TASKS, glue_task
 from tasks.jobs.training import model_config
-from tasks.overlays import resolve
-from tasks.text_files import Reading
-from tasks.validate import Judge, validate
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.param_glue import GlueParams, GlueRowsParams
+from tasks.project.params import check
+from tasks.project.strict_yaml import read_yaml
+from tasks.reading.text_files import Reading
 from tasks.validation.checks import explain
 from tasks.validation.row_checks import RowData
+from tasks.validation.validate import Judge, validate
 from tests.tasks.glue_checkout import ROOT, WORDS, write_examples
 from tests.tasks.row_inputs import read_rows, save_tokenizer
 

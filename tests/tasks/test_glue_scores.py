@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tasks.glue_scores import best_constant, interval, metric_names, official, resampled_scores, scores_of
-from tasks.glue_tasks import TASKS
+from tasks.downstream.glue.scores import best_constant, interval, metric_names, official, resampled_scores, scores_of
+from tasks.downstream.glue.tasks import TASKS
 
 LABELS = np.array([1, 1, 1, 0, 0, 1.0])
 GUESSES = np.array([1, 0, 1, 0, 1, 1.0])

@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.held_out import FOLDER, choose_groups, held_out_folder, is_held_out
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.rows import read_manifest
-from tasks.squad_rows import write_squad_rows
-from tasks.validate import with_others
+from tasks.downstream.squad.rows import write_squad_rows
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project.errors import InputError
+from tasks.rows.held_out import FOLDER, choose_groups, held_out_folder, is_held_out
+from tasks.rows.row_files import read_manifest
+from tasks.validation.validate import with_others
 from tests.tasks.row_inputs import (
     folder_bytes,
     pretrain_params,

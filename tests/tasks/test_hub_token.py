@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from tasks.common.errors import PublishError
-from tasks.hub_token import refusal
+from tasks.project.errors import PublishError
+from tasks.release.hub.token import refusal
 from tests.hub_server import HubServer
 from tests.tasks.hub_publishing import NAME, TOKEN, publish_small
 

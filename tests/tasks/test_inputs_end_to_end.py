@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.job import ModelConfig
-from tasks.corpus import make_corpus
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.questions import make_questions
-from tasks.rows import read_manifest
-from tasks.squad_rows import write_squad_rows
+from tasks.downstream.squad.questions import make_questions
+from tasks.downstream.squad.rows import write_squad_rows
+from tasks.inputs.corpus import make_corpus
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.rows.row_files import read_manifest
 from tests.ipu_model.tiny_jobs import make_job, run_here
 from tests.tasks.row_inputs import (
     pretrain_params,

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.common.errors import InputError
-from tasks.common.intact import require, require_inputs
+from tasks.project.errors import InputError
+from tasks.project.intact import require, require_inputs
 
 PLAN = """
 stages:
   tokenizer:
-    deps: [data/corpus, tasks/tokenizer.py, inputs/mine]
+    deps: [data/corpus, tasks/vocabulary/tokenizer.py, inputs/mine]
   validate:
     foreach:
       corpus: {data: data/corpus, with: reports/corpus.json}

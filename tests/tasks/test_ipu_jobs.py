@@ -13,17 +13,17 @@ import pytest
 
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig
 from ipu_model.rows.format import Manifest
-from tasks.common import artifacts
-from tasks.common.errors import DeviceJobFailed, InputError, ParamsError
-from tasks.common.params import Params, check
-from tasks.common.strict_yaml import read_yaml
-from tasks.compile import JOBS, compile_ahead, compile_job
-from tasks.finetune import finetune_job
+from tasks.downstream.compile import JOBS, compile_ahead, compile_job
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.predict import predict_job
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
-from tasks.overlays import resolve
-from tasks.predict import predict_job
-from tasks.pretrain import pretrain_job
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.project import artifacts
+from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 ON_IPU = ("device.runtime=ipu", "device.precision=fp16")

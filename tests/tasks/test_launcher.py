@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from tasks.common.errors import ParamsError
-from tasks.common.params import DeviceParams, check
-from tasks.common.strict_yaml import read_yaml
+from tasks.host.launcher import launch_words
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
 from tasks.jobs.training import geometry
-from tasks.launcher import launch_words
+from tasks.project.errors import ParamsError
+from tasks.project.params import DeviceParams, check
+from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import TORCHRUN
 from tests.tasks.trained_checkout import PROJECT
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tasks.masking import (
+from tasks.pretraining.rows.masking import (
     MASKED,
     count_maskable,
     default_predictions,

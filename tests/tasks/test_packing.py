@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.features import make_features
-from tasks.packing import pack, plan_packs
+from tasks.downstream.squad.features import make_features
+from tasks.project.errors import InputError
+from tasks.rows.packing import pack, plan_packs
 from tests.tasks.row_inputs import bert_tokenizer, squad_questions, tokenizer_of
 
 

@@ -15,13 +15,14 @@ import yaml
 
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
-from tasks import pretrain_rows, squad_rows
-from tasks.common import artifacts
-from tasks.common.params import DeviceParams, IpuParams, packed
-from tasks.common.strict_yaml import read_yaml
+from tasks.downstream.squad import rows as squad_rows
+from tasks.downstream.squad.predict import figures, predict_job
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
-from tasks.predict import figures, predict_job
-from tasks.rows import Manifest, read_manifest
+from tasks.pretraining.rows import pretrain_rows
+from tasks.project import artifacts
+from tasks.project.params import DeviceParams, IpuParams, packed
+from tasks.project.strict_yaml import read_yaml
+from tasks.rows.row_files import Manifest, read_manifest
 from tests.tasks.row_inputs import WORDS, random_texts, read_rows, squad_params, write_corpus, write_questions
 from tests.tasks.tiny_model import write_tiny_model
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import InputError, ParamsError, PodiumError
-from tasks.parallel import WAITING_PER_WORKER, Progress, ordered_map, useful_workers, worker_count
+from tasks.project.errors import InputError, ParamsError, PodiumError
+from tasks.project.parallel import WAITING_PER_WORKER, Progress, ordered_map, useful_workers, worker_count
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,7 +78,7 @@ def test_workers_do_not_outlive_a_killed_parent() -> None:
     code = (
         "import time\n"
         "from tests.tasks.test_parallel import process_id\n"
-        "from tasks.parallel import ordered_map\n"
+        "from tasks.project.parallel import ordered_map\n"
         "results = ordered_map(process_id, range(1000), workers=2)\n"
         "print(next(results), flush=True)\n"
         "time.sleep(600)\n"
@@ -128,14 +128,14 @@ def test_few_items_are_done_without_more_processes(monkeypatch: pytest.MonkeyPat
 def test_progress_says_how_long_the_rest_takes(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("INFO", logger="tasks.parallel")
+    caplog.set_level("INFO", logger="tasks.project.parallel")
     progress = Progress("rows", "questions", total=1000)
     assert progress.line(250, elapsed_s=5.0) == "rows: 250 of 1000 questions, 50 a second, about 15 s left"
     assert Progress("rows", "questions").line(250, elapsed_s=5.0) == "rows: 250 questions, 50 a second"
     assert progress.line(0, elapsed_s=5.0) == "rows: 0 questions, 0 a second"
     progress.update(10, ", 20 features")
     assert caplog.messages == []
-    monkeypatch.setattr("tasks.parallel.PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr("tasks.project.parallel.PROGRESS_SECONDS", 0.0)
     progress.update(1000, ", 20 features")
     assert len(caplog.messages) == 1
     assert caplog.messages[0].endswith(" a second, about 0 s left, 20 features")

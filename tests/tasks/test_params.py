@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import ParamsError
-from tasks.common.params import check, load_params
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import resolve
+from tasks.project.errors import ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import check, load_params
+from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PRESETS = ROOT / "presets"

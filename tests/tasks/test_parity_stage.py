@@ -11,20 +11,21 @@ import torch
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
-from tasks import ask, parity, predict
-from tasks.answers import Answer
-from tasks.common import artifacts
-from tasks.common.errors import InputError, ParityLost
-from tasks.common.param_sections import Place
-from tasks.common.params import EvaluateParams, Params
-from tasks.common.params import check as check_params
-from tasks.common.strict_yaml import read_yaml
+from tasks.downstream import parity
+from tasks.downstream.parity import Inputs, between, check, compare_logits, margin, predict_in
+from tasks.downstream.squad import ask, predict
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.files import read_dev_questions
+from tasks.downstream.squad.question_model import WindowShape, find_model
+from tasks.downstream.squad.rows import write_squad_rows
 from tasks.jobs import device_job
-from tasks.overlays import resolve
-from tasks.parity import Inputs, between, check, compare_logits, margin, predict_in
-from tasks.question_model import WindowShape, find_model
-from tasks.squad_files import read_dev_questions
-from tasks.squad_rows import write_squad_rows
+from tasks.project import artifacts
+from tasks.project.errors import InputError, ParityLost
+from tasks.project.overlays import resolve
+from tasks.project.param_sections import Place
+from tasks.project.params import EvaluateParams, Params
+from tasks.project.params import check as check_params
+from tasks.project.strict_yaml import read_yaml
 from tests.tasks.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.row_inputs import squad_params, write_questions
 from tests.tasks.test_ask import SHORT, VOCABULARY
@@ -203,7 +204,7 @@ def test_asking_in_two_places_compares_their_logits(inputs: Inputs) -> None:
     ],
 )
 def test_places_in_params_are_checked(override: str, message: str) -> None:
-    from tasks.common.errors import ParamsError
+    from tasks.project.errors import ParamsError
 
     with pytest.raises(ParamsError, match=message):
         params_with(override)

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.parquet import read_batches, size_of
+from tasks.project.errors import InputError
+from tasks.reading.parquet import read_batches, size_of
 
 
 def test_the_size_of_a_file_is_that_of_its_rows_and_columns(tmp_path: Path) -> None:

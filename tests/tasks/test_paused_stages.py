@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.common.errors import PAUSED
+from tasks.project.errors import PAUSED
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.tasks.trained_checkout import PROJECT
 
@@ -22,7 +22,7 @@ UPDATES = 400
 
 
 def make_checkout(root: Path, remote: Path | None) -> Path:
-    """What `python -m tasks.pretrain phase1` needs, of a tiny size."""
+    """What `python -m tasks.pretraining.pretrain phase1` needs, of a tiny size."""
     write_rows(root / "data" / "rows" / "phase1", "pretrain", make_columns("pretrain", 32))
     verdict = root / "reports" / "validation" / "phase1.json"
     verdict.parent.mkdir(parents=True)
@@ -39,7 +39,7 @@ def make_checkout(root: Path, remote: Path | None) -> Path:
 def start(root: Path, **environment: str) -> subprocess.Popen[str]:
     own = {"PYTHONPATH": str(PROJECT), "PODIUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
     return subprocess.Popen(
-        [sys.executable, "-m", "tasks.pretrain", "phase1"], cwd=root, env={**os.environ, **own}, text=True,
+        [sys.executable, "-m", "tasks.pretraining.pretrain", "phase1"], cwd=root, env={**os.environ, **own}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 

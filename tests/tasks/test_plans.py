@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.common.plans import foreign_plans
-from tasks.given import check_given, files_in
+from tasks.project.given import check_given, files_in
+from tasks.project.plans import foreign_plans
 from tests.parts import in_part
 from tests.tasks.test_given_paths import params
 
@@ -28,7 +28,7 @@ stages:
 """
 OWN_STAGE = """
 from pathlib import Path
-from tasks.common.main import run_main
+from tasks.project.main import run_main
 run_main(lambda: Path("out.txt").write_text(Path("inputs/corpus/a.txt").read_text()) and None)
 """
 FOREIGN = """
@@ -226,7 +226,7 @@ def test_a_local_folder_in_place_of_a_hub_name_is_looked_at(tmp_path: Path) -> N
 
 
 def test_the_stage_that_reads_names_them_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tasks.common.errors import InputError
+    from tasks.project.errors import InputError
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()

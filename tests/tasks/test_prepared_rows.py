@@ -16,14 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import prepared_rows, tfrecords
-from tasks.common.artifacts import READING
-from tasks.common.errors import InputError
-from tasks.held_out import held_out_folder
-from tasks.prepared_rows import write_prepared_rows
-from tasks.rows import read_manifest
-from tasks.validate import Judge, validate
+from tasks.pretraining.rows import prepared_rows, tfrecords
+from tasks.pretraining.rows.prepared_rows import write_prepared_rows
+from tasks.project.artifacts import READING
+from tasks.project.errors import InputError
+from tasks.rows.held_out import held_out_folder
+from tasks.rows.row_files import read_manifest
 from tasks.validation.row_checks import RowData
+from tasks.validation.validate import Judge, validate
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
 from tests.tasks.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.params import check
-from tasks.common.strict_yaml import read_yaml
 from tasks.jobs.training import optimizer_config
-from tasks.overlays import resolve
+from tasks.project.overlays import resolve
+from tasks.project.params import check
+from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.ipu.preset_layouts import LAYOUTS
 from tests.tasks.recipe_table import RECIPES
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.common.strict_yaml import read_yaml
-from tasks.overlays import preset_names
-from tasks.presets_page import BEGIN, END, PAGE, new_page, write_page
+from tasks.project.errors import InputError
+from tasks.project.overlays import preset_names
+from tasks.project.presets_page import BEGIN, END, PAGE, new_page, write_page
+from tasks.project.strict_yaml import read_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "presets"
@@ -16,7 +16,7 @@ BASE = read_yaml(ROOT / "params.yaml")
 
 def test_the_page_is_as_the_presets_are():
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert new_page(text, BASE, PRESETS) == text, "run `python -m tasks.presets_page`"
+    assert new_page(text, BASE, PRESETS) == text, "run `python -m tasks.project.presets_page`"
     for name in preset_names(PRESETS):
         assert f"\n| [`{name}`](#{name}) |" in text
         assert f"\n### {name}\n" in text

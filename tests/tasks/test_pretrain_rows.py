@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks import row_chunks
-from tasks.common.errors import InputError
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.row_shards import plan_shards
-from tasks.rows import read_manifest, row_schema
+from tasks.pretraining.rows import row_chunks
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.pretraining.rows.row_shards import plan_shards
+from tasks.project.errors import InputError
+from tasks.rows.row_files import read_manifest, row_schema
 from tests.tasks.row_inputs import (
     CLS,
     MASK,
@@ -239,7 +239,7 @@ def test_the_stage_runs_from_the_command_line(tmp_path: Path, workers: str, monk
     params = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "tasks.pretrain_rows", "phase2"]
+    command = [sys.executable, "-m", "tasks.pretraining.rows.pretrain_rows", "phase2"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert finished.stdout.startswith("phase2: ")
@@ -292,7 +292,8 @@ def test_rows_out_of_range_are_refused(tmp_path: Path) -> None:
 MEASURE = """
     import resource, sys
     from pathlib import Path
-    from tasks import pretrain_rows, row_chunks
+    from tasks.pretraining.rows import pretrain_rows
+    from tasks.pretraining.rows import row_chunks
     from tests.tasks.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
     folder, times = Path(sys.argv[1]), int(sys.argv[2])
     row_chunks.CHUNK_DOCUMENTS = 200

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common import artifacts
-from tasks.common.errors import GateRejected, PublishError
-from tasks.common.params import parameter_values
-from tasks.publish import publish
+from tasks.project import artifacts
+from tasks.project.errors import GateRejected, PublishError
+from tasks.project.params import parameter_values
+from tasks.release.publish import publish
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
 
 FOLDER = "published/podium-demo"
@@ -173,7 +173,7 @@ def test_a_write_that_fails_keeps_the_old_release(checkout: Path, monkeypatch: p
             raise OSError(28, "No space left on device")
         replace(source, target)
 
-    monkeypatch.setattr("tasks.release.os.replace", fails_for_the_new_folder)
+    monkeypatch.setattr("tasks.release.release.os.replace", fails_for_the_new_folder)
     with pytest.raises(OSError, match="No space left"):
         publish_here(checkout)
     assert content(checkout / FOLDER) == before
@@ -211,7 +211,7 @@ def test_a_dry_run_touches_nothing(checkout: Path) -> None:
 
 def run_cli(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tasks.publish", *arguments], cwd=root, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "tasks.release.publish", *arguments], cwd=root, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
     )  # fmt: skip
 

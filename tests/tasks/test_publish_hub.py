@@ -10,10 +10,10 @@ from email.utils import formatdate
 
 import pytest
 
-from tasks.common.errors import PublishError
-from tasks.hub import HubRelease, release_on_hub
-from tasks.hub_calls import Patience
-from tasks.release import NAMES
+from tasks.project.errors import PublishError
+from tasks.release.hub.calls import Patience
+from tasks.release.hub.transaction import HubRelease, release_on_hub
+from tasks.release.release import NAMES
 from tests.hub_server import HubServer
 from tests.hub_store import Commit
 from tests.tasks.hub_publishing import (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common import artifacts
+from tasks.project import artifacts
 from tests.hub_server import HubServer
 from tests.tasks.hub_publishing import NAME, TOKEN, commits, content
 from tests.tasks.trained_checkout import PROJECT, make_checkout
@@ -39,9 +39,9 @@ def swap(event, arguments):
             os.replace(other, target)
 
 sys.addaudithook(swap)
-sys.argv = ["tasks.publish"]
+sys.argv = ["tasks.release.publish"]
 try:
-    runpy.run_module("tasks.publish", run_name="__main__")
+    runpy.run_module("tasks.release.publish", run_name="__main__")
 finally:
     print(f"opened {opened} times", file=sys.stderr)
 """
@@ -146,7 +146,7 @@ def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_t
             assert writer.stdout is not None
             assert writer.stdout.readline() == b"at work\n"
             for _ in range(8):
-                done = run(checkout, "-m", "tasks.publish")
+                done = run(checkout, "-m", "tasks.release.publish")
                 assert done.returncode in (0, 1), done.stderr
                 published = checkout / "published/podium-demo/model.safetensors"
                 assert not published.exists() or artifacts.sha256_of(published) == judged
@@ -169,8 +169,8 @@ def look(event, arguments):
         folder = str(arguments[0]).partition(".partial")[0] + ".partial"
         seen.add(oct(stat.S_IMODE(os.stat(folder).st_mode)))
 sys.addaudithook(look)
-sys.argv = ["tasks.publish"]
-runpy.run_module("tasks.publish", run_name="__main__")
+sys.argv = ["tasks.release.publish"]
+runpy.run_module("tasks.release.publish", run_name="__main__")
 print(sorted(seen))
 """
     done = run(checkout, "-c", watch)

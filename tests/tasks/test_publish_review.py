@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import ParamsError, PublishError
-from tasks.common.params import parameter_values
-from tasks.publish import publish
+from tasks.project.errors import ParamsError, PublishError
+from tasks.project.params import parameter_values
+from tasks.release.publish import publish
 from tests.hub_server import HubServer
 from tests.tasks.hub_publishing import CALLS, NAME, commits, publish_small, repository, small_release
 from tests.tasks.trained_checkout import make_checkout, params_with

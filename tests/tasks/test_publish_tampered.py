@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tasks.common import artifacts
-from tasks.common.errors import GateRejected, InputError, PublishError
-from tasks.common.params import load_params, parameter_values
-from tasks.glue_publish import kind_of
-from tasks.glue_tasks import TASKS
-from tasks.publish import OF_QUESTIONS, Kind, publish
+from tasks.downstream.glue.publish import kind_of
+from tasks.downstream.glue.tasks import TASKS
+from tasks.project import artifacts
+from tasks.project.errors import GateRejected, InputError, PublishError
+from tasks.project.params import load_params, parameter_values
+from tasks.release.publish import OF_QUESTIONS, Kind, publish
 from tests.tasks.trained_checkout import make_checkout, make_glue_checkout, write_gate, write_model
 
 GLUE = kind_of(TASKS["sst2"])

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.params import parameter_values
-from tasks.publish import publish
+from tasks.project.params import parameter_values
+from tasks.release.publish import publish
 from tests.hub_server import HubServer
 from tests.tasks.hub_publishing import CALLS, NAME, TOKEN, commits
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
@@ -82,12 +82,12 @@ def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, tmp_path: Pat
     text = text.replace("target: local", "target: hub").replace("repository: null         # u", f"repository: {NAME} #")
     (root / "params.yaml").write_text(text, encoding="utf-8")
     hub.fault(*CALLS["head"], drop="before")
-    done = run(root, hub, "-m", "tasks.publish")
+    done = run(root, hub, "-m", "tasks.release.publish")
     assert done.returncode == 0, done.stderr
     write_model(root, seed=5)
     write_gate(root)
     hub.fault(*CALLS["commit"], times=9, status=401)
-    failed = run(root, hub, "-m", "tasks.publish")
+    failed = run(root, hub, "-m", "tasks.release.publish")
     assert (failed.returncode, len(commits(hub))) == (1, 1)
     written = done.stdout + done.stderr + failed.stdout + failed.stderr
     places = [*root.rglob("*"), *(tmp_path / "hf-home").rglob("*"), *(tmp_path / "hub").rglob("*")]

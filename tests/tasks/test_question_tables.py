@@ -12,13 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import questions
-from tasks.common.artifacts import READING
-from tasks.common.errors import InputError, ParamsError
-from tasks.common.param_inputs import QuestionColumnParams
-from tasks.common.params import build
-from tasks.questions import make_questions
-from tasks.tables import NUMBERS
+from tasks.downstream.squad import questions
+from tasks.downstream.squad.questions import make_questions
+from tasks.inputs.tables import NUMBERS
+from tasks.project.artifacts import READING
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.param_inputs import QuestionColumnParams
+from tasks.project.params import build
 from tests.tasks.row_inputs import squad_questions
 from tests.tasks.test_questions import CONTEXT, params, qa, squad, write, written
 

@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks import questions, squad_format
-from tasks.common.errors import InputError
-from tasks.common.param_inputs import QuestionColumnParams, QuestionsParams
-from tasks.questions import make_questions
+from tasks.downstream.squad import format as squad_format
+from tasks.downstream.squad import questions
+from tasks.downstream.squad.questions import make_questions
+from tasks.project.errors import InputError
+from tasks.project.param_inputs import QuestionColumnParams, QuestionsParams
 
 SQUAD = Path(__file__).parents[2] / "../shared/data/squad"
 CONTEXT = "Ants dig deep. Bees hum, and bees dance."

@@ -12,14 +12,14 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.job import Job, ModelConfig
 from ipu_model.rows.format import Manifest
-from tasks.common import artifacts
-from tasks.common.params import Params, check
-from tasks.common.strict_yaml import read_yaml
-from tasks.finetune import finetune_job
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.predict import predict_job
 from tasks.jobs.training import model_config
-from tasks.overlays import read_preset, resolve
-from tasks.predict import predict_job
-from tasks.pretrain import pretrain_job
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.project import artifacts
+from tasks.project.overlays import read_preset, resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
 from tests.tasks.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
 
 ROOT = Path(__file__).resolve().parents[2]

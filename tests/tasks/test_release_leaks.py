@@ -12,32 +12,26 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks import (
-    base_model,
-    corpus,
-    evaluate,
-    finetune,
-    gate,
-    glue_data,
-    glue_evaluate,
-    glue_finetune,
-    glue_gate,
-    glue_predict,
-    glue_publish,
-    glue_rows,
-    predict,
-    pretrain,
-    pretrain_rows,
-    publish,
-    questions,
-    squad_rows,
-    tokenizer,
-    validate,
-    validate_glue,
-)
-from tasks.common import artifacts
+from tasks.downstream import gate
+from tasks.downstream.glue import data as glue_data
+from tasks.downstream.glue import evaluate as glue_evaluate
+from tasks.downstream.glue import finetune as glue_finetune
+from tasks.downstream.glue import gate as glue_gate
+from tasks.downstream.glue import predict as glue_predict
+from tasks.downstream.glue import publish as glue_publish
+from tasks.downstream.glue import rows as glue_rows
+from tasks.downstream.glue import validate as validate_glue
+from tasks.downstream.squad import evaluate, finetune, predict, questions
+from tasks.downstream.squad import rows as squad_rows
+from tasks.inputs import corpus
 from tasks.jobs import training
-from tasks.released_parameters import WITHHELD
+from tasks.pretraining import base_model, pretrain
+from tasks.pretraining.rows import pretrain_rows
+from tasks.project import artifacts
+from tasks.release import publish
+from tasks.release.released_parameters import WITHHELD
+from tasks.validation import validate
+from tasks.vocabulary import tokenizer
 from tests.tasks.glue_checkout import device_job_here
 from tests.tasks.planted import (
     MARK,

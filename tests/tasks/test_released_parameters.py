@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.common.params import check, parameter_values
-from tasks.common.strict_yaml import read_yaml
-from tasks.released_parameters import NOT_PUBLISHED, WITHHELD, released_parameters
+from tasks.project.params import check, parameter_values
+from tasks.project.strict_yaml import read_yaml
+from tasks.release.released_parameters import NOT_PUBLISHED, WITHHELD, released_parameters
 from tests.tasks.trained_checkout import PROJECT
 
 PLANTED = "PlantedWord"

@@ -11,18 +11,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.common import artifacts
-from tasks.common.errors import InputError
-from tasks.common.params import GateParams
-from tasks.evidence import compare, compare_scores
-from tasks.gate import _no_drop, _no_exact_drop
-from tasks.glue_answers import Examples
-from tasks.glue_data import schema_of
-from tasks.glue_released import keys_of, read_released
-from tasks.glue_released import scores_json as glue_scores_json
-from tasks.glue_tasks import TASKS
-from tasks.question_scores import key_of, read_scores, scores_json
-from tasks.squad_files import Question, read_dev_questions
+from tasks.downstream.evidence import compare, compare_scores
+from tasks.downstream.gate import _no_drop, _no_exact_drop
+from tasks.downstream.glue.answers import Examples
+from tasks.downstream.glue.data import schema_of
+from tasks.downstream.glue.released import keys_of, read_released
+from tasks.downstream.glue.released import scores_json as glue_scores_json
+from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.squad.files import Question, read_dev_questions
+from tasks.downstream.squad.question_scores import key_of, read_scores, scores_json
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.params import GateParams
 from tests.tasks.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
 
 WORDS = ("red", "blue", "green", "house", "river", "the", "a", "St.", "1990")

@@ -2,10 +2,10 @@
 
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.validate import Judge, validate
+from tasks.project.errors import InputError
 from tasks.validation.checks import explain
 from tasks.validation.row_checks import RowData
+from tasks.validation.validate import Judge, validate
 from tests.tasks.validation_data import failed_checks, row_columns, write_rows, write_tokenizer
 from tests.tasks.validation_data import judged_rows as judged
 

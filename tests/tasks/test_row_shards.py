@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tasks import row_making, row_shards
-from tasks.held_out import FOLDER as HELD_OUT
-from tasks.pretrain_rows import write_pretrain_rows
-from tasks.row_chunks import Item
-from tasks.row_making import Making
-from tasks.row_shards import Share, plan_shards, texts_of
-from tasks.row_share import write_share
-from tasks.rows import read_manifest
+from tasks.pretraining.rows import row_making, row_shards
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.pretraining.rows.row_chunks import Item
+from tasks.pretraining.rows.row_making import Making
+from tasks.pretraining.rows.row_shards import Share, plan_shards, texts_of
+from tasks.pretraining.rows.row_share import write_share
+from tasks.rows.held_out import FOLDER as HELD_OUT
+from tasks.rows.row_files import read_manifest
 from tests.tasks.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
 from tests.test_architecture import ROOT, import_closure
 
@@ -29,7 +29,9 @@ PARAMS = {"held_out_fraction": 0.1, "duplicates": 2}
 KILLED = """
     import os, signal, sys
     from pathlib import Path
-    from tasks import pretrain_rows, row_making, row_shards
+    from tasks.pretraining.rows import pretrain_rows
+    from tasks.pretraining.rows import row_making
+    from tasks.pretraining.rows import row_shards
     from tests.tasks.row_inputs import pretrain_params
     make, folder = row_making.make_item, Path(sys.argv[1])
     row_shards.SHARD_BYTES = int(sys.argv[2])
@@ -175,13 +177,15 @@ def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others
 
 
 def test_what_decides_the_rows_names_every_source_that_makes_them() -> None:
-    closure = import_closure(ROOT / "tasks/pair_rows.py") | import_closure(ROOT / "tasks/row_chunks.py")
+    closure = import_closure(ROOT / "tasks/pretraining/rows/pair_rows.py") | import_closure(
+        ROOT / "tasks/pretraining/rows/row_chunks.py"
+    )
     general = (
-        import_closure(ROOT / "tasks/common/errors.py")
-        | import_closure(ROOT / "tasks/parquet.py")
-        | {"tasks/wordpiece.py", "tasks/__init__.py"}
+        import_closure(ROOT / "tasks/project/errors.py")
+        | import_closure(ROOT / "tasks/reading/parquet.py")
+        | {"tasks/vocabulary/wordpiece.py", "tasks/__init__.py"}
     )
     checks = {f"ipu_model/{name}.py" for name in ("__init__", "errors", "files", "job", "evaluation_config")}
-    checks |= {"tasks/given.py", "tasks/text_files.py"}
+    checks |= {"tasks/project/given.py", "tasks/reading/text_files.py"}
     assert closure - general - checks <= {*row_making.MADE_BY}
-    assert {*row_making.MADE_BY} <= closure | {"tasks/row_making.py"}
+    assert {*row_making.MADE_BY} <= closure | {"tasks/pretraining/rows/row_making.py"}

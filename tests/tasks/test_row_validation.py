@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from tasks.validate import Judge, validate
 from tasks.validation.checks import explain
 from tasks.validation.row_checks import RowData
 from tasks.validation.row_requirements import ENOUGH_SEQUENCES
+from tasks.validation.validate import Judge, validate
 from tests.tasks.validation_data import (
     failed_checks,
     row_columns,

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.packing import pack
-from tasks.rows import Layout, RowWriter, check_geometry, ranges, read_manifest, row_schema
+from tasks.project.errors import InputError
+from tasks.rows.packing import pack
+from tasks.rows.row_files import Layout, RowWriter, check_geometry, ranges, read_manifest, row_schema
 from tests.tasks.row_inputs import folder_bytes, read_rows
 
 

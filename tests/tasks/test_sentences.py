@@ -1,6 +1,6 @@
 import pytest
 
-from tasks.sentences import split_sentences
+from tasks.pretraining.rows.sentences import split_sentences
 from tests.tasks.row_inputs import wikitext_documents
 
 

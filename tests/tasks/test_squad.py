@@ -2,7 +2,7 @@
 
 import pytest
 
-from tasks.squad import exact_match, f1, normalize_answer, percent, score
+from tasks.downstream.squad.metrics import exact_match, f1, normalize_answer, percent, score
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks import question_chunks
-from tasks.common.errors import InputError
-from tasks.encoding import load_tokenizer
-from tasks.features import make_features
-from tasks.rows import read_manifest, row_schema
-from tasks.squad_rows import FEATURES_SCHEMA, write_rows, write_squad_rows
+from tasks.downstream.squad import question_chunks
+from tasks.downstream.squad.features import make_features
+from tasks.downstream.squad.rows import FEATURES_SCHEMA, write_rows, write_squad_rows
+from tasks.project.errors import InputError
+from tasks.rows.row_files import read_manifest, row_schema
+from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.row_inputs import (
     CLS,
     SEP,
@@ -214,7 +214,7 @@ def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytes
     params["squad_rows"]["row_length"] = 144
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "tasks.squad_rows", "dev"]
+    command = [sys.executable, "-m", "tasks.downstream.squad.rows", "dev"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert "of 60 questions" in finished.stdout

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.common.stage_kinds import default_remote, kind_of, offered_kinds, outs_of
+from tasks.project.errors import InputError
+from tasks.project.stage_kinds import default_remote, kind_of, offered_kinds, outs_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REMOTE = "[core]\n    remote = store\n['remote \"store\"']\n    url = ssh://podium:geheim@host/srv/store\n"
@@ -25,7 +25,7 @@ def checkout(tmp_path):
 
 def start(stage, checkout, **environment):
     """The first thing a stage does under DVC, then `entered`, then it waits for the end of its input."""
-    code = "from tasks.common.main import run_main; run_main(lambda: print('entered', flush=True) or input())"
+    code = "from tasks.project.main import run_main; run_main(lambda: print('entered', flush=True) or input())"
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=checkout, text=True,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

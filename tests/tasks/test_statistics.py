@@ -3,7 +3,7 @@ import time
 import numpy as np
 import pytest
 
-from tasks.statistics import Interval, bootstrap_interval, bootstrap_intervals, paired_bootstrap
+from tasks.statistics.significance import Interval, bootstrap_interval, bootstrap_intervals, paired_bootstrap
 
 
 def test_equal_values_have_an_interval_without_width() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BEFORE = """import os, subprocess, sys
-from tasks.common.errors import ParamsError
-from tasks.common.main import run_main
+from tasks.project.errors import ParamsError
+from tasks.project.main import run_main
 """
 CLOSING = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, '-c', sys.argv[2]])"
 

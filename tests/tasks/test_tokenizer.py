@@ -15,11 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
-from tasks import corpus, wordpiece, world
-from tasks.common.errors import InputError
-from tasks.common.params import TokenizerParams
-from tasks.tokenizer import make_tokenizer
-from tasks.wordpiece import SPECIAL_TOKENS, train_vocabulary
+from tasks.inputs import corpus, world
+from tasks.project.errors import InputError
+from tasks.project.params import TokenizerParams
+from tasks.vocabulary import wordpiece
+from tasks.vocabulary.tokenizer import make_tokenizer
+from tasks.vocabulary.wordpiece import SPECIAL_TOKENS, train_vocabulary
 from tests.hub_server import HubServer
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +90,7 @@ def test_special_tokens_have_the_first_ids_and_the_size_is_kept(trained: Path) -
 TRAIN = """
 import hashlib, sys
 from pathlib import Path
-from tasks.wordpiece import train_vocabulary
+from tasks.vocabulary.wordpiece import train_vocabulary
 lines = Path(sys.argv[1]).read_text(encoding="utf-8").split("\\n")
 print(hashlib.sha256("\\n".join(train_vocabulary(lambda: iter(lines), 700, True)).encode()).hexdigest())
 """

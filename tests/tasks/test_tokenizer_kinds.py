@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
-from tasks import tokenizer_files, tokenizer_kinds
-from tasks.common.errors import InputError
-from tasks.encoding import load_tokenizer
-from tasks.hub_tokenizer import load_hub_vocabulary
-from tasks.question_model import WindowShape, find_model
-from tasks.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
+from tasks.downstream.squad.question_model import WindowShape, find_model
+from tasks.project.errors import InputError
+from tasks.vocabulary import tokenizer_files, tokenizer_kinds
+from tasks.vocabulary.encoding import load_tokenizer
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
+from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
 from tests.fuzzing import damaged_json, require_clean
 from tests.tasks.row_inputs import real_data
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.common.errors import DeviceJobFailed
+from tasks.host.launcher import launch_words
 from tasks.jobs.device_job import run_device_job
-from tasks.launcher import launch_words
+from tasks.project.errors import DeviceJobFailed
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
 from tests.tasks.test_launcher import device
 from tests.tasks.trained_checkout import PROJECT

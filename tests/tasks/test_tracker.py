@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from tasks import tracker, tracker_process, tracking
-from tasks.common.errors import DeviceJobFailed, StagePaused
-from tasks.common.param_sections import TrackingParams
-from tasks.tracker import End, Point, Recorder, without_secrets
-from tasks.tracking import Trackers, description, flat, numbers_of, record_verdict, run_id, tracked
+from tasks.project.errors import DeviceJobFailed, StagePaused
+from tasks.project.param_sections import TrackingParams
+from tasks.tracking import tracker, tracker_process
+from tasks.tracking import trackers as tracking
+from tasks.tracking.tracker import End, Point, Recorder, without_secrets
+from tasks.tracking.trackers import Trackers, description, flat, numbers_of, record_verdict, run_id, tracked
 
 RUN: dict[str, Any] = {"id": "finetune-0123456789ab", "config": {"seed": 5}}
-SERVE = "import os, sys, time\nfrom tasks.tracker import serve, Unavailable\n"
+SERVE = "import os, sys, time\nfrom tasks.tracking.tracker import serve, Unavailable\n"
 FAKES = {
     "deaf": "import time; time.sleep(600)",
     "dying": "import os; os.read(0, 1); os._exit(3)",

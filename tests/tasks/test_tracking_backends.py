@@ -21,14 +21,15 @@ from typing import IO, Any
 
 import pytest
 
-from tasks import tracker_process, tracking
-from tasks.common import artifacts
-from tasks.common.errors import StagePaused
-from tasks.common.param_sections import TrackingParams
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
 from tasks.jobs.training import train
-from tasks.tracker import End, Point
-from tasks.tracking import Trackers, record_verdict
+from tasks.project import artifacts
+from tasks.project.errors import StagePaused
+from tasks.project.param_sections import TrackingParams
+from tasks.tracking import tracker_process
+from tasks.tracking import trackers as tracking
+from tasks.tracking.tracker import End, Point
+from tasks.tracking.trackers import Trackers, record_verdict
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.tasks.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_wandb
 from tests.tasks.trained_checkout import PROJECT
@@ -172,7 +173,7 @@ def watched(
 
 
 def group_digits() -> str:
-    from tasks.tracking import run_id
+    from tasks.tracking.trackers import run_id
 
     return run_id("", "", "a try").rpartition("-")[2]
 
@@ -301,7 +302,7 @@ def description_of(folder: Path) -> dict[str, Any]:
 
 
 def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) -> None:
-    from tasks.track_tensorboard import TensorBoard
+    from tasks.tracking.track_tensorboard import TensorBoard
 
     board = TensorBoard(lambda text: None)
     assert board.open(description_of(tmp_path)) == 0

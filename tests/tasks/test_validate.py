@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.common.params import load_params
-from tasks.validate import CheckCrashed, Judge, main, validate, write_data_docs, write_reports
+from tasks.project.errors import InputError
+from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check
 from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.validate import CheckCrashed, Judge, main, validate, write_data_docs, write_reports
 from tests.tasks.validation_data import corpus_columns, row_columns, write_corpus, write_rows, write_tokenizer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +84,7 @@ def test_data_docs_show_the_failed_checks_and_no_path_of_this_machine(judge, tmp
 
 def run_stage(folder, name):
     return subprocess.run(
-        [sys.executable, "-m", "tasks.validate", name],
+        [sys.executable, "-m", "tasks.validation.validate", name],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         capture_output=True,

@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.common import artifacts
-from tasks.release_subject import QUESTIONS
+from tasks.project import artifacts
+from tasks.release.release_subject import QUESTIONS
 from tests.parts import in_part
 from tests.tasks.trained_checkout import PROJECT, make_checkout, write_metrics
 
@@ -92,7 +92,7 @@ def dvc(root: Path, *words: str) -> str:
 
 def refused(root: Path) -> str:
     """Publish, which must not succeed; what it said."""
-    done = run(root, "tasks.publish")
+    done = run(root, "tasks.release.publish")
     assert done.returncode == 1, done.stdout
     assert not (root / "published").exists()
     return done.stdout
@@ -100,7 +100,7 @@ def refused(root: Path) -> str:
 
 def require_rejected(root: Path) -> None:
     assert REJECTED in (root / artifacts.GATE).read_text()
-    done = run(root, "tasks.publish")
+    done = run(root, "tasks.release.publish")
     assert (done.returncode, (root / "published").exists()) == (3, False), done.stdout
     assert "is under the floor 85" in done.stdout
 
@@ -207,5 +207,5 @@ def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(projec
     assert re.search(f"({re.escape(name)}|{re.escape(out)}) does not hold what its stage wrote", refused(project))
     dvc(project, "repro", "gate")
     assert (project / name).read_bytes() == good
-    done = run(project, "tasks.publish")
+    done = run(project, "tasks.release.publish")
     assert (done.returncode, (project / "published").is_dir()) == (0, True), done.stdout

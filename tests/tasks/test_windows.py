@@ -5,8 +5,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.common.errors import InputError
-from tasks.windows import read_windows
+from tasks.downstream.squad.windows import read_windows
+from tasks.project.errors import InputError
 from tests.tasks.window_files import Window, words, write_features, write_logits, write_windows
 
 ONE = Window(0, words("the red house"), start=[1, 2, 3], end=[4, 5, 6])

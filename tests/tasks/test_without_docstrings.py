@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.common.errors import WRONG_USAGE
+from tasks.project.errors import WRONG_USAGE
 from tests.tasks.test_given_paths import params
 
 PROJECT = Path(__file__).resolve().parents[2]

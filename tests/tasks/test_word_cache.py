@@ -6,9 +6,9 @@ from tokenizers import AddedToken, Tokenizer
 from tokenizers.normalizers import BertNormalizer, Lowercase
 from tokenizers.pre_tokenizers import Whitespace
 
-from tasks import word_cache
-from tasks.encoding import encode, load_tokenizer
-from tasks.word_cache import LEARN_AT_ONCE, WordCache, works_word_by_word
+from tasks.vocabulary import word_cache
+from tasks.vocabulary.encoding import encode, load_tokenizer
+from tasks.vocabulary.word_cache import LEARN_AT_ONCE, WordCache, works_word_by_word
 from tests.tasks.row_inputs import WORDS, bert_tokenizer, squad_questions, wikitext_documents, word_tokenizer
 
 ODD = [

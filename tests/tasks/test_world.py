@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from tasks import world
-from tasks.world_text import ENDINGS, PAIRED_KINDS, RELATIONS
+from tasks.inputs import world
+from tasks.inputs.world_text import ENDINGS, PAIRED_KINDS, RELATIONS
 
 ROOT = Path(__file__).parents[2]
 NAME = re.compile(r"\b[A-Z][a-z]+\b")
 DIGEST = """
 import hashlib
-from tasks import world
+from tasks.inputs import world
 text = "".join(map(repr, world.documents(7, "corpus", 200))) + "".join(map(repr, world.questions(7, "dev", 200)))
 print(hashlib.sha256(text.encode()).hexdigest())
 """

@@ -11,19 +11,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks import glue_gate
-from tasks.common import artifacts
-from tasks.common.params import Params, check, load_params, parameter_values
-from tasks.common.strict_yaml import parse_yaml
-from tasks.gate import gate
-from tasks.glue_answers import read_labels, read_predictions
-from tasks.glue_data import schema_of
-from tasks.glue_gate import subject_of
-from tasks.glue_scores import figures as glue_figures
-from tasks.glue_tasks import TASKS, GlueTask
-from tasks.release_subject import QUESTIONS
-from tasks.squad import figures, score
-from tasks.tokenizer_files import Vocabulary, write_tokenizer
+from tasks.downstream.gate import gate
+from tasks.downstream.glue import gate as glue_gate
+from tasks.downstream.glue.answers import read_labels, read_predictions
+from tasks.downstream.glue.data import schema_of
+from tasks.downstream.glue.gate import subject_of
+from tasks.downstream.glue.scores import figures as glue_figures
+from tasks.downstream.glue.tasks import TASKS, GlueTask
+from tasks.downstream.squad.metrics import figures, score
+from tasks.project import artifacts
+from tasks.project.params import Params, check, load_params, parameter_values
+from tasks.project.strict_yaml import parse_yaml
+from tasks.release.release_subject import QUESTIONS
+from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 PROJECT = Path(__file__).resolve().parents[2]

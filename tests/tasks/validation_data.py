@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.rows import Manifest, row_schema
-from tasks.validate import Judge, validate
+from tasks.rows.row_files import Manifest, row_schema
 from tasks.validation import corpus_checks, question_checks, row_checks
+from tasks.validation.validate import Judge, validate
 
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8

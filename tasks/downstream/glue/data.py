@@ -1,0 +1,94 @@
+"""Stage glue_data@TASK: the examples of a GLUE task as Parquet, one file a split.
+
+    python -m tasks.downstream.glue.data sst2
+
+Writes data/glue/<task>/train.parquet and the development sets, with reading.json. Every example is checked before
+anything is kept (glue_format.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.downstream.glue.format import Example, examples_from_files, examples_from_hub, stage_note, unused_files
+from tasks.downstream.glue.tasks import TASKS, TRAIN, GlueTask, glue_task
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.param_glue import GlueParams
+from tasks.project.params import load_params
+from tasks.project.process import item
+from tasks.reading.text_files import Reading, write_reading
+
+ROW_GROUP = 8192
+
+
+def schema_of(task: GlueTask) -> pa.Schema:
+    """Columns of the examples: first, second (null for single sentences) and label (int32 or float32)."""
+    return pa.schema(
+        [
+            pa.field("first", pa.string(), nullable=False),
+            pa.field("second", pa.string()),
+            pa.field("label", pa.float32() if task.is_regression else pa.int32(), nullable=False),
+        ]
+    )
+
+
+def make_glue_data(task: GlueTask, params: GlueParams, folder: Path) -> tuple[dict[str, int], Reading]:
+    """Write the splits of `task` to `folder`, all or none.
+
+    Returns:
+        Examples of each split, and what was counted on the way.
+
+    Raises:
+        InputError: the first thing that is not as the task needs it, or a split without examples.
+    """
+    reading, counts = Reading(), {}
+    if params.source == "files":
+        reading.ignored = unused_files(task, Path(params.path))
+    with artifacts.new_folder(folder) as partial:
+        for split in task.splits:
+            if params.source == "files":
+                examples = examples_from_files(task, Path(params.path), split, reading)
+            else:
+                examples = examples_from_hub(task, params.dataset, params.dataset_revision, split)
+            counts[split] = _write(task, examples, split, partial / f"{split}.parquet", reading)
+        write_reading(partial, params.source, reading)
+    return counts, reading
+
+
+def _write(task: GlueTask, examples: Iterator[Example], split: str, path: Path, reading: Reading) -> int:
+    count, schema = 0, schema_of(task)
+    number = float if task.is_regression else int
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        while group := list(itertools.islice(examples, ROW_GROUP)):
+            empty = [example for example in group if not all(example[: len(task.columns)])]
+            reading.counts[stage_note(split)] += len(empty)
+            kept = [example for example in group if split != TRAIN or all(example[: len(task.columns)])]
+            rows = [{"first": one.first, "second": one.second, "label": number(one.label)} for one in kept]
+            writer.write_table(pa.Table.from_pylist(rows, schema=schema))
+            count += len(kept)
+    if not count:
+        raise InputError(f"{task.title} has no {split} example: look at glue.path or glue.dataset")
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Read the examples of a GLUE task.")
+    parser.add_argument("task", type=item, choices=sorted(TASKS))
+    task = glue_task(parser.parse_args().task)
+    started_at = time.perf_counter()
+    counts, reading = make_glue_data(task, load_params().glue, artifacts.glue_folder(task.name))
+    said = [", ".join(f"{count:,} {split}" for split, count in counts.items()) + " examples", *reading.summary()]
+    print(f"{task.title}: {'; '.join(said)}; {time.perf_counter() - started_at:.1f} s")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,193 @@
+"""Examples of a GLUE task from files or the Hub, each checked: texts, and a label that the task has.
+
+Files are TSV (without quotes, as GLUE's own are, with a header or without) or a table that tables.py reads. A label is
+a number or the name of a class, the same way in a whole file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.downstream.glue.tasks import TRAIN, GlueTask
+from tasks.inputs.tables import BLANK_LINES, ENDINGS, Column, Line, read_table
+from tasks.project.errors import InputError
+from tasks.project.given import files_in
+from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.text_files import Reading, refuse_empty, text_lines
+
+KEY = "glue.path"
+LABEL = "label"
+COLA_FIELDS = ("source", LABEL, "mark", "sentence")
+"""Official files of CoLA have four fields and no header."""
+
+
+class Example(NamedTuple):
+    """One example."""
+
+    first: str
+    second: str | None
+    """None where the task has single sentences."""
+    label: float
+    """Number of the class, or the value of a regression."""
+
+
+def examples_from_files(task: GlueTask, folder: Path, split: str, reading: Reading) -> Iterator[Example]:
+    """The examples of `split` in `folder`/<task>/, or in the folder of the official download.
+
+    Raises:
+        InputError: no file, several of different endings, or content that is not what the task needs; the message
+            names file and line.
+    """
+    for path in split_files(task, folder, split):
+        reading.files += 1
+        lines = (
+            _read_tsv(task, path, reading) if path.suffix == ".tsv" else read_table(path, _asked(task), KEY, reading)
+        )
+        yield from _examples(task, lines, str(path))
+
+
+def examples_from_hub(task: GlueTask, dataset: str | None, revision: str | None, split: str) -> Iterator[Example]:
+    """The examples of `split` of a data set with GLUE's configurations and columns.
+
+    Raises:
+        InputError: it cannot be read, or holds what the task does not have.
+    """
+    name = task.hub_split(split)
+    rows = open_dataset("glue", dataset, task.name, name, revision)
+    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
+    yield from _examples(task, lines, f"data set {dataset}, {task.name}, split {name}")
+
+
+def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
+    """The file of a split, or the parts of it (train-00000-of-00002.parquet, ...) in order.
+
+    Raises:
+        InputError: there is none, or it is there with several endings.
+    """
+    listed = files_in(folder, KEY)
+    places = [place for name in (task.name, task.title) if (place := folder / name).is_dir()]
+    if len(places) != 1:
+        found = " and ".join(map(str, places)) or "neither"
+        raise InputError(
+            f"{KEY}={folder} must hold one folder of {task.title}, {task.name}/ or {task.title}/: found {found}"
+        )
+    stems = (split, task.hub_split(split))
+    endings = (".tsv", *ENDINGS)
+    files = [
+        path for path in listed
+        if path.parent == places[0] and path.suffix in endings
+        and any(path.stem == stem or path.name.startswith(f"{stem}-0") for stem in stems)
+    ]  # fmt: skip
+    if not files or len({(path.suffix, path.stem.partition("-0")[0]) for path in files}) > 1:
+        names = " or ".join(f"{stem}.tsv" for stem in dict.fromkeys(stems))
+        found = ", ".join(path.name for path in files) or "none"
+        raise InputError(
+            f"{places[0]} must hold one file of the {split} examples, {names} (or {', '.join(ENDINGS)}): found {found}"
+        )
+    return files
+
+
+def unused_files(task: GlueTask, folder: Path) -> list[str]:
+    """Names of the files of the task that no split is read from, such as GLUE's test files.
+
+    Raises:
+        InputError: as `split_files`.
+    """
+    used = {path for split in task.splits for path in split_files(task, folder, split)}
+    place = next(iter(used)).parent
+    return [path.relative_to(place).as_posix() for path in files_in(place, KEY) if path not in used]
+
+
+def _asked(task: GlueTask) -> list[Column]:
+    return [Column(name, KEY, True) for name in (*task.columns, LABEL)]
+
+
+def _read_tsv(task: GlueTask, path: Path, reading: Reading) -> Iterator[Line]:
+    """Lines of a TSV file under the task's own names of columns; what is quoted stays as it is."""
+    refuse_empty(path, KEY)
+    wanted = (*task.columns, LABEL)
+    header: Sequence[str] | None = None
+    for number, text in enumerate(text_lines(path, KEY), 1):
+        fields = text.rstrip("\r\n").split("\t")
+        if fields == [""]:
+            reading.counts[BLANK_LINES] += 1
+            continue
+        if header is None:
+            header, is_data = _header(task, fields, path)
+            if not is_data:
+                reading.unused_columns |= set(header) - set(wanted)
+                continue
+        if len(fields) != len(header):
+            raise InputError(
+                f"{path}, line {number} has {len(fields)} fields, {len(header)} are required ({', '.join(header)}): "
+                "apart by tabs, no tab inside a field"
+            )
+        values = dict(zip(header, fields, strict=True))
+        yield Line(f"line {number}", {name: values[name] for name in wanted})
+
+
+def _header(task: GlueTask, fields: Sequence[str], path: Path) -> tuple[Sequence[str], bool]:
+    """Names of the columns, the task's own where it needs them, and whether the first line is data already."""
+    wanted = (*task.columns, LABEL)
+    for names in (wanted, task.tsv):
+        if names and set(names) <= set(fields):
+            own = dict(zip(names, wanted, strict=True))
+            return [own.get(field, f"({field})" if field in wanted else field) for field in fields], False
+    if task.name == "cola" and len(fields) == len(COLA_FIELDS):
+        return COLA_FIELDS, True
+    if len(fields) == len(wanted):
+        return wanted, True
+    raise InputError(
+        f"{path}, line 1: found the fields {', '.join(fields)}; required is a header with "
+        f"{', '.join(task.tsv or wanted)}, or no header and the fields {', '.join(wanted)}, apart by tabs"
+    )
+
+
+def _examples(task: GlueTask, lines: Iterable[Line], source: str) -> Iterator[Example]:
+    style: tuple[bool, str] | None = None
+    for where, values in lines:
+        place = f"{source}, {where}"
+        texts = [_text(values, column, place) for column in task.columns]
+        label, is_name = _label(task, values.get(LABEL), place)
+        if style is not None and style[0] != is_name:
+            raise InputError(
+                f"{place}: the label {values[LABEL]!r} is {'a name' if is_name else 'a number'}, that of {style[1]} is "
+                "not: labels of one file are all numbers or all names of classes"
+            )
+        style = style or (is_name, where)
+        yield Example(texts[0], texts[1] if len(texts) > 1 else None, label)
+
+
+def _text(values: dict[str, Any], column: str, place: str) -> str:
+    if column not in values:
+        raise InputError(f"{place} has no column {column!r}: found {', '.join(values)}")
+    text = values[column]
+    if not isinstance(text, str):
+        raise InputError(f"{place}: {column} must be text, found {type(text).__name__} {text!r}")
+    return " ".join(text.split())
+
+
+def _label(task: GlueTask, value: Any, place: str) -> tuple[float, bool]:
+    """The label as a number, and whether it was the name of a class."""
+    if isinstance(value, str) and value.strip() in task.labels and not task.is_regression:
+        return float(task.labels.index(value.strip())), True
+    try:
+        number = math.nan if isinstance(value, bool) or value is None else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    low, high = task.limits or (0, len(task.labels) - 1)
+    if not low <= number <= high or (not task.is_regression and number != int(number)):
+        classes = ", ".join(f"{index} ({name})" for index, name in enumerate(task.labels))
+        required = f"a number from {low:g} to {high:g}" if task.is_regression else f"one of {classes}"
+        unlabelled = " (-1 means no label, as in GLUE's test files, which cannot be used)" if number == -1 else ""
+        raise InputError(f"{place}: the label is {value!r}, required is {required}{unlabelled}")
+    return number, False
+
+
+def stage_note(split: str) -> str:
+    """What is counted where an example has an empty text."""
+    kept = "left out" if split == TRAIN else "kept, as the official metrics count them"
+    return f"{split} examples with an empty text, {kept}"

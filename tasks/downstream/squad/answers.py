@@ -1,0 +1,198 @@
+"""From start and end logits to answers: character spans of the context, with scores.
+
+Two ways of scoring the same logits, both over the context's tokens, end not before start, at most
+`max_answer_length` tokens:
+
+- `best_answers`, for evaluation, as transformers' `run_qa.py` does: score = start logit + end logit, the
+  best `n_best` over all windows of an example, softmax over those for probabilities;
+- `probable_answers`, for `tasks.downstream.squad.ask`, as the question-answering pipeline of transformers 4 does: the
+  start and end logits of a window become probabilities first, score = their product.
+
+Legend: F windows (features), C context tokens of all windows together, E examples, B windows of a block,
+K best tokens of a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.downstream.squad.windows import Array, Windows
+
+_WINDOWS_AT_ONCE = 512
+"""Bound on memory: n_best 20 gives 400 candidate spans per window."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A span of the context."""
+
+    text: str
+    start: int
+    """First character in the context."""
+    end: int
+    """Character after the last."""
+    score: float
+    """Sum of the two logits (`best_answers`) or the probability (`probable_answers`)."""
+    probability: float
+
+
+@dataclass(frozen=True)
+class _Spans:
+    """Candidate spans; token numbers count within the window."""
+
+    window: Array
+    first: Array
+    last: Array
+    score: Array
+
+    @staticmethod
+    def of(parts: Sequence[tuple[Array, Array, Array, Array]]) -> _Spans:
+        """The parts one after the other."""
+        nothing = (np.empty(0, np.int64),) * 3 + (np.empty(0),)
+        return _Spans(*(np.concatenate(column) for column in zip(nothing, *parts, strict=True)))
+
+
+def best_answers(
+    windows: Windows, contexts: Sequence[str], *, n_best: int, max_answer_length: int
+) -> list[list[Answer]]:
+    """The best answers of every example, best first; at most n_best, at least one.
+
+    The n_best starts and the n_best ends of a window are combined; windows overlap, so a span may come
+    twice, as in run_qa.py. Ties go to the earlier window, then to the higher start logit. An example
+    whose windows hold no context token gets the empty answer.
+
+    Args:
+        windows: of all examples.
+        contexts: context of every example, [E].
+        n_best: starts, ends and answers kept.
+        max_answer_length: tokens.
+    """
+    spans = _best_spans(windows, n_best, max_answer_length)
+    example = windows.example_index[spans.window]
+    order = np.lexsort((np.arange(len(example)), -spans.score, example))
+    ranked = example[order]
+    rank = np.arange(len(ranked)) - np.searchsorted(ranked, ranked)
+    order = order[rank < n_best]
+    grouped: list[list[Answer]] = [[] for _ in contexts]
+    characters = _characters(windows, spans, order)
+    for index, (start, end), score in zip(
+        example[order].tolist(), characters.tolist(), spans.score[order].tolist(), strict=True
+    ):
+        grouped[index].append(Answer(contexts[index][start:end], start, end, score, 0.0))
+    return [_with_probabilities(answers) for answers in grouped]
+
+
+def _with_probabilities(answers: list[Answer]) -> list[Answer]:
+    if not answers:
+        return [Answer("", 0, 0, 0.0, 1.0)]
+    scores = np.array([answer.score for answer in answers])
+    weights = np.exp(scores - scores.max())
+    return [
+        Answer(a.text, a.start, a.end, a.score, float(p)) for a, p in zip(answers, weights / weights.sum(), strict=True)
+    ]
+
+
+def probable_answers(windows: Windows, context: str, words: Array, *, top: int, max_answer_length: int) -> list[Answer]:
+    """The most probable distinct answers of one example over all its windows, best first, at most `top`.
+
+    Definition of transformers 4's pipeline: in each window, softmax of the start logits and, apart, of
+    the end logits over the context's tokens and [CLS]; then [CLS] is struck out, and a span's score is
+    the product of its start and end probability. Spans of different windows are compared as they are.
+    The best span is widened to whole words. Where several spans come to the same characters we keep the
+    best of them; the pipeline repeats them.
+
+    Args:
+        windows: of one example.
+        context: of that example.
+        words: word number of every context token, [C]; the tokens of a word are neighbours.
+        top: answers wanted.
+        max_answer_length: tokens, before widening.
+    """
+    spans = _probable_spans(windows, max_answer_length)
+    found: dict[tuple[int, int], Answer] = {}
+    for index in np.lexsort((np.arange(len(spans.score)), -spans.score)):
+        start, end = _widened(windows, words, *(int(x[index]) for x in (spans.window, spans.first, spans.last)))
+        probability = float(spans.score[index])
+        found.setdefault((start, end), Answer(context[start:end], start, end, probability, probability))
+        if len(found) == top:
+            break
+    return list(found.values())
+
+
+def _widened(windows: Windows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
+    """Characters of the whole words that tokens first to last touch, as far as the window holds them."""
+    part = slice(windows.bounds[window], windows.bounds[window + 1])
+    here, characters = words[part], windows.characters[part]
+    first = int(np.flatnonzero(here == here[first])[0])
+    last = int(np.flatnonzero(here == here[last])[-1])
+    return int(characters[first, 0]), int(characters[last, 1])
+
+
+def _probable_spans(windows: Windows, max_answer_length: int) -> _Spans:
+    """All allowed spans of every window, in order of windows, first and last tokens."""
+    found: list[tuple[Array, Array, Array, Array]] = []
+    for window in range(len(windows)):
+        part = slice(windows.bounds[window], windows.bounds[window + 1])
+        start = _probabilities(windows.cls_logits[window, 0], windows.start_logits[part])
+        end = _probabilities(windows.cls_logits[window, 1], windows.end_logits[part])
+        first, last = np.nonzero(_allowed(len(start), max_answer_length))
+        found.append((np.full(len(first), window), first, last, start[first] * end[last]))
+    return _Spans.of(found)
+
+
+def _allowed(tokens: int, max_answer_length: int) -> Array:
+    """True at [first, last] where the span is not empty and not too long."""
+    length = np.arange(tokens)[None, :] - np.arange(tokens)[:, None] + 1
+    return (length >= 1) & (length <= max_answer_length)
+
+
+def _probabilities(cls_logit: float, logits: Array) -> Array:
+    """Softmax over [CLS] and the context's tokens, without the share of [CLS]."""
+    both = np.concatenate(([cls_logit], logits)).astype(np.float64)
+    weights = np.exp(both - both.max())
+    return (weights / weights.sum())[1:]
+
+
+def _characters(windows: Windows, spans: _Spans, order: Array) -> Array:
+    """Start and end character of the chosen spans, [len(order), 2]."""
+    base = windows.bounds[:-1][spans.window[order]]
+    starts = windows.characters[base + spans.first[order], 0]
+    return np.stack([starts, windows.characters[base + spans.last[order], 1]], axis=1)
+
+
+def _best_spans(windows: Windows, keep: int, max_answer_length: int) -> _Spans:
+    """At most `keep` best spans of every window, from its `keep` best starts and ends."""
+    blocks = [
+        _best_spans_of_block(windows, first, min(first + _WINDOWS_AT_ONCE, len(windows)), keep, max_answer_length)
+        for first in range(0, len(windows), _WINDOWS_AT_ONCE)
+    ]
+    return _Spans.of(blocks)
+
+
+def _best_spans_of_block(
+    windows: Windows, begin: int, stop: int, keep: int, max_answer_length: int
+) -> tuple[Array, Array, Array, Array]:
+    bounds = windows.bounds[begin : stop + 1]
+    first, start = _best_tokens(windows.start_logits, bounds, keep)
+    last, end = _best_tokens(windows.end_logits, bounds, keep)
+    length = last[:, None, :] - first[:, :, None] + 1
+    allowed = (length >= 1) & (length <= max_answer_length)
+    scores = np.where(allowed, start[:, :, None] + end[:, None, :], -np.inf)  # [B, K, K]
+    k = first.shape[1]
+    flat = scores.reshape(len(first), k * k)
+    order = np.argsort(-flat, axis=1, kind="stable")[:, :keep]
+    rows, columns = np.nonzero(np.isfinite(np.take_along_axis(flat, order, axis=1)))
+    chosen = order[rows, columns]
+    return rows + begin, first[rows, chosen // k], last[rows, chosen % k], flat[rows, chosen]
+
+
+def _best_tokens(values: Array, bounds: Array, keep: int) -> tuple[Array, Array]:
+    """Token numbers and values [B, K] of each window's best tokens; K <= keep, -inf where there is none."""
+    counts = np.diff(bounds)
+    table = np.full((len(counts), max(1, int(counts.max()))), -np.inf, dtype=values.dtype)
+    table[np.arange(table.shape[1]) < counts[:, None]] = values[bounds[0] : bounds[-1]]
+    order = np.argsort(-table, axis=1, kind="stable")[:, :keep]
+    return order, np.take_along_axis(table, order, axis=1)

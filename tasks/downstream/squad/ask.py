@@ -1,0 +1,166 @@
+"""Ask a model a question about a text (`podium ask`).
+
+The model is a published folder, a model folder and a tokenizer, or the name of a Hub repository. The answer is the one
+that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features, packed rows,
+predict job, spans. One difference: "[SEP]" and the like in a text are ordinary characters here.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.downstream.squad.question_model import QuestionModel, WindowShape
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.param_sections import Place
+from tasks.project.process import moved
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from tasks.downstream.squad.answers import Answer
+    from tasks.downstream.squad.features import Features
+    from tasks.downstream.squad.windows import Windows
+
+MAX_ANSWER_LENGTH = 15
+"""The pipeline's default (max_answer_len)."""
+ROWS_AT_ONCE = 8
+CPU = Place("cpu", "fp32")
+
+
+def ask(
+    model: QuestionModel,
+    question: str,
+    context: str,
+    shape: WindowShape,
+    *,
+    top: int = 1,
+    max_answer_length: int = MAX_ANSWER_LENGTH,
+    place: Place = CPU,
+) -> list[Answer]:
+    """The most probable answers, best first, at most `top`, at least one.
+
+    Args:
+        model: from `find_model`.
+        question: what is asked.
+        context: the text that holds the answer.
+        shape: from `WindowShape.for_model`.
+        top: distinct answers wanted.
+        max_answer_length: tokens.
+        place: where the model is computed.
+
+    Raises:
+        InputError: question or context empty, or the question too long for a window.
+        DeviceJobFailed: the model cannot be used on this device.
+    """
+    ((answers, _),) = _ask_in([place], model, question, context, shape, top, max_answer_length)
+    return answers
+
+
+def compare(
+    model: QuestionModel, question: str, context: str, shape: WindowShape, first: Place, second: Place,
+    max_answer_length: int = MAX_ANSWER_LENGTH,
+) -> tuple[Answer, Answer, dict[str, Any]]:  # fmt: skip
+    """The best answers of the same model in two places, and what `parity.logit_differences` says of its logits.
+
+    Raises:
+        InputError, DeviceJobFailed: as `ask`.
+    """
+    from tasks.downstream.parity import logit_differences
+
+    found = _ask_in([first, second], model, question, context, shape, 1, max_answer_length)
+    (one, before), (two, after) = found
+    return one[0], two[0], logit_differences(before, after, ["question"])
+
+
+def _ask_in(
+    places: Sequence[Place], model: QuestionModel, question: str, context: str, shape: WindowShape, top: int,
+    max_answer_length: int,
+) -> list[tuple[list[Answer], Windows]]:  # fmt: skip
+    """Answers and logits in every place."""
+    from tasks.downstream.squad.answers import probable_answers
+    from tasks.downstream.squad.windows import read_windows
+    from tasks.vocabulary.encoding import load_tokenizer
+
+    for what, text in (("question", question), ("context", context)):
+        if not text.strip():
+            raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
+    tokenizer = load_tokenizer(model.tokenizer)
+    features, words = _features(tokenizer, question, context, shape)
+    found = []
+    for place in places:
+        with tempfile.TemporaryDirectory(prefix="podium-ask-") as scratch:
+            folder = Path(scratch)
+            _predict(model, tokenizer, features, shape.row_length, folder, place)
+            windows = read_windows(folder / "rows" / artifacts.FEATURES, folder / "logits.arrow", ["question"])
+        answers = probable_answers(windows, context, words, top=top, max_answer_length=max_answer_length)
+        if not answers:
+            raise InputError("the tokenizer finds no token in the context: it holds only characters that are dropped")
+        found.append((answers, windows))
+    return found
+
+
+def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:
+    """The windows, and the word number of every context token in them."""
+    import numpy as np
+
+    from tasks.downstream.squad.features import SPECIAL_PER_FEATURE, make_features, windows
+
+    length = len(tokenizer.encode(question, add_special_tokens=False).ids)
+    room = shape.row_length - SPECIAL_PER_FEATURE - length
+    if room <= shape.doc_stride:
+        most = length + room - shape.doc_stride - 1
+        raise InputError(
+            f"the question has {length} tokens, at most {most} fit beside a context (windows of "
+            f"{shape.row_length} tokens that share {shape.doc_stride}); shorten it, or set --row-length "
+            "and --doc-stride"
+        )
+    features = make_features(
+        tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=max(length, 1)
+    )
+    numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids, dtype=np.int64)
+    parts = [numbers[start:stop] for start, stop in windows(len(numbers), room, shape.doc_stride)]
+    return features, np.concatenate(parts)
+
+
+def _predict(
+    model: QuestionModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, place: Place
+) -> None:
+    """Write folder/rows and folder/logits.arrow."""
+    from tasks.downstream.squad.rows import write_rows
+    from tasks.jobs.device_job import BatchGeometry, Job, run_device_job
+
+    write_rows(
+        folder / "rows",
+        features,
+        ["question"],
+        row_length=row_length,
+        max_sequences=1,
+        vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
+        tokenizer_sha256=artifacts.sha256_of(model.tokenizer / "tokenizer.json"),
+    )
+    job = Job(
+        kind="predict",
+        head="question_answering",
+        rows=str(folder / "rows"),
+        output=str(folder / "logits.arrow"),
+        run_folder=str(folder / "run"),
+        geometry=BatchGeometry(ROWS_AT_ONCE, ROWS_AT_ONCE),
+        runtime=place.runtime,
+        precision=place.precision,
+        init_checkpoint=str(model.folder.resolve()),
+    )
+    run_device_job(job, say=lambda _: None)  # standard output belongs to the answer
+
+
+def as_values(answers: list[Answer]) -> dict[str, Any]:
+    """The best answer under the pipeline's keys (answer, score, start, end), and all of them in `answers`."""
+    records = [{"answer": a.text, "score": round(a.score, 6), "start": a.start, "end": a.end} for a in answers]
+    return {**records[0], "answers": records}
+
+
+if __name__ == "__main__":
+    moved("podium ask MODEL QUESTION --context ...")

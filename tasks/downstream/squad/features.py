@@ -1,0 +1,178 @@
+"""Questions and contexts to features: windows of [CLS] question [SEP] context [SEP] that fit a row.
+
+Only the context is cut; `doc_stride` is the number of context tokens that two neighbouring windows
+share (the Hugging Face sense). The functions are pure and serve training, prediction and one question
+at the command line alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tasks.project.errors import InputError
+from tasks.rows.row_files import ranges
+from tasks.vocabulary.encoding import encode, read_vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+SPECIAL_PER_FEATURE = 3
+"""[CLS] question [SEP] context [SEP]"""
+
+
+@dataclass(frozen=True)
+class Features:
+    """F features of E examples, in order of the examples, windows from left to right.
+
+    T is the number of tokens of all features, C that of their context tokens.
+    """
+
+    token_ids: np.ndarray
+    """uint16 or uint32[T], special tokens included, one feature after the other."""
+    lengths: np.ndarray
+    """int64[F] tokens of each feature; sum T."""
+    context_starts: np.ndarray
+    """int64[F] position in the feature of its first context token; token types are 1 from here on."""
+    offsets: np.ndarray
+    """int32[C, 2] characters of each context token in the example's context, end exclusive."""
+    example_index: np.ndarray
+    """int64[F] which example the feature is a window of."""
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def context_lengths(self) -> np.ndarray:
+        """int64[F] context tokens of each feature; sum C."""
+        return self.lengths - self.context_starts - 1
+
+    def offsets_of(self, feature: int) -> np.ndarray:
+        """int32[context tokens, 2] of one feature."""
+        end = int(self.context_lengths[: feature + 1].sum())
+        return self.offsets[end - int(self.context_lengths[feature]) : end]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """int64[F] first and last token of the answer, positions in the feature; [CLS] (0) when it is not inside."""
+
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+def windows(context_length: int, window: int, doc_stride: int) -> list[tuple[int, int]]:
+    """Spans (start, stop) of context tokens, each `doc_stride` tokens shared with the one before.
+
+    windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]; an empty context has one empty window.
+    """
+    spans = [(0, min(window, context_length))]
+    while spans[-1][1] < context_length:
+        start = spans[-1][0] + window - doc_stride
+        spans.append((start, min(start + window, context_length)))
+    return spans
+
+
+def make_features(
+    tokenizer: Tokenizer,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    row_length: int,
+    doc_stride: int,
+    max_question_length: int,
+    context_of: np.ndarray | None = None,
+) -> Features:
+    """Features of E examples: questions[e] about contexts[e], or about contexts[context_of[e]].
+
+    Args:
+        row_length: tokens of a feature at most.
+        doc_stride: context tokens that neighbouring windows share.
+        max_question_length: question tokens kept.
+        context_of: int[E]; SQuAD asks several questions on a paragraph, which is then tokenized once.
+
+    Returns:
+        at least one feature per example.
+
+    Raises:
+        InputError: a question leaves the windows no room to move on.
+    """
+    vocabulary = read_vocabulary(tokenizer)
+    asked, about = encode(tokenizer, questions), encode(tokenizer, contexts)
+    question_lengths = np.minimum(asked.lengths, max_question_length)
+    room = row_length - SPECIAL_PER_FEATURE - question_lengths
+    tight = np.flatnonzero(room <= doc_stride)
+    if len(tight):
+        first = int(tight[0])
+        raise _too_long(questions[first], int(question_lengths[first]), int(room[first]), row_length, doc_stride)
+    context = np.arange(len(questions)) if context_of is None else np.asarray(context_of, dtype=np.int64)
+    example, start, stop = _all_windows(about.lengths[context], room, doc_stride)
+    context_starts = question_lengths[example] + 2
+    lengths, context_lengths = context_starts + stop - start + 1, stop - start
+    first_tokens = np.cumsum(lengths) - lengths
+    token_ids = np.full(int(lengths.sum()), vocabulary.sep, dtype=vocabulary.dtype)
+    token_ids[first_tokens] = vocabulary.cls
+    question_tokens = ranges(asked.starts[example], question_lengths[example])
+    token_ids[ranges(first_tokens + 1, question_lengths[example])] = asked.token_ids[question_tokens]
+    context_tokens = ranges(about.starts[context][example] + start, context_lengths)
+    token_ids[ranges(first_tokens + context_starts, context_lengths)] = about.token_ids[context_tokens]
+    return Features(token_ids, lengths, context_starts, about.offsets[context_tokens], example)
+
+
+def _all_windows(
+    context_lengths: np.ndarray, room: np.ndarray, doc_stride: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`windows` of all examples at once: example, start and stop of each, int64[F]."""
+    more = np.maximum(context_lengths - room, 0)
+    counts = 1 - (-more // (room - doc_stride))
+    example = np.repeat(np.arange(len(counts)), counts)
+    start = ranges(np.zeros(len(counts), dtype=np.int64), counts) * (room - doc_stride)[example]
+    return example, start, np.minimum(start + room[example], context_lengths[example])
+
+
+def _too_long(question: str, n_tokens: int, room: int, row_length: int, doc_stride: int) -> InputError:
+    shown = question if len(question) <= 60 else question[:57] + "..."
+    return InputError(
+        f"the question {shown!r} keeps {n_tokens} tokens and leaves {max(room, 0)} of {row_length} for the "
+        f"context, which must be more than doc_stride={doc_stride}: lower squad_rows.max_question_length or "
+        "doc_stride, or raise row_length"
+    )
+
+
+def find_answers(features: Features, answer_starts: np.ndarray, answer_ends: np.ndarray) -> Spans:
+    """Token spans of the answers, as Hugging Face's run_qa labels them.
+
+    The first token is the last one that begins at or before the answer, the last token the first one
+    that ends at or after it. A window that does not hold the whole answer points at [CLS].
+
+    Args:
+        answer_starts, answer_ends: int[E] characters in the context, end exclusive; -1 = no answer.
+    """
+    begins, ends = answer_starts[features.example_index], answer_ends[features.example_index]  # [F]
+    stops = np.cumsum(features.context_lengths)
+    firsts = stops - features.context_lengths
+    held = np.flatnonzero((begins >= 0) & (features.context_lengths > 0))
+    inside = (features.offsets[firsts[held], 0] <= begins[held]) & (features.offsets[stops[held] - 1, 1] >= ends[held])
+    held = held[inside]
+    first = _search(features.offsets[:, 0], firsts[held], stops[held], begins[held] + 1) - 1
+    last = _search(features.offsets[:, 1], firsts[held], stops[held], ends[held])
+    spans = Spans(np.zeros(len(features), dtype=np.int64), np.zeros(len(features), dtype=np.int64))
+    to_position = features.context_starts[held] - firsts[held]
+    spans.starts[held], spans.ends[held] = first + to_position, last + to_position
+    return spans
+
+
+def _search(ascending: np.ndarray, low: np.ndarray, high: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """For every n the first index in low[n]..high[n] - 1 whose value is at least wanted[n], else high[n].
+
+    `ascending` holds so within each of the ranges. All are halved together, 9 times for 384 tokens.
+    """
+    low, high = low.copy(), high.copy()
+    while (low < high).any():
+        middle = (low + high) // 2
+        # where low == high the index may lie behind the end, and nothing moves
+        below = (low < high) & (ascending[np.minimum(middle, len(ascending) - 1)] < wanted)
+        low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+    return low

@@ -1,0 +1,157 @@
+"""Reading of questions and predictions to score: SQuAD v1.1 JSON, {id: text} JSON, our dev questions.
+
+Scoring wants less than training does: ids and reference answers. Standard library only, except for Parquet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.memory import limited
+from tasks.reading.foreign_tables import open_parquet
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with its reference answers."""
+
+    id: str
+    question: str
+    context: str
+    answers: tuple[str, ...]
+    answer_starts: tuple[int, ...] = ()
+    """First character of each answer in the context."""
+    title: str = ""
+    """Of the article."""
+
+
+def read_references(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+    """(id, reference answers) of every question of a SQuAD v1.1 JSON file, in its order.
+
+    Raises:
+        InputError: not there, not JSON, not in SQuAD's layout (the message names the place), without a
+            question, or with a question without an answer.
+    """
+    document = _read_json(path)
+    found = [(identifier, answers) for identifier, answers in _references(document, path)]
+    if not found:
+        raise InputError(f"{path} holds no question: there is nothing to score")
+    return found
+
+
+def _references(document: Any, path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for a, article in enumerate(_items(document, "data", str(path), "")):
+        for p, paragraph in enumerate(_items(article, "paragraphs", str(path), f"data[{a}]")):
+            place = f"data[{a}].paragraphs[{p}]"
+            for q, question in enumerate(_items(paragraph, "qas", str(path), place)):
+                here = f"{place}.qas[{q}]"
+                identifier = question.get("id") if isinstance(question, dict) else None
+                if not isinstance(identifier, str):
+                    raise _layout(path, f"{here}.id must be a string, found {_kind(identifier)}")
+                answers = _items(question, "answers", str(path), here)
+                found = [answer.get("text") if isinstance(answer, dict) else None for answer in answers]
+                texts = tuple(text for text in found if isinstance(text, str))
+                if len(texts) != len(found):
+                    raise _layout(path, f"{here}.answers (question {identifier!r}) must be objects with a text")
+                if not texts:
+                    raise InputError(
+                        f"{path}: question {identifier!r} ({here}) has no answer. SQuAD v1.1 has at least one per "
+                        "question; leave out the unanswerable questions of SQuAD v2"
+                    )
+                yield identifier, texts
+
+
+def _items(holder: Any, key: str, path: str, place: str) -> list[Any]:
+    if not isinstance(holder, dict):
+        raise _layout(path, f"{place or 'the document'} must be an object, found {_kind(holder)}")
+    items = holder.get(key)
+    if not isinstance(items, list):
+        name = f"{place}.{key}" if place else key
+        raise _layout(path, f"{name} must be a list, found {_kind(items)}")
+    return items
+
+
+def _layout(path: Path | str, problem: str) -> InputError:
+    return InputError(
+        f"{path} is not in SQuAD v1.1 layout: {problem}. Required: "
+        '{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text"}]}]}]}]}'
+    )
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "true/false", type(None): "nothing"}
+    return names.get(type(value), "a number")
+
+
+def read_predictions(path: Path) -> dict[str, str]:
+    """{question id: answer text}.
+
+    Raises:
+        InputError: not there, not JSON, or not an object of strings.
+    """
+    values = _read_json(path)
+    if not isinstance(values, dict):
+        raise InputError(f'{path} must be an object {{"question id": "answer text"}}, found {_kind(values)}')
+    for identifier, text in values.items():
+        if not isinstance(text, str):
+            raise InputError(
+                f"{path}: the prediction of question {identifier!r} must be a string, found {_kind(text)}"
+                + ('; write "" for no answer' if text is None else "")
+            )
+    return values
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return artifacts.read_json(path, encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; name the JSON file in it") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text ({error}); convert it first") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON: {error}") from None
+
+
+def read_dev_questions(path: Path) -> list[Question]:
+    """The questions of data/questions/dev.parquet, in its order.
+
+    Raises:
+        InputError: not there, unreadable, of other columns, empty, or a question without an answer.
+    """
+    import pyarrow as pa
+
+    names = ["id", "title", "question", "context", "answers"]
+    try:
+        with limited(str(path)), open_parquet(path) as parquet:
+            table = parquet.read(names, use_threads=False)
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there; run the stage questions") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} cannot be read as questions ({error}); run the stage questions again") from None
+    missing = [name for name in names if name not in table.column_names]
+    if missing:
+        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run the stage questions again")
+    if not table.num_rows:
+        raise InputError(f"{path} holds no question; name dev questions in questions.dev_path")
+    questions = [
+        Question(
+            row["id"],
+            row["question"],
+            row["context"],
+            tuple(answer["text"] for answer in row["answers"]),
+            tuple(answer["answer_start"] for answer in row["answers"]),
+            row["title"],
+        )
+        for row in table.select(names).to_pylist()
+    ]
+    bare = next((question.id for question in questions if not question.answers), None)
+    if bare is not None:
+        raise InputError(f"{path}: question {bare!r} has no answer, SQuAD v1.1 has at least one; run questions again")
+    return questions

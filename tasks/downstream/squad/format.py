@@ -1,0 +1,269 @@
+"""SQuAD v1.1 questions: reading them, and checking each one, with all problems of a file in one message."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.inputs.tables import each_key_once
+from tasks.project.artifacts import parse_json
+from tasks.project.errors import InputError
+from tasks.project.memory import ALLOWANCE, limited
+from tasks.project.regular import open_regular
+from tasks.reading.text_files import other_encoding
+
+MAX_FILE_BYTES = 2 << 30
+"""A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
+UNFOLDED = 6
+"""A large file of questions takes some four times its bytes when it is parsed; what takes far more is no such file."""
+SHOWN = 10
+"""Problems shown of a file; the others are counted."""
+QUOTED = 40
+"""Characters of the user's text quoted in messages."""
+
+
+class Answer(NamedTuple):
+    """`text` stands in the context from character `answer_start` on."""
+
+    text: str
+    answer_start: int
+
+
+class Question(NamedTuple):
+    """One SQuAD v1.1 question with its context and reference answers."""
+
+    id: str
+    title: str
+    context: str
+    question: str
+    answers: tuple[Answer, ...]
+
+
+class Problems:
+    """Collects what is wrong with one source, to be said at once."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.shown: list[str] = []
+        self.count = 0
+        self.unanswered: list[str] = []
+
+    def add(self, problem: str) -> None:
+        self.count += 1
+        if len(self.shown) < SHOWN:
+            self.shown.append(problem)
+
+    def add_unanswered(self, name: str) -> None:
+        """Note a question without an answer: of SQuAD v2, said in one line for all."""
+        if not self.unanswered:
+            self.count += 1
+        self.unanswered.append(name)
+
+    def refuse(self) -> None:
+        """Raise InputError with what was collected, if anything was."""
+        if self.unanswered:
+            some = ", ".join(repr(name) for name in self.unanswered[:SHOWN])
+            self.shown.insert(
+                0,
+                f"{len(self.unanswered):,} question(s) have no answers (is_impossible: true, or an empty list): this "
+                f"is SQuAD v2; v1.1 questions, each with an answer, are required: leave such questions out. They are "
+                f"{some}{', ...' if len(self.unanswered) > SHOWN else ''}",
+            )
+        if self.count:
+            left = self.count - len(self.shown)
+            more = f"\n  ... and {left} more" if left else ""
+            lines = "".join(f"\n  {problem}" for problem in self.shown)
+            raise InputError(f"{self.source} is not usable as SQuAD v1.1, {self.count} problem(s):{lines}{more}")
+
+
+def read_squad(path: Path, key: str) -> list[Question]:
+    """The questions of a SQuAD v1.1 JSON file; keys beyond the format's own are ignored.
+
+    Args:
+        path: the file.
+        key: the params key that named it, for messages.
+
+    Raises:
+        InputError: not there, not JSON, not of this layout, or questions that cannot be used: all problems.
+    """
+    values = _parse(Path(path), key)
+    problems = Problems(f"{path} ({key})")
+    return checked_questions(list(_questions(values, problems)), problems)
+
+
+def checked_questions(questions: list[Question], problems: Problems) -> list[Question]:
+    """`questions`, when there are some and nothing is wrong.
+
+    Raises:
+        InputError: all problems of the source in one message, or that it holds no question.
+    """
+    check_questions(questions, problems)
+    problems.refuse()
+    if not questions:
+        raise InputError(f"{problems.source} holds no questions: name SQuAD v1.1 questions")
+    return questions
+
+
+def _parse(path: Path, key: str) -> Any:
+    size = path.stat().st_size
+    if size > MAX_FILE_BYTES:
+        raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
+    with open_regular(path) as stream:
+        content = stream.read(size)
+    if not content.strip():
+        raise InputError(f"{path} is empty; set {key} to a SQuAD v1.1 JSON file")
+    with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
+        return _parsed(content, path, key)
+
+
+def _parsed(content: bytes, path: Path, key: str) -> Any:
+    try:
+        if encoding := other_encoding(content):
+            raise InputError(f"{path} begins like {encoding}; UTF-8 is required: convert the file ({key})")
+        return parse_json(content.decode("utf-8-sig"), len(content), object_pairs_hook=each_key_once)
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path} is not UTF-8: byte 0x{content[error.start]:02x} at offset {error.start} "
+            f"(line {line}); convert the file ({key})"
+        ) from None
+    except json.JSONDecodeError as error:
+        lines = "; one object a line is JSON lines: let the name end in .jsonl" if error.msg == "Extra data" else ""
+        raise InputError(
+            f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
+            f"set {key} to a SQuAD v1.1 JSON file{lines}"
+        ) from None
+    except ValueError as error:  # nested too deeply; a key twice; a number of thousands of digits
+        raise InputError(f"{path} is not SQuAD v1.1 JSON ({error}); set {key} to such a file") from None
+
+
+def _questions(values: Any, problems: Problems) -> Iterator[Question]:
+    for article, at in _objects(values, "data", "", problems):
+        title = article.get("title", "")
+        if not isinstance(title, str):
+            problems.add(f"{at}.title must be text, found {type(title).__name__}")
+            title = ""
+        for paragraph, where in _objects(article, "paragraphs", at, problems):
+            context = text_of(paragraph, "context", where, problems)
+            for qa, place in _objects(paragraph, "qas", where, problems):
+                name = text_of(qa, "id", place, problems)
+                wording = text_of(qa, "question", place, problems)
+                answers = answers_of(qa, place, problems)
+                if None not in (context, name, wording, answers):
+                    yield Question(str(name), title, str(context), str(wording), answers or ())
+
+
+def _objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tuple[dict[str, Any], str]]:
+    """(object, its path) of the list `parent[key]`."""
+    place = f"{at}.{key}" if at else key
+    if not isinstance(parent, dict):
+        problems.add(f"{at or 'the file'} must be an object, found {type(parent).__name__}")
+        return
+    if key not in parent:
+        problems.add(f"{place} is missing")
+        return
+    if not isinstance(parent[key], list):
+        problems.add(f"{place} must be a list, found {type(parent[key]).__name__}")
+        return
+    for index, item in enumerate(parent[key]):
+        if isinstance(item, dict):
+            yield item, f"{place}[{index}]"
+        else:
+            problems.add(f"{place}[{index}] must be an object, found {type(item).__name__}")
+
+
+def text_of(parent: Mapping[str, Any], key: str, at: str, problems: Problems) -> str | None:
+    """The text `parent[key]`; None, and a problem noted, where it is none."""
+    value = parent.get(key)
+    if key not in parent:
+        problems.add(f"{at}.{key} is missing")
+    elif not isinstance(value, str):
+        problems.add(f"{at}.{key} must be text, found {type(value).__name__}")
+    elif not _is_unicode(value):
+        problems.add(f"{at}.{key} holds half a surrogate pair, which is no Unicode text")
+    else:
+        return value
+    return None
+
+
+def _is_unicode(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def answers_of(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answer, ...] | None:
+    """The list `qa["answers"]`; None, and a problem noted, where it or one of its entries cannot be used."""
+    if qa.get("is_impossible"):
+        problems.add_unanswered(str(qa.get("id")))
+        return None
+    before = problems.count
+    answers = []
+    for answer, place in _objects(qa, "answers", at, problems):
+        text = text_of(answer, "text", place, problems)
+        start = answer.get("answer_start")
+        if "answer_start" not in answer:
+            problems.add(f"{place}.answer_start is missing")
+        elif not isinstance(start, int) or isinstance(start, bool):
+            problems.add(f"{place}.answer_start must be a whole number, found {start!r}")
+        elif text is not None:
+            answers.append(Answer(text, start))
+    return tuple(answers) if problems.count == before else None
+
+
+def check_questions(questions: Sequence[Question], problems: Problems) -> None:
+    """Add to `problems`: repeated ids, empty texts, no answers, answers that do not stand where they say."""
+    seen: dict[str, int] = {}
+    for number, question in enumerate(questions, 1):
+        first = seen.setdefault(question.id, number)
+        if first != number:
+            problems.add(
+                f"question id {question.id!r} stands more than once (questions number {first} and {number}); "
+                "ids must be unique"
+            )
+        for key in ("id", "context", "question"):
+            if not getattr(question, key).strip():
+                problems.add(f"question {question.id!r}: {key} is empty")
+        if not question.answers:
+            problems.add_unanswered(question.id)
+        for answer in question.answers:
+            _check_answer(question, answer, problems)
+
+
+def _check_answer(question: Question, answer: Answer, problems: Problems) -> None:
+    text, start = answer
+    if not text.strip():
+        problems.add(f"question {question.id!r}: an answer is empty")
+    elif start < 0 or question.context[start : start + len(text)] != text:
+        found = question.context[start : start + len(text)] if start >= 0 else ""
+        places = _places(question.context, text)
+        real = f"it stands at {', '.join(map(str, places))}" if places else "it stands nowhere in the context"
+        problems.add(
+            f"question {question.id!r}: answer {_quote(text)} is not at answer_start {start}, where "
+            f"{_quote(found)} stands; {real}"
+        )
+
+
+def _places(context: str, text: str) -> list[int]:
+    places: list[int] = []
+    start = context.find(text)
+    while start >= 0 and len(places) < 3:
+        places.append(start)
+        start = context.find(text, start + 1)
+    return places
+
+
+def _quote(text: str) -> str:
+    return repr(text if len(text) <= QUOTED else text[:QUOTED] + "...") if text else "nothing"
+
+
+def refuse_common_ids(train: Sequence[Question], dev: Sequence[Question], train_name: str, dev_name: str) -> None:
+    """Raise InputError when a question id is used for training and for development."""
+    known = {question.id for question in train}
+    common = [question.id for question in dev if question.id in known]
+    if common:
+        raise InputError(
+            f"{len(common)} question id(s) stand in both {train_name} and {dev_name}, the first: "
+            f"{', '.join(common[:SHOWN])}; ids must be unique and development questions unseen: "
+            "set questions.train_path and questions.dev_path to different questions"
+        )

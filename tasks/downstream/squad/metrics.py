@@ -1,0 +1,133 @@
+"""Exact match and F1 of extractive answers, as the official SQuAD v1.1 script counts them.
+
+Source of the rules: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of
+Text", and its evaluate-v1.1.py. Pure functions; all but the intervals need the standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+
+
+def normalize_answer(text: str) -> str:
+    """Lower case, ASCII punctuation removed, the articles a/an/the blanked, white space made single.
+
+    In this order: "U.S." becomes "us", and "a.m." becomes "am" and not an article with an "m".
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, references: Sequence[str]) -> float:
+    """1.0 if the normalised prediction equals any normalised reference, else 0.0.
+
+    Raises:
+        ValueError: no reference (SQuAD v1.1 knows no unanswerable question).
+    """
+    _need(references)
+    found = normalize_answer(prediction)
+    return float(any(found == normalize_answer(reference) for reference in references))
+
+
+def f1(prediction: str, references: Sequence[str]) -> float:
+    """Best F1 (0 to 1) over the references, of the bags of words after normalisation.
+
+    As in the official v1.1 script, a prediction without any word has F1 0 even where the reference
+    has none either ("the" against "The": exact match 1, F1 0).
+
+    Raises:
+        ValueError: no reference.
+    """
+    _need(references)
+    found = Counter(normalize_answer(prediction).split())
+    return max(_f1_of_words(found, Counter(normalize_answer(reference).split())) for reference in references)
+
+
+def _f1_of_words(found: Counter[str], wanted: Counter[str]) -> float:
+    common = (found & wanted).total()
+    if common == 0:
+        return 0.0
+    precision, recall = common / found.total(), common / wanted.total()
+    return 2 * precision * recall / (precision + recall)
+
+
+def _need(references: Sequence[str]) -> None:
+    if not references:
+        raise ValueError("no reference answer: SQuAD v1.1 has at least one per question")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One number per question, in the order of the questions."""
+
+    exact_match: tuple[float, ...]
+    """0.0 or 1.0 each."""
+    f1: tuple[float, ...]
+    """0 to 1 each."""
+    unanswered: tuple[str, ...]
+    """Ids without a prediction; they count 0."""
+    extra: tuple[str, ...]
+    """Predicted ids that no question has; they count nothing."""
+
+    @property
+    def total(self) -> int:
+        return len(self.f1)
+
+    def summary(self) -> dict[str, float | int]:
+        """exact_match and f1 in percent over all questions, four decimals, and total."""
+        return {
+            "exact_match": percent(self.exact_match),
+            "f1": percent(self.f1),
+            "total": self.total,
+        }
+
+
+def percent(values: Sequence[float]) -> float:
+    """Mean of values from 0 to 1 as a percentage, four decimals."""
+    # sum before dividing, as the official script does: the fourth decimal agrees.
+    return round(100.0 * sum(values) / len(values), 4)
+
+
+def score(questions: Iterable[tuple[str, Sequence[str]]], predictions: Mapping[str, str]) -> Scores:
+    """Score predictions against (id, reference answers) pairs.
+
+    An id that comes twice is counted twice, as the official script does.
+
+    Raises:
+        ValueError: no question at all, or one without a reference answer.
+    """
+    exact: list[float] = []
+    overlap: list[float] = []
+    unanswered: list[str] = []
+    known: set[str] = set()
+    for identifier, references in questions:
+        known.add(identifier)
+        prediction = predictions.get(identifier)
+        if prediction is None:
+            unanswered.append(identifier)
+        exact.append(0.0 if prediction is None else exact_match(prediction, references))
+        overlap.append(0.0 if prediction is None else f1(prediction, references))
+    if not exact:
+        raise ValueError("no question to score")
+    extra = tuple(identifier for identifier in predictions if identifier not in known)
+    return Scores(tuple(exact), tuple(overlap), tuple(unanswered), extra)
+
+
+def figures(scores: Scores) -> dict[str, float | int]:
+    """`Scores.summary` with the bounds of the 95% bootstrap intervals, in percent."""
+    from tasks.statistics.significance import bootstrap_intervals
+
+    exact, overlap = bootstrap_intervals(list(zip(scores.exact_match, scores.f1, strict=True)))
+    return {
+        **scores.summary(),
+        "exact_match_low": round(100 * exact.low, 4),
+        "exact_match_high": round(100 * exact.high, 4),
+        "f1_low": round(100 * overlap.low, 4),
+        "f1_high": round(100 * overlap.high, 4),
+    }

@@ -1,0 +1,190 @@
+"""Questions from tables: .csv, .jsonl, .parquet, or the rows of a Hub data set, with SQuAD's columns under any names.
+
+The answers of a row stand in one column, as {"text": [...], "answer_start": [...]} or as a list of {"text": ...,
+"answer_start": ...}, both also as JSON text; or flat in two columns, answer_text and answer_start.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.downstream.squad.format import Problems, Question, answers_of, checked_questions, text_of
+from tasks.inputs.tables import NUMBERS, Column, Line, read_table
+from tasks.project.artifacts import parse_json
+from tasks.project.errors import InputError
+from tasks.project.param_inputs import QuestionColumnParams
+from tasks.reading.text_files import Reading
+
+TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
+IMPOSSIBLE = "is_impossible"
+_KEY = "questions.columns"
+_WHOLE = re.compile(r"[+-]?\d+")
+
+
+def wanted_columns(names: QuestionColumnParams) -> dict[str, Column]:
+    """Part of a question -> the column that holds it; what `names` leaves open has SQuAD's name."""
+    given = names.model_dump()
+    always = ("id", "context", "question")
+    columns = {
+        part: Column(name or part, f"{_KEY}.{part}", part in always or name is not None) for part, name in given.items()
+    }
+    return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _KEY, False)}
+
+
+def read_question_table(path: Path, key: str, names: QuestionColumnParams, reading: Reading) -> list[Question]:
+    """The questions of a .csv, .jsonl or .parquet file.
+
+    Args:
+        path: the file.
+        key: the params key that named it, for messages.
+        names: section questions.columns.
+        reading: gets the columns not used and what was taken as text.
+
+    Raises:
+        InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
+    """
+    lines = read_table(path, list(wanted_columns(names).values()), key, reading)
+    is_csv = path.suffix.lower() == ".csv"
+    return questions_of(lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv)
+
+
+def questions_of(
+    lines: Iterable[Line],
+    names: QuestionColumnParams,
+    source: str,
+    reading: Reading,
+    *,
+    numbers_are_text: bool = False,
+) -> list[Question]:
+    """Checked questions from the records of a table; answers of one form throughout.
+
+    Args:
+        lines: records with the columns of `wanted_columns(names)`.
+        names: section questions.columns.
+        source: for messages.
+        reading: gets what was taken as text, and columns not used.
+        numbers_are_text: as in CSV, where "20" is the number 20.
+
+    Raises:
+        InputError: no record, or questions that cannot be used: all problems in one message.
+    """
+    rows = _Rows(names, Problems(source), reading, numbers_are_text)
+    return checked_questions(list(rows.questions(iter(lines))), rows.problems)
+
+
+class _Rows:
+    """Turns the records of one table into questions, and collects what is wrong with them."""
+
+    def __init__(
+        self, names: QuestionColumnParams, problems: Problems, reading: Reading, numbers_are_text: bool
+    ) -> None:
+        self.columns = wanted_columns(names)
+        self.problems, self.reading, self.numbers_are_text = problems, reading, numbers_are_text
+        self.asks_flat = names.answer_text is not None or names.answer_start is not None
+        self.forms: dict[str, str] = {}
+        """Form of answers -> where it was first met."""
+
+    def questions(self, lines: Iterator[Line]) -> Iterator[Question]:
+        first = next(lines, None)
+        if first is None:
+            return
+        flat = self._is_flat(first)
+        for line in itertools.chain([first], lines):
+            question = self._question(line, flat)
+            if question is not None:
+                yield question
+        if len(self.forms) > 1:
+            met = "; ".join(f"{form} ({where})" for form, where in self.forms.items())
+            self.problems.add(f"answers come in {len(self.forms)} forms, one for all rows is required: {met}")
+
+    def _is_flat(self, first: Line) -> bool:
+        """Whether answers stand in two columns."""
+        answers, text, start = (self.columns[part].name for part in (ANSWERS, TEXT, START))
+        if not self.asks_flat and answers in first.values:
+            self.reading.unused_columns |= {text, start} & set(first.values)
+            return False
+        if {text, start} <= set(first.values):
+            return True
+        raise InputError(
+            f"{self.problems.source} has no column of answers: required is {answers!r}, or {text!r} and {start!r}; "
+            f"found {', '.join(first.values)}; set {_KEY}.answers, or {_KEY}.answer_text and {_KEY}.answer_start"
+        )
+
+    def _question(self, line: Line, flat: bool) -> Question | None:
+        at, values = line
+        row = {part: values[column.name] for part, column in self.columns.items() if column.name in values}
+        if isinstance(row.get("id"), int) and not isinstance(row["id"], bool):
+            self.reading.counts[NUMBERS] += 1
+            row["id"] = str(row["id"])
+        name, context, wording = (text_of(row, part, at, self.problems) for part in ("id", "context", "question"))
+        title = "" if row.get("title") is None else text_of(row, "title", at, self.problems)
+        if name is not None and not name.strip():
+            self.problems.add(f"{at}.id is empty")
+            name = None
+        before = self.problems.count
+        given = self._flat_answers(row, at) if flat else self._answers(row.get(ANSWERS), at)
+        if self.problems.count > before:
+            return None
+        impossible = self._is_true(row.get(IMPOSSIBLE), at)
+        answers = answers_of({"id": name, ANSWERS: given, IMPOSSIBLE: impossible}, at, self.problems)
+        if name is None or context is None or wording is None or title is None or answers is None:
+            return None
+        return Question(name, title, context, wording, answers)
+
+    def _answers(self, value: Any, at: str) -> Any:
+        """A list of {text, answer_start} from one cell; what is wrong inside it is found later."""
+        form = ""
+        if isinstance(value, str) and value.strip():
+            value, form = self._parsed(value, at), "JSON text of "
+        if value is None or value == "":
+            return []
+        if isinstance(value, Mapping):
+            self.forms.setdefault(f"{form}an object of lists", at)
+            return self._paired(value.get("text"), value.get("answer_start"), at)
+        if isinstance(value, list) and value:
+            self.forms.setdefault(f"{form}a list of objects", at)
+        return value
+
+    def _parsed(self, text: str, at: str) -> Any:
+        try:
+            return parse_json(text)
+        except json.JSONDecodeError as error:
+            self.problems.add(
+                f"{at}.answers is not JSON ({error.msg} at character {error.pos}; Python's own form of an object, with "
+                "single quotes, is none): export it with json.dumps, or as Parquet"
+            )
+        except ValueError as error:
+            self.problems.add(f"{at}.answers is not JSON: {error}")
+        return None
+
+    def _flat_answers(self, row: Mapping[str, Any], at: str) -> Any:
+        text, start = row.get(TEXT), row.get(START)
+        if self.numbers_are_text and isinstance(start, str):
+            start = int(start) if _WHOLE.fullmatch(start.strip()) else start or None
+        if text is None or text == "":
+            if start not in (None, -1):
+                self.problems.add(f"{at} has answer_start {start!r} and no answer_text")
+            return []
+        self.forms.setdefault("two columns", at)
+        return self._paired(text, start, at)
+
+    def _paired(self, text: Any, start: Any, at: str) -> Any:
+        if not isinstance(text, list) and not isinstance(start, list):
+            text, start = [text], [start]
+        if not (isinstance(text, list) and isinstance(start, list) and len(text) == len(start)):
+            counts = [len(one) if isinstance(one, list) else type(one).__name__ for one in (text, start)]
+            self.problems.add(f"{at}.answers: text and answer_start must be lists of one length, found {counts}")
+            return []
+        return [{"text": one, "answer_start": place} for one, place in zip(text, start, strict=True)]
+
+    def _is_true(self, value: Any, at: str) -> bool:
+        words = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}
+        known = words.get(str(value).strip().lower())
+        if known is None:
+            self.problems.add(f"{at}.{IMPOSSIBLE} must be true or false, found {value!r}")
+        return bool(known)

@@ -1,0 +1,188 @@
+"""Stage `questions`: SQuAD v1.1 questions for training and for development, as Parquet.
+
+    python -m tasks.downstream.squad.questions
+
+Writes train.parquet and dev.parquet with the columns of `SCHEMA`. `demo` asks about the invented world,
+`files` reads SQuAD v1.1 JSON, CSV, JSON lines or Parquet by the ending of the name (`questions.train_path`,
+`questions.dev_path`), `hub` a data set with SQuAD's splits. Every question is checked before anything is written;
+what was changed or looks odd is counted in reading.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import codecs
+import itertools
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.downstream.squad.format import Answer, Question, read_squad, refuse_common_ids
+from tasks.downstream.squad.question_tables import questions_of, read_question_table, wanted_columns
+from tasks.inputs import world
+from tasks.inputs.tables import ENDINGS, Line, checked, read_table
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.given import require_readable
+from tasks.project.main import run_main
+from tasks.project.params import QuestionsParams, load_params
+from tasks.project.regular import open_regular
+from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.text_files import Reading, write_reading
+
+ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
+SCHEMA = pa.schema(
+    [
+        pa.field("id", pa.string(), nullable=False),
+        pa.field("title", pa.string(), nullable=False),
+        pa.field("context", pa.string(), nullable=False),
+        pa.field("question", pa.string(), nullable=False),
+        pa.field("answers", pa.list_(pa.field("item", ANSWER, nullable=False)), nullable=False),
+    ]
+)
+"""answer_start counts characters (Unicode code points) of the context, from 0."""
+FILES = {"train": "train.parquet", "dev": "dev.parquet"}
+HUB_SPLITS = {"train": "train", "dev": "validation"}
+ROW_GROUP = 4096
+WHOLE_BYTES = 16 << 20
+"""A file up to this size is read whole before a run starts: two seconds or so."""
+FIRST_RECORDS = 100
+"""Of a larger table."""
+REPEATED = "questions asked more than once of the same context, kept"
+
+
+@dataclass(frozen=True)
+class QuestionsSummary:
+    """Questions and different contexts in each file."""
+
+    train: int
+    dev: int
+    train_contexts: int
+    dev_contexts: int
+    reading: Reading
+
+
+def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
+    """Write train.parquet and dev.parquet to the folder `output`, both or none.
+
+    Raises:
+        InputError: all problems of the first file that has any (ten are shown), or ids that both files use.
+    """
+    reading = Reading()
+    train, dev = (_load(params, name, reading) for name in ("train", "dev"))
+    refuse_common_ids(train, dev, *_names(params))
+    with artifacts.new_folder(output) as folder:
+        for name, questions in (("train", train), ("dev", dev)):
+            pq.write_table(_table(questions), folder / FILES[name], compression="zstd", row_group_size=ROW_GROUP)
+            reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
+        write_reading(folder, params.source, reading)
+    return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
+
+
+def _names(params: QuestionsParams) -> tuple[str, str]:
+    if params.source == "files":
+        return params.train_path, params.dev_path
+    return "the training questions", "the development questions"
+
+
+def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
+    if params.source == "files":
+        path = Path(params.train_path if name == "train" else params.dev_path)
+        return read_question_file(path, f"questions.{name}_path", params, reading)
+    if params.source == "demo":
+        count = params.demo_train if name == "train" else params.demo_dev
+        split: world.Split = "train" if name == "train" else "dev"
+        return [
+            Question(q.id, q.title, q.context, q.question, (Answer(q.answer, q.answer_start),))
+            for q in world.questions(params.seed, split, count)
+        ]
+    where = f"data set {params.dataset}, split {HUB_SPLITS[name]}"
+    rows = open_dataset("questions", params.dataset, params.dataset_config, HUB_SPLITS[name], params.dataset_revision)
+    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
+    wanted = list(wanted_columns(params.columns).values())
+    return questions_of(checked(lines, wanted, where, reading), params.columns, where, reading)
+
+
+def read_question_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
+    """The questions of a file that the parameters name.
+
+    Args:
+        key: the parameter that named it, for messages.
+        reading: gets what was counted on the way.
+
+    Raises:
+        InputError: no such file, an ending of none that is read, or questions that cannot be used: all problems.
+    """
+    ending = _known_ending(path, key)
+    reading.files += 1
+    return read_squad(path, key) if ending == ".json" else read_question_table(path, key, params.columns, reading)
+
+
+def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
+    """What can be known of a file of questions at once: all of a small one, how a large one begins.
+
+    Raises:
+        InputError: see read_question_file.
+    """
+    ending = _known_ending(path, key)
+    if path.stat().st_size <= WHOLE_BYTES:
+        read_question_file(path, key, params, Reading())
+    elif ending == ".json":
+        _check_start(path, key)
+    else:
+        lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading())
+        first = itertools.islice(lines, FIRST_RECORDS)
+        questions_of(first, params.columns, f"{path} ({key})", Reading(), numbers_are_text=ending == ".csv")
+
+
+def _check_start(path: Path, key: str) -> None:
+    with open_regular(path) as stream:
+        start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
+    if not start.startswith(b"{"):
+        raise InputError(f"{path} begins with {start[:8]!r}, SQuAD v1.1 JSON with an object: set {key} to such a file")
+
+
+def _known_ending(path: Path, key: str) -> str:
+    endings = (".json", *ENDINGS)
+    require_readable(path, key)
+    if path.is_dir():
+        inside = sorted(p.name for p in path.iterdir() if p.suffix.lower() in endings)
+        raise InputError(
+            f"{key}={path} is a folder: name one file of questions"
+            + (f" of it ({', '.join(inside[:5])})" if inside else f" (it holds none ending in {', '.join(endings)})")
+        )
+    ending = path.suffix.lower()
+    if ending not in endings:
+        raise InputError(
+            f"{path} ends in {ending or 'nothing'!r}: {key} needs .json (SQuAD v1.1) or a table ({', '.join(ENDINGS)})"
+        )
+    return ending
+
+
+def _table(questions: Iterable[Question]) -> pa.Table:
+    rows = [{**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in questions]
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
+
+
+def _contexts(questions: Iterable[Question]) -> int:
+    return len({question.context for question in questions})
+
+
+def main() -> None:
+    argparse.ArgumentParser(description="Read or generate SQuAD v1.1 questions.").parse_args()
+    params = load_params().questions
+    started_at = time.perf_counter()
+    made = make_questions(params, artifacts.QUESTIONS)
+    noted = "".join(f", {part}" for part in made.reading.summary())
+    print(
+        f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} on "
+        f"{made.dev_contexts:,} contexts{noted}, {time.perf_counter() - started_at:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,183 @@
+"""Checkpoints in a folder that other hosts see, or in a bucket: whole or not at all, whoever dies when.
+
+    python -m tasks.host.checkpoint_remote fetch|push|remove URL FOLDER
+
+A program of its own (tasks/host/checkpoint_travel.py starts it): a remote that hangs or an error of its library must
+neither slow nor end a training. What it says on standard output is for people.
+
+    URL/step-00001000/   the files of the checkpoint, and at last sha256.json: without it there is no checkpoint
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+
+HASHES = "sha256.json"
+"""File name -> SHA-256 of a checkpoint's other files."""
+NAME = re.compile(r"step-(\d+)")
+FILE = re.compile(r"[a-z][a-z0-9_]*\.(safetensors|json)")
+"""Of a checkpoint; a name in a manifest that came from outside must not lead elsewhere."""
+KEPT = 2
+"""Checkpoints that stay: the newest, and one before it in case the newest is damaged."""
+
+
+class Remote:
+    """The checkpoints of one run at a URL (any of fsspec; a plain path is a folder).
+
+    Raises:
+        Any error of its library: they share no base, so each call may raise what it likes.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._files, self._root = fsspec.core.url_to_fs(url)
+
+    def steps(self) -> list[int]:
+        """Updates after which there is a whole checkpoint, newest first."""
+        return [step for step in self._folders() if self._files.exists(self._path(step, HASHES))]
+
+    def push(self, folder: Path) -> None:
+        """Copy one checkpoint, then remove all but the newest KEPT."""
+        step = step_of(folder)
+        manifest = (folder / HASHES).read_bytes()
+        if not self._holds(step, manifest):
+            self._remove(step)  # half of one, or another run's
+            self._files.makedirs(self._path(step), exist_ok=True)
+            for name in json.loads(manifest):
+                self._files.put_file(str(folder / name), self._path(step, name))
+                found, sent = self._files.info(self._path(step, name))["size"], (folder / name).stat().st_size
+                if found != sent:
+                    raise InputError(f"{self._path(step, name)} has {found} bytes, {sent} were sent")
+            self._files.pipe_file(self._path(step, HASHES), manifest)
+        for old in self.steps()[KEPT:]:
+            self._remove(old)
+        for half in set(self._folders()) - set(self.steps()):
+            self._remove(half)
+
+    def fetch(self, folder: Path, say: Callable[[str], None]) -> int | None:
+        """Put the newest whole checkpoint into the run folder, if that has none as new; its updates."""
+        here = newest_whole(folder)
+        for step in self.steps():
+            if step <= here:
+                return None
+            try:
+                self._get(step, folder / f"step-{step:08d}")
+            except InputError as error:
+                say(f"{error}; leaving it out")
+                continue
+            return step
+        return None
+
+    def remove_all(self) -> None:
+        """Once the model is on disk."""
+        for step in self._folders():
+            self._remove(step)
+        if self._files.exists(self._root):
+            self._files.rm(self._root, recursive=True)
+
+    def _get(self, step: int, target: Path) -> None:
+        hashes = _read_hashes(self._files.cat_file(self._path(step, HASHES)), self._path(step, HASHES))
+        with artifacts.new_folder(target) as partial:
+            for name, digest in hashes.items():
+                self._files.get_file(self._path(step, name), str(partial / name))
+                if artifacts.sha256_of(partial / name) != digest:
+                    raise InputError(f"{self._path(step, name)} is damaged")
+            artifacts.write_json(partial / HASHES, hashes)
+
+    def _folders(self) -> list[int]:
+        """Whatever is there, whole or not, newest first, by number."""
+        self._files.invalidate_cache()
+        if not self._files.exists(self._root):
+            return []
+        found = (NAME.fullmatch(str(path).rstrip("/").rsplit("/", 1)[-1]) for path in self._files.ls(self._root, False))
+        return sorted((int(match[1]) for match in found if match), reverse=True)
+
+    def _holds(self, step: int, manifest: bytes) -> bool:
+        path = self._path(step, HASHES)
+        return bool(self._files.exists(path)) and bytes(self._files.cat_file(path)) == manifest
+
+    def _remove(self, step: int) -> None:
+        """The manifest first: from then on it is none."""
+        if self._files.exists(self._path(step, HASHES)):
+            self._files.rm_file(self._path(step, HASHES))
+        if self._files.exists(self._path(step)):
+            self._files.rm(self._path(step), recursive=True)
+
+    def _path(self, step: int, name: str = "") -> str:
+        return f"{self._root}/step-{step:08d}" + (f"/{name}" if name else "")
+
+
+def step_of(folder: Path) -> int:
+    """The update that a checkpoint was made after.
+
+    Raises:
+        InputError: its name says none.
+    """
+    match = NAME.fullmatch(folder.name)
+    if match is None:
+        raise InputError(f"{folder} is no checkpoint: step-00000100 and so on")
+    return int(match[1])
+
+
+def newest_whole(folder: Path) -> int:
+    """The newest checkpoint of a run folder whose files are as they were written; 0: there is none."""
+    found = [path for path in folder.glob("step-*") if NAME.fullmatch(path.name)] if folder.is_dir() else []
+    return next((step_of(path) for path in sorted(found, key=step_of, reverse=True) if _is_whole(path)), 0)
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        hashes = _read_hashes((path / HASHES).read_bytes(), str(path / HASHES))
+        return all(artifacts.sha256_of(path / name) == digest for name, digest in hashes.items())
+    except (OSError, InputError):
+        return False
+
+
+def _read_hashes(text: bytes, where: str) -> dict[str, str]:
+    try:
+        hashes: Any = json.loads(text)
+    except ValueError:
+        hashes = None
+    if not isinstance(hashes, dict) or not all(FILE.fullmatch(str(name)) for name in hashes) or not hashes:
+        raise InputError(f"{where} is damaged")
+    return {str(name): str(digest) for name, digest in hashes.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Copy checkpoints to or from a remote; a training starts it.")
+    parser.add_argument("verb", choices=("fetch", "push", "remove"))
+    parser.add_argument("url")
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args()
+    url, folder = arguments.url, arguments.folder
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all of a terminal; this one is told when to end
+    os.nice(10)
+    if arguments.verb == "fetch":
+        step = Remote(url).fetch(folder, _say)
+        if step is not None:
+            _say(f"the checkpoint after update {step} was fetched")
+    elif arguments.verb == "push":
+        Remote(url).push(folder)
+    else:
+        Remote(url).remove_all()
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

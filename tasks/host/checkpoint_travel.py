@@ -1,0 +1,227 @@
+"""Checkpoints travel: while a job trains they are copied to `checkpoint.remote`, and before it starts they come back.
+
+So a run goes on where another host left it. Copying is done by child processes (tasks/host/checkpoint_remote.py), one
+at a time, from hard links, so that the job may remove a checkpoint that is still under way. A remote that is gone costs
+the training nothing: it is said once, every later checkpoint tries again, and at the end it is said what is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from fsspec import get_filesystem_class
+
+from tasks.host.checkpoint_remote import HASHES, NAME, step_of
+from tasks.jobs.device_job import Event
+from tasks.project import artifacts
+from tasks.project.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
+
+FETCH_SECONDS = 1800.0
+PUSH_SECONDS = 1800.0
+"""After that a remote counts as gone."""
+REMOVE_SECONDS = 60.0
+AFTER_FAILURE_SECONDS = 60.0
+"""How long a job that failed waits for its last checkpoint to arrive."""
+AFTER_SIGTERM_SECONDS = 10.0
+"""The same after SIGTERM, when the host is about to take the process's life."""
+LOG = "checkpoint-remote.log"
+
+
+@contextlib.contextmanager
+def travelling(
+    folder: Path, remote: str | None, key: str, root: Path = Path(), say: Say = print_line
+) -> Iterator[Callable[[Event], None] | None]:
+    """Around a training job: fetch its newest checkpoint, then copy each new one; yields what takes its events.
+
+    Args:
+        folder: the job's run folder.
+        remote: `checkpoint.remote`; None: nothing travels.
+        key: the run's place at the remote: the same on every host, another for every other run.
+        root: what a relative folder counts from.
+        say: takes lines for people.
+
+    Raises:
+        ParamsError: no library here knows the remote's protocol.
+    """
+    if remote is None:
+        yield None
+        return
+    courier = _Courier(folder, f"{address_of(remote, root)}/{key}", say)
+    courier.fetch()
+    try:
+        yield courier.on_event
+    except StagePaused as paused:
+        courier.finish(AFTER_SIGTERM_SECONDS if paused.in_a_hurry else PUSH_SECONDS)
+        raise
+    except DeviceJobFailed:
+        courier.finish(AFTER_FAILURE_SECONDS)
+        raise
+    else:
+        courier.remove_all()
+    finally:
+        courier.close()
+
+
+def address_of(remote: str, root: Path) -> str:
+    """`checkpoint.remote` as its library takes it.
+
+    Raises:
+        ParamsError: no library here knows its protocol.
+    """
+    if "://" not in remote:
+        return str((root / remote).absolute())
+    protocol = remote.partition("://")[0]
+    try:
+        get_filesystem_class(protocol)
+    except (ImportError, ValueError) as error:
+        raise ParamsError(f"checkpoint.remote={remote!r} cannot be used: {error}") from None
+    return remote.rstrip("/")
+
+
+class _Courier:
+    """Takes checkpoints of one run to one place, the newest first, never two at a time."""
+
+    def __init__(self, folder: Path, url: str, say: Say) -> None:
+        self._folder, self._url, self._say = folder, url, say
+        self._luggage = folder / "travelling"
+        self._newest: Path | None = None
+        self._under_way: tuple[subprocess.Popen[str], int, float] | None = None
+        """The process, the update of its checkpoint, and when it is too late."""
+        self._arrived = 0
+        """Update of the newest checkpoint that this job brought there."""
+        self._failed = 0
+        """Update of the newest checkpoint that did not arrive; the next one is tried, not this again and again."""
+        self._in_trouble = False
+        shutil.rmtree(self._luggage, ignore_errors=True)  # of a job that was killed
+
+    def fetch(self) -> None:
+        """Bring what is newer than the newest of the run folder."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        process = self._start("fetch", self._folder, stdout=subprocess.PIPE)
+        try:
+            said, _ = process.communicate(timeout=FETCH_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            said, _ = process.communicate()
+        for line in said.splitlines():
+            self._say(f"{self._url}: {line}")
+        if process.returncode:
+            self._complain(f"nothing was fetched, going on with what is here; {self._reason(process)}")
+
+    def on_event(self, event: Event) -> None:
+        """Look after what is under way; take the next checkpoint when one was saved."""
+        if event["event"] == "saved" and NAME.fullmatch(Path(event["path"]).name):
+            self._newest = Path(event["path"])
+        self._look_after()
+
+    def finish(self, seconds: float) -> None:
+        """Let the newest checkpoint arrive, within that time."""
+        until = time.monotonic() + seconds
+        self._failed = 0
+        tries = 2  # what is under way may be one before the newest, or have been stopped with the job
+        while tries and not self._has_arrived():
+            self._look_after()
+            if self._under_way is None:
+                break
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._under_way[0].wait(timeout=max(0.0, until - time.monotonic()))
+            if self._under_way[0].poll() is None:
+                break
+            tries -= 1
+            self._collect()
+        if not self._has_arrived() and self._newest is not None:
+            held = f"this job brought that after update {self._arrived}" if self._arrived else "this job brought none"
+            self._say(
+                f"checkpoint.remote {self._url} lacks the checkpoint after update {step_of(self._newest)}; {held}. "
+                "Another host can continue only from there"
+            )
+
+    def remove_all(self) -> None:
+        """The run is done, and its model on disk."""
+        self.close()
+        process = self._start("remove", self._folder)
+        try:
+            process.wait(timeout=REMOVE_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        if process.returncode:
+            self._say(f"checkpoints of this run stay in {self._url}: {self._reason(process)}")
+
+    def close(self) -> None:
+        """Stop what is under way."""
+        if self._under_way is not None:
+            self._under_way[0].kill()
+            self._under_way[0].wait()
+            self._under_way = None
+        shutil.rmtree(self._luggage, ignore_errors=True)
+
+    def _has_arrived(self) -> bool:
+        return self._newest is None or self._arrived >= step_of(self._newest)
+
+    def _look_after(self) -> None:
+        self._collect()
+        if self._under_way is None and self._newest is not None and not self._has_arrived():
+            if step_of(self._newest) == self._failed:
+                return
+            packed = self._pack(self._newest)
+            if packed is not None:
+                too_late = time.monotonic() + PUSH_SECONDS
+                self._under_way = (self._start("push", packed), step_of(packed), too_late)
+
+    def _collect(self) -> None:
+        if self._under_way is None:
+            return
+        process, step, too_late = self._under_way
+        if process.poll() is None and time.monotonic() > too_late:
+            process.kill()
+            process.wait()
+        if process.poll() is None:
+            return
+        self._under_way = None
+        if process.returncode == 0:
+            self._arrived = max(self._arrived, step)
+            if self._in_trouble:
+                self._say(f"checkpoint.remote {self._url}: answers again")
+            self._in_trouble = False
+        else:
+            self._failed = step
+            self._complain(f"the checkpoint after update {step} did not arrive; {self._reason(process)}")
+
+    def _pack(self, checkpoint: Path) -> Path | None:
+        """The files under names that stay while they are copied; None: the job has removed it already."""
+        shutil.rmtree(self._luggage, ignore_errors=True)
+        packed = self._luggage / checkpoint.name
+        try:
+            shutil.copytree(checkpoint, packed, copy_function=artifacts.link_or_copy)
+        except OSError:
+            return None
+        return packed if (packed / HASHES).is_file() else None
+
+    def _start(self, verb: str, folder: Path, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[str]:
+        environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+        environment.pop("DVC_STAGE", None)  # it helps a stage and is none
+        with (self._folder / LOG).open("w", encoding="utf-8") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tasks.host.checkpoint_remote", verb, self._url, str(folder)],
+                stdout=stdout, stderr=log, text=True, env=environment, preexec_fn=die_with_parent,
+            )  # fmt: skip
+
+    def _reason(self, process: subprocess.Popen[str]) -> str:
+        """The last line that the process wrote: an error of ours, or the end of a traceback of its library."""
+        lines = (self._folder / LOG).read_text(encoding="utf-8", errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return said[-1].removeprefix("error: ") if said else describe_exit(process.returncode)
+
+    def _complain(self, text: str) -> None:
+        if not self._in_trouble:
+            self._say(f"checkpoint.remote {self._url}: {text}")
+        self._in_trouble = True

@@ -1,0 +1,73 @@
+"""What starts the processes of a training job: the words that stand before the device's Python.
+
+`device.launcher` says it for every host alike. A host that needs other words (several hosts, options of MPI, a wrapper)
+says them in PODIUM_DEVICE_LAUNCHER, which takes their place there; what is trained stays what the parameters say.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+
+from tasks.jobs.device_job import ConfigError, Job, device_python, read_ipu_config
+from tasks.project.errors import ParamsError
+from tasks.project.params import DeviceParams
+
+DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
+
+
+def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The command before the device's Python; empty for one process, and for prediction, which is always one.
+
+    Args:
+        job: its IPU config says replicas and IPUs, which PopRun wants to be told, too.
+        device: section `device`.
+        environ: of this process.
+
+    Raises:
+        ParamsError: PODIUM_DEVICE_LAUNCHER cannot be split into words, or the IPU config does not serve PopRun.
+    """
+    if job.kind == "predict":
+        return []
+    if own := environ.get(DEVICE_LAUNCHER):
+        return split_words(own)
+    if device.launcher == "torchrun":
+        # The device's own torch, whatever is on PATH. --standalone of torch 2.0 would take port 29400 for every job.
+        return [
+            device_python(), "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
+            "--no-python", "--nproc-per-node", str(device.processes), "--max-restarts", str(device.restarts),
+        ]  # fmt: skip
+    return _poprun(job, device.processes) if device.launcher == "poprun" else []
+
+
+def split_words(launcher: str) -> list[str]:
+    """The words of PODIUM_DEVICE_LAUNCHER.
+
+    Raises:
+        ParamsError: it cannot be split.
+    """
+    try:
+        # Split as a shell would, but given to no shell: it comes from the host's environment, not from params.yaml.
+        return shlex.split(launcher)
+    except ValueError as error:
+        raise ParamsError(
+            f"{DEVICE_LAUNCHER}={launcher!r} cannot be split into words ({error}): quote it as for a shell"
+        ) from None
+
+
+def _poprun(job: Job, processes: int) -> list[str]:
+    """`--num-replicas` counts those of all instances together, of which each takes an equal part."""
+    try:
+        training = read_ipu_config(job.ipu_config or {}, f"the IPU config of the {job.kind} job").training
+    except ConfigError as error:
+        raise ParamsError(str(error)) from None
+    if training.replication_factor % processes:
+        raise ParamsError(
+            f"device.processes={processes} cannot share the {training.replication_factor} replicas of the {job.kind} "
+            "job (replication_factor of its IPU config): choose a divisor of them"
+        )
+    return [
+        "poprun", "--num-instances", str(processes), "--num-replicas", str(training.replication_factor),
+        "--ipus-per-replica", str(training.ipus_per_replica),
+    ]  # fmt: skip

@@ -1,0 +1,194 @@
+"""Stage `corpus`: the text to pre-train on, as Parquet files of (document_id, title, text).
+
+    python -m tasks.inputs.corpus
+
+`demo` generates an invented world, `files` reads the user's own files, `hub` streams a data set with the
+`datasets` library; `none` is for pre-training data that are prepared elsewhere (pretrain_rows.source). Documents flow
+through one by one; memory is flat in the size of the corpus but for eight bytes a document. What was left out or
+changed is counted in reading.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import logging
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.inputs import world
+from tasks.inputs.documents import Document, TextColumns, as_documents
+from tasks.inputs.readers import read_files
+from tasks.inputs.tables import Line, checked
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.params import CorpusParams, load_params
+from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.text_files import Reading, repetitions, write_reading
+
+log = logging.getLogger(__name__)
+
+SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("document_id", "title", "text")])
+GROUP_DOCUMENTS = 8192
+GROUP_CHARACTERS = 8 << 20
+"""A row group closes at either bound, so that a reader's memory is bounded too."""
+PART_CHARACTERS = 512 << 20
+"""A new file begins after about this much text."""
+PROGRESS_SECONDS = 5.0
+EMPTY = "empty documents left out"
+REPEATED = "documents with the same text as an earlier one, kept"
+
+
+@dataclass
+class CorpusSummary:
+    """What was written."""
+
+    documents: int = 0
+    characters: int = 0
+    parts: int = 0
+    reading: Reading = field(default_factory=Reading)
+
+
+def make_corpus(params: CorpusParams, output: Path) -> CorpusSummary:
+    """Write the corpus that `params` asks for to the folder `output`, whole or not at all.
+
+    Raises:
+        InputError: the source cannot be used as it is; the message says what to change.
+    """
+    reading = Reading()
+    return write_documents(read_documents(params, reading), params.source, output, reading)
+
+
+def write_documents(
+    documents: Iterable[Document], source: str, output: Path, reading: Reading | None = None
+) -> CorpusSummary:
+    """Write a corpus to the folder `output`, whole or not at all.
+
+    Args:
+        source: corpus.source; of `none` nothing is read, and no Parquet file written.
+        reading: what is counted while `documents` are read.
+
+    Raises:
+        InputError: no document has text.
+    """
+    summary = CorpusSummary(reading=reading or Reading())
+    with artifacts.new_folder(output) as folder:
+        if source != "none":
+            _write(documents, folder, summary)
+            if not summary.documents:
+                raise InputError(
+                    f"no text was found ({summary.reading.counts[EMPTY]} empty documents): check corpus.path, "
+                    "corpus.text_column and corpus.layout"
+                )
+        write_reading(folder, source, summary.reading)
+    return summary
+
+
+def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+    """The documents of the corpus that `params` asks for, those without text included.
+
+    Args:
+        reading: counts, filled on the way.
+
+    Raises:
+        InputError: the source cannot be used as it is.
+    """
+    if params.source == "demo":
+        for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
+            yield Document(f"demo:{number}", made.title, made.text)
+    elif params.source == "files":
+        yield from read_files(Path(params.path), _columns(params), params.layout, reading)
+    elif params.source == "hub":
+        yield from _hub_documents(params, reading)
+
+
+def _columns(params: CorpusParams) -> TextColumns:
+    return TextColumns(params.text_column, params.title_column, params.id_column)
+
+
+def _hub_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]:
+    rows = open_dataset("corpus", params.dataset, params.dataset_config, params.dataset_split, params.dataset_revision)
+    lines = (Line(f"row {number}", values) for number, values in enumerate(rows))
+    columns, source = _columns(params), f"data set {params.dataset}"
+    wanted = checked(lines, columns.wanted(), source, reading)
+    return as_documents(wanted, columns, str(params.dataset), source, reading)
+
+
+def _write(documents: Iterable[Document], folder: Path, summary: CorpusSummary) -> None:
+    started_at = said_at = time.perf_counter()
+    writer: Any = None
+    characters_in_part = 0
+    try:
+        for group in _groups(_with_text(documents, summary.reading)):
+            if writer is None or characters_in_part >= PART_CHARACTERS:
+                if writer is not None:
+                    writer.close()
+                writer = pq.ParquetWriter(folder / f"part-{summary.parts:05d}.parquet", SCHEMA, compression="zstd")
+                summary.parts, characters_in_part = summary.parts + 1, 0
+            writer.write_table(_table(group), row_group_size=len(group))
+            characters = sum(len(document.text) for document in group)
+            characters_in_part += characters
+            summary.characters += characters
+            summary.documents += len(group)
+            if time.perf_counter() - said_at > PROGRESS_SECONDS:
+                said_at = time.perf_counter()
+                log.info("%s documents, %.0f s", f"{summary.documents:,}", said_at - started_at)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _with_text(documents: Iterable[Document], reading: Reading) -> Iterator[Document]:
+    seen = array.array("q")
+    for document in documents:
+        if document.text.strip():
+            seen.append(hash(document.text))
+            yield document
+        else:
+            reading.counts[EMPTY] += 1
+    reading.counts[REPEATED] += repetitions(seen)
+
+
+def _groups(documents: Iterator[Document]) -> Iterator[list[Document]]:
+    group: list[Document] = []
+    characters = 0
+    for document in documents:
+        group.append(document)
+        characters += len(document.text)
+        if len(group) >= GROUP_DOCUMENTS or characters >= GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
+
+
+def _table(group: list[Document]) -> pa.Table:
+    columns = [pa.array(values, pa.string()) for values in zip(*group, strict=True)]
+    return pa.Table.from_arrays(columns, schema=SCHEMA)
+
+
+def main() -> None:
+    argparse.ArgumentParser(description="Read, fetch or generate the corpus.").parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    params = load_params().corpus
+    started_at = time.perf_counter()
+    summary = make_corpus(params, artifacts.CORPUS)
+    if params.source == "none":
+        print("corpus (none): nothing to read, the rows of pre-training are prepared elsewhere (pretrain_rows.source)")
+        return
+    print(
+        f"corpus ({params.source}): {summary.documents:,} documents, {summary.characters / 1e6:.1f} M characters, "
+        f"{summary.parts} files{''.join(f', {part}' for part in summary.reading.summary())}, "
+        f"{time.perf_counter() - started_at:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,205 @@
+"""What can be known of given files before a run: that they are there, of a known kind, with the columns asked for.
+
+    python -m tasks.preflight.given_inputs < REQUEST
+
+REQUEST is JSON: `values`, the resolved parameters, and `stages`, those that may run. Of each kind of input a line of
+JSON is printed (flows/preflight reads it). The very readers of the stages look at the heads of the files, so that
+messages are theirs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.given import check_given
+from tasks.project.main import run_main
+from tasks.project.params import PHASES, Params, check
+from tasks.project.process import takes_no_words
+
+SECONDS = 1.5
+"""For the heads of many files; the others are left to their stage."""
+HEAD = 20
+"""Records of each file that are looked at."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """Some of the inputs that the parameters may name."""
+
+    name: str
+    stages: tuple[str, ...]
+    """Names of the stages that read them."""
+    keys: tuple[str, ...]
+    """Parameters that name them."""
+    is_given: Callable[[Params], bool]
+    look: Callable[[Params], str]
+    """Says what was found; raises PodiumError or OSError."""
+
+
+def corpus(params: Params) -> str:
+    """The text: every file of a known kind, and the first documents of as many as time allows."""
+    from tasks.inputs.documents import TextColumns
+    from tasks.inputs.readers import read_files, usable_files
+    from tasks.reading.text_files import Reading
+
+    given = params.corpus
+    columns = TextColumns(given.text_column, given.title_column, given.id_column)
+    until, looked = time.monotonic() + SECONDS, 0
+    files = usable_files(Path(given.path), Reading())
+    for file in files:
+        _head(read_files(file, columns, given.layout, Reading()))
+        looked += 1
+        if time.monotonic() > until:
+            break
+    return f"{len(files)} files of {given.path}; the heads of {looked} were read"
+
+
+def questions(params: Params) -> str:
+    """Both files of questions: whole where they are small."""
+    from tasks.downstream.squad.questions import check_question_file
+
+    section = params.questions
+    for key, path in (("train_path", section.train_path), ("dev_path", section.dev_path)):
+        check_question_file(Path(path), f"questions.{key}", section)
+    return f"{section.train_path} and {section.dev_path}"
+
+
+def vocabulary(params: Params) -> str:
+    """vocab.txt, whole."""
+    return f"{len(_entries(params)):,} entries in {params.tokenizer.path}"
+
+
+def _entries(params: Params) -> tuple[str, ...]:
+    from tasks.vocabulary.tokenizer_files import read_vocabulary
+
+    return read_vocabulary(Path(params.tokenizer.path), "tokenizer.path")
+
+
+def prepared(params: Params) -> str:
+    """The first sequences of each phase."""
+    from tasks.pretraining.rows.prepared_files import read_prepared
+    from tasks.reading.text_files import Reading
+
+    for phase in PHASES:
+        section = getattr(params.pretrain_rows, phase)
+        next(read_prepared(section, "files", f"pretrain_rows.{phase}", Reading()), None)
+    return " and ".join(getattr(params.pretrain_rows, phase).path for phase in PHASES)
+
+
+def glue(params: Params) -> str:
+    """The first examples of every split of every task."""
+    from tasks.downstream.glue.format import examples_from_files
+    from tasks.downstream.glue.tasks import glue_task
+    from tasks.reading.text_files import Reading
+
+    for name in params.glue.tasks:
+        task = glue_task(name)
+        for split in task.splits:
+            _head(examples_from_files(task, Path(params.glue.path), split, Reading()))
+    return f"{', '.join(params.glue.tasks)} in {params.glue.path}"
+
+
+def base_model(params: Params) -> str:
+    """config.json against the section `model`, and the vocabulary where it is given; no weight is read."""
+    from tasks.pretraining.base_model import check_folder
+
+    entries = None
+    if params.tokenizer.source == "file":
+        try:
+            entries = _entries(params)
+        except (PodiumError, OSError):
+            entries = None  # said by `vocabulary`
+    check_folder(params.base_model, params.model, entries)
+    return f"{params.base_model.path} is of the architecture that section model states"
+
+
+def ipu_config(params: Params) -> str:
+    """ipu_config.json with the keys of section `ipu` laid over it."""
+    from tasks.jobs.device_job import ConfigError, read_ipu_config
+    from tasks.jobs.training import ipu_config as laid_over
+
+    jobs = ("phase1", "phase2", "finetune", "predict", *(["glue"] if params.glue.tasks else []))
+    for job in jobs:
+        try:
+            read_ipu_config(laid_over(params.ipu, job, params.device) or {}, f"the IPU config of {job}")
+        except ConfigError as error:
+            raise ParamsError(str(error)) from None
+    return f"{params.ipu.config} and section ipu, for {', '.join(jobs)}"
+
+
+def _head(records: Iterator[object]) -> None:
+    for _ in itertools.islice(records, HEAD):
+        pass
+
+
+DEVICE_STAGES = ("compile", "compile_glue", "pretrain", "finetune", "predict", "glue_finetune", "glue_predict")
+GIVEN = (
+    Given(
+        "vocabulary", ("tokenizer",), ("tokenizer.path",), lambda params: params.tokenizer.source == "file", vocabulary
+    ),
+    Given(
+        "base model", ("base_model",), ("base_model.path",), lambda params: params.base_model.source == "folder",
+        base_model,
+    ),
+    Given(
+        "IPU config", DEVICE_STAGES, ("ipu.config",), lambda params: params.device.runtime in ("ipu", "auto"),
+        ipu_config,
+    ),
+    Given("GLUE", ("glue_data",), ("glue.path",), lambda params: params.glue.source == "files", glue),
+    Given(
+        "prepared rows", ("pretrain_rows",), tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
+        lambda params: params.pretrain_rows.source == "files", prepared,
+    ),
+    Given(
+        "questions", ("questions",), ("questions.train_path", "questions.dev_path"),
+        lambda params: params.questions.source == "files", questions,
+    ),
+    Given("corpus", ("corpus",), ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
+)  # fmt: skip
+"""Those that take longest last: what was found by the end of the time counts."""
+
+
+def wanted(params: Params, stages: Sequence[str]) -> list[Given]:
+    """The inputs that these stages read and that the parameters name."""
+    names = {stage.partition("@")[0] for stage in stages}
+    return [given for given in GIVEN if names & set(given.stages) and given.is_given(params)]
+
+
+def look(given: Given, params: Params) -> dict[str, object]:
+    """One finding, as plain values."""
+    try:
+        return {"name": given.name, "level": "ok", "text": given.look(params)}
+    except PodiumError as error:
+        return {
+            "name": given.name, "level": "problem", "text": str(error),
+            "of_parameters": isinstance(error, ParamsError),
+        }  # fmt: skip
+    except OSError as error:
+        place = error.filename or "a file"
+        return {
+            "name": given.name, "level": "problem",
+            "text": f"{place} cannot be read ({error.strerror or error}): let this user read it, or name another",
+        }  # fmt: skip
+
+
+def main() -> None:
+    takes_no_words("Look at the heads of given files; a JSON object on standard input says which.")
+    told = json.load(sys.stdin)
+    params = check(told["values"])
+    unreadable = check_given(told["values"], Path())
+    for text in unreadable:
+        print(json.dumps({"name": "files", "level": "problem", "text": text, "of_parameters": True}), flush=True)
+    for given in wanted(params, told["stages"]):
+        if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
+            print(json.dumps(look(given, params)), flush=True)
+
+
+if __name__ == "__main__":
+    run_main(main)

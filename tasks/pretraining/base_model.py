@@ -1,0 +1,218 @@
+"""Stage base_model: a BERT to start from, taken from a folder or the Hub, in place of untrained weights.
+
+    python -m tasks.pretraining.base_model
+
+What is taken in is a model folder in Hugging Face layout: config.json with safetensors, whole or in shards, or
+PyTorch's own file, which is read as tensors and nothing else. It comes out as a model folder of ours beside
+`base_model.json`, which says what was read, what was left out and what is missing. With `base_model.source: none` the
+folder holds that file alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.given import require_readable
+from tasks.project.main import run_main
+from tasks.project.param_inputs import BaseModelParams
+from tasks.project.params import ModelParams, load_params
+from tasks.project.process import takes_no_words
+from tasks.reading.hub_inputs import download_files
+from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
+from tasks.vocabulary.hub_tokenizer import CONFIG, TOKENIZER, VOCABULARY, load_hub_vocabulary
+
+WANTED = re.compile(r"config\.json|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
+"""Of a Hub model: architecture and weights."""
+TOKENIZER_FILES = (TOKENIZER, CONFIG, VOCABULARY)
+RECORD = "base_model.json"
+
+
+def write_base_model(
+    params: BaseModelParams,
+    model: ModelParams,
+    tokenizer: Path = artifacts.TOKENIZER,
+    folder: Path = artifacts.BASE_MODEL,
+) -> dict[str, Any]:
+    """Write `folder`, whole or not at all.
+
+    Args:
+        params: section `base_model`.
+        model: section `model`: the architecture that the rest of the run is made for.
+        tokenizer: folder of the tokenizer that makes the rows.
+
+    Returns:
+        What is in `base_model.json`.
+
+    Raises:
+        InputError: no such model, no BERT that is computed here, weights incomplete or unsafe to read, or another
+            architecture or vocabulary than the parameters and the tokenizer have.
+    """
+    with artifacts.new_folder(folder) as partial:
+        record = {"source": params.source} if params.source == "none" else _take_in(params, model, tokenizer, partial)
+        artifacts.write_json(partial / RECORD, record)
+    return record
+
+
+def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, target: Path) -> dict[str, Any]:
+    if params.source == "folder":
+        source, key = Path(params.path), f"base_model.path={params.path}"
+        require_readable(source, "base_model.path")
+        _require_config(source, key)
+        record: dict[str, Any] = {"source": "folder", "path": params.path}
+        return record | import_checked(source, model, tokenizer, target, key)
+    if not params.repository:
+        raise InputError("base_model.source is hub and base_model.repository is not set: set it to a model, user/name")
+    key = f"base_model.repository={params.repository}"
+    commit, source = _download(params.repository, params.revision)
+    record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
+    return record | import_checked(source, model, tokenizer, target, key)
+
+
+def _download(repository: str, revision: str | None) -> tuple[str, Path]:
+    """The commit of a Hub model, and the folder of the Hub's cache that holds its files."""
+    commit, present, files = download_files(repository, revision, wanted_files, "base_model")
+    if "config.json" not in files:
+        some = ", ".join(present[:8]) or "nothing"
+        raise InputError(f"base_model.repository={repository} holds no config.json (found: {some}): it is no model")
+    return commit, files["config.json"].parent
+
+
+def wanted_files(present: list[str]) -> list[str]:
+    """Of the files of a Hub model: architecture, tokenizer and weights; safetensors win over PyTorch's own files, and
+    one file over shards."""
+    found = [name for name in present if WANTED.fullmatch(name)]
+    for single in ("model.safetensors", "pytorch_model.bin"):
+        kind = single.split(".")[0]
+        shards = [name for name in found if name.split(".")[0].split("-")[0] == kind]
+        if shards:
+            weights = [single] if single in shards else shards
+            return ["config.json"] * ("config.json" in found) + weights + [n for n in present if n in TOKENIZER_FILES]
+    return [name for name in present if name in ("config.json", *TOKENIZER_FILES)]
+
+
+def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Path, key: str) -> dict[str, Any]:
+    """Take the model folder `source` in as `target`, once it is known to be the one the parameters speak of.
+
+    Args:
+        key: the parameter that named it, for messages.
+
+    Returns:
+        What was read, left out and found missing.
+
+    Raises:
+        InputError: see write_base_model.
+    """
+    from ipu_model.errors import DeviceJobError
+    from ipu_model.models.import_model import import_model  # torch comes with it: only a run that needs it loads it
+
+    size = check_architecture(source, model, key)
+    vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
+    _same_vocabulary(source, size, sorted(vocabulary, key=lambda entry: vocabulary[entry]), key)
+    try:
+        imported = import_model(source, target, artifacts.sha256_of(tokenizer_file(tokenizer)))
+    except DeviceJobError as error:
+        raise InputError(f"{key}: {error}") from None
+    return dataclasses.asdict(imported)
+
+
+def check_architecture(source: Path, model: ModelParams, key: str) -> int:
+    """Compare config.json of the model folder `source` with the parameters; no weight is read.
+
+    Args:
+        key: the parameter that named it, for messages.
+
+    Returns:
+        How many word embeddings it has.
+
+    Raises:
+        InputError: no BERT that is computed here, or another architecture.
+    """
+    from ipu_model.errors import DeviceJobError
+    from ipu_model.job import ModelConfig
+    from ipu_model.models.architecture import CONFIG, differences, read_config
+
+    try:
+        found, _ = read_config(source / CONFIG)
+        stated = ModelConfig(vocab_size=found.vocab_size, **model.model_dump())
+    except DeviceJobError as error:
+        raise InputError(f"{key}: {error}") from None
+    _same_architecture(differences(stated, found), key)
+    return found.vocab_size
+
+
+def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:
+    """What can be known of base_model.path before a tokenizer is made or a weight is read.
+
+    Args:
+        params: section `base_model`, whose source is `folder`.
+        model: section `model`.
+        entries: of the vocabulary, where it is known already.
+
+    Raises:
+        InputError: no model folder, no weights in it, no BERT that is computed here, another architecture or, where it
+            is known, another vocabulary.
+    """
+    source, key = Path(params.path), f"base_model.path={params.path}"
+    _require_config(source, key)
+    size = check_architecture(source, model, key)
+    if not any(name.endswith((".safetensors", ".bin")) for name in wanted_files([p.name for p in source.iterdir()])):
+        raise InputError(f"{key} holds no weights: model.safetensors or pytorch_model.bin is required, whole or shards")
+    if entries is not None:
+        _same_vocabulary(source, size, entries, key)
+
+
+def _require_config(source: Path, key: str) -> None:
+    if not (source / "config.json").is_file():
+        raise InputError(f"{key} holds no config.json: name the folder that save_pretrained wrote")
+
+
+def _same_architecture(differ: list[str], key: str) -> None:
+    if differ:
+        wanted = " ".join(f"--set model.{text.split(', ')[0].replace(': ', '=')}" for text in differ)
+        raise InputError(f"{key} is another model than section model states ({'; '.join(differ)}): {wanted}")
+
+
+def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) -> None:
+    """The entries of the tokenizer must be those that the weights were trained with, in the same order."""
+    again = "take its own tokenizer (tokenizer.source: hub or file)"
+    if len(entries) != size:
+        raise InputError(f"{key} has {size} word embeddings, the tokenizer {len(entries)} entries: {again}")
+    if not any((source / name).is_file() for name in (TOKENIZER, VOCABULARY)):
+        return
+    theirs = load_hub_vocabulary(str(source), None, lowercase=True, key=key.partition("=")[0]).entries
+    different = [number for number, pair in enumerate(zip(theirs, entries, strict=False)) if pair[0] != pair[1]]
+    if different or len(theirs) != size:
+        at = different[0] if different else min(len(theirs), size)
+        said = [repr(words[at]) if at < len(words) else "nothing" for words in (theirs, entries)]
+        raise InputError(f"{key}: entry {at} of its vocabulary is {said[0]}, that of the tokenizer {said[1]}: {again}")
+
+
+def summary(record: dict[str, Any]) -> str:
+    """The stage's last line."""
+    if record["source"] == "none":
+        return "base model: none, training starts from fresh weights (base_model.source)"
+    words = [f"{record['architecture']} with {record['parameters']:,} parameters"]
+    if record["widened"]:
+        kinds = ", ".join(f"{count} in {kind}" for kind, count in record["widened"].items())
+        words.append(f"{kinds}, kept in fp32")
+    if record["left_out"]:
+        words.append(f"not used: {', '.join(record['left_out'])}")
+    if record["missing"]:
+        words.append(f"not there, and drawn fresh where a job needs them: {', '.join(record['missing'])}")
+    return f"base model: {'; '.join(words)}"
+
+
+def main() -> None:
+    takes_no_words("Stage base_model: a BERT to start from, taken from a folder or the Hub.")
+    params = load_params()
+    print(summary(write_base_model(params.base_model, params.model)))
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,113 @@
+"""Stage pretrain@phase1, pretrain@phase2: rows in, a BERT with its pre-training heads out.
+
+    python -m tasks.pretraining.pretrain phase1|phase2
+
+Phase 2 starts from phase 1's weights with a new optimizer and schedule. With `pretrain.enabled: false`
+both phases make no update: the model passes through as it was initialised, or as `base_model` brought it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from tasks.host.launcher import launch_words
+from tasks.jobs.device_job import Job, ScheduleConfig
+from tasks.jobs.training import (
+    carried_executables,
+    evaluation,
+    geometry,
+    ipu_config,
+    model_config,
+    optimizer_config,
+    require_verdict,
+    summary,
+    train,
+)
+from tasks.project import artifacts
+from tasks.project.main import run_main
+from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, PhaseParams, PretrainParams, load_params
+from tasks.rows.row_files import read_manifest
+
+
+def pretrain_job(
+    phase: str,
+    params: PretrainParams,
+    model: ModelParams,
+    device: DeviceParams,
+    ipu: IpuParams,
+    root: Path = Path(),
+    *,
+    base: bool = False,
+    untrained: bool = False,
+) -> Job:
+    """The device job of one phase, its run folder still to be chosen.
+
+    Args:
+        phase: phase1 or phase2.
+        params: section `pretrain`.
+        model: section `model`.
+        device: section `device`.
+        ipu: section `ipu`.
+        root: the checkout.
+        base: phase 1 starts from the model that stage base_model took in.
+        untrained: phase 2 starts from fresh weights, too, so that it can be compiled before phase 1 has run.
+    """
+    settings = params.phase1 if phase == "phase1" else params.phase2
+    rows = root / artifacts.rows_folder(phase)
+    first = phase == PHASES[0]
+    start = None if untrained else _start(phase, base)
+    return Job(
+        kind="pretrain",
+        head="pretraining",
+        rows=str(rows),
+        output=str(root / artifacts.MODELS / phase),
+        run_folder="",
+        geometry=geometry(settings, device),
+        runtime=device.runtime,
+        precision=device.precision,
+        compile=device.compile,
+        seed=params.seed,
+        model=model_config(model, read_manifest(rows)) if first or untrained else None,
+        init_checkpoint=None if start is None else str(root / start),
+        optimizer=optimizer_config(params, settings),
+        schedule=_schedule(params, settings),
+        checkpoint_every_updates=params.checkpoint_every_updates,
+        evaluation=evaluation(rows, params.evaluate_every_updates, max_rows=params.evaluate_rows),
+        ipu_config=ipu_config(ipu, phase, device, root),
+        executables=carried_executables(phase, device, root),
+    )
+
+
+def _start(phase: str, base: bool) -> Path | None:
+    """The model folder that a phase starts from; None: fresh weights."""
+    if phase != PHASES[0]:
+        return artifacts.MODELS / PHASES[0]
+    return artifacts.BASE_MODEL if base else None
+
+
+def _schedule(params: PretrainParams, settings: PhaseParams) -> ScheduleConfig:
+    steps = settings.steps if params.enabled else 0
+    return ScheduleConfig(steps=steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Pre-train one phase (MLM and next-sentence prediction).")
+    parser.add_argument("phase", choices=PHASES)
+    phase = parser.parse_args().phase
+    params = load_params()
+    require_verdict(phase)
+    base = params.base_model.source != "none"
+    job = pretrain_job(phase, params.pretrain, params.model, params.device, params.ipu, base=base)
+    if job.evaluation is None and params.pretrain.evaluate_every_updates is not None:
+        sys.stdout.write(f"no rows of {job.rows} were held out (pretrain_rows.held_out_fraction): none are evaluated\n")
+    launcher = launch_words(job, params.device)
+    result = train(
+        job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking
+    )
+    sys.stdout.write(summary(f"pretrain {phase}", result) + "\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

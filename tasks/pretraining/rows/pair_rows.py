@@ -1,0 +1,138 @@
+"""One chunk of documents to packed, masked rows of sentence pairs: pure, whatever process runs it.
+
+Legend: R rows, L tokens per row, S sequences per row at most, P masked positions per row at most, T
+tokens of all sequences one after the other.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.pretraining.rows.masking import MaskedTokens, count_maskable, mask_tokens, predictions_per_sequence
+from tasks.pretraining.rows.pairs import Documents, Pairs, cut_long, make_pairs
+from tasks.pretraining.rows.sentences import split_sentences
+from tasks.rows.packing import pack
+from tasks.rows.row_files import IGNORED, Layout, ranges
+from tasks.vocabulary.encoding import Vocabulary, encode, load_tokenizer, read_vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """What decides the rows of one phase, besides the corpus."""
+
+    tokenizer: Path
+    """Folder of tokenizer.json."""
+    seed: int
+    phase: int
+    """1 or 2: the phases draw different pairs and masks."""
+    duplicates: int
+    row_length: int
+    max_sequences: int
+    max_predictions: int
+    masked_fraction: float
+    short_sequence_probability: float
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """Rows made of one chunk."""
+
+    columns: list[dict[str, np.ndarray]]
+    """One set of columns per duplicate; none when no document of the chunk has tokens."""
+    documents: int
+    skipped: int
+    """Documents without tokens."""
+    tokens: int
+    """Tokens of the text, before pairing."""
+
+
+def make_chunk_rows(settings: RowSettings, numbered_chunk: tuple[int, list[str]]) -> ChunkRows:
+    """Rows of one chunk: pure, whatever process runs it."""
+    number, texts = numbered_chunk
+    tokenizer = load_tokenizer(settings.tokenizer)
+    vocabulary = read_vocabulary(tokenizer)
+    documents = tokenize_documents(tokenizer, texts, settings.row_length, vocabulary.dtype)
+    replacements = np.setdiff1d(np.arange(vocabulary.size), vocabulary.special)
+    columns = []
+    for duplicate in range(settings.duplicates if len(documents) else 0):
+        rng = np.random.default_rng([settings.seed, settings.phase, duplicate, number])
+        pairs = make_pairs(documents, settings.row_length, settings.short_sequence_probability, rng)
+        columns.append(make_rows(documents.token_ids, pairs, settings, vocabulary, replacements, rng))
+    return ChunkRows(columns, len(texts), len(texts) - len(documents), len(documents.token_ids))
+
+
+def tokenize_documents(tokenizer: Tokenizer, texts: Sequence[str], row_length: int, dtype: Any) -> Documents:
+    """Sentences of every text as token ids; texts without a token are left out."""
+    by_text = [split_sentences(text) for text in texts]
+    encoded = encode(tokenizer, list(itertools.chain.from_iterable(by_text)))
+    sentence_starts, document_starts = [0], [0]
+    lengths = iter(encoded.lengths.tolist())
+    for sentences in by_text:
+        for length in itertools.islice(lengths, len(sentences)):
+            for piece in cut_long(length, row_length):
+                sentence_starts.append(sentence_starts[-1] + piece)
+        if len(sentence_starts) - 1 > document_starts[-1]:
+            document_starts.append(len(sentence_starts) - 1)
+    return Documents(encoded.token_ids.astype(dtype), sentence_starts, document_starts)
+
+
+def make_rows(
+    text_ids: np.ndarray,
+    pairs: Pairs,
+    settings: RowSettings,
+    vocabulary: Vocabulary,
+    replacements: np.ndarray,
+    rng: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """The columns of `pretrain` rows that hold all `pairs`, masked and packed."""
+    lengths = pairs.lengths
+    token_ids = lay_out_pairs(text_ids, pairs, vocabulary)
+    layout = Layout.of(pack(lengths, settings.row_length, settings.max_sequences), lengths, settings.row_length)
+    maskable = count_maskable(token_ids, lengths, vocabulary.special)
+    counts = predictions_per_sequence(
+        lengths, maskable, layout.packs, settings.masked_fraction, settings.max_predictions
+    )
+    masked = mask_tokens(token_ids, lengths, counts, vocabulary.special, vocabulary.mask, replacements, rng)
+    columns = layout.columns(masked.token_ids, pairs.first_length + 2)
+    columns.update(prediction_columns(layout, masked, settings.max_predictions))
+    columns["next_sentence_labels"] = layout.per_sequence(pairs.labels, IGNORED).astype(np.int8)
+    return columns
+
+
+def lay_out_pairs(text_ids: np.ndarray, pairs: Pairs, vocabulary: Vocabulary) -> np.ndarray:
+    """All pairs as [CLS] A [SEP] B [SEP], one after the other; unsigned int[T]."""
+    lengths = pairs.lengths
+    ends = np.cumsum(lengths)
+    starts, second = ends - lengths, ends - 1 - pairs.second_length
+    token_ids = np.empty(int(ends[-1]), dtype=text_ids.dtype)
+    token_ids[starts] = vocabulary.cls
+    token_ids[second - 1] = token_ids[ends - 1] = vocabulary.sep
+    for place, source, length in (
+        (starts + 1, pairs.first_start, pairs.first_length),
+        (second, pairs.second_start, pairs.second_length),
+    ):
+        token_ids[ranges(place, length)] = text_ids[ranges(source, length)]
+    return token_ids
+
+
+def prediction_columns(layout: Layout, masked: MaskedTokens, max_predictions: int) -> dict[str, np.ndarray]:
+    """masked_positions int16[R, P] and masked_labels int32[R, P], ascending by position in the row."""
+    targets = layout.targets()[masked.places]
+    order = np.argsort(targets)
+    rows, positions = np.divmod(targets[order], layout.row_length)
+    per_row = np.bincount(rows, minlength=len(layout.packs))
+    slots = np.arange(len(rows)) - np.repeat(np.cumsum(per_row) - per_row, per_row)
+    shape = (len(layout.packs), max_predictions)
+    masked_positions, masked_labels = np.zeros(shape, np.int16), np.full(shape, IGNORED, np.int32)
+    masked_positions[rows, slots] = positions
+    masked_labels[rows, slots] = masked.labels[order]
+    return {"masked_positions": masked_positions, "masked_labels": masked_labels}

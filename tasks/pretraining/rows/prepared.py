@@ -1,0 +1,195 @@
+"""Sequences that somebody else has tokenized, paired and masked: what is required of them, and their plain form.
+
+Legend: N sequences, W tokens of the widest, T tokens of all sequences one after the other, M masked tokens of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tasks.project.errors import InputError
+from tasks.rows.row_files import IGNORED
+from tasks.vocabulary.encoding import Vocabulary
+
+SHORTEST = 3
+"""[CLS], a token and [SEP]."""
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Some sequences as their source holds them, padded with 0 to one width."""
+
+    source: str
+    """File or data set, for messages."""
+    first: int
+    """Number of the first of these sequences in its source."""
+    input_ids: np.ndarray
+    """int64[N, W], masked."""
+    attention_mask: np.ndarray
+    """int64[N, W]: 1 for tokens, 0 for padding."""
+    token_type_ids: np.ndarray
+    """int64[N, W]."""
+    labels: np.ndarray
+    """int64[N, W]: the token that was there, IGNORED where nothing is to be predicted."""
+    next_sentence_labels: np.ndarray
+    """int64[N]: 0 = real next, 1 = random."""
+
+
+class Limits(NamedTuple):
+    """What the rows can hold."""
+
+    vocabulary: Vocabulary
+    row_length: int
+    max_predictions: int
+    section: str
+    """Of params.yaml, for messages."""
+
+
+@dataclass(frozen=True)
+class Flat:
+    """Sequences without padding."""
+
+    token_ids: np.ndarray
+    """unsigned int[T]."""
+    lengths: np.ndarray
+    """int64[N]."""
+    second_starts: np.ndarray
+    """int64[N]: position of the first token of the second segment; the length where there is none."""
+    places: np.ndarray
+    """int64[M] indices into token_ids of the tokens to predict, ascending."""
+    labels: np.ndarray
+    """int64[M] the tokens that were there."""
+    masked_counts: np.ndarray
+    """int64[N]."""
+    next_sentence_labels: np.ndarray
+    """int64[N]."""
+
+    def select(self, chosen: np.ndarray) -> Flat:
+        """The sequences where `chosen` (bool[N]) is True."""
+        tokens = np.repeat(chosen, self.lengths)
+        moved_to = np.cumsum(tokens) - 1
+        masked = tokens[self.places]
+        return Flat(
+            self.token_ids[tokens],
+            self.lengths[chosen],
+            self.second_starts[chosen],
+            moved_to[self.places[masked]],
+            self.labels[masked],
+            self.masked_counts[chosen],
+            self.next_sentence_labels[chosen],
+        )
+
+    @classmethod
+    def join(cls, parts: list[Flat]) -> Flat:
+        """All of them, one after the other."""
+        sizes = [len(part.token_ids) for part in parts]
+        offsets = np.cumsum([0, *sizes[:-1]])
+        places = [part.places + offset for part, offset in zip(parts, offsets, strict=True)]
+        others = {
+            name: np.concatenate([getattr(part, name) for part in parts])
+            for name in cls.__dataclass_fields__
+            if name != "places"
+        }
+        return cls(places=np.concatenate(places), **others)
+
+    def originals(self) -> list[bytes]:
+        """Every sequence as it was before masking: equal for other maskings of the same text."""
+        restored = self.token_ids.copy()
+        restored[self.places] = self.labels
+        return [part.tobytes() for part in np.split(restored, np.cumsum(self.lengths)[:-1])]
+
+
+def flatten(found: Prepared, limits: Limits) -> Flat:
+    """The sequences without their padding, when they are what rows can be made of.
+
+    Raises:
+        InputError: everything that is wrong with them, each with the first sequence it holds of and how many more.
+    """
+    real = found.attention_mask == 1
+    lengths = real.sum(axis=1)
+    _refuse(found, _layout_problems(found, real, lengths, limits))
+    _refuse(found, _content_problems(found, real, lengths, limits))
+    masked = found.labels != IGNORED
+    index = np.cumsum(real.reshape(-1)) - 1
+    return Flat(
+        token_ids=found.input_ids[real].astype(limits.vocabulary.dtype),
+        lengths=lengths,
+        second_starts=(real & (found.token_type_ids == 0)).sum(axis=1),
+        places=index[masked.reshape(-1)],
+        labels=found.labels[masked],
+        masked_counts=masked.sum(axis=1),
+        next_sentence_labels=found.next_sentence_labels,
+    )
+
+
+Problems = list[tuple[np.ndarray, str]]
+"""(bool[N] where it holds, what is found and required)"""
+
+
+def _layout_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, limits: Limits) -> Problems:
+    """What must hold before tokens can be looked at."""
+    mask = found.attention_mask
+    return [
+        (np.any((mask != 0) & (mask != 1), axis=1), "has an attention_mask of other values than 0 and 1"),
+        (np.any(real[:, 1:] & ~real[:, :-1], axis=1), "has tokens after padding: padding must stand at the end"),
+        (lengths < SHORTEST, f"has fewer than {SHORTEST} tokens"),
+        (
+            lengths > limits.row_length,
+            f"has more tokens than a row: raise {limits.section}.row_length={limits.row_length} to "
+            f"{int(lengths.max(initial=0))}, or name data that are prepared for it",
+        ),
+    ]
+
+
+def _content_problems(found: Prepared, real: np.ndarray, lengths: np.ndarray, limits: Limits) -> Problems:
+    vocabulary = limits.vocabulary
+    ids, types, labels = found.input_ids, found.token_type_ids, found.labels
+    masked = labels != IGNORED
+    size = vocabulary.size
+    other = "tokenizer.path or tokenizer.repository must be the vocabulary that the data were prepared with"
+    return [
+        (
+            np.any(real & ((ids < 0) | (ids >= size)), axis=1),
+            f"has the token id {int(ids[real].max(initial=0))} or a negative one, the vocabulary has {size:,} entries: "
+            f"{other}",
+        ),
+        (ids[:, 0] != vocabulary.cls, f"does not begin with [CLS], id {vocabulary.cls}: {other}"),
+        (
+            ids[np.arange(len(ids)), lengths - 1] != vocabulary.sep,
+            f"does not end with [SEP], id {vocabulary.sep}: {other}",
+        ),
+        (np.any(~real & (ids != vocabulary.pad), axis=1), "has token ids other than 0 in its padding"),
+        (
+            np.any(real & (types != 0) & (types != 1), axis=1)
+            | np.any(real[:, 1:] & (types[:, 1:] < types[:, :-1]), axis=1)
+            | (types[:, 0] != 0),
+            "has token_type_ids that are not 0, 0, ..., 1, 1",
+        ),
+        (
+            np.any(masked & ((labels < 0) | (labels >= size)), axis=1),
+            f"has a label outside of the vocabulary of {size:,} entries: {other}",
+        ),
+        (np.any(masked & ~real, axis=1), "has a label on padding"),
+        (
+            masked.sum(axis=1) > limits.max_predictions,
+            f"has more masked tokens than {limits.section}.max_predictions_per_row={limits.max_predictions}: raise it "
+            f"to {int(masked.sum(axis=1).max(initial=0))}",
+        ),
+        (
+            (found.next_sentence_labels != 0) & (found.next_sentence_labels != 1),
+            "has a next_sentence_label other than 0 and 1",
+        ),
+    ]
+
+
+def _refuse(found: Prepared, problems: Problems) -> None:
+    lines = []
+    for wrong, what in problems:
+        if wrong.any():
+            more = f" (and {int(wrong.sum()) - 1} more of {len(wrong)})" if wrong.sum() > 1 else ""
+            lines.append(f"\n  sequence {found.first + int(np.argmax(wrong))}{more} {what}")
+    if lines:
+        raise InputError(f"{found.source} cannot be made into rows:{''.join(lines)}")

@@ -1,0 +1,260 @@
+"""Prepared pre-training data from Parquet, Arrow, a Hub data set or TFRecords.
+
+Two layouts. Columns as the Hub data sets Graphcore/wikipedia-bert-128 and -512 have them: input_ids, token_type_ids,
+attention_mask, labels, next_sentence_label. Features as create_pretraining_data of google-research/bert writes them:
+input_ids, input_mask, segment_ids, masked_lm_positions, masked_lm_ids, masked_lm_weights (some programs leave these
+out), next_sentence_labels. In both, 1 is a random next sentence.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.pretraining.rows import tfrecords
+from tasks.pretraining.rows.prepared import Prepared
+from tasks.project.errors import InputError
+from tasks.project.given import files_in
+from tasks.project.param_inputs import PhaseRowsParams
+from tasks.reading.foreign_tables import record_batches
+from tasks.reading.hub_inputs import open_tables
+from tasks.reading.text_files import Reading
+from tasks.rows.row_files import IGNORED, MAX_ROW_LENGTH
+
+SEQUENCES_AT_ONCE = 2048
+NUMBERS_AT_ONCE = 8 << 20
+"""Of one field, padded: long sequences come in smaller parts."""
+LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
+NEXT = ("next_sentence_label", "next_sentence_labels")
+PACKED = "packed_input_ids"
+IDS, POSITIONS, WEIGHTS = "masked_lm_ids", "masked_lm_positions", "masked_lm_weights"
+FEATURES = ("input_ids", "input_mask", "segment_ids", POSITIONS, IDS, "next_sentence_labels")
+_TABLES = (".parquet", ".arrow")
+_KNOWN = (*_TABLES, *tfrecords.ENDINGS)
+
+
+def read_prepared(params: PhaseRowsParams, source: str, section: str, reading: Reading) -> Iterator[Prepared]:
+    """All sequences, some at a time; memory does not grow with their number.
+
+    Args:
+        params: of the phase.
+        source: `files` or `hub` (pretrain_rows.source).
+        section: of params.yaml, for messages.
+        reading: gets files, layout and columns not used.
+
+    Raises:
+        InputError: nothing there, of another layout, damaged, or labels that mark what is not masked in two ways.
+    """
+    columns = _Columns(reading)
+    if source == "hub":
+        tables = open_tables(section, params.dataset, params.dataset_revision, SEQUENCES_AT_ONCE)
+        yield from columns.read(tables, f"data set {params.dataset}")
+        return
+    for file in _files(Path(params.path), f"{section}.path", reading):
+        reading.files += 1
+        if file.name.lower().endswith(_TABLES):
+            yield from columns.read(_batches(file), str(file))
+        else:
+            reading.layouts[file.name] = "TFRecords, 0 in unused slots"
+            yield from _from_tfrecords(file)
+
+
+def _files(path: Path, key: str, reading: Reading) -> list[Path]:
+    needed = f"{key} needs files ending in {', '.join(_KNOWN)}"
+    found = files_in(path, key)
+    if (path / "dataset_dict.json").is_file():
+        splits = sorted(p.name for p in path.iterdir() if p.is_dir())
+        raise InputError(f"{key}={path} holds several splits: name the folder of one ({', '.join(splits)})")
+    usable = [file for file in found if file.name.lower().endswith(_KNOWN)]
+    reading.ignored += [file.name for file in found if file not in usable]
+    if not usable:
+        raise InputError(f"{key}={path} holds {', '.join(reading.ignored[:5]) or 'nothing'}: {needed}")
+    kinds = {file.name.lower().endswith(_TABLES) for file in usable}
+    if len(kinds) > 1:
+        raise InputError(f"{key}={path} holds tables and TFRecords: put one kind of them into a folder of its own")
+    return usable
+
+
+def _batches(file: Path) -> Iterator[pa.RecordBatch]:
+    try:
+        yield from record_batches(file, SEQUENCES_AT_ONCE, str(file))
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{file} cannot be read to its end ({error}): copy or make it again") from None
+
+
+class _Columns:
+    """Sequences in columns of lists, whose labels mark what is not masked in one way throughout: -100, or 0."""
+
+    def __init__(self, reading: Reading) -> None:
+        self.reading = reading
+        self.ignored: int | None = None
+
+    def read(self, batches: Iterable[pa.RecordBatch], source: str) -> Iterator[Prepared]:
+        first = 0
+        for batch in batches:
+            self._check_names(batch.schema.names, source)
+            for start in range(0, batch.num_rows, SEQUENCES_AT_ONCE):
+                for part in _parts(batch.slice(start, SEQUENCES_AT_ONCE), source, first):
+                    yield self._prepared(part, source, first)
+                    first += part.num_rows
+        self.reading.layouts[source] = f"columns of lists, label {self.ignored} where nothing is masked"
+
+    def _check_names(self, names: list[str], source: str) -> None:
+        missing = [name for name in LISTS if name not in names]
+        missing += [] if set(NEXT) & set(names) else [NEXT[0]]
+        if missing:
+            raise InputError(
+                f"{source} has the columns {', '.join(names)} and lacks {', '.join(missing)}: prepared data need "
+                f"{', '.join(LISTS)} and {NEXT[0]}; for text, set pretrain_rows.source to corpus"
+            )
+        self.reading.unused_columns |= set(names) - {*LISTS, *NEXT}
+
+    def _prepared(self, batch: pa.RecordBatch, source: str, first: int) -> Prepared:
+        lists = {name: _ragged(batch.column(name), f"{source}, column {name}", first) for name in LISTS}
+        lengths = np.diff(lists["input_ids"][1])
+        for name, (_, offsets) in lists.items():
+            wrong = np.flatnonzero(np.diff(offsets) != lengths)
+            if len(wrong):
+                raise InputError(
+                    f"{source}, sequence {first + wrong[0]}: {name} has {np.diff(offsets)[wrong[0]]} entries, "
+                    f"input_ids {lengths[wrong[0]]}; they must be as many"
+                )
+        labels = self._labels(lists["labels"], source, first)
+        present = np.arange(lengths.max(initial=0)) < lengths[:, None]
+        matrices = {name: _padded(values, present, 0) for name, (values, _) in lists.items() if name != "labels"}
+        name = next(one for one in NEXT if one in batch.schema.names)
+        next_labels = _one_each(batch.column(name), f"{source}, column {name}", first)
+        return Prepared(
+            source, first, labels=_padded(labels, present, IGNORED), next_sentence_labels=next_labels, **matrices
+        )
+
+    def _labels(self, ragged: tuple[np.ndarray, np.ndarray], source: str, first: int) -> np.ndarray:
+        values, offsets = ragged
+        for ignored in (IGNORED, 0):
+            there = np.flatnonzero(values == ignored)
+            if len(there) and self.ignored is None:
+                self.ignored = ignored
+            elif len(there) and self.ignored != ignored:
+                at = first + int(np.searchsorted(offsets, there[0], side="right")) - 1
+                raise InputError(
+                    f"{source}, sequence {at} has the label {ignored}, others before it mark what is not masked with "
+                    f"{self.ignored}: one of {IGNORED} and 0 is required throughout"
+                )
+        return np.where(values == self.ignored, IGNORED, values)
+
+
+def _parts(batch: pa.RecordBatch, source: str, first: int) -> Iterator[pa.RecordBatch]:
+    """The sequences of a batch, so many at a time that they have NUMBERS_AT_ONCE when they are padded."""
+    lengths = np.diff(_ragged(batch.column(LISTS[0]), f"{source}, column {LISTS[0]}", first)[1])
+    width = _require_width(int(lengths.max(initial=1)), f"{source}, sequence {first + int(np.argmax(lengths))}")
+    at_once = max(1, NUMBERS_AT_ONCE // max(1, width))
+    for start in range(0, batch.num_rows, at_once):
+        yield batch.slice(start, at_once)
+
+
+def _require_width(width: int, where: str) -> int:
+    if width > MAX_ROW_LENGTH:
+        raise InputError(f"{where} has {width:,} entries; rows have up to {MAX_ROW_LENGTH:,} tokens")
+    return width
+
+
+def _ragged(column: Any, where: str, first: int) -> tuple[np.ndarray, np.ndarray]:
+    """(values int64[T], offsets int64[N + 1]) of a column of lists of integers."""
+    kind = column.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if not is_list or not (pa.types.is_integer(kind.value_type) or pa.types.is_boolean(kind.value_type)):
+        raise InputError(f"{where} is {kind}, required is a list of integers")
+    nulls = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+    if len(nulls):
+        raise InputError(f"{where} is null in sequence {first + nulls[0]}")
+    values = column.flatten()
+    lengths = pc.list_value_length(column).to_numpy(zero_copy_only=False).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if values.null_count:
+        at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise InputError(f"{where} has a null in sequence {first + np.searchsorted(offsets, at, side='right') - 1}")
+    return values.cast(pa.int64()).to_numpy(zero_copy_only=False), offsets
+
+
+def _one_each(column: Any, where: str, first: int) -> np.ndarray:
+    """int64[N] of a column of integers, or of lists of one."""
+    if pa.types.is_nested(column.type):
+        values, offsets = _ragged(column, where, first)
+        if len(values) != len(column) or np.any(np.diff(offsets) != 1):
+            raise InputError(f"{where} must hold one label for each sequence")
+        return values
+    if not pa.types.is_integer(column.type) or column.null_count:
+        raise InputError(f"{where} is {column.type} with {column.null_count} nulls, required are integers, no nulls")
+    return column.cast(pa.int64()).to_numpy(zero_copy_only=False)
+
+
+def _padded(values: np.ndarray, present: np.ndarray, fill: int) -> np.ndarray:
+    matrix = np.full(present.shape, fill, np.int64)
+    matrix[present] = values
+    return matrix
+
+
+def _from_tfrecords(file: Path) -> Iterator[Prepared]:
+    names = tfrecords.feature_names(file)
+    missing = [name for name in FEATURES if name not in names]
+    if missing:
+        packed = "; packed files are not read, name those they were made of" if PACKED in names else ""
+        raise InputError(
+            f"{file} has the features {', '.join(names) or 'of no record'} and lacks {', '.join(missing)}{packed}: "
+            "files of create_pretraining_data are required"
+        )
+    first = 0
+    examples = tfrecords.read_examples(file, (*FEATURES, WEIGHTS))
+    start = next(examples, None)
+    if start is None:
+        return
+    width = _require_width(max(len(values) for values in start.values()), f"{file}, record 0")
+    at_once = min(SEQUENCES_AT_ONCE, NUMBERS_AT_ONCE // max(1, width))
+    examples = _no_wider(itertools.chain([start], examples), width, file)
+    while some := list(itertools.islice(examples, at_once)):
+        yield _of_examples(some, str(file), first)
+        first += len(some)
+
+
+def _no_wider(examples: Iterable[dict[str, np.ndarray]], width: int, file: Path) -> Iterator[dict[str, np.ndarray]]:
+    """The records as they came: of each is made sure, before the next is read, that it is not wider than the first."""
+    for number, example in enumerate(examples):
+        found = max(len(values) for values in example.values())
+        if found > width:
+            raise InputError(
+                f"{file}, record {number} has {found:,} entries, the first {width:,}: all must have as many"
+            )
+        yield example
+
+
+def _of_examples(examples: list[dict[str, np.ndarray]], source: str, first: int) -> Prepared:
+    def matrix(name: str) -> np.ndarray:
+        lengths = {len(example.get(name, ())) for example in examples}
+        if len(lengths) > 1:
+            raise InputError(f"{source}: {name} has {sorted(lengths)} entries, all records must have as many")
+        return np.stack([example[name] for example in examples])
+
+    ids, positions, slots = matrix("input_ids"), matrix(POSITIONS), matrix(IDS)
+    used = slots != 0
+    problems = [
+        (used & ((positions < 1) | (positions >= ids.shape[1])), f"has {POSITIONS} outside of the sequence"),
+        (~used & (positions != 0), f"has a position in a slot whose {IDS} is 0, which marks an unused slot"),
+    ]
+    if all(WEIGHTS in example for example in examples):
+        problems.append((used != (matrix(WEIGHTS) != 0), f"has {WEIGHTS} that do not fit {IDS}, where 0 is unused"))
+    labels = np.full(ids.shape, IGNORED, np.int64)
+    row = np.repeat(np.arange(len(ids)), used.sum(axis=1))
+    labels[row, np.clip(positions[used], 0, ids.shape[1] - 1)] = slots[used]
+    twice = (labels != IGNORED).sum(axis=1) != used.sum(axis=1)
+    problems.append((twice[:, None], f"has one position twice in {POSITIONS}"))
+    for wrong, what in problems:
+        if wrong.any():
+            raise InputError(f"{source}, record {first + int(np.argmax(wrong.any(axis=1)))} {what}")
+    next_labels = matrix("next_sentence_labels").reshape(len(ids), -1)[:, 0]
+    return Prepared(source, first, ids, matrix("input_mask"), matrix("segment_ids"), labels, next_labels)

@@ -1,0 +1,182 @@
+"""Prepared pre-training data to packed rows: nothing is tokenized, paired or masked anew.
+
+Rows are packed from SEQUENCES_PER_CHUNK sequences at a time, so memory does not grow with their number. A sequence
+keeps its masked tokens whatever it shares a row with: rows with more of them than P are taken apart again.
+"""
+
+from __future__ import annotations
+
+import array
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tasks.pretraining.rows.masking import MaskedTokens, default_predictions
+from tasks.pretraining.rows.pair_rows import prediction_columns
+from tasks.pretraining.rows.prepared import Flat, Limits, flatten
+from tasks.pretraining.rows.prepared_files import read_prepared
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.parallel import Progress
+from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
+from tasks.reading.text_files import Reading, repetitions, write_reading
+from tasks.rows.held_out import FOLDER as HELD_OUT
+from tasks.rows.held_out import is_held_out
+from tasks.rows.packing import NO_SEQUENCE, pack
+from tasks.rows.row_files import IGNORED, Layout, Manifest, RowWriter, check_geometry
+from tasks.vocabulary.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
+
+SEQUENCES_PER_CHUNK = 16384
+SEQUENCES = "sequences read"
+UNMASKED = "sequences without a masked token, kept"
+REPEATED = "sequences that stand more than once with the same masks, kept"
+TAKEN_APART = "rows taken apart, their masked tokens being more than max_predictions_per_row"
+
+
+@dataclass(frozen=True)
+class PreparedSummary:
+    """What was made, for the stage's last line."""
+
+    manifest: Manifest
+    held_out: Manifest | None
+    """None where nothing was held out."""
+    reading: Reading
+    elapsed_s: float
+
+
+def write_prepared_rows(
+    params: PretrainRowsParams, phase: str, tokenizer: Path = artifacts.TOKENIZER, folder: Path | None = None
+) -> PreparedSummary:
+    """Write the rows of `phase` from the prepared data it names, into `folder` (default: its own artifact).
+
+    Args:
+        params: section pretrain_rows, its source `files` or `hub`.
+        phase: phase1 or phase2.
+        tokenizer: folder of the tokenizer.json that the data were prepared with.
+
+    Raises:
+        InputError: no data, data that cannot be used (with the sequence), or another vocabulary.
+    """
+    own = params.phase1 if phase == "phase1" else params.phase2
+    limits = _limits(params, own, f"pretrain_rows.{phase}", read_vocabulary(load_tokenizer(tokenizer)))
+    reading, progress = Reading(), Progress(f"{phase} rows", "sequences")
+    sha256 = artifacts.sha256_of(tokenizer_file(Path(tokenizer)))
+    with artifacts.new_folder(folder or artifacts.rows_folder(phase)) as partial:
+        kept = partial / HELD_OUT
+        kept.mkdir()
+        with _Rows(partial, params, limits, reading) as rows, _Rows(kept, params, limits, reading) as held_out:
+            for flat in _read(own, params, limits, reading, progress):
+                chosen = _held_out(flat, params)
+                rows.add(flat.select(~chosen))
+                held_out.add(flat.select(chosen))
+            manifest, others = rows.finish(sha256, params.seed), held_out.finish(sha256, params.seed)
+        if others is None:
+            kept.rmdir()
+        if manifest is None:
+            raise InputError(
+                f"no sequence to train on was found ({reading.counts[SEQUENCES]} in all): look at "
+                f"{limits.section}.path, {limits.section}.dataset and pretrain_rows.held_out_fraction"
+            )
+        write_reading(partial, params.source, reading)
+    return PreparedSummary(manifest, others, reading, progress.elapsed_s)
+
+
+def _limits(params: PretrainRowsParams, own: PhaseRowsParams, section: str, vocabulary: Vocabulary) -> Limits:
+    predictions = own.max_predictions_per_row
+    if predictions is None:
+        # every sequence of a row rounds its share up by itself
+        predictions = default_predictions(own.row_length, params.masked_fraction) + params.max_sequences_per_row - 1
+    check_geometry(own.row_length, params.max_sequences_per_row, predictions, section)
+    return Limits(vocabulary, own.row_length, predictions, section)
+
+
+def _read(
+    own: PhaseRowsParams, params: PretrainRowsParams, limits: Limits, reading: Reading, progress: Progress
+) -> Iterable[Flat]:
+    seen = array.array("q")
+    for found in read_prepared(own, params.source, limits.section, reading):
+        flat = flatten(found, limits)
+        reading.counts[SEQUENCES] += len(flat.lengths)
+        reading.counts[UNMASKED] += int((flat.masked_counts == 0).sum())
+        whole = np.concatenate([found.input_ids, found.labels], axis=1)
+        seen.extend(hash(sequence.tobytes()) for sequence in whole)
+        progress.update(reading.counts[SEQUENCES])
+        yield flat
+    reading.counts[REPEATED] += repetitions(seen)
+
+
+def _held_out(flat: Flat, params: PretrainRowsParams) -> np.ndarray:
+    """bool[N]: by the tokens before masking, so that all maskings of a pair go the same way."""
+    if not params.held_out_fraction:
+        return np.zeros(len(flat.lengths), bool)
+    texts = (tokens.decode("latin-1") for tokens in flat.originals())
+    return np.array([is_held_out(text, params.held_out_fraction, params.seed) for text in texts], bool)
+
+
+@dataclass
+class _Rows:
+    """A row folder that is filled chunk by chunk."""
+
+    folder: Path
+    params: PretrainRowsParams
+    limits: Limits
+    reading: Reading
+    waiting: list[Flat] = field(default_factory=list)
+    held: int = 0
+
+    def __enter__(self) -> _Rows:
+        limits = self.limits
+        sizes = (limits.row_length, self.params.max_sequences_per_row, limits.max_predictions, limits.vocabulary.size)
+        self.writer = RowWriter(self.folder, "pretrain", *sizes)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.writer.__exit__(None, None, None)
+
+    def add(self, flat: Flat) -> None:
+        """Take some sequences, and write rows when there are enough to pack well."""
+        if len(flat.lengths):
+            self.waiting.append(flat)
+            self.held += len(flat.lengths)
+        if self.held >= SEQUENCES_PER_CHUNK:
+            self._write()
+
+    def _write(self) -> None:
+        flat = Flat.join(self.waiting)
+        packs = pack(flat.lengths, self.limits.row_length, self.params.max_sequences_per_row)
+        packs, apart = within_budget(packs, flat.masked_counts, self.limits.max_predictions)
+        self.reading.counts[TAKEN_APART] += apart
+        layout = Layout.of(packs, flat.lengths, self.limits.row_length)
+        columns = layout.columns(flat.token_ids, flat.second_starts)
+        masked = MaskedTokens(flat.token_ids, flat.places, flat.labels)
+        columns.update(prediction_columns(layout, masked, self.limits.max_predictions))
+        columns["next_sentence_labels"] = layout.per_sequence(flat.next_sentence_labels, IGNORED).astype(np.int8)
+        self.writer.write(columns)
+        self.waiting, self.held = [], 0
+
+    def finish(self, tokenizer_sha256: str, seed: int) -> Manifest | None:
+        """The manifest, written; None, and no file, where there was no sequence."""
+        if self.held:
+            self._write()
+        return self.writer.finish(tokenizer_sha256, seed) if self.writer.rows else None
+
+
+def within_budget(packs: np.ndarray, masked_counts: np.ndarray, max_predictions: int) -> tuple[np.ndarray, int]:
+    """Rows with at most `max_predictions` masked tokens: those with more give each sequence a row of its own.
+
+    Args:
+        packs: int32[R, S] sequences of each row, -1 = none.
+        masked_counts: int64[N] of every sequence, none above max_predictions.
+
+    Returns:
+        int32[R', S], and how many rows were taken apart.
+    """
+    over = np.where(packs >= 0, masked_counts[packs], 0).sum(axis=1) > max_predictions
+    if not over.any():
+        return packs, 0
+    alone = packs[over][packs[over] >= 0]
+    singles = np.full((len(alone), packs.shape[1]), NO_SEQUENCE, packs.dtype)
+    singles[:, 0] = alone
+    return np.concatenate([packs[~over], singles]), int(over.sum())

@@ -1,0 +1,118 @@
+"""Corpus to pre-training rows: sentence pairs, masking, packing.
+
+    python -m tasks.pretraining.rows.pretrain_rows phase1|phase2
+
+The corpus is made into rows shard by shard (tasks/pretraining/rows/row_shards.py), and a shard in chunks of a fixed size. A chunk is
+tokenized once and turned into rows `duplicates` times, each time with other pairs and other masks, drawn from (seed,
+phase, duplicate, chunk); random next sentences come from the same chunk, and a row is packed from one chunk and
+duplicate. So memory does not grow with the corpus, and the rows do not depend on how many processes share the work.
+Documents that are held out (tasks/rows/held_out.py) go through the same steps on their own, once.
+
+A run that was killed keeps the shards it has finished, and makes the others when it is run again. What
+other hosts made of them as their shares (tasks/pretraining/rows/row_share.py) is taken as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.pretraining.rows.prepared_rows import write_prepared_rows
+from tasks.pretraining.rows.row_making import Making
+from tasks.pretraining.rows.row_shards import TRAINING, Counts
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
+from tasks.rows.held_out import FOLDER as HELD_OUT
+from tasks.rows.row_files import Manifest
+
+
+@dataclass(frozen=True)
+class RowsSummary:
+    """What was made, for the stage's last line; all but `held_out` is of the training rows."""
+
+    manifest: Manifest
+    counts: Counts
+    elapsed_s: float
+    held_out: RowsSummary | None = None
+    """None where no document was held out."""
+
+
+def write_pretrain_rows(
+    params: PretrainRowsParams,
+    phase: str,
+    corpus: Path = artifacts.CORPUS,
+    tokenizer: Path = artifacts.TOKENIZER,
+    folder: Path | None = None,
+    workers: int | None = None,
+    work: Path | None = None,
+) -> RowsSummary:
+    """Write the rows of `phase` into `folder` (default: its own artifact), whole or not at all.
+
+    Args:
+        workers: processes; None: what pays, at most PODIUM_WORKERS. The rows do not depend on it.
+        work: where finished shards wait for the others; None: beside `folder`. Removed when all is done.
+
+    Raises:
+        InputError: corpus or tokenizer missing or unusable, no document with tokens, rows out of range.
+    """
+    folder = Path(folder or artifacts.rows_folder(phase))
+    making = Making.of(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
+    counts, progress = making.make(making.shards, workers)
+    numbers = [shard.number for shard in making.shards]
+    with artifacts.new_folder(folder) as partial:
+        manifest = making.store.join(numbers, TRAINING, partial)
+        if manifest is None:
+            making.store.remove()
+            raise InputError(
+                f"none of the {sum(shard.documents for shard in making.shards)} documents in {corpus} that are not "
+                "held out has a token, at least one is required: look at corpus.path, corpus.text_column and "
+                "pretrain_rows.held_out_fraction"
+            )
+        (partial / HELD_OUT).mkdir()
+        others = making.store.join(numbers, HELD_OUT, partial / HELD_OUT)
+        if others is None:
+            (partial / HELD_OUT).rmdir()
+    making.store.remove()
+    kept = None if others is None else RowsSummary(others, counts[HELD_OUT], progress.elapsed_s)
+    return RowsSummary(manifest, counts[TRAINING], progress.elapsed_s, kept)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the pre-training rows of one phase from the corpus.")
+    parser.add_argument("phase", choices=PHASES)
+    phase = parser.parse_args().phase
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    whole = load_params()
+    params = packed(whole.pretrain_rows, whole.packing)
+    print(_from_corpus(params, phase) if params.source == "corpus" else _from_prepared(params, phase))
+
+
+def _from_prepared(params: PretrainRowsParams, phase: str) -> str:
+    made = write_prepared_rows(params, phase)
+    rows = made.manifest
+    return (
+        f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
+        f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from prepared data "
+        f"({', '.join(made.reading.summary())}); {made.held_out.sequences if made.held_out else 'no'} sequences held "
+        f"out; {made.elapsed_s:.1f} s"
+    )
+
+
+def _from_corpus(params: PretrainRowsParams, phase: str) -> str:
+    made = write_pretrain_rows(params, phase, work=artifacts.row_shards(phase))
+    rows, counts = made.manifest, made.counts
+    return (
+        f"{phase}: {rows.rows} rows of {rows.row_length} with {rows.sequences} sequences "
+        f"({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens) from "
+        f"{counts.documents - counts.skipped} documents and {counts.tokens} tokens; "
+        f"{counts.skipped} documents without tokens skipped; "
+        f"{made.held_out.counts.documents if made.held_out else 'no'} documents held out; {made.elapsed_s:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

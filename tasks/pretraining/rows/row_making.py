@@ -1,0 +1,186 @@
+"""Shards of a corpus to pre-training rows: what is there is taken, the rest is made by several processes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tasks.pretraining.rows import row_chunks, row_shards
+from tasks.pretraining.rows.masking import default_predictions
+from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
+from tasks.pretraining.rows.row_chunks import Item, read_items
+from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.parallel import Progress, ordered_map, useful_workers
+from tasks.project.params import PHASES, PretrainRowsParams
+from tasks.rows.held_out import FOLDER as HELD_OUT
+from tasks.rows.held_out import is_held_out
+from tasks.rows.row_files import RowWriter, check_geometry
+from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
+
+CHUNKS_FOR_PROCESSES = 4
+"""From here on more processes pay. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker: 5.1 M
+tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
+MADE_BY = (
+    "ipu_model/rows/format.py", "tasks/vocabulary/encoding.py", "tasks/rows/held_out.py", "tasks/pretraining/rows/masking.py", "tasks/rows/packing.py",
+    "tasks/pretraining/rows/pair_rows.py", "tasks/pretraining/rows/pairs.py", "tasks/pretraining/rows/row_chunks.py", "tasks/pretraining/rows/row_making.py",
+    "tasks/pretraining/rows/row_shards.py", "tasks/rows/row_files.py", "tasks/pretraining/rows/sentences.py", "tasks/vocabulary/tokenizer_files.py",
+    "tasks/vocabulary/tokenizer_kinds.py", "tasks/vocabulary/word_cache.py",
+)  # fmt: skip
+"""Sources that decide the rows: what others made of the same text is not taken for finished."""
+logger = logging.getLogger(__name__)
+
+
+def settings_of(params: PretrainRowsParams, phase: str, tokenizer: Path) -> RowSettings:
+    """The settings of `phase` ("phase1" or "phase2"), P resolved.
+
+    Raises:
+        InputError: the schema cannot hold such rows.
+    """
+    own = params.phase1 if phase == "phase1" else params.phase2
+    predictions = own.max_predictions_per_row
+    if predictions is None:
+        predictions = max(params.max_sequences_per_row, default_predictions(own.row_length, params.masked_fraction))
+    check_geometry(own.row_length, params.max_sequences_per_row, predictions, f"pretrain_rows.{phase}")
+    return RowSettings(
+        tokenizer=Path(tokenizer),
+        seed=params.seed,
+        phase=1 + PHASES.index(phase),
+        duplicates=own.duplicates,
+        row_length=own.row_length,
+        max_sequences=params.max_sequences_per_row,
+        max_predictions=predictions,
+        masked_fraction=params.masked_fraction,
+        short_sequence_probability=params.short_sequence_probability,
+    )
+
+
+@dataclass(frozen=True)
+class Making:
+    """Rows of one phase that are to be made of a corpus."""
+
+    settings: dict[str, RowSettings]
+    """By part: documents that are held out are masked once."""
+    vocabulary: int
+    """Entries."""
+    tokenizer_sha256: str
+    held_out: Callable[[str], bool]
+    """Whether a text is."""
+    shards: list[Shard]
+    store: ShardStore
+
+    @classmethod
+    def of(
+        cls,
+        params: PretrainRowsParams,
+        phase: str,
+        corpus: Path,
+        tokenizer: Path,
+        work: Path,
+    ) -> Making:
+        """The rows that `params` asks for, `work` being the folder of their shards.
+
+        Raises:
+            InputError: corpus or tokenizer missing or unusable, rows out of range.
+        """
+        settings = settings_of(params, phase, tokenizer)
+        vocabulary = read_vocabulary(load_tokenizer(tokenizer)).size
+        sha256 = artifacts.sha256_of(tokenizer_file(settings.tokenizer))
+        files = corpus_files(corpus)
+        shards = plan_shards(files)
+        store = ShardStore(work, _deciding(settings, params.held_out_fraction, sha256, files))
+        held_out = functools.partial(is_held_out, fraction=params.held_out_fraction, seed=settings.seed)
+        by_part = {TRAINING: settings, HELD_OUT: dataclasses.replace(settings, duplicates=1)}
+        return cls(by_part, vocabulary, sha256, held_out, shards, store)
+
+    def make(self, shards: Sequence[Shard], workers: int | None) -> tuple[dict[str, Counts], Progress]:
+        """Make those of `shards` that are not there yet; what went into all of them, by part."""
+        found = [self.store.finished(shard.number) for shard in shards]
+        counts = [counts for counts in found if counts is not None]
+        missing = [shard for shard, counts_of_it in zip(shards, found, strict=True) if counts_of_it is None]
+        if counts:
+            logger.info("%d of %d shards are there from before", len(counts), len(shards))
+        if workers is None:
+            chunks = sum(shard.bytes for shard in missing) // row_chunks.CHUNK_CHARACTERS
+            workers = useful_workers(chunks, CHUNKS_FOR_PROCESSES)
+        phase = PHASES[self.settings[TRAINING].phase - 1]
+        progress = Progress(f"{phase} rows", "documents", sum(shard.documents for shard in missing))
+        items = (item for shard in missing for item in read_items(shard, self.held_out))
+        made = ordered_map(functools.partial(make_item, self.settings), items, workers)
+        for number, results in itertools.groupby(made, key=attrgetter("shard")):
+            with self.store.new(number) as (folder, own):
+                self._write(folder, results, own, progress)
+            counts.append(own)
+        sums = {part: functools.reduce(Counts.plus, (own[part] for own in counts), Counts()) for part in PARTS}
+        return sums, progress
+
+    def _write(self, folder: Path, made: Iterator[ItemRows], counts: dict[str, Counts], progress: Progress) -> None:
+        """Fill the folder of a shard, and its counts, with what its chunks became."""
+        own = self.settings[TRAINING]
+        sizes = (own.row_length, own.max_sequences, own.max_predictions, self.vocabulary)
+        counts.update(dict.fromkeys(PARTS, Counts()))
+        with contextlib.ExitStack() as stack:
+            for part in PARTS:
+                (folder / part).mkdir()
+            writers = {part: stack.enter_context(RowWriter(folder / part, "pretrain", *sizes)) for part in PARTS}
+            for _, part, rows in made:
+                counts[part] = counts[part].plus(Counts(rows.documents, rows.skipped, rows.tokens))
+                for columns in rows.columns:
+                    writers[part].write(columns)
+                progress.add(rows.documents)
+            for part, writer in writers.items():
+                if writer.rows:
+                    writer.finish(self.tokenizer_sha256, own.seed)
+                else:
+                    (folder / part).rmdir()
+
+
+def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]) -> dict[str, Any]:
+    """Everything that decides the rows of a corpus, by content: the same on every host."""
+    root = Path(__file__).parents[1]
+    return {
+        "settings": {**dataclasses.asdict(settings), "tokenizer": tokenizer},
+        "held_out_fraction": held_out_fraction,
+        "corpus": [artifacts.sha256_of(path) for path in files],
+        "sizes": [row_shards.SHARD_BYTES, *row_chunks.sizes()],
+        "sources": [artifacts.sha256_of(root / name) for name in MADE_BY],
+        "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
+    }
+
+
+class ItemRows(NamedTuple):
+    """What became of it."""
+
+    shard: int
+    part: str
+    rows: ChunkRows
+
+
+def make_item(settings: Mapping[str, RowSettings], item: Item) -> ItemRows:
+    """The rows of a chunk, by the settings of its part: pure, whatever process runs it."""
+    return ItemRows(item.shard, item.part, make_chunk_rows(settings[item.part], (item.number, item.texts)))
+
+
+def corpus_files(corpus: Path) -> list[Path]:
+    """The Parquet files of the corpus, sorted by name.
+
+    Raises:
+        InputError: there are none.
+    """
+    files = sorted(Path(corpus).glob("*.parquet"))
+    if not files:
+        raise InputError(
+            f"{corpus} holds no .parquet file: rows need the corpus that the corpus stage makes; "
+            "run `dvc repro corpus` (or `python -m tasks.inputs.corpus`) first"
+        )
+    return files

@@ -1,0 +1,82 @@
+"""Stage `row_share`: every n-th shard of the pre-training rows of both phases, so that n workers make them together.
+
+    python -m tasks.pretraining.rows.row_share 2
+
+`pretrain_rows.shares` says how many shares there are. The stage pretrain_rows joins what all of them made, and makes
+what none of them did: with any number of shares, or none, the rows are the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.pretraining.rows.row_making import Making
+from tasks.pretraining.rows.row_shards import Shard, Share
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.main import run_main
+from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
+from tasks.project.process import item
+
+
+@dataclass(frozen=True)
+class ShareSummary:
+    """What was made for one phase."""
+
+    shards: list[Shard]
+    elapsed_s: float
+
+
+def write_share(
+    params: PretrainRowsParams,
+    phase: str,
+    share: Share,
+    corpus: Path = artifacts.CORPUS,
+    tokenizer: Path = artifacts.TOKENIZER,
+    work: Path | None = None,
+    workers: int | None = None,
+) -> ShareSummary:
+    """Make the shards of a share.
+
+    Args:
+        work: folder of the shards of that phase (default: its own artifact).
+        workers: processes; None: what pays, at most PODIUM_WORKERS.
+
+    Raises:
+        InputError: corpus or tokenizer missing or unusable, rows out of range.
+    """
+    work = work or artifacts.row_shards(phase)
+    making = Making.of(params, phase, corpus, tokenizer, work)
+    shards = share.of_shards(making.shards)
+    _, progress = making.make(shards, workers)
+    making.store.hand_over(share, [shard.number for shard in shards])
+    return ShareSummary(shards, progress.elapsed_s)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.pretraining.rows.row_share",
+        description="Make every n-th shard of the pre-training rows.",
+    )
+    parser.add_argument("share", type=item, help="1 to the number of shares, pretrain_rows.shares")
+    share = parser.parse_args().share
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    whole = load_params()
+    params = packed(whole.pretrain_rows, whole.packing)
+    if share not in map(str, params.shares):
+        raise ParamsError(f"share {share}: pretrain_rows.shares={params.shares} has no such share")
+    number = int(share)
+    for phase in PHASES:
+        made = write_share(params, phase, Share(number, len(params.shares)))
+        documents = sum(shard.documents for shard in made.shards)
+        print(
+            f"{phase}: share {number} of {len(params.shares)}, {len(made.shards)} shards of {documents} documents, "
+            f"{made.elapsed_s:.1f} s"
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,251 @@
+"""Every path the stages read or write, relative to the checkout's root, and how files are written."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tasks.project.regular import NotAFile, open_regular
+
+PARAMS = Path("params.yaml")
+PRESETS = Path("presets")
+
+CORPUS = Path("data/corpus")
+"""part-00000.parquet, ... : document_id (string), title (string), text (string; paragraphs apart by a newline)."""
+READING = "reading.json"
+"""Beside a corpus, questions and prepared rows: what their stage read, left out and changed, counted."""
+TOKENIZER = Path("data/tokenizer")
+QUESTIONS = Path("data/questions")
+"""train.parquet, dev.parquet: id, title, context, question (string), answers (list of struct text, answer_start)."""
+ROWS = Path("data/rows")
+FEATURES = "features.parquet"
+"""Beside the rows of questions: one line per feature (window), in order of feature id."""
+
+GLUE_DATA = Path("data/glue")
+GLUE = Path("glue")
+"""Of each GLUE task: `logits`, by development set, and `evaluation`."""
+
+VALIDATION = Path("reports/validation")
+DATA_DOCS = Path("reports/data_docs")
+"""Great Expectations' own pages, one folder per data set, where validate.data_docs is on."""
+MODELS = Path("models")
+SQUAD_MODEL = MODELS / "squad"
+BASE_MODEL = MODELS / "base"
+"""A given model to start from; none was given where it holds base_model.json alone."""
+PREDICTIONS = Path("predictions")
+LOGITS = PREDICTIONS / "logits.arrow"
+EVALUATION = Path("evaluation")
+SQUAD_PREDICTIONS = EVALUATION / "predictions.json"
+METRICS = Path("metrics")
+SQUAD_METRICS = METRICS / "squad.json"
+PREDICT_METRICS = METRICS / "predict.json"
+DEVICE_METRICS = {
+    "pretrain@phase1": "pretrain-phase1", "pretrain@phase2": "pretrain-phase2", "finetune": "finetune",
+    "predict": "predict",
+}  # fmt: skip
+"""Stages that run device jobs, and the names of their figures in metrics/."""
+GATE = METRICS / "gate.json"
+PLOTS = Path("plots")
+EXECUTABLES = Path("executables")
+"""phase1, phase2, finetune, predict: programs for IPUs, which DVC carries; `.live` is the host's, ignored by DVC."""
+EXECUTABLES_RECORD = "podium.json"
+"""In each: what the programs were built for and their SHA-256, or why there are none."""
+PUBLISH_RECEIPT = Path("reports/publish.json")
+RUN_REPORT = Path("reports/run.json")
+RUN_PAGE = Path("reports/run.html")
+RUNS = Path("runs")
+"""Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
+
+MAX_JSON_BYTES = 128 << 20
+"""Reports, predictions and configurations are far smaller; parsed JSON takes many times its size."""
+MAX_JSON_VALUES = 4_000_000
+"""In one document: an empty list of two bytes takes 64 in memory."""
+
+
+def rows_folder(name: str) -> Path:
+    """Rows of `phase1`, `phase2`, `squad-train` or `squad-dev`."""
+    return ROWS / name
+
+
+def parity_metrics(place: str) -> Path:
+    """The model in this place (cpu:bf16) beside what the stage predict wrote."""
+    return METRICS / f"parity-{place}.json"
+
+
+def row_shards(phase: str) -> Path:
+    """Finished shards of the rows of `phase1` or `phase2`, until all are. Ignored by git; DVC takes shares of them."""
+    return Path("data/row_shards") / phase
+
+
+def held_out_plot(training: str) -> Path:
+    """The curve of a training on its held-out rows; the loss itself is plots/<training>.csv."""
+    return PLOTS / f"{training}-held-out.csv"
+
+
+def glue_folder(task: str) -> Path:
+    """Examples of a GLUE task: train.parquet and its development sets, with the columns of glue_data.schema_of."""
+    return GLUE_DATA / task
+
+
+def glue_rows_folder(task: str, split: str = "") -> Path:
+    """Rows of a GLUE task, a folder for each split."""
+    return ROWS / f"glue-{task}" / split
+
+
+def glue_model(task: str) -> Path:
+    """The model fine-tuned on a GLUE task."""
+    return MODELS / f"glue-{task}"
+
+
+def glue_logits(task: str, split: str = "") -> Path:
+    """Logits of a development set, or their folder."""
+    folder = GLUE / task / "logits"
+    return folder / f"{split}.arrow" if split else folder
+
+
+def glue_evaluation(task: str) -> Path:
+    """predictions.json and report.html of a GLUE task."""
+    return GLUE / task / "evaluation"
+
+
+def glue_metrics(task: str, what: str = "") -> Path:
+    """Scores of a GLUE task, or the figures of its `finetune`, `predict` or `gate`."""
+    return METRICS / f"glue-{task}{'-' if what else ''}{what}.json"
+
+
+def publish_receipt(task: str = "") -> Path:
+    """What publish says of itself; of a GLUE task, "" for questions."""
+    return PUBLISH_RECEIPT.with_name(f"publish-glue-{task}.json") if task else PUBLISH_RECEIPT
+
+
+def device_metrics(stage: str) -> str | None:
+    """The name in metrics/ of the figures of a stage that runs device jobs; None for others."""
+    name, _, task = stage.partition("@")
+    if name in ("glue_finetune", "glue_predict"):
+        return f"glue-{task}-{name.removeprefix('glue_')}"
+    return DEVICE_METRICS.get(stage)
+
+
+def executables_folder(job: str) -> Path:
+    """Programs of `phase1`, `phase2`, `finetune` or `predict`."""
+    return EXECUTABLES / job
+
+
+def compile_report(job: str) -> Path:
+    """What decides the program of a job, and nothing else: training depends on it."""
+    return Path("reports") / f"compile-{job}.json"
+
+
+def validation_report(name: str) -> Path:
+    """JSON verdict of a data set; the HTML page has the same name with `.html`."""
+    return VALIDATION / f"{name}.json"
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Fill `path` as a whole or not at all: yields a temporary folder beside it, renamed at the end.
+
+    An existing `path` is replaced only after the new one is complete.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for left in path.parent.glob(f"{path.name}.*.partial"):
+        if left.is_dir() and not is_alive(left.name.split(".")[-2]):
+            shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    partial.mkdir()
+    try:
+        yield partial
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(partial, path)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def is_alive(pid: str) -> bool:
+    """Whether another process of this host with that number runs."""
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return int(pid) != os.getpid()
+
+
+def link_or_copy(source: Path | str, target: Path | str) -> None:
+    """Give a file a second name, or where the file system has no hard links, a copy."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all (temporary name in the same folder, then rename)."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_json(path: Path, *, encoding: str = "utf-8") -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        ValueError: empty, not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
+    """
+    try:
+        with open_regular(path) as stream:
+            content = stream.read(MAX_JSON_BYTES + 1)
+    except NotAFile as error:
+        raise ValueError(f"it {error.strerror}") from None
+    if not content:
+        raise ValueError("the file is empty")
+    if len(content) > MAX_JSON_BYTES:
+        raise ValueError(f"it has {path.stat().st_size} bytes; up to {MAX_JSON_BYTES} are read")
+    return parse_json(content.decode(encoding))
+
+
+def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
+    """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong.
+
+    Args:
+        values: at most so many of them, about; commas and brackets inside of texts count, too.
+        options: of `json.loads`.
+    """
+    if len(text) > values and (found := sum(text.count(mark) for mark in ",[{")) > values:
+        raise ValueError(f"it holds some {found:,} values; up to {values:,} are read")
+    try:
+        return json.loads(text, **options)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write JSON, keys sorted, NaN refused, whole or not at all."""
+    write_text(path, json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a file, hexadecimal; memory flat in its size."""
+    digest = hashlib.sha256()
+    with open_regular(path) as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

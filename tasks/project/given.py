@@ -1,0 +1,266 @@
+"""Files and folders that a person names in params.yaml: looked at in one way, before anything is read of them.
+
+The path that is named may be a link. Below it the files are those that DVC hashes, and whatever a listing would pass
+over without a word is refused by name: a linked folder (DVC does not look into it, and it may lead in a circle), what
+this user may not read, pipes and devices, names that are not UTF-8. A link to a file of the same folder is followed
+where files are read by their names, as are the links of the Hub's cache to its own blobs; where all of a folder is
+read, every link is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from tasks.project import plans
+from tasks.project.errors import InputError
+
+Links = Literal["none", "files", "any"]
+"""Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
+SHOWN_NAMES = 5
+HOLDING = {
+    "dangling": "link(s) that lead nowhere, {}: remove them, or put back what they lead to",
+    "linked": "link(s), {}, which are not followed: put the files themselves in their place (cp -rL copies a folder so)"
+    ", or set {key} to what they lead to",
+    "special": "pipe(s), socket(s) or device(s), {}: take them out",
+    "unnamed": "name(s) that are not UTF-8, {}: rename them",
+    "plan": f"file(s) or folder(s) that DVC would take for its own, {{}}, and {plans.REMEDY} and set {{key}} to that",
+    "ignoring": f"{plans.IGNORING} file(s), {{}}, and DVC hashes no folder with one in it: take them out",
+}
+"""Kind of entry that is refused -> what is said of a folder that holds some."""
+
+GIVEN: tuple[tuple[str, ...], ...] = (
+    ("corpus", "path"),
+    ("tokenizer", "path"),
+    ("questions", "train_path"),
+    ("questions", "dev_path"),
+    ("pretrain_rows", "phase1", "path"),
+    ("pretrain_rows", "phase2", "path"),
+    ("base_model", "path"),
+    ("glue", "path"),
+    ("ipu", "config"),
+    ("gate", "released"),
+    ("glue_gate", "released"),
+)
+"""Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
+NAMES = (
+    ("corpus", "dataset"),
+    ("questions", "dataset"),
+    ("pretrain_rows", "phase1", "dataset"),
+    ("pretrain_rows", "phase2", "dataset"),
+    ("tokenizer", "repository"),
+)
+"""Parameters that name something of the Hub, or a folder, where there is one of that name."""
+LISTED = ("corpus", "pretrain_rows", "glue")
+"""Sections whose paths are read as whole folders, where `source` is files."""
+
+
+def value_at(values: Mapping[str, Any], place: Sequence[str]) -> Any:
+    """The value of a parameter, by the words of its dotted name."""
+    for word in place:
+        values = values[word]
+    return values
+
+
+def given_paths(values: dict[str, Any]) -> list[str]:
+    """All that the parameters name and that may be a path."""
+    return [path for place in (*GIVEN, *NAMES) if (path := value_at(values, place)) is not None]
+
+
+def check_given(values: dict[str, Any], root: Path) -> list[str]:
+    """What is wrong with the files and folders that the parameters name: a sentence each, none where all is well.
+
+    Args:
+        values: of params.yaml, checked.
+        root: the project, which relative paths count from.
+    """
+    problems = [problem for place in GIVEN for problem in _check_place(values, place, root)]
+    known = {os.path.normpath(root / value_at(values, place)) for place in GIVEN}
+    if found := plans.foreign_plans(root, given_paths(values), known):
+        problems.append(plans.refusal(found, shown))
+    return problems
+
+
+def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> list[str]:
+    key, path = ".".join(place), value_at(values, place)
+    if _trouble(root / path) is None and (root / path).resolve() in (root.resolve(), *root.resolve().parents):
+        return [f"{key}='{shown(path)}' holds the project itself: name a file or folder with nothing else in it"]
+    source = values[place[0]].get("source")
+    if source is not None and source not in ("files", "file", "folder"):
+        return check_readable(root / path, key, "any", path, root)
+    return check_readable(root / path, key, "none" if place[0] in LISTED else "files", path, root)
+
+
+def check_readable(
+    path: Path, key: str, links: Links = "files", name: Path | str | None = None, root: Path = Path()
+) -> list[str]:
+    """Whether this user can read a file, or everything in a folder.
+
+    Args:
+        path: may itself be a link.
+        key: the params key that named it.
+        links: which are good inside of it.
+        name: how messages call it; None: `path`.
+        root: the project: below it, nothing may look to DVC as if it were its own.
+
+    Returns:
+        What is wrong, a sentence for each kind of trouble.
+    """
+    return _look(path, key, links, name, root)[1]
+
+
+def files_in(path: Path, key: str) -> list[Path]:
+    """All files of a folder with its subfolders, in order of their names; of a file, that file.
+
+    Raises:
+        InputError: not all of it can be read; every trouble is named.
+    """
+    files, problems = _look(path, key, "none")
+    if problems:
+        raise InputError("\n".join(problems))
+    return sorted(map(Path, files))
+
+
+def require_readable(path: Path, key: str, links: Links = "files") -> None:
+    """As `check_readable`.
+
+    Raises:
+        InputError: something is wrong.
+    """
+    if problems := check_readable(path, key, links):
+        raise InputError("\n".join(problems))
+
+
+def _look(
+    path: Path, key: str, links: Links, name: Path | str | None = None, root: Path = Path()
+) -> tuple[list[str], list[str]]:
+    """The files there, and what is wrong."""
+    name = path if name is None else name
+    where = f"{key}='{shown(name)}'"
+    if problem := _trouble(path) if is_utf8(str(name)) else "is not UTF-8: rename it":
+        return [], [f"{where} {problem}"]
+    if not path.is_dir():
+        return [str(path)], []
+    folder = _Folder(path, links, plans.inside(path, root) is not None)
+    return folder.files, folder.problems(where, key)
+
+
+def shown(name: Path | str) -> str:
+    """A name for people: bytes that are not UTF-8, line ends and the like stand in it as escapes."""
+    return "".join(letter if letter.isprintable() else _escape(letter) for letter in str(name))
+
+
+def _escape(letter: str) -> str:
+    byte = ord(letter) - 0xDC00  # how Python keeps a byte of a name that is not UTF-8
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else ascii(letter)[1:-1]
+
+
+def _trouble(path: Path) -> str | None:
+    """Why the path that was named cannot be read."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if path.is_symlink():
+            return f"is a link that leads nowhere ({shown(os.readlink(path))}): name what is there"
+        home = "; ~ stands for nothing here, write the home folder out" if "~" in path.parts else ""
+        return f"is not there; state a path that exists{home}"
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({_reason(error)}): name a path that this user can read"
+    if not (stat.S_ISDIR(mode) or stat.S_ISREG(mode)):
+        return "is no file and no folder (a pipe, socket or device): name a file or folder"
+    if not os.access(path, os.R_OK | (os.X_OK if stat.S_ISDIR(mode) else 0)):
+        return "may not be read by this user (Permission denied): allow it, or name another path"
+    return None
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name is text; others hold bytes that DVC and JSON have no way to write."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
+
+
+def _reason(error: OSError | ValueError) -> str:
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def leaves(path: Path | str, folder: Path) -> bool:
+    """Whether a file of a folder is a link to something outside of it: what is there was not given.
+
+    A snapshot of the Hub's cache holds links to the blobs beside it, which are its own.
+    """
+    real, home = Path(os.path.realpath(path)), Path(os.path.realpath(folder))
+    snapshot = next((one for one in (home, *home.parents) if one.parent.name == "snapshots"), None)
+    places = [home] if snapshot is None else [home, snapshot.parent.parent / "blobs"]
+    return not any(place in real.parents for place in places)
+
+
+class _Folder:
+    """What is in a folder: files to read, and what is wrong, by kind."""
+
+    def __init__(self, root: Path, links: Links, in_project: bool) -> None:
+        self._root, self._links, self._in_project = root, links, in_project
+        self.files: list[str] = []
+        """Paths as text: of many files, Path takes half of the time, and who checks needs none."""
+        self._refused: dict[str, list[str]] = {}
+        """Kind of HOLDING, or why something cannot be read -> names."""
+        folders = [root]
+        while folders:
+            folders += self._take_folder(folders.pop())
+
+    def _take_folder(self, folder: Path) -> Iterator[Path]:
+        """Sort what is in a folder; gives the folders in it."""
+        try:
+            with os.scandir(folder) as listing:
+                entries = list(listing)
+        except OSError as error:
+            self._refuse(_reason(error), folder)
+            return
+        for entry in entries:
+            try:
+                kind = self._kind_of(entry)
+            except OSError as error:
+                kind = _reason(error)
+            if kind == "folder":
+                yield Path(entry.path)
+            elif kind == "file":
+                self.files.append(entry.path)
+            elif kind:
+                self._refuse(kind, Path(entry.path))
+
+    def _kind_of(self, entry: os.DirEntry[str]) -> str:
+        """`file`, `folder`, "" for a link that is passed by, or why it is refused."""
+        if not is_utf8(entry.name):
+            return "unnamed"
+        if self._in_project and plans.is_plan(entry.name):
+            return "plan"
+        if entry.name == plans.IGNORING:
+            return "ignoring"
+        if entry.is_symlink():
+            if not os.path.exists(entry.path):
+                return "dangling"
+            if self._links == "none" or (self._links == "files" and (entry.is_dir() or leaves(entry.path, self._root))):
+                return "linked"
+            if entry.is_dir():
+                return ""
+        elif entry.is_dir():
+            return "folder"
+        if not entry.is_file():
+            return "special"
+        return "file" if os.access(entry.path, os.R_OK) else "Permission denied"
+
+    def _refuse(self, kind: str, path: Path) -> None:
+        self._refused.setdefault(kind, []).append(str(path.relative_to(self._root)))
+
+    def problems(self, where: str, key: str) -> list[str]:
+        """A sentence for each kind of trouble."""
+        return [self._sentence(kind, sorted(names), where, key) for kind, names in sorted(self._refused.items())]
+
+    def _sentence(self, kind: str, names: list[str], where: str, key: str) -> str:
+        said = ", ".join(map(shown, names[:SHOWN_NAMES]))
+        if len(names) > SHOWN_NAMES:
+            said += f" and {len(names) - SHOWN_NAMES:,} more"
+        if kind in HOLDING:
+            return f"{where} holds {len(names):,} {HOLDING[kind].format(said, key=key)} ({key})"
+        return f"{where} holds what this user cannot read, {said} ({kind}): allow it, or take it out ({key})"

@@ -1,0 +1,61 @@
+"""How the `main` of every command runs: its errors become one message and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+
+from tasks.project import streams
+from tasks.project.errors import FAILED, PodiumError, StagePaused
+from tasks.project.process import die_with_parent
+
+
+def run_main(main: Callable[[], None]) -> None:
+    """Run a stage's `main`; turn an error a person can act on into one message and an exit code.
+
+    A full disk, a folder that cannot be written and the like (OSError) count as such; anything else
+    is our defect and keeps its traceback. Whoever stops reading ends the process without a word, as SIGPIPE would.
+    Under DVC the process ends with the `dvc` that started it, and first looks for plans among the project's inputs
+    (tasks/project/plans.py) and at the bytes of its own (tasks/project/intact.py).
+    """
+    stage = os.environ.get("DVC_STAGE")
+    streams.settle()
+    try:
+        if stage is not None:
+            _enter(stage)
+        main()
+        sys.stdout.flush()
+    except PodiumError as error:
+        word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
+        print(f"{word}: {error}", file=sys.stderr)
+        raise SystemExit(error.exit_code) from None
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-written was kept; run it again to continue", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
+    except OSError as error:
+        if isinstance(error, BrokenPipeError) and streams.nobody_reads():
+            raise SystemExit(128 + signal.SIGPIPE) from None
+        # pyarrow names no file: then at least whose outputs were being written.
+        place = f" ({error.filename})" if error.filename else f" (stage {stage})" if stage is not None else ""
+        print(
+            f"error: {error.strerror or error}{place}: check that the path is there, writable, "
+            "and that the disk has room; nothing half-written was kept",
+            file=sys.stderr,
+        )
+        raise SystemExit(FAILED) from None
+    finally:
+        streams.finish()
+
+
+def _enter(stage: str) -> None:
+    """What every stage does before its own work; imported here, as `podium --help` needs none of it."""
+    from tasks.project.intact import require_inputs
+    from tasks.project.plans import require_one_plan
+    from tasks.project.stage_kinds import enter_stage
+
+    die_with_parent()
+    enter_stage()
+    require_one_plan()
+    require_inputs(stage)

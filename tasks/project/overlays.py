@@ -1,0 +1,152 @@
+"""Presets and `--set` overrides: values laid over params.yaml for one run.
+
+A preset is a YAML file of `presets/`: the values it lays over params.yaml, and a head that says what it is
+(`description`, `source`, `expected`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.param_sections import Section, Text
+from tasks.project.params import build
+from tasks.project.strict_yaml import nearest, parse_yaml, read_yaml
+
+Percent = Annotated[float, Field(ge=0, le=100)]
+
+
+class Expected(Section):
+    """Figures that the source of a preset published, as Podium's own metrics name them; None: it published none."""
+
+    exact_match: Percent | None = None
+    f1: Percent | None = None
+    accuracy: Percent | None = None
+    phase1_mlm_loss: float | None = None
+    phase1_mlm_accuracy: Percent | None = None
+    phase1_nsp_loss: float | None = None
+    phase1_nsp_accuracy: Percent | None = None
+    phase2_mlm_loss: float | None = None
+    phase2_mlm_accuracy: Percent | None = None
+    phase2_nsp_loss: float | None = None
+    phase2_nsp_accuracy: Percent | None = None
+
+    def published(self) -> dict[str, float]:
+        """The figures that there are."""
+        return self.model_dump(exclude_none=True)
+
+
+class Head(Section):
+    """What a preset says of itself."""
+
+    description: Text
+    source: list[Text] = []
+    """`owner/repository:path`, or words where it is no file; empty: nobody's recipe."""
+    expected: Expected = Expected()
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A file of `presets/`, read."""
+
+    name: str
+    path: str
+    head: Head
+    values: dict[str, Any]
+    """What it lays over params.yaml."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Values that are laid over those before, and where they were said."""
+
+    origin: str
+    values: dict[str, Any]
+
+
+def resolve(
+    base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS
+) -> dict[str, Any]:
+    """`base` with the preset's values laid over it, then each `section.key=value` override.
+
+    Raises:
+        ParamsError: no such preset, a malformed override, or a key that `base` does not have.
+    """
+    values: dict[str, Any] = json.loads(json.dumps(base))
+    for layer in layers(preset, overrides, presets):
+        _lay_over(values, layer.values, layer.origin, ())
+    return values
+
+
+def layers(preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Layer]:
+    """What is laid over params.yaml, in order.
+
+    Raises:
+        ParamsError: no such preset, or a malformed override.
+    """
+    found = [] if preset is None else [read_preset(preset, presets)]
+    return [Layer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
+
+
+def preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
+    """Every preset there is, by name."""
+    return sorted(path.stem for path in presets.glob("*.yaml"))
+
+
+def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
+    """A preset by its name, never by a path.
+
+    Raises:
+        ParamsError: there is none of that name, or its head cannot be used.
+    """
+    known = preset_names(presets)
+    if name not in known:
+        raise ParamsError(f"preset {name!r} is not known{nearest(name, known)}")
+    path = presets / f"{name}.yaml"
+    values = read_yaml(path)
+    head = {key: values.pop(key) for key in Head.model_fields if key in values}
+    return Preset(name, str(path), build(Head, head, str(path)), values)
+
+
+def _override(text: str) -> Layer:
+    key, equals, stated = text.partition("=")
+    if not equals or not key:
+        raise ParamsError(f"--set {text!r} must read section.key=value")
+    try:
+        value = parse_yaml(stated)
+    except ParamsError as error:
+        raise ParamsError(f"--set {text[:200]!r}: {error}; put quotes around text") from None
+    overlay = _as_number(value) if isinstance(value, str) else value
+    for part in reversed(key.split(".")):
+        overlay = {part: overlay}
+    return Layer(f"--set {text}", overlay)
+
+
+def _as_number(text: str) -> Any:
+    """YAML 1.1 reads 3e-5 as text; people mean the number."""
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    return number if math.isfinite(number) else text
+
+
+def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
+    if not isinstance(overlay, dict):
+        raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section; state one of its keys")
+    for key, value in overlay.items():
+        name = ".".join((*path, str(key)))
+        if key not in values:
+            raise ParamsError(f"{where}: {name} is not known{nearest(str(key), list(values))}")
+        if isinstance(values[key], dict):
+            _lay_over(values[key], value, where, (*path, str(key)))
+        else:
+            values[key] = value

@@ -1,0 +1,140 @@
+"""What presets and `--set` make of params.yaml, where each value comes from, and what it means (`podium params`)."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.project import artifacts
+from tasks.project.overlays import layers, resolve
+from tasks.project.params import check
+from tasks.project.process import moved
+
+FILE = str(artifacts.PARAMS)
+"""How params.yaml is named beside presets."""
+INDENT, COMMENT_COLUMN = 2, 44
+ABSENT = "(absent)"
+"""Stands for the value of a key that one side does not have."""
+KEY = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:#(?P<comment>.*))?$")
+"""A line of params.yaml that holds a key, and maybe a comment."""
+
+
+def leaves(values: dict[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Dotted name and value of everything in nested mappings that is no mapping, or an empty one."""
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from leaves(value, (*place, str(key)))
+        else:
+            yield ".".join((*place, str(key))), value
+
+
+def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
+    """Dotted name of each value -> where it was said last: params.yaml, the preset's file, or the `--set`.
+
+    Raises:
+        ParamsError: no such preset, or a malformed override.
+    """
+    found = {name: FILE for name, _ in leaves(base)}
+    for layer in layers(preset, overrides, presets):
+        found.update({name: layer.origin for name, _ in leaves(layer.values)})
+    return found
+
+
+def show(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> str:
+    """A complete params.yaml: what results, with the origin of each value as its comment.
+
+    Raises:
+        ParamsError: no such preset, a malformed override, or values that cannot be used.
+    """
+    values = resolve(base, preset, overrides, presets)
+    check(values, "the parameters")
+    return "".join(f"{line}\n" for line in _lines(values, origins(base, preset, overrides, presets), ()))
+
+
+def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...]) -> Iterator[str]:
+    for key, value in values.items():
+        name = ".".join((*place, str(key)))
+        start = " " * INDENT * len(place) + f"{plain(key)}:"
+        if isinstance(value, dict) and value:
+            yield start
+            yield from _lines(value, said, (*place, str(key)))
+        else:
+            yield f"{start} {plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {_one_line(said[name])}"
+
+
+def plain(value: Any) -> str:
+    """One value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def differences(
+    base: dict[str, Any], first: str, second: str, presets: Path = artifacts.PRESETS
+) -> list[tuple[str, Any, Any]]:
+    """Name and both values of everything in which two presets differ; ABSENT where one has no such key.
+
+    Args:
+        base: the values of params.yaml, which stands for no preset.
+
+    Raises:
+        ParamsError: no such preset, or values that cannot be used.
+    """
+    sides = [dict(leaves(_of(base, name, presets))) for name in (first, second)]
+    names = dict.fromkeys([*sides[0], *sides[1]])
+    rows = [(name, *(side.get(name, ABSENT) for side in sides)) for name in names]
+    return [(name, one, two) for name, one, two in rows if one != two]
+
+
+def diff(rows: Sequence[tuple[str, Any, Any]], first: str, second: str) -> str:
+    """What `differences` found, one value a line."""
+    if not rows:
+        return f"{first} and {second} say the same\n"
+    cells = ((name, *("-" if side is ABSENT else json.dumps(side) for side in sides)) for name, *sides in rows)
+    return table([("", first, second), *cells])
+
+
+def meanings(text: str) -> dict[str, str]:
+    """Dotted name -> the comment behind it in the text of params.yaml."""
+    found: dict[str, str] = {}
+    place: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if (key := KEY.match(line)) is None:
+            continue
+        indent = len(key["indent"])
+        place = [(width, name) for width, name in place if width < indent] + [(indent, key["key"])]
+        if key["comment"]:
+            found[".".join(name for _, name in place)] = key["comment"].strip()
+    return found
+
+
+def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:
+    """Name, value and meaning of every parameter whose name or meaning holds `query`, whatever its case."""
+    wanted = query.lower()
+    rows = [(name, value, meanings.get(name, "")) for name, value in leaves(values)]
+    return [row for row in rows if wanted in row[0].lower() or wanted in row[2].lower()]
+
+
+def _of(base: dict[str, Any], name: str, presets: Path) -> dict[str, Any]:
+    values = resolve(base, None if name == FILE else name, [], presets)
+    check(values, name)
+    return values
+
+
+def table(rows: Sequence[Sequence[str]]) -> str:
+    """Lines of columns that are as wide as what stands in them, two blanks apart."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+if __name__ == "__main__":
+    moved("podium params")

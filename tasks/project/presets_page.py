@@ -1,0 +1,100 @@
+"""docs/presets.md: the part of it that is made from presets/, between two marks."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.overlays import Preset, preset_names, read_preset, resolve
+from tasks.project.params import Params, check
+from tasks.project.process import takes_no_words
+from tasks.project.strict_yaml import read_yaml
+
+PAGE = Path("docs/presets.md")
+BEGIN, END = "<!-- made by `python -m tasks.project.presets_page` from here", "<!-- to here -->"
+COLUMNS = (
+    "preset", "device", "pre-training: tokens in a row, sequences in an update, updates", "fine-tuning",
+    "published by its source",
+)  # fmt: skip
+HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
+
+
+def new_page(text: str, base: dict[str, Any], presets: Path = artifacts.PRESETS) -> str:
+    """The page with what lies between its marks made anew.
+
+    Args:
+        text: the page as it is.
+        base: the values of params.yaml.
+
+    Raises:
+        InputError: the page has no marks.
+        ParamsError: a preset that cannot be used.
+    """
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise InputError(f"{PAGE} must hold the lines {BEGIN} --> and {END}, between which the table stands")
+    found = [read_preset(name, presets) for name in preset_names(presets)]
+    resolved = [check(resolve(base, one.name, [], presets), one.name) for one in found]
+    table = HEAD + "".join(_row(one, params) for one, params in zip(found, resolved, strict=True))
+    return f"{before}{BEGIN} -->\n{table}\n{''.join(map(_section, found))}{END}{after}"
+
+
+def _row(preset: Preset, params: Params) -> str:
+    tuning = params.glue_finetune if params.glue.tasks else params.finetune
+    cells = (
+        f"[`{preset.name}`](#{preset.name})",
+        params.device.runtime,
+        _phases(params),
+        f"{tuning.global_batch_size:,} sequences, {tuning.epochs:g} epochs, rate {tuning.learning_rate:g}",
+        figures(preset),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+def _phases(params: Params) -> str:
+    if not params.pretrain.enabled:
+        return f"none; starts from {params.base_model.repository or params.base_model.path}"
+    rows, training = params.pretrain_rows, params.pretrain
+    return "; ".join(
+        f"{shape.row_length}, {batch.global_batch_size:,}, {batch.steps:,}"
+        for shape, batch in ((rows.phase1, training.phase1), (rows.phase2, training.phase2))
+    )
+
+
+def figures(preset: Preset) -> str:
+    """The figures that the source of a preset published, in words."""
+    said = preset.head.expected.published()
+    return ", ".join(f"{name} {value:g}" for name, value in said.items()) or "none"
+
+
+def _section(preset: Preset) -> str:
+    sources = "".join(f"* {source}\n" for source in preset.head.source)
+    return f"### {preset.name}\n\n{preset.head.description.strip()}\n\n" + (f"{sources}\n" if sources else "")
+
+
+def write_page(base: dict[str, Any], path: Path = PAGE) -> bool:
+    """Make the page anew; whether it changed.
+
+    Raises:
+        InputError, ParamsError: see new_page.
+    """
+    before = path.read_text(encoding="utf-8")
+    after = new_page(before, base)
+    if after != before:
+        artifacts.write_text(path, after)
+    return after != before
+
+
+def main() -> None:
+    takes_no_words(f"Write the presets into {PAGE}, between its two marks.")
+    changed = write_page(read_yaml(artifacts.PARAMS))
+    sys.stdout.write(f"{PAGE} {'was written anew' if changed else 'is as the presets are'}\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

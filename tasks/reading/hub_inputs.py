@@ -1,0 +1,185 @@
+"""What is read from the Hub: data sets (streamed) and tokenizer files.
+
+No code of a repository is ever run, nothing is reported home, and errors name the params key to turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.project.errors import InputError
+from tasks.project.given import require_readable
+from tasks.project.memory import limited_steps
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARCHIVES = (".zip", ".tar", ".tgz", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".7z", ".rar")
+PARQUET_ROWS_AT_ONCE = 1024
+ROWS_AT_ONCE = 64
+"""Taken from the library in one go: the bound on memory is set and taken back around each."""
+ALLOWANCE = 1536 << 20
+"""Bytes for one go: the library reads ahead, with threads of its own."""
+READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
+
+
+def open_dataset(
+    section: str, name: str | None, config: str | None, split: str, revision: str | None
+) -> Iterator[dict[str, Any]]:
+    """Rows of one split of a Hub data set, or of a local folder of data files, one by one.
+
+    Args:
+        section: section of params.yaml that the messages name (`corpus` or `questions`).
+        name: Hub name `user/name`, or a local folder.
+        config: configuration of the data set, where it has several.
+        split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
+        revision: branch, tag or commit.
+
+    Raises:
+        InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
+            one that would need its own Python code to be run.
+    """
+    with _errors_named(section, name, config, split, revision) as given:
+        rows = _stream(section, given, config, split, revision)
+        yield from limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE)
+
+
+def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:
+    """The split `train` as record batches of at most `rows_at_once` rows; otherwise as `open_dataset`.
+
+    Raises:
+        InputError: as `open_dataset`.
+    """
+    with _errors_named(section, name, None, "train", revision) as given:
+        tables = _stream(section, given, None, "train", revision).with_format("arrow").iter(batch_size=rows_at_once)
+        for table in limited_steps(tables, f"{section}.dataset={name}", allowance=ALLOWANCE):
+            yield from table.combine_chunks().to_batches()
+
+
+def check_dataset(section: str, name: str | None, revision: str | None) -> None:
+    """Ask the Hub whether a data set is there and may be read; nothing of it is downloaded.
+
+    Raises:
+        InputError: as `open_dataset`.
+    """
+    with _errors_named(section, name, None, "train", revision) as given:
+        _check_files(section, given, revision)
+
+
+@contextlib.contextmanager
+def _errors_named(
+    section: str, name: str | None, config: str | None, split: str, revision: str | None
+) -> Iterator[str]:
+    """Turn the libraries' errors into one that says which keys to look at; gives the name, which must be there."""
+    if not name:
+        raise InputError(
+            f"{section.partition('.')[0]}.source is hub and {section}.dataset is not set: "
+            f"set {section}.dataset to a name such as user/name"
+        )
+    _no_telemetry()
+    import httpx2
+
+    try:
+        yield name
+    except (ValueError, RuntimeError, OSError, httpx2.HTTPError) as error:
+        # the library's own errors (not found, gated, bad configuration or split, no connection) are of these kinds
+        raise InputError(
+            f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
+            f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
+            "connection; data sets that need their own Python code are not run"
+        ) from None
+
+
+def _stream(section: str, name: str, config: str | None, split: str, revision: str | None) -> Any:
+    import datasets
+
+    _check_files(section, name, revision)
+    builder = datasets.load_dataset_builder(name, config, revision=revision)
+    chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
+    _refuse_archives(chosen, f"{section}.dataset={name}")
+    _read_parquet_bit_by_bit(builder.config)
+    return builder.as_streaming_dataset(split)
+
+
+def _check_files(section: str, name: str, revision: str | None) -> None:
+    """Refuse what is not there, and archives: the library would look into them."""
+    from huggingface_hub import HfApi
+
+    if Path(name).exists():
+        require_readable(Path(name), f"{section}.dataset", "none")
+        return
+    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
+    files = [file.rfilename for file in info.siblings or []]
+    if not any(file.lower().endswith(READABLE) for file in files):
+        _refuse_archives(files, f"{section}.dataset={name}")
+
+
+def _read_parquet_bit_by_bit(config: Any) -> None:
+    """By itself the library takes a row group as one batch and fetches ahead: 220 MB of text took 820 MB, so 560."""
+    if not hasattr(config, "fragment_scan_options"):
+        return
+    import pyarrow.dataset as ds
+
+    config.batch_size = PARQUET_ROWS_AT_ONCE
+    config.fragment_scan_options = ds.ParquetFragmentScanOptions(pre_buffer=False, use_buffered_stream=True)
+
+
+def _refuse_archives(files: Sequence[str], source: str) -> None:
+    """The library would unpack them, to any size and with any names inside."""
+    packed = sorted({file.rsplit("/", 1)[-1] for file in files if file.lower().split("?")[0].endswith(ARCHIVES)})
+    if packed:
+        raise InputError(
+            f"{source} holds archives ({', '.join(packed[:3])}), which are not unpacked: name a data set of Parquet, "
+            "JSON, CSV or text files, or unpack it and set the source to files"
+        )
+
+
+def _no_telemetry() -> None:
+    from huggingface_hub import constants
+
+    # the constant, too: the environment is read only once, when the client is first imported
+    os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # one line per request, with the whole URL
+
+
+def download_files(
+    repository: str, revision: str | None, choose: Callable[[list[str]], list[str]], section: str
+) -> tuple[str, list[str], dict[str, Path]]:
+    """Some files of a Hub model, all of one commit.
+
+    Args:
+        repository: `user/name`.
+        revision: branch, tag or commit; None is the main branch.
+        choose: which of all names to download.
+        section: section of params.yaml that the messages name (`tokenizer` or `base_model`).
+
+    Returns:
+        The commit, all file names of it, and the local path of each downloaded one.
+
+    Raises:
+        InputError: no such model or revision, no right to read it, or no connection.
+    """
+    _no_telemetry()
+    import httpx2
+    from huggingface_hub import HfApi
+
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+    try:
+        info = api.model_info(repository, revision=revision)
+        present = sorted(file.rfilename for file in info.siblings or [])
+        # by commit, not by branch: the branch may move between two files
+        files = {name: Path(api.hf_hub_download(repository, name, revision=info.sha)) for name in choose(present)}
+    except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
+        # the client's own errors (not found, gated, malformed name, offline) are of these kinds
+        reason = str(error).strip().split("\n")[0] or type(error).__name__
+        raise InputError(
+            f"{section}.repository={repository} (revision {revision}) cannot be read: {reason}. Check the name, "
+            f"{section}.revision and the connection; HF_TOKEN opens private models"
+        ) from None
+    return str(info.sha), present, files

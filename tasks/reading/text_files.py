@@ -1,0 +1,181 @@
+"""Lines of the user's text files, and what a stage notes while it reads: counted and reported, never passed over."""
+
+from __future__ import annotations
+
+import array
+import collections
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.regular import open_regular, require_regular
+
+MAX_LINE_BYTES = 64 << 20
+"""A longer line is refused: it would have to be held in memory as a whole."""
+MARKS = {
+    b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
+}  # fmt: skip
+"""How files of other encodings begin, on any machine; the longer marks first, as one begins like a shorter one."""
+BLOCK_BYTES = 1 << 20
+"""Looked at to find out how lines end, and read at a time where they end in a way that Python's streams do not know."""
+SHOWN_NAMES = 20
+"""Names of files and columns kept in reading.json; the others are counted."""
+
+
+@dataclass
+class Reading:
+    """What reading gave besides the records; filled while they are consumed."""
+
+    files: int = 0
+    ignored: list[str] = field(default_factory=list)
+    """Files of the folder that no reader takes."""
+    layouts: dict[str, str] = field(default_factory=dict)
+    """Text file -> the layout it was read with."""
+    unused_columns: set[str] = field(default_factory=set)
+    """Columns of tables that nothing asks for."""
+    counts: collections.Counter[str] = field(default_factory=collections.Counter)
+    """What was left out or changed, in words -> how often: "empty documents left out", ..."""
+
+    def numbers(self) -> dict[str, int]:
+        """The figures that a person wants to see, those that are 0 left out."""
+        seen = {
+            "files read": self.files,
+            "files ignored": len(self.ignored),
+            "columns not used": len(self.unused_columns),
+        }
+        return {name: count for name, count in [*seen.items(), *sorted(self.counts.items())] if count}
+
+    def summary(self) -> list[str]:
+        """Parts of a stage's last line."""
+        said = [f"{self.files} files read, {len(self.ignored)} ignored"] if self.files else []
+        if self.layouts:
+            said.append(f"layout {', '.join(sorted(set(self.layouts.values())))}")
+        if self.unused_columns:
+            said.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
+        return said + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count]
+
+
+def write_reading(folder: Path, source: str, reading: Reading) -> None:
+    """Write reading.json beside the data that were read."""
+    values: dict[str, Any] = {
+        "source": source,
+        "numbers": reading.numbers(),
+        "layouts": sorted(set(reading.layouts.values())),
+        "ignored": reading.ignored[:SHOWN_NAMES],
+        "columns_not_used": sorted(reading.unused_columns)[:SHOWN_NAMES],
+    }
+    artifacts.write_json(folder / artifacts.READING, values)
+
+
+def read_reading(folder: Path) -> dict[str, Any]:
+    """reading.json of a data folder: `source` and `numbers`; an empty source where there is no such file.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    path = Path(folder) / artifacts.READING
+    if not path.is_file():
+        return {"source": "", "numbers": {}}
+    try:
+        values = artifacts.read_json(path)
+        return {"source": str(values["source"]), "numbers": {str(k): int(v) for k, v in values["numbers"].items()}}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"{path} is not what its stage writes ({error}): delete {folder} and run that stage") from None
+
+
+def repetitions(hashes: array.array[int]) -> int:
+    """How many of these 64-bit hashes are one too many; they are sorted in place, so that no memory is needed.
+
+    A billion different texts share 0.03 of them by chance.
+    """
+    ordered = np.frombuffer(hashes, np.int64)
+    ordered.sort()
+    return int(np.count_nonzero(ordered[1:] == ordered[:-1]))
+
+
+def refuse_empty(path: Path, key: str) -> None:
+    """A file without a byte was most likely cut off, or never written.
+
+    Raises:
+        InputError: it is one.
+        OSError: it is no file, or not there.
+    """
+    found = path.stat()
+    require_regular(found.st_mode, path)
+    if found.st_size == 0:
+        raise InputError(f"{path} is empty: put in it what is to be read, or take it away ({key})")
+
+
+def other_encoding(start: bytes) -> str | None:
+    """UTF-16 or UTF-32, where the first bytes of a file are its byte order mark."""
+    return next((name for mark, name in MARKS.items() if start.startswith(mark)), None)
+
+
+def text_lines(path: Path, key: str) -> Iterator[str]:
+    """Lines of a UTF-8 file with their line ends, a byte order mark taken off; of one without any "\\n", "\\r" is one.
+
+    Args:
+        path: the file.
+        key: the params key that led to it, for messages.
+
+    Raises:
+        InputError: binary content, another encoding (with byte offset and line), a line past MAX_LINE_BYTES, or a
+            disk that does not give the file back.
+    """
+    offset = 0
+    try:
+        with open_regular(path) as stream:
+            for number, line in enumerate(_raw_lines(stream), 1):
+                yield _text_of(line, number, offset, path, key)
+                offset += len(line)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read from offset {offset} on ({error.strerror or error}) ({key})") from None
+
+
+def _raw_lines(stream: BinaryIO) -> Iterator[bytes]:
+    """Lines with "\\n" at their ends, or the first bytes of a line that is too long.
+
+    Files of old Macs have "\\r" alone, which is found out from the first block.
+    """
+    head = stream.read(BLOCK_BYTES)
+    stream.seek(0)
+    if b"\n" in head or b"\r" not in head[:-1]:  # the last byte may begin "\r\n"
+        yield from iter(lambda: stream.readline(MAX_LINE_BYTES + 1), b"")
+        return
+    rest = b""
+    while block := stream.read(BLOCK_BYTES):
+        *lines, rest = (rest + block).split(b"\r")
+        yield from (line + b"\n" for line in lines)
+        if len(rest) > MAX_LINE_BYTES:
+            break
+    if rest:
+        yield rest
+
+
+def _text_of(line: bytes, number: int, offset: int, path: Path, key: str) -> str:
+    if len(line) > MAX_LINE_BYTES:
+        raise InputError(f"{path}: line {number} is longer than {MAX_LINE_BYTES >> 20} MB; break it into lines ({key})")
+    if number == 1 and (encoding := other_encoding(line)):
+        raise InputError(
+            f"{path} begins like {encoding} (offset 0, line 1); UTF-8 is required; "
+            f"convert the file, e.g. iconv -f {encoding} -t UTF-8 ({key})"
+        )
+    if b"\0" in line:
+        raise InputError(
+            f"{path} is binary, or UTF-16 without a byte order mark: a NUL byte at offset {offset + line.index(0)} "
+            f"(line {number}); a UTF-8 text file is required ({key})"
+        )
+    try:
+        return line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        start = offset + error.start + (len(line) - len(error.object))
+        raise InputError(
+            f"{path} is not UTF-8: byte 0x{byte:02x} at offset {start} (line {number}); UTF-8 is required; "
+            f"convert the file, e.g. iconv -f LATIN1 -t UTF-8 ({key})"
+        ) from None

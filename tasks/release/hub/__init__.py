@@ -1,0 +1,1 @@
+"""TODO tasks/release/hub."""

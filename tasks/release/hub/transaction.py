@@ -1,0 +1,278 @@
+"""A release on the Hub as one transaction: one commit on the head we saw, verified, then a tag.
+
+    whoami -> head, or create_repo and its head -> ONE create_commit(parent_commit=head) -> verify hashes -> create_tag
+
+Only the tag means "released". In review mode a pull request takes the place of commit and tag (tasks/release/hub/review.py):
+nothing is released until somebody merges it and publish, run again, finds it on main, verifies and tags it.
+
+Until the commit lands the repository is as it was; after it, a state without a tag is never taken for a release, and
+publishing again finds the commit and adds the tag. Whatever happened to a call is learnt from the repository itself,
+never guessed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tasks.project.errors import PublishError
+from tasks.release.release import NAMES, Release
+
+if TYPE_CHECKING:
+    from tasks.release.hub.calls import Caller, Patience
+
+log = logging.getLogger(__name__)
+
+TOKEN = "HF_TOKEN"
+
+
+@dataclass(frozen=True)
+class HubRelease:
+    """What the Hub holds now."""
+
+    commit: str
+    tag: str | None
+    """None: nothing is released, a pull request waits for review."""
+    url: str
+    unchanged: bool
+    """The content was there already: no commit was made."""
+    pull_request: int | None = None
+
+
+def release_on_hub(
+    release: Release, repository: str, *, private: bool, review: bool = False, patience: Patience | None = None
+) -> HubRelease:
+    """Make the head of `repository` hold this release and tag it, or propose that in a pull request.
+
+    Files of other names in the repository stay; files of an earlier release that this one lacks are removed in the
+    same commit. The token comes from HF_TOKEN, the Hub's address from HF_ENDPOINT.
+
+    Args:
+        release: the files.
+        repository: `user/name`; created when it is not there.
+        private: create it private, and refuse to publish to a public one.
+        review: open a pull request instead of committing to main.
+        patience: how often and how long to wait.
+
+    Raises:
+        PublishError: with what the repository looks like now and what to do.
+    """
+    from tasks.release.hub.calls import Caller, Patience, Waits, shown
+    from tasks.release.hub.client import hub_client
+
+    token = token_of_environment()
+    waits = Waits(patience or Patience(), token)
+    api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
+    return _Transaction(api, Caller(shown(api.endpoint), repository, waits), release).run(private, review)
+
+
+def check_access(repositories: Sequence[str], *, review: bool, patience: Patience | None = None) -> str:
+    """Ask the Hub whether HF_TOKEN may publish to these repositories; nothing is made or changed there.
+
+    Returns:
+        Whose token it is, for people.
+
+    Raises:
+        PublishError: no token, no such name, no answer, or no right to write.
+    """
+    from tasks.release.hub.calls import Caller, Patience, Waits, shown
+    from tasks.release.hub.client import hub_client
+
+    token = token_of_environment()
+    waits = Waits(patience or Patience(), token)
+    api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
+    who = {}
+    for repository in repositories:
+        who = _check_rights(api, Caller(shown(api.endpoint), repository, waits), review)
+    return f"{who.get('name')} may publish to {', '.join(repositories)} at {shown(api.endpoint)}"
+
+
+def _check_rights(api: Any, caller: Caller, review: bool) -> dict[str, Any]:
+    """The Hub's own words about the token, which may write there as far as they tell."""
+    from huggingface_hub.utils import validate_repo_id
+
+    from tasks.release.hub.token import refusal
+
+    state = "nothing was published"
+    caller.asked("checking the name", lambda: validate_repo_id(caller.repository), state)
+    who: dict[str, Any] = caller.asked("checking the token", api.whoami, state)
+    if reason := refusal(who, caller.repository, review=review):
+        raise PublishError(
+            f"{reason}: make such a token (the Hub's settings, Access Tokens) and export it as HF_TOKEN, or set "
+            "publish.repository to where this one may write. Nothing was published"
+        )
+    return who
+
+
+def token_of_environment() -> str:
+    """HF_TOKEN.
+
+    Raises:
+        PublishError: it is not set, or is no token.
+    """
+    token = os.environ.get(TOKEN, "").strip()
+    if not token:
+        raise PublishError(
+            f"publish.target is hub but the environment variable {TOKEN} is empty: export a token with write access "
+            "(the Hub's settings, Access Tokens); it is read from nowhere else. Nothing was published"
+        )
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise PublishError(f"{TOKEN} holds characters no token has (a blank or a line break?). Nothing was published")
+    return token
+
+
+@dataclass
+class _Transaction:
+    api: Any
+    caller: Caller
+    release: Release
+
+    def run(self, private: bool, review: bool) -> HubRelease:
+        name = self.caller.repository
+        self._check_token(review)
+        head = self._head(private)
+        if private and not head.private:
+            raise PublishError(
+                f"{name} is public while publish.private is true: set publish.private=false, or make the repository "
+                "private on the Hub. Nothing was changed in it"
+            )
+        if review and differences(head, self.release):
+            from tasks.release.hub.review import propose
+
+            return propose(self.api, self.caller, self.release, head)
+        commit, unchanged = self._commit(head)
+        landed = f"main was moved to {commit}, which has no release tag, so nothing new counts as released"
+        self._verify(commit, "verifying the commit", landed)
+        self._tag(commit, landed)
+        log.info("%s: %s is released as %s", name, commit, self.release.tag)
+        url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"
+        return HubRelease(commit, self.release.tag, url, unchanged)
+
+    def _check_token(self, review: bool) -> None:
+        _check_rights(self.api, self.caller, review)
+
+    def _head(self, private: bool) -> Any:
+        """The head of main; the repository is created when it is not there (or not visible to us)."""
+        from huggingface_hub.errors import RepositoryNotFoundError
+
+        name, state = self.caller.repository, "nothing was published"
+
+        def look() -> Any:
+            try:
+                return self.api.model_info(name, files_metadata=True)
+            except RepositoryNotFoundError:
+                return None
+
+        def create() -> None:
+            self.api.create_repo(name, private=private, exist_ok=True)
+
+        head = self.caller.asked("looking for the repository", look, state)
+        if head is None:
+            self.caller.asked("creating the repository", create, state)
+            head = self._info("reading the head", None, state)
+        return head
+
+    def _info(self, step: str, revision: str | None, state: str) -> Any:
+        return self.caller.asked(
+            step,
+            lambda: self.api.model_info(self.caller.repository, revision=revision, files_metadata=True),
+            state,
+        )
+
+    def _commit(self, head: Any) -> tuple[str, bool]:
+        """Commit on the head; (commit, whether it was there before).
+
+        A failed or unanswered POST may still have landed, and somebody else may have been faster: both are seen
+        by reading the head again, so the same content never makes a second commit.
+        """
+        from tasks.release.hub.calls import FAILURES, may_have_landed
+
+        for attempt in itertools.count():
+            if not differences(head, self.release):
+                return str(head.sha), attempt == 0
+            try:
+                return send(self.api, self.caller.repository, self.release, head).oid, False
+            except FAILURES as error:
+                lost = error
+            again = may_have_landed(lost) and self.caller.waits.before_next("the commit", lost, attempt)
+            unknown = f"main was at {head.sha} before the attempt; the head could not be read since"
+            if may_have_landed(lost):
+                head = self._info("reading the head again", None, unknown)
+            if not again and differences(head, self.release):
+                raise self.caller.failed(
+                    "the commit", lost, f"main is at {head.sha}, no commit of this publish is in it"
+                )
+        raise AssertionError("unreachable")
+
+    def _verify(self, revision: str, step: str, state: str) -> None:
+        found = differences(self._info(step, revision, state), self.release)
+        if found:
+            raise PublishError(
+                f"{self.caller.repository} at {revision} does not hold what was sent ({'; '.join(found[:5])}). "
+                f"Now: {state}. Publish again when no stage is running; if it stays, look at the repository's files"
+            )
+
+    def _tag(self, commit: str, state: str) -> None:
+        self.caller.asked(
+            "tagging the release",
+            lambda: self.api.create_tag(self.caller.repository, tag=self.release.tag, revision=commit, exist_ok=True),
+            state,
+        )
+        # An existing tag is not moved: it must stand for this very content.
+        self._verify(self.release.tag, "verifying the tag", state)
+
+
+def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: bool = False) -> Any:
+    """One commit of the whole release on `head`, or a pull request with it; the client's CommitInfo.
+
+    Raises:
+        PublishError: a file is no longer what the release says; nothing was sent.
+    """
+    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+    # Operations are single-use: fresh ones for every attempt.
+    operations: list[Any] = [
+        CommitOperationAdd(name, file.source if isinstance(file.source, bytes) else str(file.source))
+        for name, file in sorted(release.files.items())
+    ]
+    sent = {one.path_in_repo: one.upload_info.sha256.hex() for one in operations}
+    if sent != release.hashes():
+        changed = ", ".join(name for name, sha256 in release.hashes().items() if sent[name] != sha256)
+        raise PublishError(f"{changed} changed while it was being published: nothing was sent to {repository}")
+    operations += [CommitOperationDelete(name, is_folder=False) for name in outdated(head, release)]
+    return api.create_commit(
+        repository, operations, commit_message=title(release), parent_commit=head.sha, create_pr=create_pr
+    )
+
+
+def title(release: Release) -> str:
+    """Of a commit or a pull request; the same content always has the same."""
+    return f"Publish {release.tag}"
+
+
+def outdated(info: Any, release: Release) -> list[str]:
+    """Files of an earlier release that this one lacks."""
+    return sorted({sibling.rfilename for sibling in info.siblings or []} & (NAMES - set(release.files)))
+
+
+def differences(info: Any, release: Release) -> list[str]:
+    """How a revision differs from the release, in words; empty when it holds it.
+
+    Args:
+        info: the client's ModelInfo with files_metadata: git's blob hash per file, SHA-256 for large ones.
+    """
+    found = {sibling.rfilename: sibling for sibling in info.siblings or []}
+    problems = [f"{name} of an earlier release is still there" for name in outdated(info, release)]
+    for name, file in sorted(release.files.items()):
+        sibling = found.get(name)
+        if sibling is None:
+            problems.append(f"{name} is missing")
+        elif sibling.lfs is not None and sibling.lfs.sha256 != file.sha256:
+            problems.append(f"{name} has SHA-256 {sibling.lfs.sha256}, not {file.sha256}")
+        elif sibling.lfs is None and sibling.blob_id != file.blob_id:
+            problems.append(f"{name} has blob {sibling.blob_id}, not {file.blob_id}")
+    return problems

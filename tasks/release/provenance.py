@@ -1,0 +1,214 @@
+"""Where a release comes from: code revision, plan, parameters, packages, data. No host, user, path or clock.
+
+The same content gives the same provenance, byte for byte, so that publishing twice makes no second commit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+import math
+import platform
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.project import artifacts
+from tasks.project.errors import PublishError
+from tasks.release.release_subject import QUESTIONS, Subject
+from tasks.release.released_parameters import released_parameters
+
+FORMAT_VERSION = 1
+SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
+"""What decides a result beside parameters and data; a change here that was not committed makes a release dirty."""
+PACKAGES = (
+    "datasets", "dvc", "great-expectations", "huggingface_hub", "numpy", "pandas", "prefect", "pyarrow",
+    "safetensors", "scikit-learn", "scipy", "tokenizers", "torch", "transformers",
+)  # fmt: skip
+ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
+TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision", "precision_reason")
+"""What a training did; how fast, and in how much memory, belongs to the host.
+The figures that chose a precision decided the weights."""
+
+
+def provenance(
+    parameters: Mapping[str, Any],
+    root: Path = Path(),
+    subject: Subject = QUESTIONS,
+    checkout: Path | None = None,
+) -> dict[str, Any]:
+    """Everything the file `provenance.json` states.
+
+    Args:
+        parameters: the resolved content of params.yaml (plain values), of which released_parameters.py keeps what
+            says nothing of the user.
+        root: the checkout.
+        subject: what is released.
+        checkout: where the code lies, and what relative names count from, if `root` holds copies of it; None: `root`.
+
+    Raises:
+        PublishError: a report that should be read is not JSON, or holds a NaN.
+    """
+    lock = root / "dvc.lock"
+    published = released_parameters(parameters, root, checkout or root)
+    return {
+        "podium": FORMAT_VERSION,
+        "git": git_state(checkout or root),
+        "dvc_lock_sha256": artifacts.sha256_of(lock) if lock.is_file() else None,
+        "parameters": published,
+        "parameters_sha256": hashlib.sha256(canonical(published).encode()).hexdigest(),
+        "packages": package_versions(),
+        "python": platform.python_version(),
+        "data": {"verdicts": data_verdicts(root, subject), "rows": row_counts(root, subject)},
+        "base_model": base_model(root, published["base_model"]["path"]),
+        "training": training_figures(root, subject),
+        "model": _small_json(root / subject.model / "podium.json"),
+    }
+
+
+def canonical(values: Any) -> str:
+    """One text per value: sorted keys, no spaces, NaN refused."""
+    return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def base_model(root: Path, given: str) -> dict[str, Any] | None:
+    """What training started from, as the stage base_model recorded it; a folder by its hash.
+
+    Args:
+        given: what stands for base_model.path.
+    """
+    record = _small_json(root / artifacts.BASE_MODEL / "base_model.json")
+    if record is None:
+        return None
+    kept = {name: value for name, value in record.items() if name not in ("path", "left_out")}
+    if "path" in record:
+        kept["folder"] = given
+    if "left_out" in record:  # names that somebody gave to weights
+        kept["left_out"] = len(record["left_out"])
+    return kept
+
+
+def git_state(root: Path) -> dict[str, Any]:
+    """Revision of the code, and whether the sources differ from it.
+
+    Only `SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are what a run
+    writes. Outside a git checkout the revision is null and `dirty` is null too (not known).
+    """
+    revision = _git(root, "rev-parse", "--verify", "HEAD")
+    if revision is None:
+        return {"revision": None, "dirty": None, "changed": []}
+    present = [name for name in SOURCES if (root / name).exists()]
+    status = ("status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**")
+    listing = _git(root, *_compared_with(root), *status) if present else ""
+    changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)
+    return {"revision": revision.strip(), "dirty": bool(changed), "changed": changed}
+
+
+def _compared_with(root: Path) -> list[str]:
+    """Git options that compare the files of `root` with the revision.
+
+    The checkout of a run with overrides lies in a folder that git ignores; without them its files would never
+    count as changed.
+    """
+    top = (_git(root, "rev-parse", "--show-toplevel") or "").strip()
+    folder = (_git(root, "rev-parse", "--absolute-git-dir") or "").strip()
+    if Path(top, artifacts.RUNS) not in root.resolve().parents:
+        return []
+    return ["--no-optional-locks", f"--git-dir={folder}", f"--work-tree={root.resolve()}"]
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        finished = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False, timeout=60
+        )
+    except (FileNotFoundError, subprocess.TimeoutExpired):  # a host without git
+        return None
+    return finished.stdout if finished.returncode == 0 else None
+
+
+def package_versions() -> dict[str, str]:
+    """Installed version of each of `PACKAGES`; the ones that are not installed are left out."""
+    versions = {}
+    for name in PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def data_verdicts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
+    """Per validated data set: was it valid, its rows, how many checks, and the names of those that failed."""
+    verdicts = {}
+    for path in sorted((root / artifacts.VALIDATION).glob("*.json")):
+        if not subject.has_verdict(path.stem):
+            continue
+        report = _small_json(path) or {}
+        checks = report.get("checks", [])
+        verdicts[path.stem] = {
+            "valid": report.get("valid"),
+            "rows": report.get("rows"),
+            "checks": len(checks),
+            "failed": [check.get("name") for check in checks if not check.get("ok")],
+        }
+    return verdicts
+
+
+def row_counts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
+    """Per row folder: rows, sequences, tokens that are not padding, row length (from its manifest)."""
+    counts = {}
+    for name, folder in subject.row_folders(root).items():
+        manifest = _small_json(folder / "manifest.json") or {}
+        counts[name] = {key: manifest[key] for key in ROW_COUNTS if key in manifest}
+    return counts
+
+
+def training_figures(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
+    """Per training: TRAINING_FIGURES (from metrics/<name>.json)."""
+    found = {name: _small_json(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings}
+    return {
+        name: {key: values[key] for key in TRAINING_FIGURES if key in values}
+        for name, values in found.items()
+        if values is not None
+    }
+
+
+def read_json(path: Path, made_by: str) -> dict[str, Any]:
+    """A JSON object without NaN or Infinity.
+
+    Raises:
+        PublishError: not there, not JSON, or not an object; names `made_by`, the command that writes it.
+    """
+    try:
+        values = artifacts.parse_json(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+    except FileNotFoundError:
+        raise PublishError(f"{path} is not there: run `{made_by}` first; nothing was published") from None
+    except ValueError as error:  # also not UTF-8
+        raise PublishError(
+            f"{path} cannot be used ({error}): remove it and run `{made_by}` again; nothing was published"
+        ) from None
+    if not isinstance(values, dict):
+        raise PublishError(f"{path} must hold a JSON object, found {type(values).__name__}: run `{made_by}` again")
+    return values
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number: JSON has none, and no metric may be {name}")
+
+
+def _small_json(path: Path) -> dict[str, Any] | None:
+    return read_json(path, "dvc repro") if path.is_file() else None
+
+
+def finite(value: Any, name: str) -> float:
+    """`value` as a python float.
+
+    Raises:
+        PublishError: it is no number, or not a finite one.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise PublishError(f"{name}={value!r} must be a finite number: run `dvc repro evaluate`; nothing was published")
+    return float(value)

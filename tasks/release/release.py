@@ -1,0 +1,204 @@
+"""The files of a release, their hashes, and the local target: a folder in Hub layout, replaced as a whole."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import logging
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.project import artifacts
+from tasks.project.errors import PublishError
+from tasks.release.provenance import read_json
+from tasks.release.release_subject import QUESTIONS, Subject
+
+log = logging.getLogger(__name__)
+
+PROVENANCE = "provenance.json"
+CARD = "README.md"
+WEIGHTS = "model.safetensors"
+MODEL_FILES = ("config.json", WEIGHTS)
+OPTIONAL_MODEL_FILES = ("ipu_config.json",)
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
+OPTIONAL_TOKENIZER_FILES = ("special_tokens_map.json",)
+METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
+PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
+"""Examples: what quotes the data, published where publish.examples says so."""
+NAMES = frozenset(
+    {CARD, PROVENANCE, METRICS, SCORES, PREDICTIONS, PAGE}
+    | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
+)
+"""Every name a release may hold; in a target, a file of such a name is ours to replace or to remove, no other is."""
+
+
+@dataclass(frozen=True)
+class ReleaseFile:
+    """One file: its bytes (small) or where a copy of our own lies (large), and both hashes that git knows it by."""
+
+    source: bytes | Path
+    size: int
+    sha256: str
+    """Of the bytes; names a large file (git LFS)."""
+    blob_id: str
+    """SHA-1 of git's blob of the bytes; names a small file."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Path in the target -> file."""
+
+    files: Mapping[str, ReleaseFile]
+
+    @property
+    def tree_sha256(self) -> str:
+        """One hash for names and contents."""
+        lines = (f"{self.files[name].sha256}  {name}\n" for name in sorted(self.files))
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+    @property
+    def tag(self) -> str:
+        """Name of the release: the same content always has the same tag."""
+        return f"release-{self.tree_sha256[:12]}"
+
+    def hashes(self) -> dict[str, str]:
+        """Path -> SHA-256, sorted."""
+        return {name: self.files[name].sha256 for name in sorted(self.files)}
+
+
+def release_file(source: bytes | Path) -> ReleaseFile:
+    """Hash a file in one pass, memory flat in its size."""
+    size = len(source) if isinstance(source, bytes) else source.stat().st_size
+    content, blob = hashlib.sha256(), hashlib.sha1(b"blob %d\0" % size, usedforsecurity=False)
+    if isinstance(source, bytes):
+        content.update(source)
+        blob.update(source)
+    else:
+        with source.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                content.update(block)
+                blob.update(block)
+    return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
+
+
+def gather(
+    copies: Path, generated: Mapping[str, str], subject: Subject = QUESTIONS, *, examples: bool = False
+) -> Release:
+    """The release made of copies of a checkout's outputs and the generated texts (path in the release -> text).
+
+    Args:
+        copies: of the checkout's files.
+        generated: texts that are made for the release.
+        subject: what is released.
+        examples: the predictions and the page of the evaluation, too.
+
+    Raises:
+        PublishError: an output is missing (names the stage that makes it).
+    """
+    model, tokenizer = copies / subject.model, copies / artifacts.TOKENIZER
+    finetune, evaluate = (f"dvc repro {subject.stages[name]}" for name in ("finetune", "evaluate"))
+    wanted = {name: (model / name, finetune) for name in MODEL_FILES}
+    wanted |= {name: (tokenizer / name, "dvc repro tokenizer") for name in TOKENIZER_FILES}
+    if examples:
+        wanted[PREDICTIONS] = (copies / subject.predictions, evaluate)
+        wanted[PAGE] = (copies / subject.page, evaluate)
+    for folder, names in ((model, OPTIONAL_MODEL_FILES), (tokenizer, OPTIONAL_TOKENIZER_FILES)):
+        wanted |= {name: (folder / name, "") for name in names if (folder / name).is_file()}
+    for path, command in wanted.values():
+        if not path.is_file():
+            raise PublishError(f"{path} is not there: run `{command}` first; nothing was published")
+    files = {name: release_file(path if name == WEIGHTS else path.read_bytes()) for name, (path, _) in wanted.items()}
+    files |= {name: release_file(text.encode("utf-8")) for name, text in generated.items()}
+    unknown = set(files) - NAMES
+    if unknown:
+        raise PublishError(f"{sorted(unknown)} are no names of a release; valid: {sorted(NAMES)}")
+    return Release(files)
+
+
+def write_folder(release: Release, folder: Path) -> bool:
+    """Make `folder` hold exactly this release; False when it already did (then nothing is written).
+
+    The old release stays until the new one is complete beside it.
+
+    Raises:
+        PublishError: the folder holds something publish did not write; nothing is touched then.
+    """
+    _recover(folder)
+    _refuse_foreign(folder)
+    if folder.is_dir() and _content(folder) == release.hashes():
+        return False
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
+    old = folder.with_name(f"{folder.name}.{os.getpid()}.old.partial")
+    try:
+        for name, file in release.files.items():
+            _write(file, fresh / name)
+        if _content(fresh) != release.hashes():
+            raise PublishError(
+                f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
+                f"again; {folder} is as it was"
+            )
+        if folder.exists():
+            os.replace(folder, old)
+        try:
+            os.replace(fresh, folder)
+        except OSError:
+            if old.exists():
+                os.replace(old, folder)
+            raise
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    return True
+
+
+def _recover(folder: Path) -> None:
+    """Clear away what a killed publish left beside `folder`; if it died between two renames, undo the first."""
+    for left in sorted(folder.parent.glob(f"{glob.escape(folder.name)}.*.partial")):
+        found = re.fullmatch(r"(\d+)(\.old)?\.partial", left.name.removeprefix(f"{folder.name}."))
+        if found is None or artifacts.is_alive(found[1]):
+            continue
+        if found[2] and not folder.exists():
+            os.replace(left, folder)
+        else:
+            shutil.rmtree(left)
+        log.info("%s: cleared away what a killed publish left", folder)
+
+
+def _write(file: ReleaseFile, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(file.source, Path):
+        artifacts.link_or_copy(file.source, path)
+    with path.open("ab") as target:
+        if isinstance(file.source, bytes):
+            target.write(file.source)
+        target.flush()
+        os.fsync(target.fileno())
+
+
+def _content(folder: Path) -> dict[str, str]:
+    """Path -> SHA-256 of every file below `folder`."""
+    paths = (path for path in folder.rglob("*") if not path.is_dir())
+    return {path.relative_to(folder).as_posix(): artifacts.sha256_of(path) for path in paths}
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """A folder publish did not make, or one somebody put files into, is not ours to replace."""
+    knob = "move it away, or set publish.folder to another one; nothing was touched"
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise PublishError(f"{folder} is no folder: {knob}")
+    if not folder.is_dir():
+        return
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+    if not found:
+        return
+    mark = folder / PROVENANCE
+    if not mark.is_file() or "podium" not in read_json(mark, "python -m tasks.release.publish"):
+        raise PublishError(f"{folder} exists and was not made by publish (it has no {PROVENANCE} of ours): {knob}")
+    foreign = sorted(found - NAMES)
+    if foreign:
+        raise PublishError(f"{folder} holds files publish did not write ({', '.join(foreign[:5])}): {knob}")

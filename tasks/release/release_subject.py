@@ -1,0 +1,135 @@
+"""What a release is about: answers to questions, or a task of GLUE; where the stages left its parts, and which of them
+its gate judges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tasks.project import artifacts
+
+PRETRAINING = ("pretrain-phase1", "pretrain-phase2")
+PHASES = ("phase1", "phase2")
+GLUE_PREFIX = "glue-"
+RELEASED = Path("released")
+"""Stands for the released model's folder, wherever gate.released says that it is."""
+PARAMETERS = (
+    "base_model", "corpus", "device.compile", "device.micro_batch_size", "device.precision", "device.processes",
+    "device.runtime", "ipu.inference_execution", "ipu.phase1", "ipu.phase2", "model", "packing", "pretrain.beta1",
+    "pretrain.beta2", "pretrain.bias_correction", "pretrain.enabled", "pretrain.eps",
+    "pretrain.evaluate_every_updates", "pretrain.evaluate_rows", "pretrain.first_moment_precision",
+    "pretrain.max_grad_norm", "pretrain.optimizer", "pretrain.phase1", "pretrain.phase2", "pretrain.seed",
+    "pretrain.weight_decay", "pretrain_rows.held_out_fraction", "pretrain_rows.masked_fraction",
+    "pretrain_rows.max_sequences_per_row", "pretrain_rows.phase1", "pretrain_rows.phase2", "pretrain_rows.seed",
+    "pretrain_rows.short_sequence_probability", "pretrain_rows.source", "tokenizer", "validate",
+)  # fmt: skip
+"""What pre-training, its rows and its data depend on."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Paths are relative to the checkout."""
+
+    model: Path
+    predictions: Path
+    metrics: Path
+    gate: Path
+    receipt: Path
+    references: tuple[Path, ...]
+    """What the predictions are compared with."""
+    rows: tuple[Path, ...]
+    """Folders of the packed rows behind the release."""
+    verdicts: tuple[str, ...]
+    """Data sets behind the release; what was found of them is reports/validation/<name>.json."""
+    trainings: tuple[str, ...]
+    """Their figures are metrics/<name>.json."""
+    stages: Mapping[str, str]
+    """finetune, evaluate and gate -> the stage of dvc.yaml."""
+    parameters: tuple[str, ...]
+    """Those that decide what the release is: all that the stages behind it depend on. Where it goes, how it is watched
+    and how processes are started is none of them."""
+    released: str
+    """Where a released model's scores or predictions lie below the folder of released models."""
+    glue_task: str = ""
+
+    @property
+    def page(self) -> Path:
+        """Of the evaluation."""
+        return self.predictions.with_name("report.html")
+
+    def judged(self, released: Path, root: Path) -> dict[str, Path]:
+        """Name -> file of all that the gate judges; a name is the path in the checkout.
+
+        A file that is not there is named all the same: that it is not is judged, too.
+
+        Args:
+            released: the released model's folder.
+            root: the checkout.
+        """
+        names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
+        names += [folder / "manifest.json" for folder in self.rows]
+        names += [artifacts.BASE_MODEL / "base_model.json", *self.references, self.predictions, self.page]
+        names += [self.metrics]
+        names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
+        names += [artifacts.validation_report(name) for name in self.verdicts]
+        found = {name.as_posix(): root / name for name in names}
+        of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
+        return {**found, **{(RELEASED / name).as_posix(): root / released / name for name in of_released}}
+
+    def has_verdict(self, name: str) -> bool:
+        """Whether a data verdict of that name is about data of this release."""
+        return name in self.verdicts
+
+    def row_folders(self, root: Path) -> dict[str, Path]:
+        """Name -> folder of the packed rows behind this release, those that are there."""
+        found = {folder.relative_to(artifacts.ROWS).as_posix().replace("/", "-"): root / folder for folder in self.rows}
+        return {name: folder for name, folder in found.items() if (folder / "manifest.json").is_file()}
+
+
+def _in(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.rglob("*") if not path.is_dir())
+
+
+QUESTIONS = Subject(
+    model=artifacts.SQUAD_MODEL,
+    predictions=artifacts.SQUAD_PREDICTIONS,
+    metrics=artifacts.SQUAD_METRICS,
+    gate=artifacts.GATE,
+    receipt=artifacts.PUBLISH_RECEIPT,
+    references=(artifacts.QUESTIONS / "dev.parquet",),
+    rows=tuple(artifacts.rows_folder(name) for name in (*PHASES, "squad-train", "squad-dev")),
+    verdicts=("corpus", "questions", *PHASES, "squad-train", "squad-dev"),
+    trainings=(*PRETRAINING, "finetune"),
+    stages={"finetune": "finetune", "evaluate": "evaluate", "gate": "gate"},
+    parameters=(*PARAMETERS, "evaluate", "finetune", "gate", "ipu.finetune", "ipu.predict", "questions", "squad_rows"),
+    released="",
+)
+
+
+def glue_subject(task: str, splits: tuple[str, ...]) -> Subject:
+    """The release of a GLUE task.
+
+    Args:
+        task: its name.
+        splits: of its data, training first (`GlueTask.splits`).
+    """
+    own = f"{GLUE_PREFIX}{task}"
+    return Subject(
+        model=artifacts.glue_model(task),
+        predictions=artifacts.glue_evaluation(task) / "predictions.json",
+        metrics=artifacts.glue_metrics(task),
+        gate=artifacts.glue_metrics(task, "gate"),
+        receipt=artifacts.publish_receipt(task),
+        references=tuple(artifacts.glue_folder(task) / f"{split}.parquet" for split in splits[1:]),
+        rows=(*map(artifacts.rows_folder, PHASES), *(artifacts.glue_rows_folder(task, split) for split in splits)),
+        verdicts=("corpus", *PHASES, own, f"{own}-rows"),
+        trainings=(*PRETRAINING, f"{own}-finetune"),
+        stages={name: f"glue_{name}@{task}" for name in ("finetune", "evaluate", "gate")},
+        parameters=(
+            *PARAMETERS, "glue.dataset", "glue.dataset_revision", "glue.min_examples", "glue.path", "glue.source",
+            "glue_finetune", "glue_gate", "glue_rows", "ipu.glue",
+        ),
+        released=task,
+        glue_task=task,
+    )  # fmt: skip

@@ -1,0 +1,267 @@
+"""Writing packed rows: the door of `tasks` to the row format of `ipu_model.rows.format`.
+
+Legend: N sequences, T their tokens one after the other, R rows, L tokens per row, S sequences per row
+at most, P masked positions per row at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import pyarrow as pa
+
+from ipu_model.errors import DeviceJobError
+from ipu_model.rows.format import (
+    ABSENT,
+    IGNORED,
+    MANIFEST,
+    MAX_ROW_LENGTH,
+    MAX_SEQUENCES,
+    Manifest,
+    from_arrow,
+    row_schema,
+    to_arrow,
+)
+from ipu_model.rows.format import read_manifest as _read_manifest
+from tasks.project.errors import InputError
+
+__all__ = [
+    "ABSENT",
+    "IGNORED",
+    "MANIFEST",
+    "Layout",
+    "Manifest",
+    "RowWriter",
+    "check_geometry",
+    "from_arrow",
+    "read_manifest",
+    "row_file",
+    "row_schema",
+    "to_arrow",
+]
+
+ROWS_PER_FILE = 65536
+Columns = Mapping[str, np.ndarray]
+
+
+def row_file(number: int) -> str:
+    """Name of file `number` of a row folder, from 0; in the order of their names."""
+    return f"rows-{number:05d}.arrow"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a row folder.
+
+    Raises:
+        InputError: missing, damaged, of another schema version, or naming files that are not there.
+    """
+    try:
+        return _read_manifest(folder)
+    except DeviceJobError as error:
+        raise InputError(str(error)) from None
+
+
+def check_geometry(row_length: int, max_sequences: int, max_predictions: int, section: str) -> None:
+    """Refuse rows that the schema cannot hold.
+
+    Args:
+        max_predictions: P; 0 but for pre-training.
+        section: of params.yaml, for the message.
+
+    Raises:
+        InputError: with all problems and the knob of each.
+    """
+    problems = []
+    if not 4 <= row_length <= MAX_ROW_LENGTH:
+        problems.append(f"{section}.row_length={row_length} must be 4 to {MAX_ROW_LENGTH} (positions are int16)")
+    if not 1 <= max_sequences <= MAX_SEQUENCES:
+        problems.append(f"max_sequences_per_row={max_sequences} must be 1 to {MAX_SEQUENCES} (sequence_ids are uint8)")
+    if max_predictions and not max_sequences <= max_predictions <= row_length:
+        problems.append(
+            f"{section}.max_predictions_per_row={max_predictions} must lie between max_sequences_per_row="
+            f"{max_sequences} (every sequence has a masked position) and row_length={row_length}"
+        )
+    if problems:
+        raise InputError("; ".join(problems))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where every sequence and token lies in its row. Sequences follow each other from position 0."""
+
+    packs: np.ndarray
+    """int32[R, S] index of each sequence, -1 = none (as `packing.pack` gives them)."""
+    lengths: np.ndarray
+    """int64[N] tokens of every sequence."""
+    row_length: int
+    starts: np.ndarray
+    """int64[R, S] position of each sequence's first token in its row, -1 = none."""
+    row_of: np.ndarray
+    """int64[N] row of each sequence."""
+    slot_of: np.ndarray
+    """int64[N] place of each sequence among those of its row, 0..S-1."""
+    start_of: np.ndarray
+    """int64[N] position of each sequence's first token in its row."""
+
+    @classmethod
+    def of(cls, packs: np.ndarray, lengths: np.ndarray, row_length: int) -> Layout:
+        """The layout that `packs` states for sequences of these `lengths`."""
+        lengths = np.asarray(lengths, dtype=np.int64)
+        present = packs >= 0
+        sizes = np.where(present, lengths[packs], 0) if len(lengths) else np.zeros(packs.shape, np.int64)
+        starts = np.where(present, np.cumsum(sizes, axis=1) - sizes, ABSENT)
+        row_of, slot_of, start_of = (np.empty(len(lengths), dtype=np.int64) for _ in range(3))
+        rows, slots = np.nonzero(present)
+        sequences = packs[rows, slots]
+        row_of[sequences], slot_of[sequences], start_of[sequences] = rows, slots, starts[rows, slots]
+        return cls(packs, lengths, row_length, starts, row_of, slot_of, start_of)
+
+    def positions(self) -> np.ndarray:
+        """int64[T] position of every token within its sequence."""
+        return ranges(np.zeros(len(self.lengths), dtype=np.int64), self.lengths)
+
+    def targets(self) -> np.ndarray:
+        """int64[T] place of every token in the flattened rows: row * L + position in the row."""
+        return ranges(self.row_of * self.row_length + self.start_of, self.lengths)
+
+    def per_sequence(self, values: np.ndarray, absent: int) -> np.ndarray:
+        """[R, S]: `values[n]` where sequence n lies, `absent` where none lies."""
+        return np.where(self.packs >= 0, values[self.packs], absent)
+
+    def columns(self, token_ids: np.ndarray, second_starts: np.ndarray) -> dict[str, np.ndarray]:
+        """The columns that rows of every kind have.
+
+        Args:
+            token_ids: unsigned int[T], all sequences one after the other, special tokens included.
+            second_starts: int[N], position in the sequence from which on token_type_ids are 1.
+        """
+        positions, targets = self.positions(), self.targets()
+        shape = (len(self.packs), self.row_length)
+
+        def scatter(values: np.ndarray, dtype: type[np.generic] | np.dtype) -> np.ndarray:
+            flat = np.zeros(shape[0] * shape[1], dtype=dtype)
+            flat[targets] = values
+            return flat.reshape(shape)
+
+        return {
+            "input_ids": scatter(token_ids, token_ids.dtype),
+            "token_type_ids": scatter(positions >= np.repeat(second_starts, self.lengths), np.uint8),
+            "position_ids": scatter(positions, np.uint16),
+            "sequence_ids": scatter(np.repeat(self.slot_of + 1, self.lengths), np.uint8),
+            "cls_positions": self.starts.astype(np.int16),
+        }
+
+
+def ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """The numbers starts[n], starts[n] + 1, ... (lengths[n] of them) for every n, one after the other.
+
+    ranges([5, 0], [2, 3]) == [5, 6, 0, 1, 2]
+    """
+    starts, lengths = np.asarray(starts, dtype=np.int64), np.asarray(lengths, dtype=np.int64)
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - lengths), lengths) + np.arange(total, dtype=np.int64)
+
+
+class RowWriter:
+    """Writes row files of at most `rows_per_file` rows into an existing folder, and the manifest last.
+
+    Use as a context manager; without `finish()` there is no manifest, and so no row folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        kind: str,
+        row_length: int,
+        max_sequences: int,
+        max_predictions: int,
+        vocab_size: int,
+        rows_per_file: int = ROWS_PER_FILE,
+        num_labels: int = 0,
+    ) -> None:
+        self.folder, self.kind, self.rows_per_file = Path(folder), kind, rows_per_file
+        self.row_length, self.max_sequences = row_length, max_sequences
+        self.max_predictions, self.vocab_size, self.num_labels = max_predictions, vocab_size, num_labels
+        self.schema = row_schema(kind, row_length, max_sequences, max_predictions, vocab_size)
+        self.files: dict[str, int] = {}
+        self.sequences = self.real_tokens = 0
+        self._file: pa.ipc.RecordBatchFileWriter | None = None
+
+    def __enter__(self) -> RowWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    @property
+    def rows(self) -> int:
+        """Rows written so far."""
+        return sum(self.files.values())
+
+    def write(self, columns: Columns) -> None:
+        """Append rows: one array [rows, width] per column of the schema, of the column's own dtype."""
+        rows, done = len(columns["input_ids"]), 0
+        self.sequences += int((columns["cls_positions"] != ABSENT).sum())
+        self.real_tokens += int((columns["sequence_ids"] != 0).sum())
+        while done < rows:
+            name = self._open()
+            take = min(rows - done, self.rows_per_file - self.files[name])
+            assert self._file is not None
+            self._file.write_batch(self._batch(columns, done, done + take))
+            self.files[name] += take
+            done += take
+
+    def _batch(self, columns: Columns, start: int, stop: int) -> pa.RecordBatch:
+        arrays = []
+        for field in self.schema:
+            values = columns[field.name][start:stop]
+            assert values.shape[1] == field.type.list_size, field.name
+            # safe: a value that does not fit its column is our defect and must not wrap around
+            flat = to_arrow(np.ascontiguousarray(values).reshape(-1)).cast(field.type.value_type, safe=True)
+            arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=field.type))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _open(self) -> str:
+        """The file to write to now, a new one when the last is full."""
+        if self._file is None or self.files[max(self.files)] == self.rows_per_file:
+            self._close()
+            name = row_file(len(self.files))
+            self.files[name] = 0
+            self._file = pa.ipc.new_file(str(self.folder / name), self.schema)
+        return max(self.files)
+
+    def _close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def finish(self, tokenizer_sha256: str, seed: int) -> Manifest:
+        """Close the last file and write manifest.json.
+
+        Returns:
+            the manifest as written.
+        """
+        self._close()
+        manifest = Manifest(
+            kind=self.kind,
+            row_length=self.row_length,
+            max_sequences=self.max_sequences,
+            max_predictions=self.max_predictions,
+            vocab_size=self.vocab_size,
+            tokenizer_sha256=tokenizer_sha256,
+            seed=seed,
+            rows=self.rows,
+            sequences=self.sequences,
+            real_tokens=self.real_tokens,
+            files=dict(self.files),
+            num_labels=self.num_labels,
+        )
+        (self.folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
+        return manifest

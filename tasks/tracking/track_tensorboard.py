@@ -1,0 +1,107 @@
+"""Tracker tensorboard: event files under <tracking.folder>/tensorboard/<group>/<run>/, scalars and hyperparameters.
+
+They are files that only grow: a run that continues, and the gate's verdict, add a file beside those before.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import IO, Any
+
+from tasks.tracking.tracker import End, Point, Unavailable, serve
+
+try:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+    from tensorboard.plugins.hparams.summary_v2 import hparams_pb
+    from tensorboard.summary.writer.record_writer import RecordWriter
+except ImportError as error:
+    MISSING: str | None = f"is not installed ({error}): pip install tensorboard"
+else:
+    MISSING = None
+
+
+class TensorBoard:
+    """Writes event files as tensorboard's own writer does, but at once: what was logged is on disk."""
+
+    away: tuple[type[Exception], ...] = (OSError,)
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        if MISSING is not None:
+            raise Unavailable(MISSING)
+        self._folder = Path()
+        self._config: dict[str, Any] = {}
+        self._known: dict[str, tuple[int, float]] = {}
+        """Tag -> its last update and value in the files before."""
+        self._file: IO[bytes] | None = None
+
+    def open(self, run: Mapping[str, Any]) -> int:
+        """Find the files of the run; none is made before there is something to write."""
+        self._folder = Path(run["folder"]) / "tensorboard" / _as_name(run["group"]) / _as_name(run["id"])
+        if not self._folder.is_dir():
+            return 0
+        before = EventAccumulator(str(self._folder), size_guidance={"scalars": 1})  # the last one of each tag
+        before.Reload()
+        for tag in before.Tags()["scalars"]:
+            last = before.Scalars(tag)[-1]
+            self._known[tag] = (last.step, last.value)
+        return max((step for step, _ in self._known.values()), default=0)
+
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Hyperparameters, as the tab HPARAMS shows them: it reads one list of them, the first there is."""
+        self._config.update(config)
+
+    def log(self, points: list[Point]) -> None:
+        """Scalars, each at its update."""
+        self._write([_scalars(point.update, point.time, point.values) for point in points])
+
+    def close(self, end: End) -> None:
+        """Numbers among the figures are scalars, too; those that stand there already are not repeated."""
+        numbers = {name: float(x) for name, x in end.figures.items() if not isinstance(x, str)}
+        new = {name: x for name, x in numbers.items() if not self._has(name, end.update, x)}
+        if new:
+            self._write([_scalars(end.update, end.time, new)])
+        if self._file is not None:
+            self._file.close()
+
+    def _has(self, tag: str, update: int, value: float) -> bool:
+        step, found = self._known.get(tag, (-1, 0.0))
+        return step == update and abs(found - value) <= 1e-6 * abs(value)  # files hold fp32
+
+    def _write(self, events: list[Any]) -> None:
+        """Write whole records; after an error the next try begins another file, as this one may end in half a one."""
+        if self._file is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = f"events.out.tfevents.{time.time():.6f}.{os.getpid()}.podium"
+            self._file = (self._folder / name).open("wb")
+            first = [Event(wall_time=time.time(), file_version="brain.Event:2")]
+            if self._config and not self._known:
+                first.append(Event(wall_time=time.time(), summary=hparams_pb(self._config, self._folder.name)))
+            events = [*first, *events]
+        try:
+            writer = RecordWriter(self._file)
+            for event in events:
+                writer.write(event.SerializeToString())
+            writer.flush()
+        except OSError:
+            broken, self._file = self._file, None
+            broken.close()
+            raise
+
+
+def _scalars(update: int, seconds: float, values: Mapping[str, float]) -> Any:
+    found = [Summary.Value(tag=name, simple_value=value) for name, value in values.items()]
+    return Event(wall_time=seconds, step=update, summary=Summary(value=found))
+
+
+def _as_name(text: str) -> str:
+    """The text as the name of one folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in text).strip(".") or "_"
+
+
+if __name__ == "__main__":
+    serve(TensorBoard)

@@ -1,0 +1,133 @@
+"""Text to token ids, by the trained or given WordPiece tokenizer, and the ids of its special tokens."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.vocabulary.tokenizer_files import build_tokenizer
+from tasks.vocabulary.tokenizer_kinds import read_tokenizer_json
+from tasks.vocabulary.word_cache import Encoded, WordCache, works_word_by_word
+from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TOKENIZER_FILE = "tokenizer.json"
+ENCODE_AT_ONCE = 512
+"""Texts per call: an encoding takes far more memory than its ids, so few are alive at a time."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the rows need to know of a tokenizer.
+
+    `size` counts all entries. The others are token ids; padding is 0 because the rows say so.
+    """
+
+    size: int
+    pad: int
+    unk: int
+    cls: int
+    sep: int
+    mask: int
+
+    @property
+    def special(self) -> tuple[int, ...]:
+        """Ids that are never masked and never drawn as a random replacement."""
+        return (self.pad, self.unk, self.cls, self.sep, self.mask)
+
+    @property
+    def dtype(self) -> Any:
+        """numpy type of the ids: uint16 where it suffices, else uint32."""
+        return np.uint16 if self.size <= 65536 else np.uint32
+
+
+def tokenizer_file(folder: Path) -> Path:
+    """The tokenizer.json in `folder`.
+
+    Raises:
+        InputError: it is not there.
+    """
+    path = Path(folder) / TOKENIZER_FILE
+    if not path.is_file():
+        raise InputError(
+            f"{path} is not there: rows need the fast tokenizer that the tokenizer stage makes; "
+            "run `dvc repro tokenizer` (or `python -m tasks.vocabulary.tokenizer`) first"
+        )
+    return path
+
+
+def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
+    """The tokenizer of `folder`, built anew from its vocabulary, without truncation and padding.
+
+    "[SEP]" and the like inside a text are ordinary characters to it, so that no text can forge the
+    structure of a sequence.
+
+    Raises:
+        InputError: missing, unreadable, or of another kind than BERT's.
+    """
+    path = tokenizer_file(folder)
+    return _load(path, artifacts.sha256_of(path))
+
+
+@functools.lru_cache(maxsize=2)
+def _load(path: Path, sha256: str) -> Tokenizer:
+    """`sha256` is part of the key: a file written anew is read anew."""
+    tokenizer = build_tokenizer(read_tokenizer_json(path, str(path.parent)))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def read_vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    """Size and special ids of `tokenizer`.
+
+    Raises:
+        InputError: a special token is missing, or [PAD] is not id 0.
+    """
+    found = {token: tokenizer.token_to_id(token) for token in SPECIAL_TOKENS}
+    ids = [token_id for token_id in found.values() if token_id is not None]
+    missing = [token for token, token_id in found.items() if token_id is None]
+    if missing:
+        raise InputError(
+            f"the tokenizer has no {', '.join(missing)}: rows of BERT need {', '.join(SPECIAL_TOKENS)}; "
+            "give tokenizer.path a vocabulary that holds them, or use tokenizer.source: train"
+        )
+    if found["[PAD]"] != 0:
+        raise InputError(
+            f"[PAD] has id {found['[PAD]']} in this tokenizer and must have id 0 (padding in the rows is 0): "
+            "give tokenizer.path a vocabulary whose first entry is [PAD]"
+        )
+    return Vocabulary(tokenizer.get_vocab_size(with_added_tokens=True), *ids)
+
+
+def encode(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
+    """Tokens of every text, in order, without special tokens; every word is tokenized once per process.
+
+    1 text or a million give the same tokens, and the same as the tokenizer itself.
+    """
+    cache = _word_cache(tokenizer)
+    return _encode_in_full(tokenizer, texts) if cache is None else cache.encode(texts)
+
+
+@functools.lru_cache(maxsize=2)
+def _word_cache(tokenizer: Tokenizer) -> WordCache | None:
+    return WordCache(tokenizer) if works_word_by_word(tokenizer) else None
+
+
+def _encode_in_full(tokenizer: Tokenizer, texts: Sequence[str]) -> Encoded:
+    """For tokenizers of other kinds than BERT's."""
+    ids, offsets, lengths = [np.empty(0, np.uint32)], [np.empty((0, 2), np.int32)], []
+    for start in range(0, len(texts), ENCODE_AT_ONCE):
+        for encoding in tokenizer.encode_batch(list(texts[start : start + ENCODE_AT_ONCE]), add_special_tokens=False):
+            ids.append(np.array(encoding.ids, dtype=np.uint32))
+            offsets.append(np.array(encoding.offsets, dtype=np.int32).reshape(-1, 2))
+            lengths.append(len(encoding.ids))
+    return Encoded(np.concatenate(ids), np.array(lengths, dtype=np.int64), np.concatenate(offsets))

@@ -1,0 +1,103 @@
+"""Stage `tokenizer`: a fast WordPiece tokenizer in data/tokenizer, loadable by AutoTokenizer.
+
+    python -m tasks.vocabulary.tokenizer
+
+`train` makes a vocabulary from the corpus, `file` takes a vocab.txt, `hub` the tokenizer of a Hub model.
+The same corpus and parameters give the same bytes in every process, with any number of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.params import TokenizerParams, load_params
+from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
+from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
+from tasks.vocabulary.wordpiece import train_vocabulary
+
+log = logging.getLogger(__name__)
+
+CAPITALS_WARNING_SHARE = 0.05
+"""More entries with capitals than this, beside `lowercase: true`, are most likely a cased vocabulary."""
+
+
+def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, output: Path) -> Vocabulary:
+    """Write the tokenizer that `params` asks for to the folder `output`, whole or not at all.
+
+    Args:
+        params: section `tokenizer`.
+        max_length: positions of the model (model.max_positions), which the tokenizer promises to its users.
+        corpus: folder of the corpus stage; read for `source: train` only.
+        output: the new folder.
+
+    Raises:
+        InputError: no corpus, or a given vocabulary that cannot be used; the message says what to change.
+    """
+    if params.source == "train":
+        entries = train_vocabulary(lambda: corpus_texts(corpus), params.vocabulary_size, params.lowercase)
+        vocabulary = Vocabulary(tuple(entries), params.lowercase)
+    elif params.source == "file":
+        vocabulary = Vocabulary(read_vocabulary(Path(params.path), "tokenizer.path"), params.lowercase)
+    else:
+        vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
+    _warn_of_capitals(vocabulary)
+    with artifacts.new_folder(output) as folder:
+        write_tokenizer(vocabulary, max_length, folder)
+    return vocabulary
+
+
+def corpus_texts(corpus: Path) -> Iterator[str]:
+    """The texts of the corpus in order, one row group in memory at a time.
+
+    Raises:
+        InputError: no corpus there, or a part that cannot be read.
+    """
+    parts = sorted(Path(corpus).glob("part-*.parquet"))
+    if not parts:
+        raise InputError(f"{corpus} holds no part-*.parquet: make the corpus first (stage corpus)")
+    for part in parts:
+        try:
+            with pq.ParquetFile(part) as file:
+                for batch in file.iter_batches(batch_size=4096, columns=["text"]):
+                    yield from batch.column(0).to_pylist()
+        except pa.ArrowInvalid as error:
+            raise InputError(f"{part} cannot be read ({error}): make the corpus again (stage corpus)") from None
+
+
+def _warn_of_capitals(vocabulary: Vocabulary) -> None:
+    words = [entry for entry in vocabulary.entries if not entry.startswith("[")]
+    capitals = sum(entry != entry.lower() for entry in words)
+    if vocabulary.lowercase and capitals > CAPITALS_WARNING_SHARE * len(words):
+        log.warning(
+            "%d of %d entries have capitals and can never be used with tokenizer.lowercase: true; "
+            "set it to false for a cased vocabulary",
+            capitals,
+            len(words),
+        )
+
+
+def main() -> None:
+    argparse.ArgumentParser(description="Make data/tokenizer: trained on the corpus, or a given one.").parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    everything = load_params()
+    params = everything.tokenizer
+    started_at = time.perf_counter()
+    vocabulary = make_tokenizer(params, everything.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
+    print(
+        f"tokenizer ({params.source}): {len(vocabulary.entries):,} entries, "
+        f"{'lower case' if vocabulary.lowercase else 'cased'}, {time.perf_counter() - started_at:.1f} s"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,156 @@
+"""The folder data/tokenizer: a fast BERT tokenizer that transformers 4 and 5 load alike, and what it must hold."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from tokenizers.processors import TemplateProcessing
+
+from tasks.project.errors import InputError
+from tasks.project.given import require_readable
+from tasks.reading.text_files import text_lines
+from tasks.vocabulary.wordpiece import PREFIX, SPECIAL_TOKENS
+
+MAX_CHARACTERS_PER_WORD = 100
+"""Longer words become [UNK], as in BERT."""
+MAX_ENTRIES = 1_000_000
+"""The largest known has half as many."""
+MAX_BYTES = 64 << 20
+"""Of a vocab.txt; the largest known has 5 MB."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Entries in order of their ids, and how text is cleaned before they are looked up."""
+
+    entries: tuple[str, ...]
+    lowercase: bool
+    strip_accents: bool | None = None
+    """None: together with the capitals."""
+    handle_chinese_chars: bool = True
+
+
+def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
+    """Entries of a vocab.txt, one a line, or of the only .txt file of a folder.
+
+    Args:
+        path: file or folder.
+        key: the params key that named it, for messages.
+
+    Raises:
+        InputError: not there, several files, no text file, or a vocabulary that cannot be used.
+    """
+    path = Path(path)
+    require_readable(path, key)
+    if path.is_dir():
+        inside = sorted(file for file in path.glob("*.txt") if not file.name.startswith("."))
+        if len(inside) != 1:
+            names = ", ".join(file.name for file in inside[:5]) or "none"
+            raise InputError(
+                f"{key}={path} holds {len(inside)} .txt files ({names}), exactly one is required: "
+                f"set {key} to the vocabulary file itself"
+            )
+        path = inside[0]
+    if path.stat().st_size > MAX_BYTES:
+        raise InputError(f"{path} has {path.stat().st_size:,} bytes; vocabularies up to {MAX_BYTES:,} are read ({key})")
+    entries = [line.rstrip("\r\n") for line in itertools.islice(text_lines(path, key), MAX_ENTRIES + 1)]
+    if len(entries) > MAX_ENTRIES:
+        raise InputError(f"{path} has more than {MAX_ENTRIES:,} lines; vocabularies up to that are read ({key})")
+    while entries and not entries[-1]:
+        entries.pop()
+    check_vocabulary(entries, f"{path} ({key})")
+    return tuple(entries)
+
+
+def check_vocabulary(entries: list[str], source: str) -> None:
+    """Refuse a vocabulary this project cannot train with; the list index is the token id.
+
+    Raises:
+        InputError: empty, an empty or repeated entry, a special token missing, or [PAD] not id 0; all at once.
+    """
+    if not entries:
+        raise InputError(f"{source} is empty: {', '.join(SPECIAL_TOKENS)} and word pieces are required")
+    problems = []
+    missing = [token for token in SPECIAL_TOKENS if token not in set(entries)]
+    if missing:
+        problems.append(f"lacks {', '.join(missing)}: add the line(s), or take the vocabulary of a BERT model")
+    elif entries[0] != "[PAD]":
+        problems.append(
+            f"has [PAD] on line {entries.index('[PAD]') + 1}, id {entries.index('[PAD]')}: rows are padded "
+            "with id 0, so [PAD] must be the first line"
+        )
+    blank = [number for number, entry in enumerate(entries, 1) if not entry.strip()]
+    if blank:
+        problems.append(f"has empty lines: {', '.join(map(str, blank[:10]))}; every line must be a token")
+    repeated = [entry for entry, count in Counter(entries).items() if count > 1 and entry.strip()]
+    if repeated:
+        shown = ", ".join(
+            f"{entry!r} on lines {' and '.join(str(n) for n, e in enumerate(entries, 1) if e == entry)}"
+            for entry in repeated[:5]
+        )
+        problems.append(f"has {len(repeated)} repeated entries: {shown}; every line must differ")
+    if problems:
+        raise InputError(f"{source} " + "; it ".join(problems))
+
+
+def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
+    """BERT's fast tokenizer: pairs become [CLS] a [SEP] b [SEP] with type ids 0 and 1."""
+    ids = {entry: number for number, entry in enumerate(vocabulary.entries)}
+    tokenizer = Tokenizer(
+        WordPiece(
+            ids, unk_token="[UNK]", max_input_chars_per_word=MAX_CHARACTERS_PER_WORD, continuing_subword_prefix=PREFIX
+        )
+    )
+    tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    tokenizer.normalizer = BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=vocabulary.handle_chinese_chars,
+        strip_accents=vocabulary.strip_accents,
+        lowercase=vocabulary.lowercase,
+    )
+    tokenizer.pre_tokenizer = BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
+    tokenizer.post_processor = TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
+        special_tokens=[("[CLS]", ids["[CLS]"]), ("[SEP]", ids["[SEP]"])],
+    )
+    return tokenizer
+
+
+def write_tokenizer(vocabulary: Vocabulary, max_length: int, folder: Path) -> None:
+    """Write tokenizer.json, tokenizer_config.json, special_tokens_map.json and vocab.txt into `folder`.
+
+    Args:
+        vocabulary: what to write.
+        max_length: tokens the model has positions for; the `model_max_length` that transformers warns or cuts at.
+        folder: exists.
+    """
+    build_tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
+    names = {f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS}
+    config = {
+        "tokenizer_class": "BertTokenizer",
+        "do_lower_case": vocabulary.lowercase,
+        "strip_accents": vocabulary.strip_accents,
+        "tokenize_chinese_chars": vocabulary.handle_chinese_chars,
+        "clean_up_tokenization_spaces": True,
+        "model_max_length": max_length,
+        **names,
+    }
+    _write_json(folder / "tokenizer_config.json", config)
+    _write_json(folder / "special_tokens_map.json", names)
+    with (folder / "vocab.txt").open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(entry + "\n" for entry in vocabulary.entries)
+
+
+def _write_json(path: Path, values: dict[str, Any]) -> None:
+    path.write_text(json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")
