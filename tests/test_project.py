@@ -53,7 +53,7 @@ def needed_by(path):
 def extras_of(path):
     """The extras without which a file need not work."""
     here = path.relative_to(ROOT).as_posix()
-    if here.startswith("tasks/track_"):
+    if here.startswith("tasks/tracking/track_"):
         return ("tracking",)
     return {"bench": ("bench",), "tests": ("bench", "dev", "tracking")}.get(here.split("/")[0], ())
 

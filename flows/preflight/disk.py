@@ -2,7 +2,8 @@
 
 Rows take ROWS bytes for every byte of text and masking, as docs/data-scale.md measured at a gigabyte; weights take four
 bytes a parameter, twice more in a checkpoint, which holds both moments. Only what is clearly too little is refused:
-the estimate is low where a folder is too large to be looked through at once, and `python -m tasks.preflight.estimate` measures.
+the estimate is low where a folder is too large to be looked through at once, and
+`python -m tasks.preflight.estimate` measures.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def _batches(runtime: Runtime, rows: RowFolder, size: int) -> Generator[Batch, N
 class _InOrder:
     """Writes features in the order of their ids, as soon as all before them are there.
 
-    Rows are packed from one chunk of questions at a time (tasks/downstream/squad/rows.py), so that a feature waits for those of
+    Rows are packed from one chunk of questions at a time, so that a feature waits for those of
     its chunk at most: memory does not grow with the questions.
     """
 

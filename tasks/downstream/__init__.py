@@ -1,1 +1,1 @@
-"""TODO tasks/downstream."""
+"""Downstream tasks: fine-tuning, prediction, evaluation, gate."""

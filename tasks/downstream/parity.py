@@ -1,7 +1,8 @@
 """The same model, rows and questions in two places: how far its logits lie apart, and which answers changed.
 
     python -m tasks.downstream.parity RUNTIME[:PRECISION]      the stage: against what the stage predict wrote
-    python -m tasks.downstream.parity cuda:bf16 --baseline cpu:fp32 [--model DIR] [--rows DIR] [--questions FILE] [--output FILE]
+    python -m tasks.downstream.parity cuda:bf16 --baseline cpu:fp32 [--model DIR] [--rows DIR] [--questions FILE]
+        [--output FILE]
 
 The second form computes both and writes nothing but FILE. Device settings (batch, IPU config) are those of params.yaml.
 """

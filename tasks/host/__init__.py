@@ -1,1 +1,1 @@
-"""TODO tasks/host."""
+"""How a device job is started on this host, and how its checkpoints travel. No stage depends on it."""

@@ -1,1 +1,1 @@
-"""TODO tasks/inputs."""
+"""The world outside becomes documents: text files, tables, WikiExtractor output, the Hub, the generated world."""

@@ -1,1 +1,1 @@
-"""TODO tasks/pages."""
+"""Text from outside in pages, cards and tables, and the pictures on them."""

@@ -1,1 +1,1 @@
-"""TODO tasks/preflight."""
+"""What is looked at before the first stage starts: given inputs, the Hub, sizes and times."""

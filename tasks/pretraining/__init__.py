@@ -1,1 +1,1 @@
-"""TODO tasks/pretraining."""
+"""Pre-training: the model to start from, and the jobs of both phases."""

@@ -1,1 +1,1 @@
-"""What every stage needs: parameters and their defaults, paths, errors, intact files, the limits of a process."""
+"""How a stage runs, never what it makes: parameters, paths, errors, atomic files, limits. No stage depends on it."""

@@ -1,1 +1,1 @@
-"""TODO tasks/reading."""
+"""Reading what others wrote, within bounds: lines, tables, the Hub; and what earlier stages made."""

@@ -1,1 +1,1 @@
-"""TODO tasks/release."""
+"""What is published: the card, provenance, the checks of what was judged, and the release itself."""

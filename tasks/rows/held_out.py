@@ -12,20 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 
 from tasks.project.errors import InputError
-from tasks.rows.row_files import MANIFEST
 
-FOLDER = "held-out"
-"""Inside the folder of the training rows."""
 _WHOLE = 1 << 64
-
-
-def held_out_folder(rows: Path) -> Path | None:
-    """The held-out rows that belong to the training rows in `rows`; None where nothing was held out."""
-    folder = Path(rows) / FOLDER
-    return folder if (folder / MANIFEST).is_file() else None
 
 
 def is_held_out(text: str, fraction: float, seed: int) -> bool:

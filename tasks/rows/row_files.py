@@ -14,7 +14,6 @@ from types import TracebackType
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.errors import DeviceJobError
 from ipu_model.rows.format import (
     ABSENT,
     IGNORED,
@@ -26,19 +25,15 @@ from ipu_model.rows.format import (
     row_schema,
     to_arrow,
 )
-from ipu_model.rows.format import read_manifest as _read_manifest
 from tasks.project.errors import InputError
 
 __all__ = [
     "ABSENT",
     "IGNORED",
-    "MANIFEST",
     "Layout",
-    "Manifest",
     "RowWriter",
     "check_geometry",
     "from_arrow",
-    "read_manifest",
     "row_file",
     "row_schema",
     "to_arrow",
@@ -51,18 +46,6 @@ Columns = Mapping[str, np.ndarray]
 def row_file(number: int) -> str:
     """Name of file `number` of a row folder, from 0; in the order of their names."""
     return f"rows-{number:05d}.arrow"
-
-
-def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a row folder.
-
-    Raises:
-        InputError: missing, damaged, of another schema version, or naming files that are not there.
-    """
-    try:
-        return _read_manifest(folder)
-    except DeviceJobError as error:
-        raise InputError(str(error)) from None
 
 
 def check_geometry(row_length: int, max_sequences: int, max_predictions: int, section: str) -> None:

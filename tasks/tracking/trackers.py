@@ -1,6 +1,6 @@
 """Trackers watch a training: Weights & Biases, TensorBoard and MLflow, where section `tracking` asks for them.
 
-Each is a child process of its own (tasks/tracking/tracker.py), fed through a pipe that is never waited for, so that one that is
+Each is a child process of its own (tracker.py), fed through a pipe that is never waited for, so that one that is
 not there, refuses, hangs or dies costs the training nothing but what it would have recorded; that is said once. What
 a tracker is told: every number of every event with an update in it, the resolved parameters of the job, and at the
 end the figures of metrics/*.json. Never data, never weights.

@@ -11,8 +11,9 @@ import pyarrow as pa
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.reading.row_folders import Manifest, read_manifest
 from tasks.reading.text_files import read_reading
-from tasks.rows.row_files import Manifest, read_manifest, row_schema
+from tasks.rows.row_files import row_schema
 from tasks.validation import row_features, text_features
 from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths

@@ -24,8 +24,7 @@ from tasks.project import artifacts
 from tasks.project.errors import DataInvalid, ParamsError
 from tasks.project.main import run_main
 from tasks.project.params import Params, load_params
-from tasks.rows.held_out import FOLDER as HELD_OUT
-from tasks.rows.held_out import held_out_folder
+from tasks.reading.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import (
     MAX_EXAMPLES,
     RECORD,

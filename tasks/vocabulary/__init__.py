@@ -1,1 +1,1 @@
-"""TODO tasks/vocabulary."""
+"""A WordPiece tokenizer, trained or taken, and texts encoded with it."""

@@ -55,7 +55,7 @@ def holder(text: str) -> str:
 
 @pytest.mark.faults
 def test_two_trainers_without_dvc(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case]) -> None:
-    """By hand, `python -m tasks.pretraining.pretrain` in two terminals: DVC's locks are not in play, the run folder's is."""
+    """By hand, the stage's command in two terminals: DVC's locks are not in play, the run folder's is."""
     with table.case(ROW, "python -m tasks.pretraining.pretrain phase1") as notes:
         case = new_case(pictures.project_before("pretrain@phase1", tmp_path / "project", later_from_cache=False))
         (case.project / "models").mkdir(exist_ok=True)

@@ -42,7 +42,8 @@ def test_figures_records_and_the_receipt_are_taken():
 @pytest.mark.parametrize(
     "name",
     [
-        "dvc.yaml", "tasks/inputs/corpus.py", "../params.yaml", "metrics/../dvc.yaml", "/etc/passwd", "metrics/a/b.json",
+        "dvc.yaml", "tasks/inputs/corpus.py", "../params.yaml", "metrics/../dvc.yaml", "/etc/passwd",
+        "metrics/a/b.json",
         "metrics/gate.json", "plots/other.csv", "reports/publish.json", "dvc.lock", "metrics//finetune.json",
     ],
 )  # fmt: skip

@@ -64,8 +64,9 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB) -> str:
 
 
 CORPUS = (
-    "from tasks.inputs.readers import read_files; from tasks.inputs.documents import TextColumns; from tasks.reading.text_files import "
-    "Reading; [None for _ in read_files(Path(sys.argv[1]), TextColumns('text'), 'auto', Reading())]"
+    "from tasks.inputs.readers import read_files; from tasks.inputs.documents import TextColumns; "
+    "from tasks.reading.text_files import Reading\n"
+    "[None for _ in read_files(Path(sys.argv[1]), TextColumns('text'), 'auto', Reading())]"
 )
 
 
@@ -175,7 +176,10 @@ def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
     assert peak_mb < 250
 
 
-PREPARED = "from tasks.reading.foreign_tables import record_batches; [None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
+PREPARED = (
+    "from tasks.reading.foreign_tables import record_batches\n"
+    "[None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
+)
 
 
 def arrow(path: Path, stated: int | None) -> None:

@@ -22,7 +22,7 @@ from tasks.project.errors import ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
-from tasks.rows.held_out import FOLDER
+from tasks.reading.row_folders import HELD_OUT
 from tests.tasks.row_inputs import random_texts, word_tokenizer, write_corpus, write_questions
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,12 +114,12 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
     rows = tmp_path / artifacts.rows_folder("phase1")
     rows.mkdir(parents=True)
     for path in (checkout / artifacts.rows_folder("phase1")).iterdir():
-        if path.name != FOLDER:
+        if path.name != HELD_OUT:
             (rows / path.name).write_bytes(path.read_bytes())
     assert pretrain_job("phase1", params.pretrain, *ends).evaluation is None
     job = pretrain_job("phase1", params.pretrain, *ends[:-1], checkout)
     assert job.evaluation is not None
-    assert job.evaluation.rows.endswith(f"phase1/{FOLDER}")
+    assert job.evaluation.rows.endswith(f"phase1/{HELD_OUT}")
     off = params_with(*SMALL, "pretrain.evaluate_every_updates=null")
     assert pretrain_job("phase1", off.pretrain, *ends[:-1], checkout).evaluation is None
 

@@ -61,7 +61,8 @@ def folder_that_all_users_reach() -> Iterator[Path]:
 def unprivileged(code: str, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """Run Python code in a process whose user may not read everything: nobody, where the tests run as root."""
     drop = f"os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})"
-    imports = "import os, sys; import tasks.inputs.corpus, tasks.inputs.readers, tasks.reading.text_files, tasks.project.given"
+    modules = "tasks.inputs.corpus, tasks.inputs.readers, tasks.reading.text_files, tasks.project.given"
+    imports = f"import os, sys; import {modules}"
     script = f"{imports}\nif os.getuid() == 0: {drop}\n{code}"
     return subprocess.run(
         [sys.executable, "-c", script], cwd=cwd, env={**os.environ, "PYTHONPATH": str(PROJECT)}, text=True,

@@ -8,8 +8,8 @@ import pytest
 from tasks.downstream.squad.rows import write_squad_rows
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project.errors import InputError
-from tasks.rows.held_out import FOLDER, choose_groups, held_out_folder, is_held_out
-from tasks.rows.row_files import read_manifest
+from tasks.reading.row_folders import HELD_OUT, held_out_folder, read_manifest
+from tasks.rows.held_out import choose_groups, is_held_out
 from tasks.validation.validate import with_others
 from tests.tasks.row_inputs import (
     folder_bytes,
@@ -76,7 +76,7 @@ def sentences_in(folder: Path) -> set[str]:
 
 
 def test_no_text_is_on_both_sides_of_the_split_in_either_phase(pretraining: Path) -> None:
-    held_out = sentences_in(pretraining / "phase1" / FOLDER) | sentences_in(pretraining / "phase2" / FOLDER)
+    held_out = sentences_in(pretraining / "phase1" / HELD_OUT) | sentences_in(pretraining / "phase2" / HELD_OUT)
     training = sentences_in(pretraining / "phase1") | sentences_in(pretraining / "phase2")
     assert len(held_out) > 300
     assert len(training) > 3000
@@ -84,10 +84,10 @@ def test_no_text_is_on_both_sides_of_the_split_in_either_phase(pretraining: Path
 
 
 def test_held_out_rows_are_made_once_and_are_a_row_folder_of_their_own(pretraining: Path) -> None:
-    training, held_out = read_manifest(pretraining / "phase1"), read_manifest(pretraining / "phase1" / FOLDER)
+    training, held_out = read_manifest(pretraining / "phase1"), read_manifest(pretraining / "phase1" / HELD_OUT)
     assert held_out.tokenizer_sha256 == training.tokenizer_sha256
     assert 0.02 < held_out.real_tokens / training.real_tokens < 0.09  # a ninth of the text, once instead of twice
-    assert held_out_folder(pretraining / "phase1") == pretraining / "phase1" / FOLDER
+    assert held_out_folder(pretraining / "phase1") == pretraining / "phase1" / HELD_OUT
 
 
 def test_without_a_share_nothing_is_held_out(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_without_a_share_nothing_is_held_out(tmp_path: Path) -> None:
         pretrain_params(held_out_fraction=1e-9), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1
     )
     assert small.held_out is None  # a share so small that no document is in it
-    assert not (tmp_path / "rows" / FOLDER).exists()
+    assert not (tmp_path / "rows" / HELD_OUT).exists()
 
 
 def test_questions_are_held_out_by_title_and_none_is_lost(tmp_path: Path) -> None:
@@ -115,15 +115,15 @@ def test_questions_are_held_out_by_title_and_none_is_lost(tmp_path: Path) -> Non
     assert made.held_out is not None
     assert made.held_out.questions == 80  # two articles of 40: 60 is the least
     assert made.questions == 320
-    sides = [features_of(tmp_path / "rows"), features_of(tmp_path / "rows" / FOLDER)]
+    sides = [features_of(tmp_path / "rows"), features_of(tmp_path / "rows" / HELD_OUT)]
     titles = {q["id"]: q["title"] for q in questions}
     assert not {titles[name] for name in sides[0]} & {titles[name] for name in sides[1]}
     assert sides[0] | sides[1] == set(titles)
-    labels = read_rows(tmp_path / "rows" / FOLDER)["start_positions"]
-    assert (labels >= 0).sum() == read_manifest(tmp_path / "rows" / FOLDER).sequences
+    labels = read_rows(tmp_path / "rows" / HELD_OUT)["start_positions"]
+    assert (labels >= 0).sum() == read_manifest(tmp_path / "rows" / HELD_OUT).sequences
     again = write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "again", 2)
     assert again.held_out is not None
-    assert folder_bytes(tmp_path / "again" / FOLDER) == folder_bytes(tmp_path / "rows" / FOLDER)
+    assert folder_bytes(tmp_path / "again" / HELD_OUT) == folder_bytes(tmp_path / "rows" / HELD_OUT)
 
 
 def test_questions_about_one_title_are_split_by_context_and_dev_questions_never(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_questions_about_one_title_are_split_by_context_and_dev_questions_never(
     made = write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "rows", 1)
     assert made.held_out is not None
     contexts = {q["id"]: q["context"] for q in questions}
-    held_out = {contexts[name] for name in features_of(tmp_path / "rows" / FOLDER)}
+    held_out = {contexts[name] for name in features_of(tmp_path / "rows" / HELD_OUT)}
     assert held_out
     assert not held_out & {contexts[name] for name in features_of(tmp_path / "rows")}
     dev = write_squad_rows(params, "dev", source, tmp_path / "tokenizer", tmp_path / "dev", 1)

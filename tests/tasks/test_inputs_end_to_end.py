@@ -19,7 +19,7 @@ from tasks.downstream.squad.questions import make_questions
 from tasks.downstream.squad.rows import write_squad_rows
 from tasks.inputs.corpus import make_corpus
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.rows.row_files import read_manifest
+from tasks.reading.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_job, run_here
 from tests.tasks.row_inputs import (
     pretrain_params,

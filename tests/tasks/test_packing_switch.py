@@ -22,7 +22,7 @@ from tasks.pretraining.rows import pretrain_rows
 from tasks.project import artifacts
 from tasks.project.params import DeviceParams, IpuParams, packed
 from tasks.project.strict_yaml import read_yaml
-from tasks.rows.row_files import Manifest, read_manifest
+from tasks.reading.row_folders import Manifest, read_manifest
 from tests.tasks.row_inputs import WORDS, random_texts, read_rows, squad_params, write_corpus, write_questions
 from tests.tasks.tiny_model import write_tiny_model
 

@@ -15,7 +15,8 @@ from tasks.pretraining.rows import row_chunks
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_shards import plan_shards
 from tasks.project.errors import InputError
-from tasks.rows.row_files import read_manifest, row_schema
+from tasks.reading.row_folders import read_manifest
+from tasks.rows.row_files import row_schema
 from tests.tasks.row_inputs import (
     CLS,
     MASK,

@@ -211,7 +211,8 @@ def test_a_dry_run_touches_nothing(checkout: Path) -> None:
 
 def run_cli(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tasks.release.publish", *arguments], cwd=root, capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "tasks.release.publish", *arguments],
+        cwd=root, capture_output=True, text=True, check=False,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
     )  # fmt: skip
 

@@ -5,8 +5,9 @@ import pyarrow as pa
 import pytest
 
 from tasks.project.errors import InputError
+from tasks.reading.row_folders import read_manifest
 from tasks.rows.packing import pack
-from tasks.rows.row_files import Layout, RowWriter, check_geometry, ranges, read_manifest, row_schema
+from tasks.rows.row_files import Layout, RowWriter, check_geometry, ranges, row_schema
 from tests.tasks.row_inputs import folder_bytes, read_rows
 
 

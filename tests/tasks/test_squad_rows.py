@@ -13,7 +13,8 @@ from tasks.downstream.squad import question_chunks
 from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.rows import FEATURES_SCHEMA, write_rows, write_squad_rows
 from tasks.project.errors import InputError
-from tasks.rows.row_files import read_manifest, row_schema
+from tasks.reading.row_folders import read_manifest
+from tasks.rows.row_files import row_schema
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.tasks.row_inputs import (
     CLS,

@@ -16,7 +16,15 @@ from tasks.project.param_sections import TrackingParams
 from tasks.tracking import tracker, tracker_process
 from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point, Recorder, without_secrets
-from tasks.tracking.trackers import Trackers, description, flat, numbers_of, record_verdict, run_id, tracked
+from tasks.tracking.trackers import (
+    Trackers,
+    description,
+    flat,
+    numbers_of,
+    record_verdict,
+    run_id,
+    tracked,
+)
 
 RUN: dict[str, Any] = {"id": "finetune-0123456789ab", "config": {"seed": 5}}
 SERVE = "import os, sys, time\nfrom tasks.tracking.tracker import serve, Unavailable\n"

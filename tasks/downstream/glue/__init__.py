@@ -1,1 +1,1 @@
-"""TODO tasks/downstream/glue."""
+"""The nine tasks of GLUE."""

@@ -27,8 +27,9 @@ from tasks.project.param_glue import GlueRowsParams
 from tasks.project.params import load_params, packed
 from tasks.project.process import item
 from tasks.reading.parquet import read_batches
+from tasks.reading.row_folders import Manifest
 from tasks.rows.packing import pack
-from tasks.rows.row_files import IGNORED, Layout, Manifest, RowWriter, check_geometry, from_arrow, ranges
+from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry, from_arrow, ranges
 from tasks.vocabulary.encoding import encode, load_tokenizer, read_vocabulary, tokenizer_file
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""TODO tasks/downstream/squad."""
+"""Questions and answers as SQuAD has them."""

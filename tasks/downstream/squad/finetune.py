@@ -26,7 +26,7 @@ from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, TuningParams, load_params
 from tasks.project.process import takes_no_words
-from tasks.rows.row_files import read_manifest
+from tasks.reading.row_folders import read_manifest
 
 ROWS = "squad-train"
 

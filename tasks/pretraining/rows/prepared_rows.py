@@ -21,11 +21,11 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.parallel import Progress
 from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
+from tasks.reading.row_folders import HELD_OUT, Manifest
 from tasks.reading.text_files import Reading, repetitions, write_reading
-from tasks.rows.held_out import FOLDER as HELD_OUT
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack
-from tasks.rows.row_files import IGNORED, Layout, Manifest, RowWriter, check_geometry
+from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry
 from tasks.vocabulary.encoding import Vocabulary, load_tokenizer, read_vocabulary, tokenizer_file
 
 SEQUENCES_PER_CHUNK = 16384

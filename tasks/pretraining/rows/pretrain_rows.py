@@ -2,7 +2,7 @@
 
     python -m tasks.pretraining.rows.pretrain_rows phase1|phase2
 
-The corpus is made into rows shard by shard (tasks/pretraining/rows/row_shards.py), and a shard in chunks of a fixed size. A chunk is
+The corpus is made into rows shard by shard (row_shards.py), and a shard in chunks of a fixed size. A chunk is
 tokenized once and turned into rows `duplicates` times, each time with other pairs and other masks, drawn from (seed,
 phase, duplicate, chunk); random next sentences come from the same chunk, and a row is packed from one chunk and
 duplicate. So memory does not grow with the corpus, and the rows do not depend on how many processes share the work.
@@ -26,8 +26,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
-from tasks.rows.held_out import FOLDER as HELD_OUT
-from tasks.rows.row_files import Manifest
+from tasks.reading.row_folders import HELD_OUT, Manifest
 
 
 @dataclass(frozen=True)

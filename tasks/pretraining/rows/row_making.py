@@ -23,7 +23,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import PHASES, PretrainRowsParams
-from tasks.rows.held_out import FOLDER as HELD_OUT
+from tasks.reading.row_folders import HELD_OUT
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import RowWriter, check_geometry
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
@@ -31,13 +31,8 @@ from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer
 CHUNKS_FOR_PROCESSES = 4
 """From here on more processes pay. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker: 5.1 M
 tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
-MADE_BY = (
-    "ipu_model/rows/format.py", "tasks/vocabulary/encoding.py", "tasks/rows/held_out.py", "tasks/pretraining/rows/masking.py", "tasks/rows/packing.py",
-    "tasks/pretraining/rows/pair_rows.py", "tasks/pretraining/rows/pairs.py", "tasks/pretraining/rows/row_chunks.py", "tasks/pretraining/rows/row_making.py",
-    "tasks/pretraining/rows/row_shards.py", "tasks/rows/row_files.py", "tasks/pretraining/rows/sentences.py", "tasks/vocabulary/tokenizer_files.py",
-    "tasks/vocabulary/tokenizer_kinds.py", "tasks/vocabulary/word_cache.py",
-)  # fmt: skip
-"""Sources that decide the rows: what others made of the same text is not taken for finished."""
+MADE_BY = ("ipu_model/rows", "tasks/pretraining/rows", "tasks/rows", "tasks/vocabulary")
+"""Packages that decide the rows: what others made of the same text is not taken for finished."""
 logger = logging.getLogger(__name__)
 
 
@@ -147,13 +142,13 @@ class Making:
 
 def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, files: Sequence[Path]) -> dict[str, Any]:
     """Everything that decides the rows of a corpus, by content: the same on every host."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[3]
     return {
         "settings": {**dataclasses.asdict(settings), "tokenizer": tokenizer},
         "held_out_fraction": held_out_fraction,
         "corpus": [artifacts.sha256_of(path) for path in files],
         "sizes": [row_shards.SHARD_BYTES, *row_chunks.sizes()],
-        "sources": [artifacts.sha256_of(root / name) for name in MADE_BY],
+        "sources": [artifacts.sha256_of(path) for name in MADE_BY for path in sorted((root / name).glob("*.py"))],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }
 

@@ -3,7 +3,7 @@
     <work>/<fingerprint>/shard-00000/rows/        a row folder; none where the shard left no rows to train on
                                      held-out/    the same of documents that are held out
                                      shard.json   counts, and the SHA-256 of every file; written last
-    <work>/share-2/<fingerprint>/...    shards that were made as a share (tasks/pretraining/rows/row_share.py), most likely elsewhere
+    <work>/share-2/<fingerprint>/...    shards that were made as a share (row_share.py), most likely elsewhere
 
 Where a shard begins and ends follows from the row groups of the corpus alone, so that a shard has the same bytes
 whatever process or host makes it, and whatever others were made before.
@@ -26,8 +26,8 @@ from typing import Any
 
 from tasks.project import artifacts
 from tasks.reading.parquet import read_batches, sizes_of_groups
-from tasks.rows.held_out import FOLDER as HELD_OUT
-from tasks.rows.row_files import MANIFEST, Manifest, read_manifest, row_file
+from tasks.reading.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
+from tasks.rows.row_files import row_file
 
 SHARD_BYTES = 64 << 20
 """Text of a shard, about; a smaller rest at the end joins the shard before. A shard takes 20 to 50 s on one core, and

@@ -1,1 +1,1 @@
-"""TODO tasks/release/hub."""
+"""The release as one transaction on the Hugging Face Hub."""

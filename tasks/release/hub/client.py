@@ -2,7 +2,7 @@
 
 The client library retries some calls by itself (without jitter, silently, as long as a Retry-After says) and others
 never. Here every request but a commit may be repeated: asking, pre-uploading, uploading by hash, and creating what
-may be there already. A commit may have landed although its answer was lost: whoever sent it must look (tasks/release/hub/transaction.py).
+may be there already. A commit may have landed although its answer was lost: whoever sent it must look (transaction.py).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     whoami -> head, or create_repo and its head -> ONE create_commit(parent_commit=head) -> verify hashes -> create_tag
 
-Only the tag means "released". In review mode a pull request takes the place of commit and tag (tasks/release/hub/review.py):
+Only the tag means "released". In review mode a pull request takes the place of commit and tag (review.py):
 nothing is released until somebody merges it and publish, run again, finds it on main, verifies and tags it.
 
 Until the commit lands the repository is as it was; after it, a state without a tag is never taken for a release, and
