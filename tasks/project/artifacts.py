@@ -68,14 +68,13 @@ MAX_JSON_VALUES = 4_000_000
 """In one document: an empty list of two bytes takes 64 in memory."""
 
 
-def rows_folder(name: str) -> Path:
-    """Rows of `phase1`, `phase2`, `squad-train` or `squad-dev`."""
-    return ROWS / name
-
-
-def parity_metrics(place: str) -> Path:
-    """The model in this place (cpu:bf16) beside what the stage predict wrote."""
-    return METRICS / f"parity-{place}.json"
+def rows_folder(name: str, split: str = "") -> Path:
+    """Rows of `phase1` or `phase2`; of an entry of downstream work those of a split, or the folder of all of them."""
+    if name in _PHASES:
+        return ROWS / name
+    if name == _QUESTIONS:
+        return ROWS / f"{name}-{split}" if split else ROWS
+    return ROWS / name / split
 
 
 def row_shards(phase: str) -> Path:
@@ -124,11 +123,90 @@ def publish_receipt(task: str = "") -> Path:
     return PUBLISH_RECEIPT.with_name(f"publish-glue-{task}.json") if task else PUBLISH_RECEIPT
 
 
+_PHASES = ("phase1", "phase2")
+_QUESTIONS = "squad"
+"""The entry whose files lie beside those of all others, as long as no stage is named after it."""
+
+
+def _task(name: str) -> str:
+    return name.removeprefix("glue-")
+
+
+def examples_folder(name: str) -> Path:
+    """Examples of an entry of downstream work: train.parquet and a file for each development set."""
+    return QUESTIONS if name == _QUESTIONS else GLUE_DATA / _task(name)
+
+
+def examples_file(name: str, split: str) -> Path:
+    """Examples of one split of an entry."""
+    return examples_folder(name) / f"{split}.parquet"
+
+
+def model_folder(name: str) -> Path:
+    """The model that was fine-tuned for an entry."""
+    return MODELS / name
+
+
+def logits_folder(name: str) -> Path:
+    """Logits of the development sets of an entry."""
+    return PREDICTIONS if name == _QUESTIONS else GLUE / _task(name) / "logits"
+
+
+def logits_file(name: str, split: str) -> Path:
+    """Logits of one development set of an entry."""
+    return LOGITS if name == _QUESTIONS else logits_folder(name) / f"{split}.arrow"
+
+
+def evaluation_folder(name: str) -> Path:
+    """predictions.json, report.html and what else the evaluation of an entry writes for people."""
+    return EVALUATION if name == _QUESTIONS else GLUE / _task(name) / "evaluation"
+
+
+def predictions_file(name: str) -> Path:
+    """The answers of an entry's model to its development sets."""
+    return evaluation_folder(name) / "predictions.json"
+
+
+def evaluation_page(name: str) -> Path:
+    """The evaluation of an entry for people."""
+    return evaluation_folder(name) / "report.html"
+
+
+def job_name(name: str, job: str) -> str:
+    """The `finetune` or `predict` of an entry, as its figures, curves and programs are called."""
+    return job if name == _QUESTIONS else f"{name}-{job}"
+
+
+def metrics_file(name: str, what: str = "") -> Path:
+    """Scores of an entry, or the figures of its `finetune`, `predict` or `gate`."""
+    return METRICS / f"{job_name(name, what) if what else name}.json"
+
+
+def plot_file(name: str, what: str) -> Path:
+    """A table of an entry's evaluation, to be drawn."""
+    return PLOTS / f"{name}-{what}.csv"
+
+
+def parity_metrics(place: str) -> Path:
+    """The model in this place (cpu:bf16) beside what the stage predict wrote."""
+    return METRICS / f"parity-{place}.json"
+
+
+def parity_file(name: str, place: str) -> Path:
+    """The model of an entry in this place (cpu:bf16) beside what its stage predict wrote."""
+    return METRICS / (f"parity-{place}.json" if name == _QUESTIONS else f"{name}-parity-{place}.json")
+
+
+def receipt_file(name: str) -> Path:
+    """What publishing the model of an entry says of itself."""
+    return Path("reports") / ("publish.json" if name == _QUESTIONS else f"publish-{name}.json")
+
+
 def device_metrics(stage: str) -> str | None:
     """The name in metrics/ of the figures of a stage that runs device jobs; None for others."""
     name, _, task = stage.partition("@")
     if name in ("glue_finetune", "glue_predict"):
-        return f"glue-{task}-{name.removeprefix('glue_')}"
+        return job_name(f"glue-{task}", name.removeprefix("glue_"))
     return DEVICE_METRICS.get(stage)
 
 

@@ -29,11 +29,6 @@ class GlueParams(Section):
         return self
 
 
-class GlueRowsParams(Section):
-    row_length: Annotated[int, Field(ge=16, le=32767)]
-    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
-
-
 class GlueGateParams(Section):
     min_score: Annotated[float, Field(ge=-100, le=100)] | None
     released: Name

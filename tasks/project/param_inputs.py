@@ -105,12 +105,17 @@ class PretrainRowsParams(Section):
         return self
 
 
-class SquadRowsParams(Section):
+class RowsParams(Section):
+    """Rows of any downstream task."""
+
     row_length: Annotated[int, Field(ge=16, le=32767)]
-    doc_stride: Annotated[int, Field(ge=0)]
-    max_question_length: Positive
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
     held_out_fraction: HeldOut
+
+
+class SquadRowsParams(RowsParams):
+    doc_stride: Annotated[int, Field(ge=0)]
+    max_question_length: Positive
 
     @model_validator(mode="after")
     def _a_window_moves_on(self) -> SquadRowsParams:

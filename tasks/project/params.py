@@ -13,12 +13,13 @@ from pydantic import Field, ValidationError, model_validator
 
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.param_glue import GlueGateParams, GlueParams, GluePublishParams, GlueRowsParams
+from tasks.project.param_glue import GlueGateParams, GlueParams, GluePublishParams
 from tasks.project.param_inputs import (
     BaseModelParams,
     CorpusParams,
     PretrainRowsParams,
     QuestionsParams,
+    RowsParams,
     SquadRowsParams,
     TokenizerParams,
 )
@@ -104,7 +105,7 @@ class PretrainParams(OptimizerParams):
     phase2: PhaseParams
 
 
-class TuningParams(OptimizerParams, BatchParams):
+class FinetuneParams(OptimizerParams, BatchParams):
     """Fine-tuning on any task."""
 
     seed: Seed
@@ -112,11 +113,6 @@ class TuningParams(OptimizerParams, BatchParams):
     hidden_dropout: Annotated[float, Field(ge=0, lt=1)] | None
     attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None
     checkpoint_every_updates: Annotated[int, Field(ge=0)]
-
-
-class FinetuneParams(TuningParams):
-    """Fine-tuning on questions."""
-
     evaluate_every_updates: Positive | None
     keep: Literal["last", "best"]
     patience: Positive | None
@@ -168,8 +164,8 @@ class Params(Section):
     gate: GateParams
     publish: PublishParams
     glue: GlueParams
-    glue_rows: GlueRowsParams
-    glue_finetune: TuningParams
+    glue_rows: RowsParams
+    glue_finetune: FinetuneParams
     glue_gate: GlueGateParams
     glue_publish: GluePublishParams
 
@@ -200,11 +196,15 @@ class Params(Section):
 
     @model_validator(mode="after")
     def _what_is_evaluated_was_held_out(self) -> Params:
-        if self.finetune.evaluate_every_updates is not None and not self.squad_rows.held_out_fraction:
-            raise ValueError(
-                f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs questions that training "
-                "does not see: set squad_rows.held_out_fraction above 0, for example to 0.02"
-            )
+        for section, tuning, rows, made in (
+            ("finetune", self.finetune, "squad_rows", self.squad_rows),
+            ("glue_finetune", self.glue_finetune, "glue_rows", self.glue_rows),
+        ):
+            if tuning.evaluate_every_updates is not None and not made.held_out_fraction:
+                raise ValueError(
+                    f"{section}.evaluate_every_updates={tuning.evaluate_every_updates} needs examples that training "
+                    f"does not see: set {rows}.held_out_fraction, for example to 0.05"
+                )
         return self
 
     @model_validator(mode="after")

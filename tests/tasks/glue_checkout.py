@@ -30,7 +30,7 @@ def make_checkout(folder: Path, data: Path, tasks: list[str], vocabulary: Path, 
     """params.yaml, tokenizer, models/phase2 of fresh weights, and what the gate reads of the stages before."""
     params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     params["glue"] |= {"tasks": tasks, "path": str(data)}
-    params["glue_rows"] = {"row_length": 64, "max_sequences_per_row": 4}
+    params["glue_rows"] |= {"row_length": 64, "max_sequences_per_row": 4}
     params["model"] |= SIZE
     params["glue_finetune"] |= {**TUNING, **tuning}
     params["tokenizer"] |= {"source": "file", "path": str(vocabulary)}

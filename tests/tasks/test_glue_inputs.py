@@ -20,7 +20,8 @@ from tasks.downstream.glue.tasks import TASKS, glue_task
 from tasks.jobs.training import model_config
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import resolve
-from tasks.project.param_glue import GlueParams, GlueRowsParams
+from tasks.project.param_glue import GlueParams
+from tasks.project.param_inputs import RowsParams
 from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
 from tasks.reading.text_files import Reading
@@ -146,7 +147,11 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
     for most in (4, 1):
         folder = tmp_path / f"rows-{most}"
         made = write_glue_rows(
-            task, GlueRowsParams(row_length=32, max_sequences_per_row=most), tmp_path / "examples", folder, tokenizer
+            task,
+            RowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0),
+            tmp_path / "examples",
+            folder,
+            tokenizer,
         )
         assert made["train"].manifest.sequences == 50
         assert made["train"].manifest.num_labels == len(task.labels)
@@ -170,7 +175,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
     write_examples(tmp_path / "data", "rte", train=20, dev=20)
     make_glue_data(TASKS["rte"], PARAMS.model_copy(update={"path": str(tmp_path / "data")}), tmp_path / "examples")
     tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
-    params = GlueRowsParams(row_length=32, max_sequences_per_row=4)
+    params = RowsParams(row_length=32, max_sequences_per_row=4, held_out_fraction=0.0)
     write_glue_rows(TASKS["rte"], params, tmp_path / "examples", tmp_path / "rows", tokenizer)
     path = tmp_path / "rows" / "train" / "rows-00000.arrow"
     table = pa.ipc.open_file(path.read_bytes()).read_all()

@@ -23,7 +23,7 @@ from tasks.downstream.glue.tasks import TASKS, GlueTask, glue_task
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
-from tasks.project.param_glue import GlueRowsParams
+from tasks.project.param_inputs import RowsParams
 from tasks.project.params import load_params, packed
 from tasks.project.process import item
 from tasks.reading.parquet import read_batches
@@ -104,9 +104,7 @@ def make_sequences(
     return GlueSequences(token_ids, lengths, second_starts, shortened)
 
 
-def write_split(
-    task: GlueTask, params: GlueRowsParams, source: Path, tokenizer_folder: Path, folder: Path
-) -> SplitRows:
+def write_split(task: GlueTask, params: RowsParams, source: Path, tokenizer_folder: Path, folder: Path) -> SplitRows:
     """Write the rows of one split into the existing `folder`.
 
     Raises:
@@ -147,7 +145,7 @@ def _sequences(task: GlueTask, tokenizer: Tokenizer, chunk: pa.Table, row_length
 
 
 def _columns(
-    task: GlueTask, params: GlueRowsParams, sequences: GlueSequences, chunk: pa.Table, first: int
+    task: GlueTask, params: RowsParams, sequences: GlueSequences, chunk: pa.Table, first: int
 ) -> dict[str, np.ndarray]:
     """The columns of rows with a label for each sequence; `first` is the number of the chunk's first example."""
     packs = pack(sequences.lengths, params.row_length, params.max_sequences_per_row)
@@ -162,7 +160,7 @@ def _columns(
 
 def write_glue_rows(
     task: GlueTask,
-    params: GlueRowsParams,
+    params: RowsParams,
     examples: Path,
     folder: Path,
     tokenizer: Path = artifacts.TOKENIZER,

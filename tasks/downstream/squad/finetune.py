@@ -24,7 +24,7 @@ from tasks.jobs.training import (
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, TuningParams, load_params
+from tasks.project.params import PHASES, DeviceParams, FinetuneParams, IpuParams, ModelParams, load_params
 from tasks.project.process import takes_no_words
 from tasks.reading.row_folders import read_manifest
 
@@ -77,7 +77,7 @@ def finetune_job(
     )
 
 
-def own_model(params: TuningParams, model: ModelParams, rows: Path, whole: bool) -> ModelConfig | None:
+def own_model(params: FinetuneParams, model: ModelParams, rows: Path, whole: bool) -> ModelConfig | None:
     """The architecture where fine-tuning states other dropout than pre-training had, or `whole` asks for it; else None,
     that of its weights."""
     stated = {"hidden_dropout": params.hidden_dropout, "attention_dropout": params.attention_dropout}
