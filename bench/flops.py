@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 
 TRAINING = 3
 """Forward once, backward twice as much."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ipu_model.job import ModelConfig, OptimizerConfig
+from ipu_model.job import OptimizerConfig
+from ipu_model.models.config import ModelConfig
 
 VOCABULARY = 30522
 """Entries of bert-base-uncased. Rows made with a smaller vocabulary still train a model of this one."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-import typing
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Type, TypeVar
+from typing import Any, Dict, List, Optional, Tuple
 
 from ipu_model.errors import ConfigError
 from ipu_model.evaluation_config import EvaluationConfig
+from ipu_model.models.config import ModelConfig
+from ipu_model.strict import read_strictly
 
 KINDS = ("pretrain", "finetune", "predict")
 HEADS = ("pretraining", "question_answering", "sequence_classification")
@@ -26,36 +27,6 @@ NUMBERS = ("auto", "fp32", "fp16")
 INFERENCE = ("auto", "sharded", "pipelined")
 COMPILE = ("none", "optimizer", "layers", "all")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class ModelConfig:
-    """The architecture of a BERT, and nothing else. Field meanings as in Hugging Face's BertConfig."""
-
-    vocab_size: int
-    hidden_size: int = 768
-    num_layers: int = 12
-    num_heads: int = 12
-    intermediate_size: int = 3072
-    max_positions: int = 512
-    type_vocab_size: int = 2
-    hidden_dropout: float = 0.1
-    attention_dropout: float = 0.1
-    layer_norm_eps: float = 1e-12
-    initializer_range: float = 0.02
-
-    def __post_init__(self) -> None:
-        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_positions")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ConfigError(f"model.{name}={getattr(self, name)} must be at least 1")
-        if self.hidden_size % self.num_heads:
-            raise ConfigError(
-                f"model.hidden_size={self.hidden_size} cannot be split over num_heads={self.num_heads}: "
-                "choose a hidden_size that is a multiple of num_heads"
-            )
 
 
 @dataclass(frozen=True)
@@ -231,53 +202,6 @@ class JobResult:
     @staticmethod
     def from_json(text: str) -> JobResult:
         return read_strictly(JobResult, json.loads(text), "result")
-
-
-def read_strictly(kind: Type[T], values: Any, where: str) -> T:
-    """Build the dataclass `kind` from parsed JSON; `where` is the dotted path used in messages.
-
-    Raises:
-        ConfigError: an unknown key (the nearest valid name is given), a missing key or a wrong type.
-    """
-    if not isinstance(values, Mapping):
-        raise ConfigError(f"{where} must be an object, found {type(values).__name__}")
-    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    hints = typing.get_type_hints(kind)
-    for name in values:
-        if name not in fields:
-            near = difflib.get_close_matches(str(name), list(fields), 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(fields))}"
-            raise ConfigError(f"{where}.{name} is not known{hint}")
-    read = {}
-    for name, spec in fields.items():
-        if name in values:
-            read[name] = _value(hints[name], values[name], f"{where}.{name}")
-        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
-            raise ConfigError(f"{where}.{name} is missing")
-    return kind(**read)
-
-
-def _value(hint: Any, value: Any, where: str) -> Any:
-    arguments = typing.get_args(hint)
-    origin = typing.get_origin(hint)
-    if origin is typing.Union:
-        if value is None and type(None) in arguments:
-            return None
-        hint = next(a for a in arguments if a is not type(None))
-        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        return read_strictly(hint, value, where)  # type: ignore[arg-type]
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    accepted = _accepted(origin or hint)
-    if accepted is not None and (not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool)):
-        raise ConfigError(f"{where} must be {accepted.__name__}, found {value!r}")
-    return value
-
-
-def _accepted(hint: Any) -> Optional[Type[Any]]:
-    known: Dict[Any, Type[Any]] = {str: str, int: int, float: float, bool: bool, dict: dict, list: list}
-    return known.get(hint)
 
 
 def _one_of(name: str, value: str, valid: Tuple[str, ...]) -> None:

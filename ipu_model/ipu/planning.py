@@ -20,7 +20,8 @@ from ipu_model.ipu.model import Layout
 from ipu_model.ipu.optimizers import check_optimizer, is_half
 from ipu_model.ipu.placement import Placement
 from ipu_model.ipu.sdk import sdk_name
-from ipu_model.job import Job, ModelConfig
+from ipu_model.job import Job
+from ipu_model.models.config import ModelConfig
 from ipu_model.plan import Division
 
 CONFIG = "ipu_config.json"

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Tuple
 
 from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.files import each_key_once, read_json
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 
 CONFIG = "config.json"
 REQUIRED = {

@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 from torch import Tensor, nn
 
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.dropout import add_dropped, drop, mask_for
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]

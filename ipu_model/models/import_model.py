@@ -11,8 +11,9 @@ from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.files import read_json
-from ipu_model.job import HEADS, ModelConfig
+from ipu_model.job import HEADS
 from ipu_model.models.architecture import CONFIG, read_config
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import (
     ARCHITECTURES,
     ModelFolder,

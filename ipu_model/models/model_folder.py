@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.files import write_json
-from ipu_model.job import ModelConfig
 from ipu_model.models.architecture import CONFIG, CONFIG_KEYS, read_config, read_object
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.tensors import save_tensors
 from ipu_model.models.weight_files import WEIGHTS, read_weights
 from ipu_model.models.weight_shapes import our_name

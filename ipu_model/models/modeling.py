@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import ConfigError
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.dropout import drop, mask_for
 from ipu_model.models.encoder import Bert, Dense, Tokens, normalise
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ipu_model.errors import CheckpointError
 from ipu_model.files import read_json, sha256_of
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.tensors import load_tensors
 from ipu_model.models.weight_shapes import read_shapes, require_sizes
 

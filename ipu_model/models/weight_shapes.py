@@ -12,7 +12,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from ipu_model.errors import CheckpointError
 from ipu_model.files import each_key_once, open_regular, parse_json
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 
 MAX_HEADER_BYTES = 8 << 20
 """BERT large has 40 KB."""

@@ -11,35 +11,28 @@ most. Needs numpy and pyarrow only, on Python 3.8 upwards.
 | position_ids[L]         | uint16           | 0.. in every sequence                                      |
 | sequence_ids[L]         | uint8            | 1..S, 0 = padding; a token sees only tokens of its own id  |
 | cls_positions[S]        | int16            | where each sequence starts, -1 = no such sequence          |
-| masked_positions[P]     | int16            | absolute position in the row, 0 in unused slots            |
-| masked_labels[P]        | int32            | token id to predict, -100 = unused slot                    |
-| next_sentence_labels[S] | int8             | 0 = real next, 1 = random, -100 = none                     |
-| start_positions[S]      | int16            | absolute in the row, -100 = none                           |
-| end_positions[S]        | int16            | absolute in the row, inclusive, -100 = none                |
-| feature_ids[S]          | int32            | row of features.parquet, or of the examples; -1 = none     |
-| class_labels[S]         | int32            | class, 0..num_labels - 1, -100 = none                      |
-| targets[S]              | float32          | value of a regression, -100 = none                         |
 
-`pretrain` rows carry the masked_* and next_sentence columns, `question_answering` rows start_positions, end_positions
-and feature_ids, `sequence_classification` rows feature_ids and class_labels, `sequence_regression` rows feature_ids and
-targets.
+Every kind of rows adds columns of its own: ipu_model/row_kinds has one file a kind.
 Sequences lie one after the other from position 0; padding only at the end of the row.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
+import pkgutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, Tuple
+from typing import Dict, List, Tuple, Union
 
 import numpy as np
 import pyarrow as pa
 
+from ipu_model import row_kinds
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.files import read_json
-from ipu_model.job import read_strictly
+from ipu_model.strict import read_strictly
 
 SCHEMA_VERSION = 2
 MANIFEST = "manifest.json"
@@ -49,13 +42,30 @@ DERIVED = ("packing_factor", "packing_efficiency")
 """Keys of a manifest for people, computed from others."""
 ABSENT = -1
 """cls_positions and feature_ids of a sequence that is not there."""
-KINDS = ("pretrain", "question_answering", "sequence_classification", "sequence_regression")
-LABELS = {"sequence_classification": ("class_labels", pa.int32()), "sequence_regression": ("targets", pa.float32())}
-"""Column of the labels of rows with one label for each sequence, and its type."""
+FEATURES = 2**31 - 1
+"""feature_ids are int32, and smaller than this."""
 MAX_SEQUENCES = 255
 """sequence_ids are uint8 and 0 is padding."""
 MAX_ROW_LENGTH = 32767
 """Positions are int16."""
+
+
+TOKENS, SEQUENCES, PREDICTIONS = "row_length", "max_sequences", "max_predictions"
+"""Widths of columns, as fields of Manifest: one value for each token, sequence or masked position of a row."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of rows, and what it may hold."""
+
+    name: str
+    type: str
+    """The type of its numbers, as NumPy names it."""
+    width: str
+    """TOKENS, SEQUENCES or PREDICTIONS."""
+    least: int
+    below: Union[str, float]
+    """Values are smaller than this number, or than the size of this name (reading.RowFolder.sizes)."""
 
 
 @dataclass(frozen=True)
@@ -63,11 +73,11 @@ class Manifest:
     """What a row folder says of itself; readers check it against the files and the job."""
 
     kind: str
-    """Of KINDS."""
+    """The name of a file of ipu_model/row_kinds."""
     row_length: int
     max_sequences: int
     max_predictions: int
-    """P; 0 but for pretrain rows."""
+    """P; 0 where nothing is masked."""
     vocab_size: int
     tokenizer_sha256: str
     """SHA-256 of data/tokenizer/tokenizer.json."""
@@ -79,7 +89,7 @@ class Manifest:
     files: Dict[str, int]
     """File name -> rows in it, in reading order (sorted names)."""
     num_labels: int = 0
-    """Classes of sequence_classification rows, 1 for sequence_regression, 0 for others."""
+    """Classes of the labels, 1 for the values of a regression, 0 for rows of other kinds."""
     schema_version: int = SCHEMA_VERSION
 
     @property
@@ -99,33 +109,39 @@ class Manifest:
         return json.dumps(values, indent=2, sort_keys=True) + "\n"
 
 
+def kinds() -> List[str]:
+    """The kinds of rows that there are: the files of ipu_model/row_kinds."""
+    return sorted(module.name for module in pkgutil.iter_modules(row_kinds.__path__))
+
+
+def columns_of(kind: str, vocab_size: int) -> Tuple[Column, ...]:
+    """The columns of rows of this kind, in their order.
+
+    Raises:
+        ConfigError: there is no such kind.
+    """
+    if kind not in kinds():
+        raise ConfigError(f"rows of kind {kind!r} are not known; valid: {', '.join(kinds())}")
+    own: Tuple[Column, ...] = importlib.import_module(f"{row_kinds.__name__}.{kind}").COLUMNS
+    return (
+        Column("input_ids", "uint16" if vocab_size <= 65536 else "uint32", TOKENS, 0, "vocab_size"),
+        Column("token_type_ids", "uint8", TOKENS, 0, "type_vocab_size"),
+        Column("position_ids", "uint16", TOKENS, 0, "max_positions"),
+        Column("sequence_ids", "uint8", TOKENS, 0, "sequence_numbers"),
+        Column("cls_positions", "int16", SEQUENCES, ABSENT, "row_length"),
+        *own,
+    )
+
+
 def row_schema(kind: str, row_length: int, max_sequences: int, max_predictions: int, vocab_size: int) -> pa.Schema:
     """The Arrow schema of a row file, no column nullable."""
-    if kind not in KINDS:
-        raise ConfigError(f"rows of kind {kind!r} are not known; valid: {', '.join(KINDS)}")
-    tokens = pa.uint16() if vocab_size <= 65536 else pa.uint32()
-    columns: Tuple[Tuple[str, pa.DataType, int], ...] = (
-        ("input_ids", tokens, row_length),
-        ("token_type_ids", pa.uint8(), row_length),
-        ("position_ids", pa.uint16(), row_length),
-        ("sequence_ids", pa.uint8(), row_length),
-        ("cls_positions", pa.int16(), max_sequences),
+    widths = {TOKENS: row_length, SEQUENCES: max_sequences, PREDICTIONS: max_predictions}
+    return pa.schema(
+        [
+            pa.field(x.name, pa.list_(pa.from_numpy_dtype(x.type), widths[x.width]), nullable=False)
+            for x in columns_of(kind, vocab_size)
+        ]
     )
-    if kind == "pretrain":
-        columns += (
-            ("masked_positions", pa.int16(), max_predictions),
-            ("masked_labels", pa.int32(), max_predictions),
-            ("next_sentence_labels", pa.int8(), max_sequences),
-        )
-    elif kind == "question_answering":
-        columns += (
-            ("start_positions", pa.int16(), max_sequences),
-            ("end_positions", pa.int16(), max_sequences),
-            ("feature_ids", pa.int32(), max_sequences),
-        )
-    else:
-        columns += (("feature_ids", pa.int32(), max_sequences), (*LABELS[kind], max_sequences))
-    return pa.schema([pa.field(name, pa.list_(item, size), nullable=False) for name, item, size in columns])
 
 
 def to_arrow(values: np.ndarray) -> pa.Array:

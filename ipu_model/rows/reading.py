@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Tuple
+from typing import Dict, List, Protocol, Tuple
 
 import numpy as np
 import pyarrow as pa
 
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.job import ModelConfig
-from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, from_arrow, read_manifest, row_schema
+from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, columns_of, from_arrow, read_manifest, row_schema
 
 Columns = Dict[str, np.ndarray]
 
@@ -47,14 +46,30 @@ class Batch:
         return Batch(self.rows[start:stop], {name: x[start:stop] for name, x in self.columns.items()})
 
 
+class ModelSizes(Protocol):
+    """What rows must fit: the sizes of a model (models.config.ModelConfig)."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Tokens it has embeddings of."""
+
+    @property
+    def type_vocab_size(self) -> int:
+        """Segments."""
+
+    @property
+    def max_positions(self) -> int:
+        """Positions."""
+
+
 class RowFolder:
     """Rows of a folder, by number.
 
     Args:
         folder: Row folder with its manifest.json.
-        kind: The kind of rows the job needs, of rows.KINDS.
+        kind: The kind of rows the job needs (format.kinds).
         model: The model that will read them.
-        labels: Of its sequence_classification head; 0 where it has none.
+        labels: Classes of its head; 0 where it has none.
 
     Raises:
         RowsError: damaged, of another kind or schema, counts that differ from the manifest, or more
@@ -62,7 +77,7 @@ class RowFolder:
         ConfigError: rows longer than the model has positions.
     """
 
-    def __init__(self, folder: Path, kind: str, model: ModelConfig, labels: int = 0) -> None:
+    def __init__(self, folder: Path, kind: str, model: ModelSizes, labels: int = 0) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
         self.sha256 = hashlib.sha256((self.folder / MANIFEST).read_bytes()).hexdigest()
@@ -156,24 +171,23 @@ class RowFolder:
         self._check_values(batch)
         return batch
 
-    def _check_values(self, batch: Batch) -> None:
-        length = self.manifest.row_length
-        limits = {
-            "input_ids": (0, self._model.vocab_size),
-            "token_type_ids": (0, self._model.type_vocab_size),
-            "position_ids": (0, self._model.max_positions),
-            "sequence_ids": (0, self.manifest.max_sequences + 1),
-            "cls_positions": (ABSENT, length),
-            "masked_positions": (0, length),
-            "masked_labels": (IGNORED, self._model.vocab_size),
-            "next_sentence_labels": (IGNORED, 2),
-            "start_positions": (IGNORED, length),
-            "end_positions": (IGNORED, length),
-            "class_labels": (IGNORED, max(1, self.manifest.num_labels)),
-            "targets": (IGNORED, np.inf),
+    @property
+    def sizes(self) -> Dict[str, int]:
+        """What bounds the values of columns (format.Column.below)."""
+        return {
+            "vocab_size": self._model.vocab_size,
+            "type_vocab_size": self._model.type_vocab_size,
+            "max_positions": self._model.max_positions,
+            "row_length": self.manifest.row_length,
+            "sequence_numbers": self.manifest.max_sequences + 1,
+            "num_labels": max(1, self.manifest.num_labels),
         }
-        for name, values in batch.columns.items():
-            low, high = limits.get(name, (ABSENT, np.iinfo(np.int32).max))
+
+    def _check_values(self, batch: Batch) -> None:
+        sizes = self.sizes
+        for column in columns_of(self.manifest.kind, self.manifest.vocab_size):
+            name, low, values = column.name, column.least, batch.columns[column.name]
+            high = sizes[column.below] if isinstance(column.below, str) else column.below
             if values.size == 0 or (values.max() < high and values.min() >= low):
                 continue
             row, slot = np.argwhere(~((values < high) & (values >= low)))[0]  # NaN is neither

@@ -11,7 +11,8 @@ from torch import nn
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
-from ipu_model.job import Job, ModelConfig, OptimizerConfig
+from ipu_model.job import Job, OptimizerConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.plan import Choice, Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.format import Manifest

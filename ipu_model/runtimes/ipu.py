@@ -34,7 +34,8 @@ from ipu_model.ipu.optimizers import (
 from ipu_model.ipu.planning import IpuPlan, executable_parts
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
 from ipu_model.ipu.watch import compile_timeout, watching
-from ipu_model.job import Job, ModelConfig
+from ipu_model.job import Job
+from ipu_model.models.config import ModelConfig
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.runtime import Immediate, Logits, StepMetrics

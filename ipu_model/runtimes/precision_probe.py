@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ipu_model.job import ModelConfig
 from ipu_model.models.attention import SequenceAttention
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Attention
 from ipu_model.models.flat import TILE
 from ipu_model.models.inference import EqualLengthAttention

@@ -12,7 +12,8 @@ from torch import nn
 
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.fingerprint import flat
-from ipu_model.job import Job, ModelConfig
+from ipu_model.job import Job
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.plan import Plan

@@ -27,14 +27,8 @@ from typing import IO, Any
 from ipu_model.errors import ConfigError
 from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.ipu.config import read_ipu_config
-from ipu_model.job import (
-    BatchGeometry,
-    Job,
-    JobResult,
-    ModelConfig,
-    OptimizerConfig,
-    ScheduleConfig,
-)
+from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.models.config import ModelConfig
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path

@@ -134,8 +134,8 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
         InputError: no BERT that is computed here, or another architecture.
     """
     from ipu_model.errors import DeviceJobError
-    from ipu_model.job import ModelConfig
     from ipu_model.models.architecture import CONFIG, differences, read_config
+    from ipu_model.models.config import ModelConfig
 
     try:
         found, _ = read_config(source / CONFIG)

@@ -8,7 +8,7 @@ from bench.protocol import Sample
 from bench.report import bar_state, figure, rate_rows
 from bench.results import Measured, Results
 from bench.statistics import Summary, cpu_rate, ratios, summarise, wall_rate
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 
 
 def measured(case, variant, rates, threads=1, **facts):

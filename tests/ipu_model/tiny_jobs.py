@@ -13,7 +13,8 @@ from typing import Any, Dict, List, Optional
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from ipu_model.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import MANIFEST, Manifest, row_schema
 
 ROOT = Path(__file__).resolve().parents[2]

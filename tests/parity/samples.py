@@ -10,7 +10,7 @@ import torch
 from tiny_jobs import head_of, labels_of, make_columns, write_rows
 from torch import nn
 
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder

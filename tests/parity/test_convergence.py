@@ -10,8 +10,9 @@ from samples import ORIGIN
 from tiny_jobs import make_columns, write_rows
 from transformers import BertForPreTraining
 
-from ipu_model.job import ModelConfig, OptimizerConfig
+from ipu_model.job import OptimizerConfig
 from ipu_model.models.attention import RowAttention
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.optim.schedule import learning_rate

@@ -10,7 +10,8 @@ import torch
 import yaml
 
 from ipu_model.distributed.process import StopRequest
-from ipu_model.job import JobResult, ModelConfig
+from ipu_model.job import JobResult
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.running import run_job

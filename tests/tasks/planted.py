@@ -18,7 +18,7 @@ import pytest
 import yaml
 from safetensors.numpy import load_file, save_file
 
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from tasks.project import artifacts

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from tasks.downstream.squad.questions import make_questions
 from tasks.downstream.squad.rows import write_squad_rows
 from tasks.inputs.corpus import make_corpus

@@ -12,7 +12,8 @@ from tiny_ipu import FOUR_LAYERS, ipu_runtime
 from tiny_jobs import make_columns
 
 from ipu_model.ipu.model import PretrainingOnIpu, QuestionAnsweringOnIpu
-from ipu_model.job import BatchGeometry, Job, ModelConfig, ScheduleConfig
+from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import Batch
 
 SEED = 7

@@ -12,7 +12,8 @@ from tiny_jobs import TINY, head_of, labels_of, make_columns
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
-from ipu_model.job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from ipu_model.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch

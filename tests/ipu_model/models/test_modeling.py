@@ -11,8 +11,9 @@ import torch
 from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model.errors import ConfigError
-from ipu_model.job import ModelConfig, OptimizerConfig
+from ipu_model.job import OptimizerConfig
 from ipu_model.models.attention import RowAttention
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise

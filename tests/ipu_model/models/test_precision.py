@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.models.precision import LowPrecisionCopies
 

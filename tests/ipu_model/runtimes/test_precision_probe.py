@@ -15,7 +15,7 @@ import pytest
 import torch
 from tiny_jobs import ROOT, TINY, make_columns
 
-from ipu_model.job import ModelConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.models.flat import flatten
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.cpu import cpu_flags

@@ -1,0 +1,18 @@
+"""Rows of pre-training: masked tokens, and whether the second segment follows the first.
+
+| column                  | type  | meaning                                          |
+|-------------------------|-------|--------------------------------------------------|
+| masked_positions[P]     | int16 | absolute position in the row, 0 in unused slots  |
+| masked_labels[P]        | int32 | token id to predict, -100 = unused slot          |
+| next_sentence_labels[S] | int8  | 0 = real next, 1 = random, -100 = none           |
+"""
+
+from __future__ import annotations
+
+from ipu_model.rows.format import IGNORED, PREDICTIONS, SEQUENCES, Column
+
+COLUMNS = (
+    Column("masked_positions", "int16", PREDICTIONS, 0, "row_length"),
+    Column("masked_labels", "int32", PREDICTIONS, IGNORED, "vocab_size"),
+    Column("next_sentence_labels", "int8", SEQUENCES, IGNORED, 2),
+)

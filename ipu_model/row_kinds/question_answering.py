@@ -1,0 +1,18 @@
+"""Rows of windows of a question and its context, and where the answer lies.
+
+| column             | type  | meaning                                     |
+|--------------------|-------|---------------------------------------------|
+| start_positions[S] | int16 | absolute in the row, -100 = none            |
+| end_positions[S]   | int16 | absolute in the row, inclusive, -100 = none |
+| feature_ids[S]     | int32 | row of features.parquet, -1 = none          |
+"""
+
+from __future__ import annotations
+
+from ipu_model.rows.format import ABSENT, FEATURES, IGNORED, SEQUENCES, Column
+
+COLUMNS = (
+    Column("start_positions", "int16", SEQUENCES, IGNORED, "row_length"),
+    Column("end_positions", "int16", SEQUENCES, IGNORED, "row_length"),
+    Column("feature_ids", "int32", SEQUENCES, ABSENT, FEATURES),
+)

@@ -1,0 +1,16 @@
+"""Rows of sequences that are of one class each.
+
+| column          | type  | meaning                                  |
+|-----------------|-------|------------------------------------------|
+| feature_ids[S]  | int32 | number of the example, -1 = none         |
+| class_labels[S] | int32 | class, 0..num_labels - 1, -100 = none    |
+"""
+
+from __future__ import annotations
+
+from ipu_model.rows.format import ABSENT, FEATURES, IGNORED, SEQUENCES, Column
+
+COLUMNS = (
+    Column("feature_ids", "int32", SEQUENCES, ABSENT, FEATURES),
+    Column("class_labels", "int32", SEQUENCES, IGNORED, "num_labels"),
+)

@@ -1,0 +1,16 @@
+"""Rows of sequences that have one value each.
+
+| column         | type    | meaning                               |
+|----------------|---------|---------------------------------------|
+| feature_ids[S] | int32   | number of the example, -1 = none      |
+| targets[S]     | float32 | value of a regression, -100 = none    |
+"""
+
+from __future__ import annotations
+
+from ipu_model.rows.format import ABSENT, FEATURES, IGNORED, SEQUENCES, Column
+
+COLUMNS = (
+    Column("feature_ids", "int32", SEQUENCES, ABSENT, FEATURES),
+    Column("targets", "float32", SEQUENCES, IGNORED, float("inf")),
+)

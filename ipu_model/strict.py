@@ -1,0 +1,59 @@
+"""Dataclasses from parsed JSON: an unknown, missing or wrongly typed field is refused. Standard library only."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import typing
+from typing import Any, Dict, Mapping, Optional, Type, TypeVar
+
+from ipu_model.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def read_strictly(kind: Type[T], values: Any, where: str) -> T:
+    """Build the dataclass `kind` from parsed JSON; `where` is the dotted path used in messages.
+
+    Raises:
+        ConfigError: an unknown key (the nearest valid name is given), a missing key or a wrong type.
+    """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where} must be an object, found {type(values).__name__}")
+    fields = {f.name: f for f in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    hints = typing.get_type_hints(kind)
+    for name in values:
+        if name not in fields:
+            near = difflib.get_close_matches(str(name), list(fields), 1)
+            hint = f"; did you mean {near[0]}?" if near else f"; valid: {', '.join(sorted(fields))}"
+            raise ConfigError(f"{where}.{name} is not known{hint}")
+    read = {}
+    for name, spec in fields.items():
+        if name in values:
+            read[name] = _value(hints[name], values[name], f"{where}.{name}")
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise ConfigError(f"{where}.{name} is missing")
+    return kind(**read)
+
+
+def _value(hint: Any, value: Any, where: str) -> Any:
+    arguments = typing.get_args(hint)
+    origin = typing.get_origin(hint)
+    if origin is typing.Union:
+        if value is None and type(None) in arguments:
+            return None
+        hint = next(a for a in arguments if a is not type(None))
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if dataclasses.is_dataclass(hint):
+        return read_strictly(hint, value, where)  # type: ignore[arg-type]
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    accepted = _accepted(origin or hint)
+    if accepted is not None and (not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool)):
+        raise ConfigError(f"{where} must be {accepted.__name__}, found {value!r}")
+    return value
+
+
+def _accepted(hint: Any) -> Optional[Type[Any]]:
+    known: Dict[Any, Type[Any]] = {str: str, int: int, float: float, bool: bool, dict: dict, list: list}
+    return known.get(hint)
