@@ -72,7 +72,7 @@ def read_batches(
 
 @contextlib.contextmanager
 def _open(path: Path, columns: Sequence[str], stage: str) -> Iterator[pq.ParquetFile]:
-    again = f"run `dvc repro {stage}` (or `python -m tasks.{stage}`)"
+    again = f"run `dvc repro {stage}`"
     if not Path(path).is_file():
         raise InputError(f"{path} is not there: the {stage} stage makes it; {again} first")
     try:

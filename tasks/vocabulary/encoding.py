@@ -60,7 +60,7 @@ def tokenizer_file(folder: Path) -> Path:
     if not path.is_file():
         raise InputError(
             f"{path} is not there: rows need the fast tokenizer that the tokenizer stage makes; "
-            "run `dvc repro tokenizer` (or `python -m tasks.vocabulary.tokenizer`) first"
+            "run `dvc repro tokenizer` first"
         )
     return path
 

@@ -15,7 +15,7 @@ import tasks.release.hub.client  # noqa: F401 (the imports are done when the sta
 from tasks.project.errors import PublishError
 from tasks.release.hub.calls import Patience
 from tasks.release.hub.transaction import release_on_hub
-from tests.tasks.hub_publishing import NAME, small_release
+from tests.tasks.release.hub_publishing import NAME, small_release
 
 
 def main(text: str, how: str, start: Path) -> None:

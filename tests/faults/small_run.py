@@ -26,8 +26,8 @@ from tasks.project.overlays import resolve
 from tasks.project.strict_yaml import read_yaml
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = (
     "corpus.demo_documents=60", "tokenizer.vocabulary_size=300", "questions.demo_train=24", "questions.demo_dev=12",
     "pretrain_rows.phase1.duplicates=1", "pretrain_rows.phase1.row_length=32", "pretrain_rows.phase2.row_length=64",

@@ -14,11 +14,11 @@ import yaml
 
 from tests.faults import table
 from tests.hub_server import HubServer
+from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
-from tests.tasks.hub_publishing import NAME, TOKEN
+from tests.tasks.release.hub_publishing import NAME, TOKEN
 from tests.tasks.trained_checkout import make_checkout
 
-ROOT = Path(__file__).resolve().parents[2]
 SECRETS = {
     "HF_TOKEN": TOKEN,
     "PREFECT_API_AUTH_STRING": "admin:PlantedServerPassword77",

@@ -12,10 +12,9 @@ import pytest
 
 from tests.faults import table
 from tests.hub_server import HubServer
+from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
-from tests.tasks.hub_publishing import commits, content, repository, small_release
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.tasks.release.hub_publishing import commits, content, repository, small_release
 
 pytestmark = pytest.mark.faults
 

@@ -1,15 +1,13 @@
 """A small project of three stages under a real DVC, and one Prefect test server per session."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
 from flows import plan
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.places import ROOT
 
 DVC_YAML = """
 stages:
@@ -87,10 +85,11 @@ def toy_project(tmp_path, monkeypatch):
     (project / "stage.py").write_text(STAGE)
     (project / "flows").mkdir()
     (project / "ipu_model").mkdir()
-    (project / "tasks").mkdir()
-    (project / "tasks" / "publish.py").write_text(PUBLISH)
-    # A package, which comes before the installed one; what it lacks is the real one's.
-    (project / "tasks" / "__init__.py").write_text(f"__path__.append({str(ROOT / 'tasks')!r})\n")
+    for package in ("tasks", "tasks/release"):
+        (project / package).mkdir()
+        # It comes before the installed one; what it lacks is the real one's.
+        (project / package / "__init__.py").write_text(f"__path__.append({str(ROOT / package)!r})\n")
+    (project / "tasks/release/publish.py").write_text(PUBLISH)
     for name in ("params.yaml", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, project / name)
     shutil.copytree(ROOT / "inputs", project / "inputs")

@@ -3,7 +3,6 @@
 import copy
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,8 +11,7 @@ from flows import allowed, checkout, on_worker, pipeline
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.strict_yaml import read_yaml
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.places import ROOT
 
 
 @pytest.fixture

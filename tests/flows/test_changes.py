@@ -4,15 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from flows.changes import Look, look
 from flows.plan import plan_of
 from tests.flows.toy_repro import repro
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.places import ROOT
 
 
 def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):

@@ -22,8 +22,8 @@ import pytest
 
 from flows import environment
 from tests.faults import small_run
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 STRANGER = 54321
 """A user id without an entry in the list of users."""
 CLOSING = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"

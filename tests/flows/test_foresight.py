@@ -34,7 +34,7 @@ def test_a_large_corpus_is_estimated_and_an_estimate_that_fails_stops_nothing(ch
         "a corpus of 0 MB: a sample of it is prepared first, to say what all of it takes",
         "no estimate could be made of it",
     ]
-    estimate = checkout / "tasks" / "estimate.py"
+    estimate = checkout / "tasks/preflight/estimate.py"
     (checkout / "tasks").unlink()
     shutil.copytree(ROOT / "tasks", checkout / "tasks")
     estimate.write_text("print('20 h')")

@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -15,8 +14,8 @@ from tasks.project.errors import ParamsError
 from tasks.project.overlays import preset_names, read_preset, resolve
 from tasks.project.params_command import diff, differences, leaves, meanings, origins, search, show
 from tasks.project.strict_yaml import parse_yaml, read_yaml
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PRESETS = ROOT / "presets"
 
 

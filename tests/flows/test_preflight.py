@@ -16,7 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import pytest
 
@@ -24,9 +23,9 @@ from flows import preflight
 from flows.preflight import disk, question
 from flows.preflight.finding import Wanted
 from tasks.project.errors import InputError, ParamsError
+from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
-ROOT = Path(__file__).resolve().parents[2]
 HUB = ("publish.target=hub", "publish.repository=user/name")
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 OUTSIDE = ("PODIUM_", "PREFECT_", "HF_", "SSL_CERT", "http_proxy", "https_proxy", "all_proxy")

@@ -11,8 +11,8 @@ from flows import received
 from flows.plan import PLAN
 from flows.report import StageRecord
 from flows.stages import RunFailed
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = ["finetune", "gate"]
 RECORD = dataclasses.asdict(StageRecord("finetune", "ran", 1.5, "pod-a"))
 MD5 = "0123456789abcdef0123456789abcdef"

@@ -12,7 +12,7 @@ from moto.server import ThreadedMotoServer
 from flows import dvc
 from tasks.host.checkpoint_remote import Remote
 from tests.flows.toy_repro import repro
-from tests.tasks.test_checkpoint_travel import write_checkpoint
+from tests.tasks.host.test_checkpoint_travel import write_checkpoint
 
 
 class SshServer:

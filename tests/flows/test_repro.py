@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import yaml
@@ -12,8 +11,7 @@ import yaml
 from flows import dvc
 from flows.repro import Repro, StageFailed, StagePaused
 from tests.flows.toy_repro import repro
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.places import ROOT
 
 
 def test_a_stage_runs_once_is_then_skipped_and_is_restored_when_its_output_is_lost(toy_project, ran):

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,8 +11,7 @@ from flows import changes, cli
 from flows.commands import run as run_command
 from flows.preflight.server import may_be_named
 from tests.flows.test_pipeline import ACCEPTED, run, run_json, statuses
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.places import ROOT
 
 
 @pytest.fixture

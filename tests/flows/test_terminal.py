@@ -16,10 +16,10 @@ from prefect.settings import PREFECT_API_URL
 from flows import ending, screen
 from flows.report import StageRecord
 from tests.flows.terminal import CTRL_C, Terminal
+from tests.places import ROOT
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 COMMAND = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})

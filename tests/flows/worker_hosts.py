@@ -14,8 +14,8 @@ from pathlib import Path
 import yaml
 
 from tests.flows.conftest import PUBLISH
+from tests.places import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 COPIED = (
     "flows", "tasks", "ipu_model", "inputs", "presets", "params.yaml", "prefect.yaml", "pyproject.toml", ".dvcignore",
 )  # fmt: skip
@@ -178,7 +178,7 @@ class Host:
         )
         (self.project / "dvc.yaml").write_text(DVC_YAML)
         (self.project / "tasks" / "toy.py").write_text(TOY)
-        (self.project / "tasks" / "publish.py").write_text(PUBLISH)
+        (self.project / "tasks/release/publish.py").write_text(PUBLISH)
         with (self.project / "flows" / "plan.py").open("a") as module:
             module.write(PLAN)
         self.environment = {
@@ -209,9 +209,11 @@ class Host:
             deps[:] = [dep for dep in deps if not dep.startswith("reports/")]
         (self.project / "dvc.yaml").write_text(yaml.safe_dump({"stages": plan}, sort_keys=False))
         (self.project / "tasks" / "toy_share.py").write_text(SHARE)
-        for name, size, small in (("row_shards", "SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"),
-                                  ("corpus", "GROUP_DOCUMENTS = 8192", "GROUP_DOCUMENTS = 40")):  # fmt: skip
-            source = self.project / "tasks" / f"{name}.py"
+        for name, size, small in (
+            ("pretraining/rows/row_shards", "SHARD_BYTES = 64 << 20", "SHARD_BYTES = 20_000"),
+            ("inputs/corpus", "GROUP_DOCUMENTS = 8192", "GROUP_DOCUMENTS = 40"),
+        ):
+            source = self.project / f"tasks/{name}.py"
             assert size in (text := source.read_text())
             source.write_text(text.replace(size, small))
         with (self.project / "flows" / "plan.py").open("a") as module:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.hub_server import HubServer, running_hub
-from tests.tasks.hub_publishing import TOKEN
+from tests.tasks.release.hub_publishing import TOKEN
 
 
 @pytest.fixture(name="hub")

@@ -22,6 +22,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from tasks.project import artifacts
+from tests.places import ROOT
 from tests.tasks.tiny_model import SPECIAL
 
 MARK = "zxqvwplanted"
@@ -73,7 +74,7 @@ def make_checkout(folder: Path, **sections: dict[str, Any]) -> Path:
     """params.yaml and what stages need beside it, in a folder whose own name is planted."""
     root = folder / planted("checkout")
     (root / "inputs/ipu").mkdir(parents=True)
-    values = yaml.safe_load((Path(__file__).resolve().parents[2] / "params.yaml").read_text(encoding="utf-8"))
+    values = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     given = folder / planted("folder")
     common: dict[str, dict[str, Any]] = {
         "model": MODEL, "checkpoint": {"remote": str(folder / planted("remote"))},

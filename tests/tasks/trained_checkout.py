@@ -24,9 +24,9 @@ from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.strict_yaml import parse_yaml
 from tasks.release.release_subject import QUESTIONS
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
+from tests.places import ROOT as PROJECT
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
-PROJECT = Path(__file__).resolve().parents[2]
 WORDS = [
     "where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", ".",
 ]  # fmt: skip

@@ -176,6 +176,6 @@ def corpus_files(corpus: Path) -> list[Path]:
     if not files:
         raise InputError(
             f"{corpus} holds no .parquet file: rows need the corpus that the corpus stage makes; "
-            "run `dvc repro corpus` (or `python -m tasks.inputs.corpus`) first"
+            "run `dvc repro corpus` first"
         )
     return files

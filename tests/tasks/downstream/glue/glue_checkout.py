@@ -1,0 +1,101 @@
+"""A small checkout for GLUE: generated examples, a tokenizer, untrained weights, device jobs in this process."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import yaml
+
+from ipu_model.distributed.process import StopRequest
+from ipu_model.job import JobResult
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.train.running import run_job
+from tasks.downstream.glue.tasks import TASKS, TRAIN
+from tasks.project import artifacts
+from tasks.vocabulary.tokenizer_files import read_vocabulary, write_tokenizer
+from tests.places import ROOT
+
+WORDS = [f"word{number}" for number in range(40)]
+SIZE = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "hidden_dropout": 0.0,
+        "attention_dropout": 0.0, "initializer_range": 0.1}  # fmt: skip
+TUNING = {"epochs": 8, "global_batch_size": 16, "micro_batch_size": 16, "learning_rate": 5e-3, "hidden_dropout": None,
+          "attention_dropout": None, "checkpoint_every_updates": 0}  # fmt: skip
+
+
+def make_checkout(folder: Path, data: Path, tasks: list[str], vocabulary: Path, **tuning) -> Path:
+    """params.yaml, tokenizer, models/phase2 of fresh weights, and what the gate reads of the stages before."""
+    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    params["glue"] |= {"tasks": tasks, "path": str(data)}
+    params["glue_rows"] |= {"row_length": 64, "max_sequences_per_row": 4}
+    params["model"] |= SIZE
+    params["glue_finetune"] |= {**TUNING, **tuning}
+    params["tokenizer"] |= {"source": "file", "path": str(vocabulary)}
+    (folder / "inputs/ipu").mkdir(parents=True)
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    entries = read_vocabulary(vocabulary, "tokenizer.path")
+    (folder / artifacts.TOKENIZER).mkdir(parents=True)
+    write_tokenizer(_vocabulary(entries), params["model"]["max_positions"], folder / artifacts.TOKENIZER)
+    config = ModelConfig(len(entries), max_positions=params["model"]["max_positions"], **SIZE)
+    model = build_model("pretraining", config)
+    initialise(model, config, seed=1)
+    (folder / "models/phase2").mkdir(parents=True)
+    sha = artifacts.sha256_of(folder / artifacts.TOKENIZER / "tokenizer.json")
+    write_model(folder / "models/phase2", "pretraining", config, model.state_dict(),
+                Origin(sha, "pretrain", "pretraining", 0, 1))  # fmt: skip
+    for name in ("corpus", "phase1", "phase2"):
+        artifacts.write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
+    for name in ("pretrain-phase1", "pretrain-phase2"):
+        artifacts.write_json(folder / artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
+    return folder
+
+
+def _vocabulary(entries):
+    from tasks.vocabulary.tokenizer_files import Vocabulary
+
+    return Vocabulary(entries, True)
+
+
+def word_vocabulary(path: Path) -> Path:
+    """A vocab.txt of the words of generated examples."""
+    path.write_text("\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]) + "\n")
+    return path
+
+
+def write_examples(folder: Path, name: str, train: int = 160, dev: int = 60, seed: int = 0) -> None:
+    """TSV files of a task, as numbers and without a header; the first word of the last sentence says the label."""
+    task, generator = TASKS[name], np.random.default_rng(seed)
+    (folder / name).mkdir(parents=True)
+    for split in task.splits:
+        lines = []
+        for _ in range(train if split == TRAIN else dev):
+            texts = [" ".join(generator.choice(WORDS[10:], size=generator.integers(3, 9))) for _ in task.columns]
+            number = int(generator.integers(6 if task.is_regression else len(task.labels)))
+            texts[-1] = f"{WORDS[number]} {texts[-1]}"
+            lines.append("\t".join([*texts, str(float(number) if task.is_regression else number)]))
+        (folder / name / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
+
+
+def run_stage(module, *words: str) -> None:
+    """The command line of a stage, here."""
+    before, sys.argv = sys.argv, [module.__name__, *words]
+    try:
+        module.main()
+    finally:
+        sys.argv = before
+
+
+def device_job_here(job, **how) -> JobResult:
+    """In place of tasks.jobs.device_job.run_device_job: no other process; launcher and events are not needed."""
+    torch.set_num_threads(1)
+    shutil.rmtree(job.run_folder, ignore_errors=True)
+    Path(job.run_folder).mkdir(parents=True)
+    return run_job(job, lambda event, **fields: None, StopRequest())
+
+
+def read_json(path: Path):
+    return json.loads(path.read_text(encoding="utf-8"))

@@ -1,0 +1,188 @@
+"""Hand-worked spans, and agreement with a plain loop over all pairs."""
+
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.downstream.squad.answers import Answer, best_answers, probable_answers
+from tasks.downstream.squad.windows import Windows, read_windows
+from tests.tasks.downstream.squad.window_files import Window, words, write_windows
+
+CONTEXT = "the red house by the sea"
+TOKENS = words(CONTEXT)
+APART = np.arange(10)
+"""Every token is a word of its own."""
+
+
+def read(folder: Path, windows: list[Window], examples: int = 1) -> Windows:
+    ids = [f"q{i}" for i in range(examples)]
+    return read_windows(*write_windows(folder, windows, ids), ids)
+
+
+def test_the_best_sum_of_start_and_end_wins(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, TOKENS, start=[0, 5, 1, 0, 0, 0], end=[0, 1, 4, 0, 0, 3])])
+    first, second = best_answers(windows, [CONTEXT], n_best=2, max_answer_length=30)[0]
+    assert (first.text, first.start, first.end, first.score) == ("red house", 4, 13, 9.0)
+    assert (second.text, second.score) == ("red house by the sea", 8.0)
+    # Softmax over the two kept scores 9 and 8.
+    assert first.probability == pytest.approx(1 / (1 + math.exp(-1)))
+    assert second.probability == pytest.approx(1 / (1 + math.exp(1)))
+
+
+def test_an_end_before_the_start_is_no_answer(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, TOKENS, start=[0, 0, 9, 0, 0, 0], end=[9, 0, 0, 0, 0, 1])])
+    found = best_answers(windows, [CONTEXT], n_best=20, max_answer_length=30)[0]
+    assert found[0].text == "house by the sea"  # 9 + 1, not the 9 + 9 that ends before it starts
+    assert all(answer.start < answer.end for answer in found)
+
+
+def test_max_answer_length_counts_tokens(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, TOKENS, start=[0, 9, 0, 0, 0, 0], end=[0, 0, 1, 2, 3, 4])])
+    assert best_answers(windows, [CONTEXT], n_best=20, max_answer_length=3)[0][0].text == "red house by"
+    assert best_answers(windows, [CONTEXT], n_best=20, max_answer_length=1)[0][0].text == "red"
+
+
+def test_tokens_outside_the_context_are_never_an_answer(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, TOKENS, [0, 0, 1, 0, 0, 0], [0, 0, 1, 0, 0, 0], outside=50.0)])
+    assert best_answers(windows, [CONTEXT], n_best=2, max_answer_length=30)[0][0].text == "house"
+
+
+def test_the_best_of_all_windows_of_an_example_wins(tmp_path: Path) -> None:
+    windows = read(
+        tmp_path,
+        [
+            Window(0, TOKENS[:4], start=[1, 2, 0, 0], end=[1, 2, 0, 0]),
+            Window(0, TOKENS[2:], start=[0, 0, 0, 3], end=[0, 0, 0, 3]),
+            Window(1, words("no one"), start=[8, 0], end=[8, 0]),
+        ],
+        examples=2,
+    )
+    first, second = best_answers(windows, [CONTEXT, "no one"], n_best=3, max_answer_length=30)
+    assert [first[0].text, first[1].text, first[1].score] == ["sea", "red", 4.0]
+    assert second[0].text == "no"
+    assert sum(answer.probability for answer in first) == pytest.approx(1.0)
+
+
+def test_equal_scores_go_to_the_earlier_window_and_the_higher_start(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, TOKENS[:2], [0, 1], [2, 3]), Window(0, TOKENS[:2], [3, 0], [1, 0])])
+    found = best_answers(windows, [CONTEXT], n_best=2, max_answer_length=30)[0]
+    assert [(a.text, a.score) for a in found] == [("red", 4.0), ("the", 4.0)]
+
+
+def test_a_context_without_tokens_gets_the_empty_answer(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, [], [], []), Window(1, [(0, 2)], [1], [1])], examples=2)
+    empty, full = best_answers(windows, [" ", "no"], n_best=5, max_answer_length=30)
+    assert empty == [Answer("", 0, 0, 0.0, 1.0)]
+    assert full[0].text == "no"
+
+
+def test_characters_beyond_ascii_are_cut_by_character(tmp_path: Path) -> None:
+    text = "Ærø ligger 🙂 syd for Łódź"
+    windows = read(tmp_path, [Window(0, words(text), [0, 0, 3, 0, 0, 0], [0, 0, 0, 0, 0, 3])])
+    assert best_answers(windows, [text], n_best=1, max_answer_length=30)[0][0].text == "🙂 syd for Łódź"
+
+
+def pair_loop(window: Window, n_best: int, longest: int) -> list[float]:
+    """Scores of run_qa.py's candidates of one window, with Python loops."""
+    starts = sorted(range(len(window.start)), key=lambda i: -window.start[i])[:n_best]
+    ends = sorted(range(len(window.end)), key=lambda i: -window.end[i])[:n_best]
+    scores = [
+        float(np.float32(window.start[s]) + np.float32(window.end[e]))
+        for s in starts
+        for e in ends
+        if 0 <= e - s < longest
+    ]
+    return sorted(scores, reverse=True)[:n_best]
+
+
+@pytest.mark.parametrize(("n_best", "longest"), [(1, 30), (5, 4), (20, 30)])
+def test_vectorised_search_equals_the_plain_loop(tmp_path: Path, n_best: int, longest: int) -> None:
+    generator = np.random.default_rng(n_best)
+    windows = []
+    for example in range(30):
+        for _ in range(int(generator.integers(1, 4))):
+            length = int(generator.integers(1, 40))
+            start, end = generator.normal(size=(2, length))
+            windows.append(Window(example, [(i, i + 1) for i in range(length)], start.tolist(), end.tolist()))
+    found = best_answers(read(tmp_path, windows, 30), ["x" * 40] * 30, n_best=n_best, max_answer_length=longest)
+    for example, answers in enumerate(found):
+        loops = [score for w in windows if w.example == example for score in pair_loop(w, n_best, longest)]
+        expected = sorted(loops, reverse=True)[:n_best]
+        assert [answer.score for answer in answers if answer.text] == pytest.approx(expected, abs=1e-6)
+
+
+def test_probability_is_the_product_of_two_softmaxes_that_count_cls(tmp_path: Path) -> None:
+    # Weights e**x: start [CLS] 1, tokens 2 and 4 -> 4/7; end [CLS] 1, tokens 1 and 8 -> 8/10.
+    log = math.log
+    window = Window(0, words("no one"), [log(2), log(4)], [log(1), log(8)], outside=0.0)
+    found = probable_answers(read(tmp_path, [window]), "no one", APART, top=3, max_answer_length=15)
+    assert [(a.text, round(a.score, 6)) for a in found] == [
+        ("one", round(4 / 7 * 8 / 10, 6)),
+        ("no one", round(2 / 7 * 8 / 10, 6)),
+        ("no", round(2 / 7 * 1 / 10, 6)),
+    ]
+
+
+def test_probable_answers_take_every_pair_into_account(tmp_path: Path) -> None:
+    # The best start and the best end exclude each other; the best valid pair has neither alone at the top.
+    window = Window(0, words("a b c"), start=[0, 0, 5], end=[5, 4, 0])
+    best = probable_answers(read(tmp_path, [window]), "a b c", APART, top=1, max_answer_length=15)[0]
+    assert best.text == "a"  # 0 + 5 beats 5 + 0 by coming first
+
+
+def test_windows_are_compared_by_their_own_probabilities(tmp_path: Path) -> None:
+    sure = Window(0, TOKENS[:2], start=[0, 6], end=[0, 6], outside=-9)
+    unsure = Window(0, TOKENS[2:4], start=[9, 9], end=[9, 9], outside=9)  # higher logits, but spread out
+    best = probable_answers(read(tmp_path, [unsure, sure]), CONTEXT, APART, top=1, max_answer_length=15)[0]
+    assert best.text == "red"
+
+
+PIECES = [(0, 2), (2, 6), (7, 10), (10, 13)]  # Po-dium mod-els
+"""Two words of two tokens each."""
+
+
+def test_a_part_of_a_word_is_widened_to_the_word(tmp_path: Path) -> None:
+    window = Window(0, PIECES, start=[0, 9, 0, 0], end=[0, 0, 9, 0])
+    best = probable_answers(
+        read(tmp_path, [window]), "Podium models", np.array([0, 0, 1, 1]), top=1, max_answer_length=15
+    )[0]
+    assert (best.text, best.start, best.end) == ("Podium models", 0, 13)
+
+
+def test_a_word_that_the_window_cuts_is_widened_as_far_as_it_is_there(tmp_path: Path) -> None:
+    window = Window(0, PIECES[1:3], start=[0, 9], end=[0, 9])
+    best = probable_answers(read(tmp_path, [window]), "Podium models", np.array([0, 1]), top=1, max_answer_length=15)
+    assert best[0].text == "mod"
+
+
+def test_spans_that_widen_to_the_same_words_are_one_answer(tmp_path: Path) -> None:
+    window = Window(0, PIECES, start=[3, 3, 0, 0], end=[3, 3, 0, 0])
+    found = probable_answers(
+        read(tmp_path, [window]), "Podium models", np.array([0, 0, 1, 1]), top=9, max_answer_length=15
+    )
+    assert [answer.text for answer in found] == ["Podium", "Podium models", "models"]
+
+
+def test_no_context_token_gives_no_probable_answer(tmp_path: Path) -> None:
+    windows = read(tmp_path, [Window(0, [], [], [])])
+    assert probable_answers(windows, " ", np.empty(0), top=1, max_answer_length=15) == []
+
+
+def test_ten_thousand_windows_take_a_few_seconds_at_most() -> None:
+    generator = np.random.default_rng(0)
+    count, length = 10_000, 300
+    tokens = np.arange(length)
+    windows = Windows(
+        example_index=np.arange(count),
+        bounds=np.arange(count + 1) * length,
+        characters=np.tile(np.stack([tokens, tokens + 1], axis=1), (count, 1)),
+        start_logits=generator.normal(size=count * length).astype(np.float32),
+        end_logits=generator.normal(size=count * length).astype(np.float32),
+        cls_logits=np.zeros((count, 2), np.float32),
+    )
+    started_at = time.process_time()
+    best_answers(windows, ["x" * length] * count, n_best=20, max_answer_length=30)
+    assert time.process_time() - started_at < 8.0  # about 2.5 s on one core of a small machine

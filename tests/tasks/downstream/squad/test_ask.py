@@ -1,0 +1,217 @@
+"""Asking a question: what is refused, and the same answers as the pipeline of transformers 4."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.ask import as_values, ask
+from tasks.downstream.squad.question_model import QuestionModel, WindowShape, find_model
+from tasks.project.errors import InputError
+from tests.places import ROOT
+from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
+
+VOCABULARY = [
+    *"abcdefghijklmnopqrstuvwxyz0123456789.,?!'-", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
+    "the", "town", "was", "founded", "by", "in", "river", "mill", "##er", "##ing", "who", "when", "of", "and", "market",
+]  # fmt: skip
+SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 1423; the market and the river came later."
+LONG = " ".join(f"In {1400 + i} the miller of town {i} was marketing the river-mill no. {i}." for i in range(40))
+CASES = [
+    ("Who founded the town?", SHORT),
+    ("When?", "  1423,\n1424\tand 'in 1425'!  "),
+    ("When was the market of the town by the river founded?", LONG),
+]
+TOP = 4
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_tiny_model(tmp_path_factory.mktemp("models") / "tiny", VOCABULARY)
+
+
+def answers_of(model: Path, question: str, context: str, top: int = 1) -> list[Answer]:
+    found = find_model(str(model))
+    return ask(found, question, context, WindowShape.for_model(found), top=top)
+
+
+def transformers_4() -> tuple[str | None, str]:
+    """An interpreter whose transformers still has the question-answering pipeline, or why there is none."""
+    candidates = [os.environ.get("PODIUM_DEVICE_PYTHON"), str(ROOT / ".venv-poplar" / "bin" / "python")]
+    for python in candidates:
+        if not python or not Path(python).is_file():
+            continue
+        probe = "from importlib.metadata import version; import sys; sys.exit(version('transformers')[:2] != '4.')"
+        if subprocess.run([python, "-c", probe], capture_output=True, timeout=60).returncode == 0:
+            return python, ""
+    return None, "no transformers 4: set PODIUM_DEVICE_PYTHON to a Python that has it, or run make test-device-env"
+
+
+PIPELINE = """
+import json, sys
+from transformers import pipeline
+asked = json.load(sys.stdin)
+answer = pipeline("question-answering", model=asked["model"], tokenizer=asked["model"], device="cpu")
+found = [answer(question=q, context=c, top_k=asked["top"]) for q, c in asked["cases"]]
+best = [answer(question=q, context=c) for q, c in asked["cases"]]
+json.dump({"top": [f if isinstance(f, list) else [f] for f in found], "best": best}, sys.stdout)
+"""
+
+
+@pytest.mark.slow
+def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> None:
+    python, reason = transformers_4()
+    if python is None:
+        pytest.skip(reason)
+    asked = {"model": str(model), "cases": CASES, "top": TOP}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [python, "-c", PIPELINE], input=json.dumps(asked), capture_output=True, text=True, timeout=120, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    theirs = json.loads(done.stdout)
+    for (question, context), best, top in zip(CASES, theirs["best"], theirs["top"], strict=True):
+        ours = answers_of(model, question, context, TOP)
+        assert (ours[0].text, ours[0].start, ours[0].end) == (best["answer"], best["start"], best["end"])
+        assert ours[0].score == pytest.approx(best["score"], rel=1e-4)
+        # The pipeline repeats spans that widen to the same words; ours come once, in the same order.
+        distinct = list(dict.fromkeys((answer["start"], answer["end"]) for answer in top))
+        assert [(answer.start, answer.end) for answer in ours[: len(distinct)]] == distinct
+
+
+def test_the_long_case_needs_several_windows(model: Path) -> None:
+    from tasks.vocabulary.encoding import load_tokenizer
+
+    assert len(load_tokenizer(model).encode(LONG).ids) > 2 * 384
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path) -> None:
+    text = tmp_path / "context.txt"
+    text.write_text(SHORT)
+    command = [sys.executable, "-m", "flows", "ask", str(model), CASES[0][0]]
+    plain = subprocess.run(
+        [*command, "--context-file", str(text)], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    machine = subprocess.run(
+        [*command, "--context-file", "-", "--json", "--top", "2"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, input=SHORT,
+    )  # fmt: skip
+    assert (plain.returncode, machine.returncode) == (0, 0), plain.stderr + machine.stderr
+    found = json.loads(machine.stdout)
+    assert len(found["answers"]) == 2
+    assert found["answer"] == found["answers"][0]["answer"] == SHORT[found["start"] : found["end"]]
+    assert plain.stdout == f"{found['answer']}  (score {found['score']:.4f})\n"
+
+
+def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:
+    values = as_values([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
+    assert {key: values[key] for key in ("answer", "score", "start", "end")} == {
+        "answer": "Łódź", "score": 0.25, "start": 3, "end": 7,
+    }  # fmt: skip
+    assert [answer["answer"] for answer in values["answers"]] == ["Łódź", "x"]
+
+
+@pytest.mark.parametrize(("question", "context"), [("", "x"), (" \n", "x"), ("x", ""), ("x", "\t ")])
+def test_an_empty_question_or_context_is_refused(model: Path, question: str, context: str) -> None:
+    with pytest.raises(InputError, match="is empty"):
+        answers_of(model, question, context)
+
+
+def test_a_question_that_leaves_no_room_is_refused_with_the_number_that_fits(model: Path) -> None:
+    # Windows of 384: 384 - 3 special tokens - 128 shared - at least 1 new = 252.
+    with pytest.raises(InputError, match="has 253 tokens, at most 252 fit"):
+        answers_of(model, "who " * 253, "x")
+
+
+def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path: Path) -> None:
+    def shape(positions: int, model_max_length: int | None) -> tuple[int, int]:
+        folder = write_tokenizer(tmp_path / f"{positions}-{model_max_length}", ["a"], model_max_length or 1)
+        if model_max_length is None:
+            (folder / "tokenizer_config.json").unlink()
+        found = WindowShape.for_model(QuestionModel(folder, folder, positions))
+        return found.row_length, found.doc_stride
+
+    assert shape(512, 512) == (384, 128)  # the defaults of transformers 4
+    assert shape(512, None) == (384, 128)
+    assert shape(512, 10**30) == (384, 128)  # what transformers writes for "no limit"
+    assert shape(512, 100) == (100, 50)
+    assert shape(64, 512) == (64, 32)
+
+
+def test_longer_windows_than_the_model_bears_are_refused(model: Path) -> None:
+    with pytest.raises(InputError, match="bears 512 tokens at most"):
+        WindowShape.for_model(find_model(str(model)), row_length=513)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("config.json", None, "is no model folder"),
+        ("config.json", "{", "is not JSON"),
+        ("config.json", "{}", "max_position_embeddings is missing"),
+        ("config.json", '{"max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}', "only BertForQ"),
+        ("model.safetensors", None, "pickled weights"),
+        ("tokenizer.json", None, "--tokenizer data/tokenizer"),
+    ],
+)
+def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, content: str | None, message: str) -> None:
+    folder = write_tiny_model(tmp_path / "model", ["a"])
+    (folder / "pytorch_model.bin").write_bytes(b"pickle")
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        find_model(str(folder))
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "no such folder", "tests/nothing", "../x", ""])
+def test_a_path_that_is_not_there_is_no_hub_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(InputError):
+        find_model(name)
+
+
+def test_a_file_is_no_model(model: Path) -> None:
+    with pytest.raises(InputError, match="is a file: name the folder"):
+        find_model(str(model / "config.json"))
+
+
+def test_another_folder_can_lend_the_tokenizer(model: Path, tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "model", VOCABULARY)
+    (folder / "tokenizer.json").unlink()
+    assert find_model(str(folder), model).tokenizer == model
+    with pytest.raises(InputError, match="tokenizer.json is missing"):
+        find_model(str(folder), tmp_path)
+
+
+def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "ask", "someone/some-model", "who?", "--context", "x"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: someone/some-model is no folder here, and as a Hub repository")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["m", "q"],
+        ["m", "q", "--context", "a", "--context-file", "b"],
+        ["m", "q", "--context", "x", "--top", "0"],
+    ],
+)
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "ask", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2

@@ -1,0 +1,279 @@
+"""The command that scores any SQuAD pair, and the stage on a checkout of three questions."""
+
+import hashlib
+import json
+import re
+import resource
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.downstream.squad.evaluate import EvaluateInputs, evaluate
+from tasks.project.errors import InputError
+from tasks.project.params import EvaluateParams
+from tests.places import ROOT
+from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
+
+DEV = ROOT.parent / "shared" / "data" / "squad" / "new-wiki-dev.json"
+
+
+def squad(*questions: dict[str, Any]) -> dict[str, Any]:
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": "c", "qas": list(questions)}]}]}
+
+
+def question(identifier: str, *answers: str) -> dict[str, Any]:
+    return {"id": identifier, "question": "?", "answers": [{"text": text, "answer_start": 0} for text in answers]}
+
+
+QUESTIONS = squad(question("1", "Denver Broncos", "the Broncos"), question("2", "Paris"), question("3", "a dog"))
+
+
+def run(folder: Path, questions: Any, predictions: Any, *more: str) -> subprocess.CompletedProcess[str]:
+    for name, content in (("questions.json", questions), ("predictions.json", predictions)):
+        if content is not None:
+            text = content if isinstance(content, (str, bytes)) else json.dumps(content)
+            (folder / name).write_bytes(text.encode() if isinstance(text, str) else text)
+    return run_command(str(folder / "questions.json"), str(folder / "predictions.json"), "--json", *more)
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "flows", "score", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_standard_output_is_the_scores_as_json_and_nothing_else(tmp_path: Path) -> None:
+    # Exact match: only "dog". F1: Denver 2/3 of "Denver Broncos", Rome 0, dog 1.
+    done = run(tmp_path, QUESTIONS, {"1": "Denver", "2": "Rome", "3": "the dog"})
+    assert done.returncode == 0
+    assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 55.5556, "total": 3}
+    assert done.stderr == ""
+
+
+def test_the_scores_are_also_written_where_asked(tmp_path: Path) -> None:
+    done = run(tmp_path, QUESTIONS, {"1": "", "2": "", "3": ""}, "--output", str(tmp_path / "new" / "scores.json"))
+    assert json.loads((tmp_path / "new" / "scores.json").read_text()) == json.loads(done.stdout)
+
+
+def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said(tmp_path: Path) -> None:
+    done = run(tmp_path, QUESTIONS, {"1": "Broncos", "x": "y"})
+    assert json.loads(done.stdout) == {"exact_match": 33.3333, "f1": 33.3333, "total": 3}
+    assert "2 of 3 questions have no prediction and count 0: 2, 3" in done.stderr
+    assert "1 predictions belong to no question and are ignored: x" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("questions", "predictions", "message"),
+    [
+        (None, {}, "questions.json is not there"),
+        (QUESTIONS, None, "predictions.json is not there"),
+        ("{", {}, "questions.json is not JSON"),
+        (QUESTIONS, "no JSON", "predictions.json is not JSON"),
+        (b"\xff\xfe", {}, "questions.json is not UTF-8"),
+        ([], {}, "the document must be an object, found a list"),
+        ({"data": {}}, {}, "data must be a list, found an object"),
+        ({"data": [{}]}, {}, r"data\[0\].paragraphs must be a list, found nothing"),
+        ({"data": [{"paragraphs": [{"qas": [{"id": 7}]}]}]}, {}, r"qas\[0\].id must be a string, found a number"),
+        (squad({"id": "q", "answers": ["x"]}), {}, "must be objects with a text"),
+        (squad(question("q")), {}, "question 'q' .* has no answer"),
+        ({"data": []}, {}, "holds no question"),
+        (QUESTIONS, [], "must be an object .*, found a list"),
+        (QUESTIONS, {"1": 5}, "prediction of question '1' must be a string, found a number"),
+        (QUESTIONS, {"1": None}, 'must be a string, found nothing; write ""'),
+    ],
+)
+def test_bad_input_is_one_clear_message(tmp_path: Path, questions: Any, predictions: Any, message: str) -> None:
+    done = run(tmp_path, questions, predictions)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert re.search(message, done.stderr)
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["x"], ["x", "y", "z"], ["x", "y", "--output"], ["x", "y", "--nonsense"]])
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    assert run_command(*arguments).returncode == 2
+
+
+def test_no_output_folder_is_half_written_when_the_input_is_bad(tmp_path: Path) -> None:
+    run(tmp_path, "{", {}, "--output", str(tmp_path / "new" / "scores.json"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_byte_order_mark_is_no_problem(tmp_path: Path) -> None:
+    done = run(tmp_path, b"\xef\xbb\xbf" + json.dumps(QUESTIONS).encode(), {"3": "dog"})
+    assert json.loads(done.stdout)["exact_match"] == 33.3333
+
+
+@pytest.mark.skipif(not DEV.is_file(), reason=f"{DEV} is missing")
+def test_first_references_as_predictions_score_100_on_real_questions(tmp_path: Path) -> None:
+    document = json.loads(DEV.read_text())
+    qas = [qa for article in document["data"] for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
+    first = {qa["id"]: qa["answers"][0]["text"] for qa in qas}
+    assert json.loads(run(tmp_path, document, first).stdout) == {"exact_match": 100.0, "f1": 100.0, "total": 914}
+    half = dict(list(first.items())[:457])
+    assert json.loads(run(tmp_path, document, half).stdout) == {"exact_match": 50.0, "f1": 50.0, "total": 914}
+
+
+def test_scoring_imports_no_heavy_package() -> None:
+    script = (
+        "import sys, tasks.downstream.squad.evaluate, flows.cli, flows.commands.score; "
+        "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]"
+
+
+PARAMS = EvaluateParams(n_best=5, max_answer_length=30)
+
+
+def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    metrics = evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    predictions = (tmp_path / "evaluation" / "predictions.json").read_bytes()
+    assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
+    # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
+    assert {name: metrics[name] for name in ("exact_match", "f1", "total", "answered")} == {
+        "exact_match": 66.6667, "f1": 88.8889, "total": 3, "answered": 3,
+    }  # fmt: skip
+    assert 0 <= metrics["f1_low"] < metrics["f1"] < metrics["f1_high"] <= 100
+    assert metrics["files"] == [
+        {"path": "models/squad/model.safetensors", "sha256": hashlib.sha256(b"weights").hexdigest()},
+        {"path": "evaluation/predictions.json", "sha256": hashlib.sha256(predictions).hexdigest()},
+    ]
+    assert json.loads((tmp_path / "metrics" / "squad.json").read_text()) == metrics
+    assert sorted(path.name for path in (tmp_path / "evaluation").iterdir()) == [
+        "nbest.json", "predictions.json", "report.html",
+    ]  # fmt: skip
+
+
+def test_nbest_begins_with_the_prediction_and_its_probabilities_sum_to_one(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    nbest = json.loads((tmp_path / "evaluation" / "nbest.json").read_text())
+    assert nbest["q0"][0]["text"] == "red house"
+    assert len(nbest["q0"]) == 5
+    for index, found in enumerate(nbest.values()):
+        assert sum(answer["probability"] for answer in found) == pytest.approx(1, abs=1e-5)
+        assert [answer["score"] for answer in found] == sorted((a["score"] for a in found), reverse=True)
+        assert all(answer["text"] == CONTEXTS[index][answer["start"] : answer["end"]] for answer in found)
+
+
+def test_slices_count_every_question_once_per_property(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    records = evaluate(PARAMS, inputs_of(tmp_path), tmp_path)["slices"]
+    by = {name: {r["slice"]: r["questions"] for r in records if r["by"] == name} for name in (r["by"] for r in records)}
+    assert by == {
+        "question word": {"what": 1, "how many": 1, "other": 1},
+        "answer length": {"2-3 words": 3},
+        "context length": {"up to 50 words": 3},
+        "windows": {"1 window": 2, "2 windows": 1},
+    }
+
+
+def test_plots_are_csv_with_a_header(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    words = (tmp_path / "plots" / "squad-question-words.csv").read_text().splitlines()
+    assert words[0] == "question_word,questions,exact_match,f1,f1_low,f1_high"
+    assert words[1] == "what,1,100.0,100.0,100.0,100.0"
+    assert (tmp_path / "plots" / "squad-f1.csv").read_text().splitlines() == [
+        "f1,questions", "0,0", "under 0.25,0", "0.25 to 0.5,0", "0.5 to 0.75,1", "0.75 to 1,0", "1,2",
+    ]  # fmt: skip
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    outputs = []
+    for name in ("a", "b"):
+        write_checkout(tmp_path / name)
+        evaluate(PARAMS, inputs_of(tmp_path / name), tmp_path / name)
+        files = [p for p in (tmp_path / name).rglob("*") if p.is_file()]
+        outputs.append({p.relative_to(tmp_path / name): p.read_bytes() for p in files})
+    written = {Path("evaluation/report.html"), Path("metrics/squad.json")}
+    assert written <= outputs[0].keys()
+    # Parquet records no time either, so everything can be compared.
+    assert outputs[0] == outputs[1]
+
+
+class _Page(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attributes if name in ("href", "src")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def test_the_page_loads_nothing_and_escapes_every_text(tmp_path: Path) -> None:
+    write_checkout(tmp_path, {"q2": ["<script>alert(1)</script>"]})  # q2 becomes a mistake and is shown
+    evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    page = _Page((tmp_path / "evaluation" / "report.html").read_text())
+    assert page.links == []
+    assert "script" not in page.tags
+    assert "b" not in page.tags  # the context of q2 holds <b>
+    assert "<script>alert(1)</script>" in page.text
+    assert "Ærø & <b>Fyn</b>" in page.text
+    assert "2 of 3 answers equal no reference" in page.text
+
+
+@pytest.mark.parametrize("lost", ["questions", "features", "logits", "weights"])
+def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path: Path, lost: str) -> None:
+    write_checkout(tmp_path)
+    inputs = inputs_of(tmp_path)
+    getattr(inputs, lost).unlink()
+    with pytest.raises(InputError, match="is not there; run the stage"):
+        evaluate(PARAMS, inputs, tmp_path)
+    assert not (tmp_path / "evaluation").exists()
+    assert not (tmp_path / "metrics").exists()
+
+
+def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
+    write_checkout(tmp_path, {"q1": []})
+    with pytest.raises(InputError, match="question 'q1' has no answer"):
+        evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+
+
+def test_the_stage_reads_where_the_other_stages_write() -> None:
+    assert [str(path) for path in vars(EvaluateInputs()).values()] == [
+        "data/questions/dev.parquet",
+        "data/rows/squad-dev/features.parquet",
+        "predictions/logits.arrow",
+        "models/squad/model.safetensors",
+    ]
+
+
+def test_scoring_starts_fast(tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    run(tmp_path, QUESTIONS, {"1": "x"})
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    # Processor time, not the clock: a busy machine is no defect of ours. Half a second is what a person waits.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+def test_calibration_and_all_slices_with_their_intervals_are_written(tmp_path: Path) -> None:
+    write_checkout(tmp_path)
+    metrics = evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    nbest = json.loads((tmp_path / "evaluation" / "nbest.json").read_text())
+    stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
+    brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
+    assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
+    assert sum(one["count"] for one in metrics["calibration"]) == 3
+    lines = (tmp_path / "plots" / "squad-calibration.csv").read_text().splitlines()
+    assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
+    slices = (tmp_path / "plots" / "squad-slices.csv").read_text().splitlines()
+    assert slices[0] == "by,slice,questions,exact_match,exact_match_low,exact_match_high,f1,f1_low,f1_high"
+    assert len(slices) == 1 + len(metrics["slices"])
+    page = (tmp_path / "evaluation" / "report.html").read_text()
+    assert f"Expected calibration error {metrics['calibration_error']:.3f}" in page

@@ -1,0 +1,213 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tasks.downstream.squad.features import Features, find_answers, make_features, windows
+from tasks.project.errors import InputError
+from tasks.vocabulary.encoding import load_tokenizer
+from tests.tasks.pretraining.row_inputs import (
+    CLS,
+    SEP,
+    bert_tokenizer,
+    random_texts,
+    squad_questions,
+    tokenizer_of,
+    word_tokenizer,
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+def tokens_of(features: Features, feature: int) -> list[int]:
+    stop = int(features.lengths[: feature + 1].sum())
+    return features.token_ids[stop - int(features.lengths[feature]) : stop].tolist()
+
+
+def test_windows_share_the_stride_and_end_with_the_context() -> None:
+    assert windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]
+    assert windows(11, window=6, doc_stride=2) == [(0, 6), (4, 10), (8, 11)]
+    assert windows(6, window=6, doc_stride=2) == [(0, 6)]
+    assert windows(7, window=6, doc_stride=0) == [(0, 6), (6, 7)]
+    assert windows(0, window=6, doc_stride=2) == [(0, 0)]
+
+
+def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
+    features = make_features(tokenizer, ["Ba de?"], ["Go ka. Lu me ni."], 12, 2, 10)
+    ids = {word: tokenizer.token_to_id(word) for word in ("ba", "de", "?", "go", "ka", ".", "lu", "me", "ni")}
+    question = [CLS, ids["ba"], ids["de"], ids["?"], SEP]
+    context = [ids[word] for word in ("go", "ka", ".", "lu", "me", "ni", ".")]
+    # 12 - 3 question tokens - 3 special tokens leave windows of 6, moving on by 4
+    assert [tokens_of(features, n) for n in range(2)] == [
+        [*question, *context[:6], SEP],
+        [*question, *context[4:], SEP],
+    ]
+    assert features.lengths.tolist() == [12, 9]
+    assert features.context_starts.tolist() == [5, 5]
+    assert features.example_index.tolist() == [0, 0]
+    assert features.offsets_of(0).tolist() == [[0, 2], [3, 5], [5, 6], [7, 9], [10, 12], [13, 15]]
+    assert features.offsets_of(1).tolist() == [[10, 12], [13, 15], [15, 16]]
+
+
+@pytest.mark.parametrize(("row_length", "doc_stride"), [(384, 128), (128, 32), (96, 0)])
+def test_features_equal_the_tokenizers_own_pair_truncation(tmp_path: Path, row_length: int, doc_stride: int) -> None:
+    questions = squad_questions("new-wiki-dev.json")[:300]
+    folder = bert_tokenizer(tmp_path)
+    features = make_features(
+        load_tokenizer(folder),
+        [question["question"] for question in questions],
+        [question["context"] for question in questions],
+        row_length,
+        doc_stride,
+        max_question_length=64,
+    )
+    plain = tokenizer_of(folder)
+    plain.enable_truncation(row_length, stride=doc_stride, strategy="only_second")
+    number = 0
+    for example, question in enumerate(questions):
+        encoding = plain.encode(question["question"], question["context"])
+        for window in [encoding, *encoding.overflowing]:
+            assert tokens_of(features, number) == window.ids
+            assert features.example_index[number] == example
+            assert features.context_starts[number] == window.type_ids.index(1)
+            inside = [offset for offset, part in zip(window.offsets, window.sequence_ids, strict=True) if part == 1]
+            assert features.offsets_of(number).tolist() == [list(offset) for offset in inside]
+            number += 1
+    assert number == len(features)
+
+
+def test_a_long_question_is_cut_and_the_context_is_not(tokenizer: Tokenizer) -> None:
+    features = make_features(tokenizer, ["ba " * 30], ["go ka lu"], 24, 2, 5)
+    assert tokens_of(features, 0) == [CLS, *[tokenizer.token_to_id("ba")] * 5, SEP,
+                                      *[tokenizer.token_to_id(word) for word in ("go", "ka", "lu")], SEP]  # fmt: skip
+
+
+def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer: Tokenizer) -> None:
+    make_features(tokenizer, ["ba " * 10], ["go"], 16, 2, 10)  # windows of 3 move on by 1
+    with pytest.raises(InputError, match="keeps 11 tokens and leaves 2 of 16.*max_question_length"):
+        make_features(tokenizer, ["ba " * 11], ["go"], 16, 2, 11)
+    with pytest.raises(InputError, match="leaves 0 of 16"):
+        make_features(tokenizer, ["ba " * 20], ["go"], 16, 0, 20)
+
+
+def test_empty_questions_and_contexts_have_one_feature_each(tokenizer: Tokenizer) -> None:
+    features = make_features(tokenizer, ["", "Ba?"], ["go ka", ""], 16, 2, 5)
+    assert [tokens_of(features, n)[-1] for n in range(2)] == [SEP, SEP]
+    assert features.lengths.tolist() == [5, 5]
+    assert features.context_starts.tolist() == [2, 4]
+    assert features.offsets_of(1).tolist() == []
+    assert find_answers(features, np.array([0, 0]), np.array([2, 0])).starts.tolist() == [2, 0]
+    assert len(make_features(tokenizer, [], [], 16, 2, 5)) == 0
+
+
+def answer(features: Features, start: int, end: int) -> list[tuple[int, int]]:
+    spans = find_answers(features, np.array([start]), np.array([end]))
+    return list(zip(spans.starts.tolist(), spans.ends.tolist(), strict=True))
+
+
+def test_answers_are_labelled_in_the_windows_that_hold_them_whole(tokenizer: Tokenizer) -> None:
+    features = make_features(tokenizer, ["Ba de?"], ["Go ka. Lu me ni."], 12, 2, 10)  # windows as worked out above
+    assert answer(features, 0, 2) == [(5, 5), (0, 0)]  # "Go"
+    assert answer(features, 3, 9) == [(6, 8), (0, 0)]  # "ka. Lu"
+    assert answer(features, 10, 12) == [(9, 9), (5, 5)]  # "me", in both
+    assert answer(features, 7, 16) == [(0, 0), (0, 0)]  # "Lu me ni." is whole in neither
+    assert answer(features, 13, 16) == [(0, 0), (6, 7)]  # "ni.": the first window ends before "."
+    assert answer(features, -1, -1) == [(0, 0), (0, 0)]  # no answer
+
+
+def test_an_answer_inside_a_word_takes_the_whole_tokens(tokenizer: Tokenizer) -> None:
+    features = make_features(tokenizer, ["Ba?"], ["go banden ka"], 20, 2, 10)  # "banden" is split in pieces
+    start, end = answer(features, 4, 8)[0]
+    pieces = features.offsets_of(0)[start - 4 : end - 3]
+    assert pieces[0, 0] <= 4
+    assert pieces[-1, 1] >= 8
+
+
+def test_accents_and_wide_characters_keep_character_offsets(tokenizer: Tokenizer) -> None:
+    context = "\U0001f600 Bá dé go."
+    features = make_features(tokenizer, ["Ba?"], [context], 20, 2, 10)
+    start = context.index("dé")
+    (first, last), offsets = answer(features, start, start + 2)[0], features.offsets_of(0)
+    assert context[offsets[first - 4, 0] : offsets[last - 4, 1]] == "dé"
+
+
+def test_labelled_tokens_of_real_questions_give_the_answer_text(tmp_path: Path) -> None:
+    questions = squad_questions("new-wiki-train.json")
+    features = make_features(
+        load_tokenizer(bert_tokenizer(tmp_path)),
+        [question["question"] for question in questions],
+        [question["context"] for question in questions],
+        384,
+        128,
+        64,
+    )
+    first = [question["answers"][0] for question in questions]
+    starts = np.array([answer["answer_start"] for answer in first])
+    spans = find_answers(features, starts, starts + [len(answer["text"]) for answer in first])
+    borders = np.concatenate([[0], np.cumsum(features.context_lengths)])
+    exact = total = 0
+    for feature in np.flatnonzero(spans.starts):
+        example, begin = int(features.example_index[feature]), borders[feature] - features.context_starts[feature]
+        left = features.offsets[begin + spans.starts[feature], 0]
+        right = features.offsets[begin + spans.ends[feature], 1]
+        text = questions[example]["context"][left:right]
+        assert first[example]["text"].strip() in text
+        exact += text == first[example]["text"].strip()
+        total += 1
+    assert len(features) == 7110
+    assert total == 7035
+    assert exact / total > 0.99
+
+
+@pytest.mark.parametrize("row_length", [16, 17, 40])
+def test_all_examples_at_once_have_the_windows_and_labels_of_each_alone(tokenizer: Tokenizer, row_length: int) -> None:
+    """Windows as `windows` cuts them, answers as a search through the tokens of each window finds them."""
+    texts = random_texts(40)
+    questions = [" ".join(text.split()[: number % 6]) for number, text in enumerate(texts)]
+    starts = np.array([-1 if number % 9 == 0 else len(text) // 3 for number, text in enumerate(texts)])
+    ends = starts + 1 + np.arange(len(texts)) % 20
+    features = make_features(tokenizer, questions, texts, row_length, 3, 5)
+    spans, number = find_answers(features, starts, ends), 0
+    for example, (question, text) in enumerate(zip(questions, texts, strict=True)):
+        asked = tokenizer.encode(question, add_special_tokens=False).ids[:5]
+        about = tokenizer.encode(text, add_special_tokens=False)
+        for start, stop in windows(len(about.ids), row_length - 3 - len(asked), 3):
+            assert features.example_index[number] == example
+            assert tokens_of(features, number) == [CLS, *asked, SEP, *about.ids[start:stop], SEP]
+            offsets = about.offsets[start:stop]
+            label = (0, 0)
+            if starts[example] >= 0 and offsets[0][0] <= starts[example] and offsets[-1][1] >= ends[example]:
+                first = max(n for n, (begin, _) in enumerate(offsets) if begin <= starts[example])
+                last = min(n for n, (_, end) in enumerate(offsets) if end >= ends[example])
+                label = (len(asked) + 2 + first, len(asked) + 2 + last)
+            assert (int(spans.starts[number]), int(spans.ends[number])) == label
+            number += 1
+    assert number == len(features)
+    assert 0 < (spans.starts > 0).sum() < number
+
+
+def test_contexts_may_be_given_once_and_named_by_number(tokenizer: Tokenizer) -> None:
+    contexts, numbers = random_texts(3), np.array([2, 0, 0, 1, 2])
+    questions = ["Ba?", "De?", "Go ka?", "", "Ba?"]
+    spelled = make_features(tokenizer, questions, [contexts[number] for number in numbers], 32, 4, 8)
+    named = make_features(tokenizer, questions, contexts, 32, 4, 8, numbers)
+    for name in ("token_ids", "lengths", "context_starts", "offsets", "example_index"):
+        np.testing.assert_array_equal(getattr(named, name), getattr(spelled, name))
+
+
+def test_many_questions_on_one_context_equal_one_at_a_time(tokenizer: Tokenizer) -> None:
+    contexts = [text for text in random_texts(5) for _ in range(3)]
+    questions = [f"{text.split()[0]} ba?" for text in contexts]
+    together = make_features(tokenizer, questions, contexts, 32, 4, 8)
+    number = 0
+    for question, context in zip(questions, contexts, strict=True):
+        alone = make_features(tokenizer, [question], [context], 32, 4, 8)
+        for feature in range(len(alone)):
+            assert tokens_of(alone, feature) == tokens_of(together, number)
+            assert alone.offsets_of(feature).tolist() == together.offsets_of(number).tolist()
+            number += 1
+    assert number == len(together)

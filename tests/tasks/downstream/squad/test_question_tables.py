@@ -1,0 +1,229 @@
+"""Questions from CSV, JSON lines, Parquet and Hub tables: every form gives the same rows; every defect is named."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.squad import questions
+from tasks.downstream.squad.questions import make_questions
+from tasks.inputs.tables import NUMBERS
+from tasks.project.artifacts import READING
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.param_inputs import QuestionColumnParams
+from tasks.project.params import build
+from tests.tasks.downstream.squad.test_questions import CONTEXT, params, qa, squad, write, written
+from tests.tasks.pretraining.row_inputs import squad_questions
+
+Rows = list[dict[str, Any]]
+ONE: dict[str, Any] = {
+    "id": "q1", "title": "Animals", "context": CONTEXT, "question": "What do bees do?",
+    "answers": [{"text": "hum", "answer_start": 20}],
+}  # fmt: skip
+MANY = {**ONE, "answers": [{"text": "hum", "answer_start": 20}, {"text": "dance", "answer_start": 34}]}
+
+
+def columns(**names: str) -> QuestionColumnParams:
+    return build(QuestionColumnParams, {**dict.fromkeys(QuestionColumnParams.model_fields), **names}, "test")
+
+
+def without(column: str) -> dict[str, Any]:
+    return {name: value for name, value in ONE.items() if name != column}
+
+
+def as_struct(row: dict[str, Any]) -> dict[str, Any]:
+    given = row["answers"]
+    return {**row, "answers": {key: [answer[key] for answer in given] for key in ("text", "answer_start")}}
+
+
+def as_json_text(row: dict[str, Any]) -> dict[str, Any]:
+    return {**row, "answers": json.dumps(as_struct(row)["answers"])}
+
+
+def as_flat(row: dict[str, Any]) -> dict[str, Any]:
+    flat = {f"answer_{key.removeprefix('answer_')}": value for key, value in row["answers"][0].items()}
+    return {**{key: value for key, value in row.items() if key != "answers"}, **flat}
+
+
+def write_table(path: Path, rows: Rows) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    else:
+        with path.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    return path
+
+
+def make(folder: Path, train: Path, dev: Path | None = None, **values: Any) -> dict[str, Rows]:
+    dev = dev or write(folder / "dev.json", squad(qa("d1")))
+    make_questions(params(train_path=str(train), dev_path=str(dev), **values), folder / "made/out")
+    return written(folder / "made/out")
+
+
+def refusal(folder: Path, name: str, rows: Rows, **values: Any) -> str:
+    """The message of the refusal, after checking that nothing was left behind."""
+    with pytest.raises(InputError) as caught:
+        make(folder, write_table(folder / name, rows), **values)
+    assert not list((folder / "made").glob("*")), "nothing half-written"
+    return str(caught.value)
+
+
+FORMS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
+    (".jsonl", dict), (".jsonl", as_struct), (".jsonl", as_json_text),
+    (".parquet", dict), (".parquet", as_struct), (".parquet", as_json_text), (".csv", as_json_text),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("ending", "form"), FORMS, ids=lambda value: getattr(value, "__name__", value))
+def test_every_form_of_answers_gives_the_rows_of_the_json_file(tmp_path: Path, ending: str, form: Any) -> None:
+    found = make(tmp_path, write_table(tmp_path / f"train{ending}", [form(MANY), form({**ONE, "id": "q2"})]))
+    assert found["train"] == [MANY, {**ONE, "id": "q2"}]
+
+
+@pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".csv"])
+def test_flat_columns_hold_one_answer(tmp_path: Path, ending: str) -> None:
+    assert make(tmp_path, write_table(tmp_path / f"train{ending}", [as_flat(ONE)]))["train"] == [ONE]
+
+
+def test_columns_of_other_names_are_mapped_and_those_not_used_are_reported(tmp_path: Path) -> None:
+    row = {"key": "q1", "passage": CONTEXT, "query": "What do bees do?", "span": "hum", "at": "20", "lang": "en"}
+    names = columns(id="key", context="passage", question="query", answer_text="span", answer_start="at")
+    dev = write_table(tmp_path / "dev.csv", [{**row, "key": "d1"}])
+    found = make(tmp_path, write_table(tmp_path / "train.csv", [row]), dev, columns=names)
+    assert found["train"] == [{**ONE, "title": ""}]
+    noted = json.loads((tmp_path / "made/out" / READING).read_text())
+    assert (noted["numbers"], noted["columns_not_used"]) == ({"files read": 2, "columns not used": 1}, ["lang"])
+
+
+def test_two_places_for_answers_are_refused_with_the_keys() -> None:
+    with pytest.raises(ParamsError, match="exclude each other"):
+        columns(answers="a", answer_text="b")
+
+
+def test_numbers_as_ids_become_text_and_repetitions_are_counted(tmp_path: Path) -> None:
+    rows = [{**ONE, "id": 7}, {**ONE, "id": 8}]
+    assert [row["id"] for row in make(tmp_path, write_table(tmp_path / "t.parquet", rows))["train"]] == ["7", "8"]
+    numbers = json.loads((tmp_path / "made/out" / READING).read_text())["numbers"]
+    assert numbers == {"files read": 2, NUMBERS: 2, questions.REPEATED: 1}
+
+
+def test_the_real_questions_are_the_same_in_every_format(tmp_path: Path) -> None:
+    rows = squad_questions("new-wiki-dev.json")[:60]
+    half = len(rows) // 2
+    expected = None
+    for name, form in [(f"x{ending}", form) for ending, form in FORMS]:
+        folder = tmp_path / f"{form.__name__}{name}"
+        paths = {
+            split: write_table(folder / f"{split}{Path(name).suffix}", [form(row) for row in part])
+            for split, part in (("train", rows[:half]), ("dev", rows[half:]))
+        }
+        found = make(folder, paths["train"], paths["dev"])
+        expected = expected or found
+        assert found == expected
+    assert expected is not None
+    assert [row["id"] for row in expected["train"]] == [row["id"] for row in rows[:half]]
+
+
+# ----------------------------------------------------------------------------------------------- refusals
+
+EMPTY = [
+    ("t.jsonl", {**ONE, "answers": {"text": [], "answer_start": []}}),
+    ("t.jsonl", {**ONE, "answers": []}),
+    ("t.jsonl", {**ONE, "answers": None}),
+    ("t.parquet", {**ONE, "answers": None}),
+    ("t.csv", {**as_flat(ONE), "answer_text": "", "answer_start": ""}),
+    ("t.csv", {**as_flat(ONE), "answer_text": "", "answer_start": "-1"}),
+    ("t.csv", {**ONE, "answers": ""}),
+    ("t.csv", {**ONE, "answers": '{"text": [], "answer_start": []}'}),
+    ("t.csv", {**as_json_text(ONE), "is_impossible": "True"}),
+    ("t.jsonl", {**ONE, "is_impossible": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "row"), EMPTY)
+def test_squad_v2_is_refused_alike_in_every_format(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
+    message = refusal(tmp_path, name, [{**row, "id": "a"}, {**row, "id": "b"}])
+    assert "2 question(s) have no answers (is_impossible: true, or an empty list): this is SQuAD v2" in message
+    assert "leave such questions out. They are 'a', 'b'" in message
+
+
+def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None:
+    rows = [{**as_json_text(ONE), "is_impossible": "False"}]
+    assert make(tmp_path, write_table(tmp_path / "t.csv", rows))["train"] == [ONE]
+    assert "must be true or false, found 'no'" in refusal(tmp_path / "x", "t.csv", [{**rows[0], "is_impossible": "no"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "said"),
+    [
+        ("t.csv", [{**ONE, "answers": "{'text': ['hum'], 'answer_start': [20]}"}], "line 2.answers is not JSON"),
+        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": []}}], "of one length, found [1, 0]"),
+        ("t.jsonl", [{**ONE, "answers": {"text": ["hum"], "answer_start": ["20"]}}], "a whole number, found '20'"),
+        ("t.csv", [{**as_flat(ONE), "answer_start": "20.0"}], "a whole number, found '20.0'"),
+        ("t.csv", [{**as_flat(ONE), "answer_text": "", "answer_start": "20"}], "answer_start 20 and no answer_text"),
+        ("t.jsonl", [{**ONE, "context": float("nan")}], "line 1.context must be text, found float"),
+        ("t.jsonl", [ONE, as_struct({**ONE, "id": "q2"})], "answers come in 2 forms"),
+        ("t.jsonl", [{**ONE, "id": " "}], "line 1.id is empty"),
+        ("t.jsonl", [{**ONE, "id": None}], "line 1.id must be text, found NoneType"),
+        ("t.jsonl", [{**ONE, "title": 5}], "line 1.title must be text, found int"),
+        ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "stands more than once (questions number 1 and 2)"),
+        ("t.parquet", [{k: v for k, v in ONE.items() if k != "id"}], "no column 'id'"),
+        ("t.parquet", [{k: v for k, v in ONE.items() if k != "answers"}], "has no column of answers"),
+        (
+            "t.parquet",
+            [{**{k: v for k, v in ONE.items() if k != "context"}, "contexts": "x"}],
+            "did you mean contexts?",
+        ),
+    ],
+)
+def test_a_defect_is_refused_with_its_place(tmp_path: Path, name: str, rows: Rows, said: str) -> None:
+    assert said in refusal(tmp_path, name, rows)
+
+
+def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path) -> None:
+    good = write_table(tmp_path / "good.parquet", [{**ONE, "id": str(number)} for number in range(2000)])
+    cut = bytearray(good.read_bytes())
+    cut[100:400] = bytes(300)  # the footer is whole, a page is not
+    for name, content, said in (
+        ("cut.parquet", good.read_bytes()[:-20], "is not a Parquet file that can be read"),
+        ("page.parquet", bytes(cut), "is not a Parquet file that can be read"),
+        ("latin.csv", "id,context,question,answers\nq1,caf\u00e9,,\n".encode("latin-1"), "not UTF-8: byte 0xe9"),
+        ("wide.jsonl", json.dumps(ONE).encode("utf-16"), "UTF-16"),
+        ("wide.json", json.dumps(squad(qa())).encode("utf-16"), "UTF-16"),
+        ("twice.csv", b"id,id,context\n1,2,3\n", "column 'id' more than once"),
+        ("twice.jsonl", b'{"id": "a", "id": "b"}\n', "'id' stands twice"),
+        ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "let the name end in .jsonl"),
+        ("empty.csv", b"id,context,question,answers\n", "holds no questions"),
+        ("a.xlsx", b"PK", "ends in '.xlsx'"),
+    ):
+        path = write(tmp_path / name, content)
+        with pytest.raises(InputError) as caught:
+            make(tmp_path, path)
+        assert said in str(caught.value), name
+        assert name in str(caught.value)
+
+
+def test_text_of_a_parquet_file_that_is_not_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
+    texts = pa.array([b"fine", "caf\u00e9".encode("latin-1")], pa.binary()).view(pa.string())
+    others = {name: ["x", "y"] for name in ("id", "question", "answers")}
+    pq.write_table(pa.table({**others, "context": texts}), tmp_path / "t.parquet")
+    with pytest.raises(InputError, match=r"t\.parquet, row 1 is damaged or not UTF-8"):
+        make(tmp_path, tmp_path / "t.parquet")
+
+
+def test_a_byte_order_mark_before_a_table_is_no_part_of_a_name(tmp_path: Path) -> None:
+    path = write_table(tmp_path / "t.csv", [as_flat(ONE)])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert make(tmp_path, path)["train"] == [ONE]

@@ -1,0 +1,314 @@
+"""The questions stage: what is read, what is written, and every way it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.squad import format as squad_format
+from tasks.downstream.squad import questions
+from tasks.downstream.squad.questions import make_questions
+from tasks.project.errors import InputError
+from tasks.project.param_inputs import QuestionColumnParams, QuestionsParams
+from tests.places import SHARED
+
+SQUAD = SHARED / "data/squad"
+CONTEXT = "Ants dig deep. Bees hum, and bees dance."
+
+
+def params(**values: Any) -> QuestionsParams:
+    defaults: dict[str, Any] = {
+        "source": "files",
+        "train_path": "nowhere",
+        "dev_path": "nowhere",
+        "seed": 2,
+        "demo_train": 40,
+        "demo_dev": 20,
+        "dataset": None,
+        "dataset_config": None,
+        "dataset_revision": None,
+        "columns": dict.fromkeys(QuestionColumnParams.model_fields),
+    }
+    return QuestionsParams(**{**defaults, **values})
+
+
+def qa(
+    name: str = "q1", question: str = "What do bees do?", answers: Any = (("hum", 20),), **extra: Any
+) -> dict[str, Any]:
+    """A question on CONTEXT; "hum" stands at characters 20 to 22."""
+    return {
+        "id": name,
+        "question": question,
+        "answers": [{"text": text, "answer_start": start} for text, start in answers],
+        **extra,
+    }
+
+
+def squad(*qas: dict[str, Any], context: str = CONTEXT, **extra: Any) -> dict[str, Any]:
+    article = {"title": "Animals", "paragraphs": [{"context": context, "qas": list(qas)}], **extra}
+    return {"version": "1.1", "data": [article]}
+
+
+def write(path: Path, values: Any) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(values if isinstance(values, bytes) else json.dumps(values).encode())
+    return path
+
+
+def make(tmp_path: Path, train: Any, dev: Any = None) -> dict[str, list[dict[str, Any]]]:
+    paths = {
+        "train_path": str(write(tmp_path / "train.json", train)),
+        "dev_path": str(write(tmp_path / "dev.json", squad(qa("d1")) if dev is None else dev)),
+    }
+    make_questions(params(**paths), tmp_path / "made/out")
+    return written(tmp_path / "made/out")
+
+
+def written(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    tables = {name: pq.read_table(folder / f"{name}.parquet") for name in ("train", "dev")}
+    assert all(table.schema.equals(questions.SCHEMA) for table in tables.values())
+    return {name: table.to_pylist() for name, table in tables.items()}
+
+
+def refusal(tmp_path: Path, train: Any, dev: Any = None) -> str:
+    """The message of the refusal, after checking that nothing was left behind."""
+    with pytest.raises(InputError) as caught:
+        make(tmp_path, train, dev)
+    assert not list((tmp_path / "made").glob("*")), "nothing half-written"
+    return str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------ reading
+
+
+def test_squad_json_becomes_rows_in_its_order_with_all_reference_answers(tmp_path: Path) -> None:
+    two = qa("q2", "Who digs?", (("Ants", 0), ("Ants dig", 0)))
+    assert make(tmp_path, squad(qa(), two))["train"] == [
+        {
+            "id": "q1",
+            "title": "Animals",
+            "context": CONTEXT,
+            "question": "What do bees do?",
+            "answers": [{"text": "hum", "answer_start": 20}],
+        },
+        {
+            "id": "q2",
+            "title": "Animals",
+            "context": CONTEXT,
+            "question": "Who digs?",
+            "answers": [{"text": "Ants", "answer_start": 0}, {"text": "Ants dig", "answer_start": 0}],
+        },
+    ]
+
+
+def test_keys_beyond_the_format_are_tolerated_and_a_title_may_be_missing(tmp_path: Path) -> None:
+    values = squad(qa(is_impossible=False, note=[1]), split="new_wiki")
+    del values["data"][0]["title"]
+    assert make(tmp_path, values)["train"][0]["title"] == ""
+
+
+def test_a_byte_order_mark_is_accepted(tmp_path: Path) -> None:
+    assert len(make(tmp_path, b"\xef\xbb\xbf" + json.dumps(squad(qa())).encode())["train"]) == 1
+
+
+def test_answer_start_counts_characters_not_bytes_or_utf16_units(tmp_path: Path) -> None:
+    values = squad(qa(answers=(("hum", 8),)), context="\U0001f41d caf\u00e9 hum")  # bee, space, c a f e, space: 7
+    assert "it stands at 7" in refusal(tmp_path, values)
+    values = squad(qa(answers=(("hum", 7),)), context="\U0001f41d caf\u00e9 hum")
+    assert make(tmp_path, values)["train"][0]["answers"] == [{"text": "hum", "answer_start": 7}]
+
+
+def test_the_real_questions_are_read_whole(tmp_path: Path) -> None:
+    if not SQUAD.exists():
+        pytest.skip(f"{SQUAD} is not there: real input is not part of the project")
+    paths = {f"{name}_path": str(SQUAD / f"new-wiki-{name}.json") for name in ("train", "dev")}
+    made = make_questions(params(**paths), tmp_path / "out")
+    assert (made.train, made.dev) == (7024, 914)
+    for row in written(tmp_path / "out")["dev"]:
+        for answer in row["answers"]:
+            assert row["context"][answer["answer_start"] :].startswith(answer["text"])
+
+
+def test_the_demo_asks_as_many_questions_as_wanted_the_same_every_time(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        make_questions(params(source="demo"), tmp_path / name)
+    rows = written(tmp_path / "one")
+    assert (len(rows["train"]), len(rows["dev"])) == (40, 20)
+    for name in ("train.parquet", "dev.parquet"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    assert {row["id"] for row in rows["train"]}.isdisjoint(row["id"] for row in rows["dev"])
+
+
+# ----------------------------------------------------------------------------------------------- refusals
+
+
+def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"questions\.train_path=.*is not there"):
+        make_questions(params(train_path=str(tmp_path / "absent.json")), tmp_path / "out")
+    write(tmp_path / "in/a.json", squad(qa()))
+    with pytest.raises(InputError, match=r"questions\.train_path=.*is a folder.*a\.json"):
+        make_questions(params(train_path=str(tmp_path / "in")), tmp_path / "out")
+
+
+def test_broken_json_is_refused_with_line_and_column(tmp_path: Path) -> None:
+    assert "at line 2, column 9" in refusal(tmp_path, b'{"version": "1.1",\n"data": x}')
+
+
+def test_another_encoding_is_refused_with_offset_and_line(tmp_path: Path) -> None:
+    assert "byte 0xe9 at offset 6 (line 2)" in refusal(tmp_path, b'{\n"caf\xe9": 1}')
+
+
+def test_too_large_a_file_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(squad_format, "MAX_FILE_BYTES", 20)
+    assert "up to 20 is read" in refusal(tmp_path, squad(qa()))
+
+
+def test_json_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    assert "nested too deeply" in refusal(tmp_path, b"[" * 200_000)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (("data",), "data is missing"),
+        (("data", 0, "paragraphs"), "data[0].paragraphs is missing"),
+        (("data", 0, "paragraphs", 0, "context"), "data[0].paragraphs[0].context is missing"),
+        (("data", 0, "paragraphs", 0, "qas"), "data[0].paragraphs[0].qas is missing"),
+        (("data", 0, "paragraphs", 0, "qas", 0, "id"), "data[0].paragraphs[0].qas[0].id is missing"),
+        (("data", 0, "paragraphs", 0, "qas", 0, "answers"), "data[0].paragraphs[0].qas[0].answers is missing"),
+        (
+            ("data", 0, "paragraphs", 0, "qas", 0, "answers", 0, "answer_start"),
+            "data[0].paragraphs[0].qas[0].answers[0].answer_start is missing",
+        ),
+    ],
+)
+def test_a_missing_key_is_named_by_its_path(tmp_path: Path, place: tuple[Any, ...], said: str) -> None:
+    values: Any = squad(qa())
+    parent = values
+    for step in place[:-1]:
+        parent = parent[step]
+    del parent[place[-1]]
+    assert said in refusal(tmp_path, values)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ([1], "the file must be an object, found list"),
+        ({"data": {}}, "data must be a list, found dict"),
+        ({"data": ["x"]}, "data[0] must be an object, found str"),
+        (squad(qa(name=5)), "qas[0].id must be text, found int"),  # type: ignore[arg-type]
+        (squad(qa(answers=(("hum", "20"),))), "answer_start must be a whole number, found '20'"),
+        (squad(qa(answers=(("hum", 20.0),))), "answer_start must be a whole number, found 20.0"),
+        (squad(qa(question="half \ud800")), "half a surrogate pair"),
+        ({"data": []}, "holds no questions"),
+        (squad(), "holds no questions"),
+    ],
+)
+def test_another_layout_is_refused_with_its_place(tmp_path: Path, values: Any, said: str) -> None:
+    assert said in refusal(tmp_path, values)
+
+
+def test_an_answer_at_the_wrong_place_is_refused_with_what_stands_there_and_where_it_is(tmp_path: Path) -> None:
+    message = refusal(tmp_path, squad(qa(answers=(("ees", 0),))))  # Bees at 15, bees at 29
+    assert "question 'q1': answer 'ees' is not at answer_start 0, where 'Ant' stands; it stands at 16, 30" in message
+    assert "it stands nowhere in the context" in refusal(tmp_path, squad(qa(answers=(("wasps", 0),))))
+    assert "where nothing stands" in refusal(tmp_path, squad(qa(answers=(("hum", 4000),))))
+
+
+def test_a_negative_answer_start_does_not_count_from_the_end(tmp_path: Path) -> None:
+    assert "not at answer_start -6" in refusal(tmp_path, squad(qa(answers=(("dance", -6),))))
+
+
+def test_questions_without_answers_are_called_squad_v2(tmp_path: Path) -> None:
+    assert "this is SQuAD v2" in refusal(tmp_path, squad(qa(answers=())))
+    assert "this is SQuAD v2" in refusal(tmp_path, squad(qa(answers=(), is_impossible=True)))
+
+
+@pytest.mark.parametrize("values", [squad(qa(question=" ")), squad(qa(answers=(("", 0),))), squad(qa(""))])
+def test_empty_texts_are_refused(tmp_path: Path, values: Any) -> None:
+    assert "empty" in refusal(tmp_path, values)
+
+
+def test_an_empty_context_is_refused(tmp_path: Path) -> None:
+    assert "context is empty" in refusal(tmp_path, squad(qa(), context="  "))
+
+
+def test_repeated_ids_are_refused_within_a_file_and_between_the_two(tmp_path: Path) -> None:
+    assert "'q1' stands more than once" in refusal(tmp_path, squad(qa(), qa(question="Again?")))
+    message = refusal(tmp_path, squad(qa("same"), qa("other")), squad(qa("same")))
+    assert "1 question id(s) stand in both" in message
+    assert "same" in message
+    assert "questions.dev_path" in message
+
+
+def test_all_problems_of_a_file_are_said_at_once_ten_of_them_in_words(tmp_path: Path) -> None:
+    message = refusal(tmp_path, squad(*[qa(f"q{number}", answers=(("hum", 0),)) for number in range(25)]))
+    assert "25 problem(s)" in message
+    assert message.count("is not at answer_start") == 10
+    assert message.endswith("... and 15 more")
+
+
+def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
+    message = refusal(tmp_path, squad(qa()), squad(qa("d1", answers=(("hum", 1),))))
+    assert "dev.json (questions.dev_path)" in message
+
+
+# ----------------------------------------------------------------------------------------------------- hub
+
+
+def hub_row(name: str, start: int = 20) -> dict[str, Any]:
+    return {
+        "id": name,
+        "title": "Animals",
+        "context": CONTEXT,
+        "question": "What do bees do?",
+        "answers": {"text": ["hum"], "answer_start": [start]},
+    }
+
+
+def hub_folder(folder: Path, train: list[dict[str, Any]], dev: list[dict[str, Any]]) -> Path:
+    folder.mkdir()
+    for split, rows in (("train", train), ("validation", dev)):
+        pq.write_table(pa.Table.from_pylist(rows), folder / f"{split}.parquet")
+    return folder
+
+
+def test_a_data_set_in_squads_columns_gives_the_same_rows_as_a_file(tmp_path: Path) -> None:
+    folder = hub_folder(tmp_path / "animals", [hub_row("q1")], [hub_row("d1")])
+    make_questions(params(source="hub", dataset=str(folder)), tmp_path / "out")
+    assert written(tmp_path / "out") == make(tmp_path, squad(qa()))
+
+
+def test_a_data_set_is_checked_as_strictly(tmp_path: Path) -> None:
+    folder = hub_folder(tmp_path / "animals", [hub_row("q1", 19)], [hub_row("d1")])
+    with pytest.raises(InputError, match=r"split train.*1 problem.*\n.*it stands at 20"):
+        make_questions(params(source="hub", dataset=str(folder)), tmp_path / "out")
+    other = hub_folder(tmp_path / "other", [{"id": "q1", "text": "x"}], [hub_row("d1")])
+    with pytest.raises(InputError, match="row 0 has no column 'context'"):
+        make_questions(params(source="hub", dataset=str(other)), tmp_path / "out")
+
+
+def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "WHOLE_BYTES", 10)
+    monkeypatch.setattr(questions, "FIRST_RECORDS", 1)
+    good, bad = tmp_path / "good.json", tmp_path / "bad.json"
+    good.write_text("\ufeff" + json.dumps(squad(qa())), encoding="utf-8")
+    bad.write_text("[1, 2, 3, 4, 5]")
+    questions.check_question_file(good, "questions.train_path", params())
+    with pytest.raises(InputError, match=r"bad\.json begins with b'\[1, 2, .*set questions\.train_path"):
+        questions.check_question_file(bad, "questions.train_path", params())
+    row = {"id": "a", "context": CONTEXT, "question": "?", "answers": [{"text": "hum", "answer_start": 20}]}
+    table = tmp_path / "table.jsonl"
+    table.write_text(json.dumps(row) + "\nno JSON\n")
+    questions.check_question_file(table, "questions.train_path", params())
+    table.write_text(json.dumps({**row, "context": "nothing"}) + "\n")
+    with pytest.raises(InputError, match="is not usable"):
+        questions.check_question_file(table, "questions.train_path", params())

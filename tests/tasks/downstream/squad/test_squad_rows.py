@@ -1,0 +1,227 @@
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tasks.downstream.squad import question_chunks
+from tasks.downstream.squad.features import make_features
+from tasks.downstream.squad.rows import FEATURES_SCHEMA, write_rows, write_squad_rows
+from tasks.project.errors import InputError
+from tasks.reading.row_folders import read_manifest
+from tasks.rows.row_files import row_schema
+from tasks.vocabulary.encoding import load_tokenizer
+from tests.places import ROOT
+from tests.tasks.pretraining.row_inputs import (
+    CLS,
+    SEP,
+    bert_tokenizer,
+    folder_bytes,
+    random_texts,
+    read_rows,
+    squad_params,
+    squad_questions,
+    tokenizer_of,
+    word_tokenizer,
+    write_questions,
+)
+
+SMALL = {"row_length": 48, "doc_stride": 8, "max_question_length": 10}
+
+
+def questions_on(texts: list[str]) -> list[dict[str, Any]]:
+    """Two questions per text: the answer is its first word, or its last two."""
+    made = []
+    for number, text in enumerate(texts):
+        context = text.replace("\n", " ")
+        last = context[context.rindex(" ", 0, context.rindex(" ")) + 1 :]
+        for part, answer in enumerate((context.split()[0], last)):
+            made.append(
+                {
+                    "id": f"q{number}-{part}",
+                    "title": "",
+                    "context": context,
+                    "question": f"Go {answer.lower()}?",
+                    "answers": [{"text": answer, "answer_start": context.rindex(answer) if part else 0}],
+                }
+            )
+    return made
+
+
+def make(folder: Path, questions: list[dict[str, Any]], split: str = "train", workers: int = 1, **params: Any) -> Path:
+    if not (folder / "tokenizer").exists():
+        word_tokenizer(folder / "tokenizer")
+    source = write_questions(folder / f"{split}.parquet", questions)
+    write_squad_rows(squad_params(**{**SMALL, **params}), split, source, folder / "tokenizer", folder / "rows", workers)
+    return folder / "rows"
+
+
+def check_rows(folder: Path, questions: list[dict[str, Any]], labelled: bool) -> tuple[int, int]:
+    """Holds every row against features.parquet and the questions; returns (answers inside, answers exact)."""
+    rows, table = read_rows(folder), pq.read_table(folder / "features.parquet").to_pylist()
+    seen, inside, exact = [], 0, 0
+    for row in range(len(rows["input_ids"])):
+        ids, used = rows["sequence_ids"][row], 0
+        for slot, feature in enumerate(rows["feature_ids"][row].tolist()):
+            start, end = int(rows["start_positions"][row, slot]), int(rows["end_positions"][row, slot])
+            if feature < 0:
+                assert (start, end, rows["cls_positions"][row, slot]) == (-100, -100, -1)
+                continue
+            line = table[feature]
+            question = questions[line["example_index"]]
+            assert line["example_id"] == question["id"]
+            assert rows["cls_positions"][row, slot] == used
+            stop = used + line["n_tokens"]
+            assert (ids[used:stop] == slot + 1).all()
+            tokens = rows["input_ids"][row, used:stop]
+            assert tokens[0] == CLS or tokens[0] == 101
+            assert tokens[line["context_start"] - 1] == tokens[-1]  # both [SEP]
+            assert rows["position_ids"][row, used:stop].tolist() == list(range(line["n_tokens"]))
+            types = [0] * line["context_start"] + [1] * (line["n_tokens"] - line["context_start"])
+            assert rows["token_type_ids"][row, used:stop].tolist() == types
+            offsets = np.array(line["offsets"]).reshape(-1, 2)
+            assert len(offsets) == line["n_tokens"] - line["context_start"] - 1
+            if not labelled:
+                assert (start, end) == (-100, -100)
+            elif start == used:
+                assert end == used
+            else:
+                first = used + line["context_start"]
+                answer = question["answers"][0]["text"].strip()
+                text = question["context"][offsets[start - first, 0] : offsets[end - first, 1]]
+                assert answer in text
+                inside, exact = inside + 1, exact + (text == answer)
+            seen.append(feature)
+            used = stop
+        assert not ids[used:].any()
+        assert not rows["input_ids"][row, used:].any()
+    assert sorted(seen) == list(range(len(table))) == [line["feature_id"] for line in table]
+    assert [line["example_index"] for line in table] == sorted(line["example_index"] for line in table)
+    assert {line["example_index"] for line in table} == set(range(len(questions)))
+    return inside, exact
+
+
+@pytest.mark.parametrize("max_sequences", [1, 3])
+def test_rows_features_and_labels_belong_together(tmp_path: Path, max_sequences: int) -> None:
+    questions = questions_on(random_texts(60, sentences=(2, 12)))
+    folder = make(tmp_path, questions, max_sequences_per_row=max_sequences)
+    inside, exact = check_rows(folder, questions, labelled=True)
+    assert inside == exact
+    assert inside >= len(questions)
+    manifest = read_manifest(folder)
+    assert manifest.sequences == len(pq.read_table(folder / "features.parquet")) > len(questions)
+    assert manifest.max_sequences == max_sequences
+    assert manifest.max_predictions == 0
+    if max_sequences == 1:
+        assert manifest.rows == manifest.sequences
+
+
+def test_dev_rows_carry_no_labels(tmp_path: Path) -> None:
+    questions = questions_on(random_texts(20))
+    check_rows(make(tmp_path, questions, "dev"), questions, labelled=False)
+
+
+def test_files_have_the_schemas(tmp_path: Path) -> None:
+    folder = make(tmp_path, questions_on(random_texts(5)))
+    size = tokenizer_of(tmp_path / "tokenizer").get_vocab_size()
+    with pa.memory_map(str(folder / "rows-00000.arrow")) as source:
+        assert pa.ipc.open_file(source).schema == row_schema("question_answering", 48, 3, 0, size)
+    assert pq.read_schema(folder / "features.parquet").equals(FEATURES_SCHEMA)
+
+
+def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(question_chunks, "CHUNK_QUESTIONS", 30)
+    questions = questions_on(random_texts(60))
+    one = make(tmp_path / "one", questions, workers=1)
+    two = make(tmp_path / "two", questions, workers=2)
+    assert folder_bytes(one) == folder_bytes(two)
+    check_rows(two, questions, labelled=True)  # feature and example numbers run on from chunk to chunk
+
+
+def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(question_chunks, "CHUNK_QUESTIONS", 7)
+    monkeypatch.setattr(question_chunks, "READ_AT_ONCE", 4)
+    table = pa.Table.from_pylist(questions_on(random_texts(10)))
+    pq.write_table(table, tmp_path / "q.parquet", row_group_size=5)
+    assert [len(chunk) for chunk in question_chunks.read_questions(tmp_path / "q.parquet")] == [7, 7, 6]
+
+
+def test_a_question_without_an_answer_points_at_cls(tmp_path: Path) -> None:
+    questions = questions_on(random_texts(3))
+    questions[0]["answers"] = []
+    rows = read_rows(make(tmp_path, questions))
+    table = pq.read_table(tmp_path / "rows/features.parquet").to_pydict()
+    for row, slot in zip(*np.nonzero(rows["feature_ids"] >= 0), strict=True):
+        if table["example_index"][rows["feature_ids"][row, slot]] == 0:
+            assert rows["start_positions"][row, slot] == rows["cls_positions"][row, slot]
+
+
+def test_real_questions_make_the_rows_the_reference_predicts(tmp_path: Path) -> None:
+    questions = squad_questions("new-wiki-train.json")
+    source, tokenizer = write_questions(tmp_path / "train.parquet", questions), bert_tokenizer(tmp_path / "bert")
+    made = write_squad_rows(squad_params(), "train", source, tokenizer, tmp_path / "rows", 1)
+    assert (made.questions, made.features, made.answered) == (7024, 7110, 7035)
+    assert made.manifest.packing_efficiency > 0.965
+    inside, exact = check_rows(tmp_path / "rows", questions, labelled=True)
+    assert inside == made.answered
+    assert exact / inside > 0.99
+
+
+def test_features_of_any_question_can_be_written_anywhere(tmp_path: Path) -> None:
+    folder = word_tokenizer(tmp_path / "tokenizer")
+    features = make_features(load_tokenizer(folder), ["Ba?"], ["go ka lu. " * 30], 32, 8, 10)
+    manifest = write_rows(
+        tmp_path / "ask" / "rows", features, ["the question"], row_length=32, max_sequences=2, vocab_size=500,
+        tokenizer_sha256="b" * 64,
+    )  # fmt: skip
+    assert manifest == read_manifest(tmp_path / "ask" / "rows")
+    assert manifest.sequences == len(features) == 6
+    table = pq.read_table(tmp_path / "ask/rows/features.parquet").to_pydict()
+    assert table["example_id"] == ["the question"] * 6
+    assert table["n_tokens"] == features.lengths.tolist()
+    assert table["offsets"][1] == features.offsets_of(1).reshape(-1).tolist()
+    tokens = read_rows(tmp_path / "ask/rows")["input_ids"]
+    assert (tokens == SEP).sum() == 12
+
+
+def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) -> None:
+    tokenizer, rows = word_tokenizer(tmp_path / "tokenizer"), tmp_path / "out" / "rows"
+    source = write_questions(tmp_path / "train.parquet", questions_on(random_texts(2)))
+    with pytest.raises(InputError, match="dvc repro questions"):
+        write_squad_rows(squad_params(), "train", tmp_path / "none.parquet", tokenizer, rows, 1)
+    with pytest.raises(InputError, match="dvc repro tokenizer"):
+        write_squad_rows(squad_params(), "train", source, tmp_path, rows, 1)
+    for columns, lacks in ((("id", "context"), "question"), (("id", "context", "question"), "answers")):
+        pq.write_table(pa.table({name: ["x"] for name in columns}), source)
+        with pytest.raises(InputError, match=f"lacks {lacks}.*dvc repro questions"):
+            write_squad_rows(squad_params(), "train", source, tokenizer, rows, 1)
+    write_questions(source, [])
+    with pytest.raises(InputError, match="holds no question"):
+        write_squad_rows(squad_params(), "train", source, tokenizer, rows, 1)
+    assert not list(rows.parent.iterdir())
+
+
+def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_questions(tmp_path / "data/questions/dev.parquet", questions_on(random_texts(30)))
+    word_tokenizer(tmp_path / "data/tokenizer")
+    params = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
+    params["squad_rows"]["row_length"] = 144
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = [sys.executable, "-m", "tasks.downstream.squad.rows", "dev"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert "of 60 questions" in finished.stdout
+    assert read_manifest(tmp_path / "data/rows/squad-dev").row_length == 144
+    (tmp_path / "data/questions/dev.parquet").unlink()
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 1
+    assert finished.stderr.startswith("error: ")
+    assert (tmp_path / "data/rows/squad-dev/manifest.json").is_file()

@@ -1,0 +1,112 @@
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.squad.windows import read_windows
+from tasks.project.errors import InputError
+from tests.tasks.downstream.squad.window_files import Window, words, write_features, write_logits, write_windows
+
+ONE = Window(0, words("the red house"), start=[1, 2, 3], end=[4, 5, 6])
+TWO = Window(1, words("a dog"), start=[7, 8], end=[9, 10], question_tokens=4, outside=-1.0)
+IDS = ["q0", "q1"]
+
+
+def test_only_the_logits_of_context_tokens_and_cls_are_kept(tmp_path: Path) -> None:
+    windows = read_windows(*write_windows(tmp_path, [ONE, TWO], IDS), IDS)
+    assert windows.bounds.tolist() == [0, 3, 5]
+    assert windows.start_logits.tolist() == [1, 2, 3, 7, 8]
+    assert windows.end_logits.tolist() == [4, 5, 6, 9, 10]
+    assert windows.cls_logits.tolist() == [[-3, -3], [-1, -1]]
+    assert windows.characters.tolist() == [[0, 3], [4, 7], [8, 13], [0, 1], [2, 5]]
+    assert windows.windows_of_examples(2) == [1, 1]
+
+
+def test_a_feature_without_context_tokens_is_read(tmp_path: Path) -> None:
+    windows = read_windows(*write_windows(tmp_path, [Window(0, [], [], []), TWO], IDS), IDS)
+    assert windows.bounds.tolist() == [0, 0, 2]
+
+
+LOGITS = [ONE.padded(ONE.start), TWO.padded(TWO.start)]
+
+
+@pytest.mark.parametrize(
+    ("starts", "ids", "message"),
+    [
+        (LOGITS[:1], [0], "misses feature 1: 1 lines for 2 features"),
+        (LOGITS[::-1], [1, 0], "unsorted"),
+        ([*LOGITS, [0.0]], [0, 1, 2], "unknown"),
+        ([LOGITS[0], LOGITS[1][:-1]], None, "feature 1 has 8 logits, its window has 9 tokens"),
+        ([LOGITS[0], [*LOGITS[1][:-1], float("nan")]], None, "a logit of feature 1 is nan"),
+        ([[float("inf"), *LOGITS[0][1:]], LOGITS[1]], None, "a logit of feature 0 is inf"),
+    ],
+)
+def test_logits_that_do_not_fit_are_refused(
+    tmp_path: Path, starts: list[list[float]], ids: list[int] | None, message: str
+) -> None:
+    features = write_features(tmp_path / "features.parquet", [ONE, TWO], IDS)
+    logits = write_logits(tmp_path / "logits.arrow", starts, starts, ids)
+    with pytest.raises(InputError, match=message):
+        read_windows(features, logits, IDS)
+
+
+def test_features_of_other_questions_are_refused(tmp_path: Path) -> None:
+    files = write_windows(tmp_path, [ONE, TWO], IDS)
+    with pytest.raises(InputError, match="feature 1 belongs to question 'q1', the questions have 'other'"):
+        read_windows(*files, ["q0", "other"])
+
+
+def test_a_question_without_feature_is_refused(tmp_path: Path) -> None:
+    files = write_windows(tmp_path, [ONE], IDS)
+    with pytest.raises(InputError, match="no feature for 1 of 2 questions, first 'q1'"):
+        read_windows(*files, IDS)
+
+
+def test_features_of_more_questions_than_there_are_are_refused(tmp_path: Path) -> None:
+    files = write_windows(tmp_path, [ONE, TWO], IDS)
+    with pytest.raises(InputError, match="there are 1"):
+        read_windows(*files, IDS[:1])
+
+
+def test_more_context_tokens_than_tokens_are_refused(tmp_path: Path) -> None:
+    features, logits = write_windows(tmp_path, [ONE, TWO], IDS)
+    table = pq.read_table(features)
+    pq.write_table(table.set_column(3, "n_tokens", pa.array([5, 9], pa.int32())), features)
+    with pytest.raises(InputError, match="feature 0 has more context tokens than tokens"):
+        read_windows(features, logits, IDS)
+
+
+@pytest.mark.parametrize(("damaged", "stage"), [("features.parquet", "squad_rows"), ("logits.arrow", "predict")])
+@pytest.mark.parametrize("content", [None, b"", b"no table at all"])
+def test_missing_and_damaged_files_name_the_stage_to_run(
+    tmp_path: Path, damaged: str, stage: str, content: bytes | None
+) -> None:
+    files = write_windows(tmp_path, [ONE, TWO], IDS)
+    path = tmp_path / damaged
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{damaged}.*{stage}"):
+        read_windows(*files, IDS)
+
+
+@pytest.mark.parametrize("column", ["offsets", "example_id"])
+def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
+    features, logits = write_windows(tmp_path, [ONE, TWO], IDS)
+    pq.write_table(pq.read_table(features).drop_columns([column]), features)
+    with pytest.raises(InputError, match=column):
+        read_windows(features, logits, IDS)
+
+
+def test_several_record_batches_read_as_one_table(tmp_path: Path) -> None:
+    features, logits = write_windows(tmp_path, [ONE, TWO], IDS)
+    whole = read_windows(features, logits, IDS)
+    with pa.memory_map(str(logits)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    parts = tmp_path / "parts.arrow"
+    with pa.OSFile(str(parts), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table, max_chunksize=1)
+    assert np.array_equal(read_windows(features, parts, IDS).start_logits, whole.start_logits)

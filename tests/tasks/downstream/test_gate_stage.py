@@ -1,0 +1,220 @@
+"""The gate on the files of a checkout: what is missing becomes a reason, what makes a decision senseless an error."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.downstream.evidence import TRAININGS, VERDICTS
+from tasks.downstream.gate import GateDecision, gate
+from tasks.downstream.squad.evaluate import evaluate
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.params import EvaluateParams, check, parameter_values
+from tasks.project.strict_yaml import read_yaml
+from tasks.release.release_subject import QUESTIONS
+from tasks.release.seal import parameters_sha256
+from tests.places import ROOT
+from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
+
+PARAMETERS = parameter_values(check(read_yaml(ROOT / "params.yaml")))
+LIMITS: dict[str, Any] = {
+    "min_f1": 85.0, "min_exact_match": None, "released": "inputs/released", "max_f1_drop": 0.0,
+    "max_exact_match_drop": 0.0, "confidence": 0.95,
+}  # fmt: skip
+
+
+def decide_on(checkout: Path, **limits: Any) -> GateDecision:
+    return gate({**PARAMETERS, "gate": {**LIMITS, **limits}}, checkout)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout whose model passes: f1 88.8889 on three questions."""
+    write_checkout(tmp_path)
+    evaluate(EvaluateParams(n_best=5, max_answer_length=30), inputs_of(tmp_path), tmp_path)
+    for name in VERDICTS:
+        artifacts.write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
+    for name in TRAININGS:
+        artifacts.write_json(tmp_path / "metrics" / f"{name}.json", {"final_loss": 0.5, "steps": 10})
+    return tmp_path
+
+
+def change(path: Path, **values: Any) -> None:
+    artifacts.write_json(path, {**json.loads(path.read_text()), **values})
+
+
+def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(checkout: Path) -> None:
+    assert decide_on(checkout).accepted
+    record = json.loads((checkout / "metrics" / "gate.json").read_text())
+    assert record["accepted"] is True
+    assert record["reasons"] == []
+    assert record["metrics"] == {"exact_match": 66.6667, "f1": 88.8889}
+    judged = record["judged"]
+    assert {name for name in judged if judged[name] is None} == {
+        *(f"data/rows/{name}/manifest.json" for name in ("phase1", "phase2", "squad-train", "squad-dev")),
+        "models/base/base_model.json", "released/predictions.json", "released/scores.json",
+    }  # fmt: skip
+    files = {name: sha256 for name, sha256 in judged.items() if sha256 is not None}
+    assert files == {name: artifacts.sha256_of(checkout / name) for name in files}
+    assert set(files) >= {
+        "models/squad/model.safetensors", "evaluation/predictions.json", "metrics/squad.json", "metrics/finetune.json",
+        "data/questions/dev.parquet", "reports/validation/corpus.json",
+    }  # fmt: skip
+    assert record["parameters_sha256"] == parameters_sha256({**PARAMETERS, "gate": LIMITS}, QUESTIONS.parameters)
+    assert record["checks"][0] == {"name": "f1", "ok": True, "found": 88.8889, "required": 85.0}
+
+
+def test_pretraining_that_was_switched_off_is_no_objection(checkout: Path) -> None:
+    for phase in ("phase1", "phase2"):
+        change(checkout / "metrics" / f"pretrain-{phase}.json", final_loss=None, steps=0)
+    assert decide_on(checkout).accepted
+
+
+def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:
+    shutil.rmtree(checkout / "reports")
+    for name in TRAININGS:
+        (checkout / "metrics" / f"{name}.json").unlink()
+    decision = decide_on(checkout)
+    assert len(decision.reasons) == 6 + 3
+    assert not decision.accepted
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ({"data": "corpus", "valid": False}, "not valid"),
+        ({"data": "questions", "valid": True}, "no verdict"),  # a copy of another verdict
+        ({"data": "corpus", "valid": 1}, "no verdict"),
+        ("not JSON", "no verdict"),
+        ([], "no verdict"),
+    ],
+)
+def test_only_a_verdict_about_these_data_that_says_valid_counts(checkout: Path, content: Any, found: str) -> None:
+    path = checkout / artifacts.validation_report("corpus")
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    checks = {check.name: check for check in decide_on(checkout).checks}
+    assert (checks["data_corpus"].ok, checks["data_corpus"].found) == (False, found)
+
+
+@pytest.mark.parametrize("text", ['{"final_loss": NaN, "steps": 3}', '{"final_loss": "low", "steps": 3}', "{}", "x"])
+def test_figures_without_a_finite_loss_are_rejected(checkout: Path, text: str) -> None:
+    (checkout / "metrics" / "finetune.json").write_text(text)
+    decision = decide_on(checkout)
+    assert len(decision.reasons) == 1
+    assert "finetune" in decision.reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "found"),
+    [
+        ("f1", "NaN", "f1=nan, counted was 88.8889"),
+        ("f1", "98.8889", "f1=98.8889, counted was 88.8889"),
+        ("exact_match", "66.6687", "exact_match=66.6687, counted was 66.6667"),
+        ("f1_low", "88.8", "f1_low=88.8, counted was 66.6667"),
+        ("total", "10570", "total=10570, counted was 3"),
+    ],
+)
+def test_scores_that_the_predictions_do_not_have_are_refused(checkout: Path, name: str, value: str, found: str) -> None:
+    path = checkout / artifacts.SQUAD_METRICS
+    path.write_text(re.sub(rf'"{name}": [\d.]+', f'"{name}": {value}', path.read_text(), count=1))
+    with pytest.raises(InputError, match=re.escape(found)) as refused:
+        decide_on(checkout, min_f1=0.0)
+    assert "dvc repro --force --single-item evaluate" in str(refused.value)
+    assert not (checkout / artifacts.GATE).exists()
+
+
+def test_predictions_that_were_changed_after_scoring_are_rejected(checkout: Path) -> None:
+    (checkout / artifacts.SQUAD_PREDICTIONS).write_text('{"q0": "the red house", "q1": "two dogs"}')
+    reasons = decide_on(checkout).reasons
+    assert len(reasons) == 3
+    assert "f1 66.6667 is under the floor 85" in reasons[0], "counted on what lies there"
+    assert "1 of 3 dev questions have no prediction" in reasons[1]
+    assert "counted on other predictions" in reasons[2]
+
+
+def test_weights_that_were_changed_after_scoring_are_rejected(checkout: Path) -> None:
+    (checkout / artifacts.SQUAD_MODEL / "model.safetensors").write_bytes(b"others")
+    assert "or on other weights" in decide_on(checkout).reasons[0]
+
+
+def test_predictions_of_the_released_model_behind_a_lost_link_are_not_taken_for_none(checkout: Path) -> None:
+    (checkout / LIMITS["released"]).mkdir(parents=True)
+    (checkout / LIMITS["released"] / "predictions.json").symlink_to("../gone.json")
+    with pytest.raises(InputError, match="gate.released='.*' holds 1 link.s. that lead nowhere, predictions.json"):
+        decide_on(checkout)
+
+
+@pytest.mark.parametrize(
+    ("released", "accepted"),
+    [
+        ({"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}, True),  # the same answers
+        ({"q0": "sea", "q1": "cat", "q2": "Lolland"}, True),  # all wrong
+        ({"q1": "two dogs"}, False),  # on the only common question 1 against 2/3: no spread, so significant
+        ({"other": "x"}, False),  # nothing to compare
+    ],
+)
+def test_the_released_model_is_compared_when_its_predictions_are_there(
+    checkout: Path, released: dict[str, str], accepted: bool
+) -> None:
+    artifacts.write_json(checkout / "inputs" / "released" / "predictions.json", released)
+    decision = decide_on(checkout)
+    assert decision.accepted is accepted
+    assert "released_model" in {check.name for check in decision.checks}
+
+
+def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checkout: Path) -> None:
+    (checkout / "inputs" / "released").mkdir(parents=True)
+    (checkout / "inputs" / "released" / "README.md").write_text("put predictions.json here")
+    assert "released_model" not in {check.name for check in decide_on(checkout).checks}
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "message"),
+    [
+        ("metrics/squad.json", None, "run the stage evaluate"),
+        ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must hold exact_match, f1"),
+        ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
+        ("evaluation/predictions.json", None, "is not there"),
+        ("evaluation/predictions.json", "[]", "must be an object"),
+        ("data/questions/dev.parquet", None, "run the stage questions"),
+        ("inputs/released/predictions.json", '{"q0": 3}', "must be a string"),
+    ],
+)
+def test_without_scores_there_is_nothing_to_decide(
+    checkout: Path, path: str, content: str | None, message: str
+) -> None:
+    target = checkout / path
+    if content is None:
+        target.unlink()
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(content)
+    with pytest.raises(InputError, match=message):
+        decide_on(checkout)
+    assert not (checkout / artifacts.GATE).exists()
+
+
+def run(checkout: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tasks.downstream.gate"],
+        cwd=checkout, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+
+
+def test_the_stage_ends_with_0_also_when_rejected(checkout: Path) -> None:
+    shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")
+    decided = run(checkout)
+    assert decided.returncode == 0, decided.stderr
+    assert decided.stdout == "gate: accepted, 12 of 12 checks passed\n"
+    change(checkout / artifacts.validation_report("phase2"), valid=False)
+    decided = run(checkout)
+    assert decided.returncode == 0
+    assert decided.stdout.splitlines()[0] == "gate: rejected, 11 of 12 checks passed"
+    assert "phase2 is not valid" in decided.stdout

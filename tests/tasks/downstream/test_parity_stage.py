@@ -1,0 +1,210 @@
+"""The same model in two places: distances and changed answers by hand, then real jobs on the CPU and the IPU double."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.job import Job, JobResult
+from ipu_model.train.running import run_job
+from tasks.downstream import parity
+from tasks.downstream.parity import Inputs, between, check, compare_logits, margin, predict_in
+from tasks.downstream.squad import ask, predict
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.files import read_dev_questions
+from tasks.downstream.squad.question_model import WindowShape, find_model
+from tasks.downstream.squad.rows import write_squad_rows
+from tasks.jobs import device_job
+from tasks.project import artifacts
+from tasks.project.errors import InputError, ParityLost
+from tasks.project.overlays import resolve
+from tasks.project.param_sections import Place
+from tasks.project.params import EvaluateParams, Params
+from tasks.project.params import check as check_params
+from tasks.project.strict_yaml import read_yaml
+from tests.places import ROOT
+from tests.tasks.downstream.squad.test_ask import SHORT, VOCABULARY
+from tests.tasks.downstream.squad.window_files import write_logits
+from tests.tasks.pretraining.row_inputs import squad_params, write_questions
+from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
+from tests.tasks.tiny_model import write_tiny_model
+
+DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
+FP32 = Place("cpu", "fp32")
+
+
+def params_with(*overrides: str) -> Params:
+    return check_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("cpu:bf16", Place("cpu", "bf16")), ("ipu", Place("ipu", "auto")), ("auto:auto", Place("auto", "auto"))],
+)
+def test_a_place_is_a_runtime_and_a_precision(text: str, place: Place) -> None:
+    assert Place.of(text) == place
+
+
+@pytest.mark.parametrize("text", ["", "tpu", "cpu:", "cpu:int8", ":fp32", "cpu:fp32:x"])
+def test_what_is_no_place_is_refused_with_those_there_are(text: str) -> None:
+    with pytest.raises(ValueError, match=r"must be RUNTIME\[:PRECISION\], a runtime of auto, cpu, cuda, ipu"):
+        Place.of(text)
+
+
+def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
+    root = write_checkout(tmp_path / "a")
+    inputs = inputs_of(root)
+    import pyarrow as pa
+
+    with pa.memory_map(str(inputs.logits)) as source:
+        table = pa.ipc.open_file(source).read_all()
+    starts, ends = table["start_logits"].to_pylist(), table["end_logits"].to_pylist()
+    # q0: "red house" had 5 + 5; "the" to "sea" had 0. Now "the" starts with 6, so that the answer grows.
+    starts[0][4] += 6.0
+    starts[3][0] -= 0.5  # the [CLS] of the last window: counts as a distance and changes no answer
+    other = write_logits(tmp_path / "other.arrow", starts, ends)
+    questions = read_dev_questions(inputs.questions)
+    params = EvaluateParams(n_best=5, max_answer_length=30)
+    found = compare_logits(questions, inputs.features, inputs.logits, other, params)
+    assert (found["max_logit_difference"], found["max_logit_difference_in"], found["max_logit"]) == (6.0, "q0", 6.0)
+    logits = 2 * (6 + 3 + 3 + 6) + 2 * 4
+    assert found["mean_logit_difference"] == pytest.approx(6.5 / logits)
+    assert found["rms_logit_difference"] == pytest.approx(((36 + 0.25) / logits) ** 0.5)
+    assert found["changed_answers"] == 1
+    (changed,) = found["changed"]
+    assert (changed["id"], changed["first"], changed["second"]) == ("q0", "red house", "the red house")
+    assert changed["margin"] == 5.0  # the next answers had 5 + 0
+    same = compare_logits(questions, inputs.features, inputs.logits, inputs.logits, params)
+    assert (same["max_logit_difference"], same["changed"], same["f1_first"]) == (0.0, [], same["f1_second"])
+    check(found, None)
+    check(found, 6.0)
+    with pytest.raises(ParityLost, match=r"up to 6 apart \(question 'q0'\), allowed are 5.9 .* 1 of 3 answers changed"):
+        check(found, 5.9)
+
+
+def test_margin_is_to_the_next_other_text() -> None:
+    answers = [Answer("a", 0, 1, 5.0, 0.5), Answer("a", 4, 5, 4.0, 0.3), Answer("b", 2, 3, 1.5, 0.2)]
+    assert margin(answers) == 3.5
+    assert margin(answers[:2]) is None
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
+    """A random model, twenty questions and their rows."""
+    folder = tmp_path_factory.mktemp("parity")
+    model = write_tiny_model(folder / "model", VOCABULARY)
+    texts = [f"The town of mill {i} was founded by miller {i * 7} in {1400 + i}." for i in range(20)]
+    questions = [
+        {"id": str(i), "title": "t", "context": text, "question": "When was the town founded?",
+         "answers": [{"text": str(1400 + i), "answer_start": text.index(str(1400 + i))}]}
+        for i, text in enumerate(texts)
+    ]  # fmt: skip
+    source = write_questions(folder / "dev.parquet", questions)
+    params = squad_params(row_length=96, doc_stride=16, max_question_length=32)
+    write_squad_rows(params, "dev", source, model, folder / "rows", 1)
+    return Inputs(model, folder / "rows", source)
+
+
+def in_this_process(job: Job, **_: object) -> JobResult:
+    """Stands in for run_device_job: the same job without the seconds that importing torch takes."""
+    torch.set_num_threads(1)  # more would wait for one another on a busy machine
+    with only_one(Path(job.run_folder)):
+        return run_job(job, lambda event, **fields: None, StopRequest())
+
+
+@pytest.fixture
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "run_device_job", in_this_process)
+    monkeypatch.setattr(predict, "run_device_job", in_this_process)
+    monkeypatch.setattr(device_job, "run_device_job", in_this_process)
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_bf16_beside_fp32_on_the_cpu(inputs: Inputs, tmp_path: Path) -> None:
+    said = between(FP32, Place("cpu", "bf16"), inputs, params_with(), tmp_path / "found.json")
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
+    assert found["second"] == {"runtime": "cpu", "precision": "bf16"}
+    assert 1e-4 < found["max_logit_difference"] < 0.2 * found["max_logit"]
+    assert found["mean_logit_difference"] < found["max_logit_difference"]
+    assert found["changed_answers"] == len(found["changed"]) < 20
+    assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits up to ")
+    strict = params_with(f"parity.max_logit_difference={found['max_logit_difference'] / 2}")
+    with pytest.raises(ParityLost, match="parity.max_logit_difference"):
+        between(FP32, Place("cpu", "bf16"), inputs, strict, None)
+
+
+@pytest.mark.slow
+def test_the_ipu_double_beside_the_cpu(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In fp32 both compute the same numbers; only the layout of the rows differs."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
+    monkeypatch.chdir(tmp_path)  # executables/ of a checkout: there are none
+    (tmp_path / "inputs" / "ipu").mkdir(parents=True)
+    params = params_with(
+        "device.micro_batch_size=2", "ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}"
+    )
+    result = predict_in(Place("ipu", "fp32"), inputs, params, tmp_path / "ipu.arrow", tmp_path / "ipu")
+    assert (result.runtime, result.precision) == ("ipu", "fp32")
+    monkeypatch.setattr(parity, "run_device_job", in_this_process)
+    predict_in(FP32, inputs, params, tmp_path / "cpu.arrow", tmp_path / "cpu")
+    questions, features = read_dev_questions(inputs.questions), inputs.rows / artifacts.FEATURES
+    found = compare_logits(questions, features, tmp_path / "cpu.arrow", tmp_path / "ipu.arrow", params.evaluate)
+    assert found["max_logit_difference"] < 1e-4 * found["max_logit"]
+    assert found["changed"] == []
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_the_stage_compares_with_what_predict_wrote(
+    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for link, target in ((artifacts.SQUAD_MODEL, inputs.model), (artifacts.rows_folder("squad-dev"), inputs.rows)):
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    artifacts.QUESTIONS.mkdir()
+    (artifacts.QUESTIONS / "dev.parquet").symlink_to(inputs.questions)
+    artifacts.write_json(artifacts.validation_report("squad-dev"), {"valid": True})
+    (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    predict.main()
+    monkeypatch.setattr(sys, "argv", ["parity", "cpu:bf16"])
+    parity.main()
+    assert "parity of cpu:bf16 with cpu:fp32" in capsys.readouterr().out
+    found = json.loads(artifacts.parity_metrics("cpu:bf16").read_text())
+    assert found["questions"] == 20
+    for words, message in ((["tpu"], "'tpu' must be RUNTIME"), (["cpu", "--output", "x"], "need --baseline")):
+        monkeypatch.setattr(sys, "argv", ["parity", *words])
+        with pytest.raises(SystemExit, match="2"):
+            parity.main()
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_asking_in_two_places_compares_their_logits(inputs: Inputs) -> None:
+    model = find_model(str(inputs.model))
+    question = ("Who founded the town?", SHORT, WindowShape.for_model(model))
+    first, second, found = ask.compare(model, *question, FP32, Place("cpu", "bf16"))
+    assert first.text in SHORT
+    assert second.text in SHORT
+    assert 0 < found["max_logit_difference"] < 0.2 * found["max_logit"]
+    with pytest.raises(InputError, match="the context is empty"):
+        ask.compare(model, "who?", " ", question[2], FP32, FP32)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("parity.against=[cpu:int8]", "'cpu:int8' must be RUNTIME"),
+        ("parity.against=[cpu:bf16, cpu:bf16]", "names a place twice"),
+        ("parity.max_logit_difference=0.0", "greater than 0"),
+    ],
+)
+def test_places_in_params_are_checked(override: str, message: str) -> None:
+    from tasks.project.errors import ParamsError
+
+    with pytest.raises(ParamsError, match=message):
+        params_with(override)

@@ -1,0 +1,301 @@
+"""Text stays text: what pages, cards, artifacts and tables show of twelve hostile texts, parsed again."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import json
+import re
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from flows import report, run_page
+from flows.commands import ask
+from flows.report import RunReport, StageRecord
+from tasks.downstream.compare import changed_csv
+from tasks.downstream.comparison import Changed
+from tasks.downstream.glue import card as glue_card
+from tasks.downstream.glue import page as glue_page
+from tasks.downstream.glue.answers import Examples
+from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.squad import evaluate, evaluation_page
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.metrics import score
+from tasks.downstream.squad.slices import TITLE, Slice
+from tasks.pages.markup import (
+    FORMULA,
+    csv_text,
+    html_text,
+    markdown_block,
+    markdown_code,
+    markdown_text,
+    readable,
+    yaml_text,
+)
+from tasks.project.errors import ParamsError
+from tasks.release import card
+from tasks.statistics.calibration import calibration
+from tasks.validation import validation_page
+from tests.places import ROOT
+from tests.tasks.hostile import HOSTILE, Page, markdown_tokens, structure, words
+from tests.tasks.release.test_card import CHECKS, ORIGIN, facts
+from tests.tasks.trained_checkout import params_with
+from tests.tasks.validation.test_validation_page import VERDICT
+
+PLAIN = "plain"
+every_text = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+
+
+def planted(values: Any, text: str) -> Any:
+    """`values` with `text` at the end of each text in it, and of each name of an object."""
+    if isinstance(values, dict):
+        return {key: planted(value, text) for key, value in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(planted(value, text) for value in values)
+    return f"{values}{text}" if isinstance(values, str) else values
+
+
+def squeezed(text: str) -> str:
+    return "".join(readable(text).split())
+
+
+@every_text
+def test_the_five_functions(text: str) -> None:
+    page = Page(f'<p title="{html_text(text)}">{html_text(text)}</p>')
+    assert page.elements == [("p", ("title",)), ("/p", ())]
+    assert page.values == [readable(text)]
+    assert page.text == readable(text)
+    for line in (markdown_text(text), f"- {markdown_text(text)}", f"| {markdown_text(text)} | b |"):
+        assert len(line.splitlines()) == 1
+        assert not any(token.type in ("html_inline", "link_open", "image") for token in markdown_tokens(line))
+        assert "://" not in line, "readers make links of these by themselves"
+        assert "www." not in line
+    assert structure(markdown_text(text)) == structure(PLAIN)
+    assert squeezed(words(markdown_text(text))) == squeezed(text)
+    assert structure(f"- {markdown_text(text)}") == structure(f"- {PLAIN}")
+    head = "| a | b |\n|---|---|\n"
+    assert structure(f"{head}| {markdown_text(text)} | c |") == structure(f"{head}| {PLAIN} | c |")
+    assert [t.content for t in markdown_tokens(markdown_code(text)) if t.type == "code_inline"] == [
+        readable(" ".join(text.split()))
+    ]
+    block = markdown_tokens(f"before\n\n{markdown_block(text)}\n\nafter")
+    assert [token.content.rstrip("\n") for token in block if token.type == "fence"] == [
+        re.sub("\r\n?", "\n", readable(text)).rstrip("\n")  # as every reader of Markdown does
+    ]
+    assert yaml.safe_load(yaml_text({"a": text, text: [text]})) == {"a": text, text: [text]}
+
+
+@pytest.mark.parametrize(
+    "text", ["f1 94.5678", "94.5678", "-0.5 points", "+1", "data_corpus", "dev-v1.1.json", "Ærø (1)"]
+)
+def test_ordinary_words_and_figures_look_as_before(text: str) -> None:
+    assert markdown_text(text) == text
+
+
+def test_line_starts_and_foreign_links_are_no_markup() -> None:
+    for text in (
+        "# a",
+        "- a",
+        "+ a",
+        "1. a",
+        "2) a",
+        "= b",
+        "--- ",
+        ": a",
+        "* a",
+        "> a",
+        "~~~",
+        "_a_ __b__",
+        "===",
+        "$x$",
+    ):
+        assert structure(f"before\n{markdown_text(text)}") == structure(f"before\n{PLAIN}"), text
+        assert structure(markdown_text(text)) == structure(PLAIN), text
+
+
+@every_text
+def test_a_table_has_no_formula_and_as_many_cells_as_were_written(text: str) -> None:
+    cells = [text, f" {text}", f"\t{text}", -0.5, None, "\uff1d1+1", "plain"]
+    (head, found) = csv.reader(io.StringIO(csv_text([text, *"bcdefg"], [cells]), newline=""))
+    assert len(head) == len(found) == 7
+    assert found[3:] == ["-0.5", "", "'\uff1d1+1", "plain"]
+    for cell in (head[0], *found[:3]):
+        assert not cell.lstrip().startswith(FORMULA)
+        assert squeezed(cell).removeprefix("'") == squeezed(text).removeprefix("'")
+
+
+def pages(text: str, folder: Path) -> dict[str, str]:
+    """Every HTML page, with `text` in every field that it shows."""
+    return {
+        "validation": validation_page.page(planted(VERDICT, text)),
+        "evaluation": _evaluation_page(text),
+        "glue": _glue_page(text),
+        "run": run_page.page(_run(text), folder),
+    }
+
+
+def _evaluation_page(text: str) -> str:
+    question = Question(f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}")
+    answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
+    metrics = {
+        "exact_match": 0.0, "exact_match_low": 0.0, "exact_match_high": 0.0, "f1": 50.0, "f1_low": 50.0,
+        "f1_high": 50.0, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}],
+    }  # fmt: skip
+    part = Slice(TITLE, f"t{text}", 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
+    mistakes = evaluation_page.worst_mistakes([question], [answers], [0.0], [0.5])
+    return evaluation_page.page(metrics, [part], {"0": 1}, calibration([0.5], [0.0]), mistakes)
+
+
+def _glue_page(text: str) -> str:
+    task = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
+    metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
+    examples = Examples([f"a film{text}", "another"], np.array([0, 1]))
+    return glue_page.page(task, metrics, {f"dev{text}": (examples, np.array([[0.0, 3.0], [0.0, 1.0]]))})
+
+
+def _run(text: str) -> RunReport:
+    gate = {"accepted": False, "reasons": [f"because{text}"]}
+    return RunReport(
+        f"runs{text}", f"preset{text}", [f"a={text}"],
+        stages=[StageRecord(f"corpus{text}", f"ran{text}", 1.0, f"pod{text}")],
+        metrics={"exact_match": 1.0, "f1": 2.0}, gate=gate, published={"folder": f"published{text}"},
+        error=f"error{text}", paused=f"paused{text}", programs={f"finetune{text}": f"built{text}"},
+        packing={f"predict{text}": {"packing_factor": 1.0, "packing_efficiency": 0.5}},
+        glue={f"sst2{text}": {"metrics": {f"acc{text}": 1.0}, "gate": gate, "published": {"url": f"http://a/{text}"}}},
+    )  # fmt: skip
+
+
+@every_text
+def test_a_page_has_the_elements_it_has_with_any_text(text: str, tmp_path: Path) -> None:
+    plain = pages(PLAIN, tmp_path)
+    for name, html in pages(text, tmp_path).items():
+        found, usual = Page(html), Page(plain[name])
+        assert found.elements == usual.elements, name
+        shown = usual.text.count(PLAIN)
+        assert shown > 3, f"the page {name} shows {shown} of the texts"
+        if not text.isspace() and name != "evaluation":  # whose contexts are cut into pieces
+            assert squeezed(found.text).count(squeezed(text)) == shown, name
+
+
+def _cards(text: str) -> dict[str, str]:
+    """Both cards, with `text` in every field that they show."""
+    base = {"source": "hub", "repository": f"user/base{text}", "commit": f"c{text}"}
+    origin = {
+        **ORIGIN, "base_model": base, "git": {"revision": f"f{text}", "dirty": True, "changed": []},
+        "dvc_lock_sha256": f"a{text}", "parameters_sha256": f"b{text}",
+        "data": {"verdicts": {f"corpus{text}": {"valid": False}}, "rows": {}},
+        "training": {"finetune": {"steps": 1, "final_loss": 1.0, "runtime": f"cpu{text}", "precision": f"fp32{text}"}},
+    }  # fmt: skip
+    checks = [{**CHECKS[0], "name": f"f1{text}", "found": f"x{text}", "required": f"y{text}"}]
+    known = facts(name=f"user/demo{text}", license=f"mit{text}", language=f"en{text}", provenance=origin,
+                  gate={"accepted": True, "reasons": [f"because{text}"], "checks": checks})  # fmt: skip
+    parameters = json.loads(json.dumps(known.parameters))
+    parameters["questions"].update(source="hub", dataset=f"user/data{text}")
+    squad = dataclasses.replace(known, parameters=parameters)
+    metrics = {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0, "constant_score": 50.0, "examples": 2}
+    return {
+        "questions": card.model_card(squad),
+        "glue": glue_card.glue_card(TASKS["sst2"], dataclasses.replace(known, metrics=metrics)),
+    }
+
+
+@every_text
+def test_a_card_has_the_parts_it_has_with_any_text(text: str) -> None:
+    plain = _cards(PLAIN)
+    for name, written in _cards(text).items():
+        body, usual = (one.split("\n---\n", 1)[1] for one in (written, plain[name]))
+        assert structure(body) == structure(usual), name
+        values, found = ModelCard(plain[name]).data.to_dict(), ModelCard(written).data.to_dict()
+        assert found["license"] == f"mit{text}"
+        assert found["language"] == f"en{text}"
+        assert found["base_model"] == f"user/base{text}"
+        assert set(found) == set(values), "no key came from a text"
+        assert len(found["model-index"]) == len(values["model-index"])
+
+
+@every_text
+def test_the_code_of_a_card_names_the_model_and_runs_nothing_else(text: str) -> None:
+    name = f"user/demo{text}"
+    for written in _cards(text).values():
+        body = written.split("\n---\n", 1)[1]
+        (code,) = [token.content for token in markdown_tokens(body) if token.type == "fence"]
+        (line,) = [line for line in code.split("\n") if line.startswith("name = ")]
+        assert json.loads(line.removeprefix("name = ")) == readable(name) or "\\u" in line
+        compile(code, "card", "exec")
+        for token in markdown_tokens(body):
+            if token.type == "code_inline" and token.content.startswith("podium ask"):
+                asked = shlex.split(token.content)
+                assert asked[:2] == ["podium", "ask"]
+                assert asked[3:] == ["question", "--context", "text"], "the name is one word"
+
+
+@every_text
+def test_the_artifact_of_a_run_is_one_block(text: str) -> None:
+    tokens = markdown_tokens(report.markdown(_run(text)))
+    assert [token.type for token in tokens] == ["fence"]
+    assert squeezed(text) in squeezed(tokens[0].content)
+
+
+@every_text
+def test_the_plots_and_the_comparison_hold_no_formula(text: str, tmp_path: Path) -> None:
+    part = Slice(TITLE, text, 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
+    scores = score([("q", ("a",))], {"q": "b"})
+    found = evaluate.Evaluation([], [], scores, [part], {text: 1}, calibration([0.5], [0.0]))
+    evaluate._write_plots(tmp_path, found)
+    tables = [path.read_bytes().decode() for path in sorted(tmp_path.glob("*.csv"))]
+    tables.append(changed_csv([Changed(text, text, text, 0.0, 1.0, 0.0, 1.0)]))
+    assert len(tables) == 5
+    for table in tables:
+        rows = list(csv.reader(io.StringIO(table, newline="")))
+        assert {len(row) for row in rows} == {len(rows[0])}
+        for cell in (cell for row in rows for cell in row):
+            assert not cell.lstrip().startswith(FORMULA)
+
+
+@every_text
+def test_a_terminal_gets_an_answer_on_one_line_that_it_does_not_obey(text: str) -> None:
+    shown = ask._line(Answer(text, 0, 1, 1.0, 1.0))
+    assert shown == readable(shown)
+    assert len(shown.splitlines()) == 1
+
+
+@pytest.mark.parametrize("key", ["license", "language", "repository", "folder"])
+@pytest.mark.parametrize("value", ["a\nb", "a\n", "", "\x1b[31m"])
+def test_what_names_a_release_is_one_line(key: str, value: str) -> None:
+    with pytest.raises(ParamsError, match=rf"publish\.{key}.*must be"):
+        params_with(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("license", "<b>"), ("language", "en us"), ("repository", "../../a"), ("repository", "a/b/c")]
+)
+def test_what_the_hub_reads_has_a_pattern(key: str, value: str) -> None:
+    with pytest.raises(ParamsError, match=rf"publish\.{key}: is .*must be"):
+        params_with(**{key: value})
+
+
+WRITERS: dict[str, Callable[[str], object]] = {
+    "html escape": re.compile(r"from html import escape|html\.escape\(").search,
+    "csv": re.compile(r"csv\.(writer|DictWriter)\(").search,
+    "yaml": re.compile(r"yaml\.(safe_)?dump\(|\.to_yaml\(").search,
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+def test_nobody_else_writes_these_formats(kind: str) -> None:
+    files = [path for folder in ("flows", "tasks", "ipu_model", "bench") for path in (ROOT / folder).rglob("*.py")]
+    found = [path.relative_to(ROOT).as_posix() for path in files if WRITERS[kind](path.read_text(encoding="utf-8"))]
+    allowed = {
+        "tasks/pages/markup.py",
+        *(["tasks/project/params_command.py"] if kind == "yaml" else []),
+    }  # one value on one line
+    assert set(found) <= allowed

@@ -1,0 +1,152 @@
+"""Small tokenizers, corpora and questions for the tests of row making, and rows read back plainly."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import BertWordPieceTokenizer, Tokenizer
+
+from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams, SquadRowsParams
+from tests.places import SHARED
+
+DATA = SHARED / "data"
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+PAD, UNK, CLS, SEP, MASK = range(5)
+WORDS = [f"{first}{second}" for first in "bdfgklmnpr" for second in ("a", "e", "i", "o", "u", "an", "en", "in", "on")]
+
+
+def real_data(name: str) -> Path:
+    """A file of the shared test data; skips the test where it is not at hand."""
+    path = DATA / name
+    if not path.is_file():
+        pytest.skip(f"{path} is not here: this test reads real input that is not part of the project")
+    return path
+
+
+def save_tokenizer(folder: Path, vocabulary: Sequence[str]) -> Path:
+    """A folder with the tokenizer.json of an uncased WordPiece tokenizer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = {token: index for index, token in enumerate(vocabulary)}
+    BertWordPieceTokenizer(entries, lowercase=True).save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def word_tokenizer(folder: Path) -> Path:
+    """Every word of WORDS and every letter is an entry, special tokens 0..4."""
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    signs = list(".,?!'\"()[]0123456789-")
+    pieces = [f"##{letter}" for letter in letters] + [f"##{digit}" for digit in "0123456789"]
+    return save_tokenizer(folder, [*SPECIAL, *dict.fromkeys([*signs, *letters, *pieces, *WORDS])])
+
+
+def bert_tokenizer(folder: Path) -> Path:
+    """The tokenizer of bert-base-uncased's vocabulary."""
+    return save_tokenizer(folder, real_data("vocab/bert-base-uncased.txt").read_text("utf-8").split("\n")[:-1])
+
+
+def tokenizer_of(folder: Path) -> Tokenizer:
+    return Tokenizer.from_file(str(folder / "tokenizer.json"))
+
+
+def random_texts(documents: int, seed: int = 0, sentences: tuple[int, int] = (1, 8)) -> list[str]:
+    """Documents of sentences of 3 to 12 words and a full stop, some in two paragraphs."""
+    draw = random.Random(seed)
+    texts = []
+    for _ in range(documents):
+        made = [
+            " ".join(draw.choice(WORDS) for _ in range(draw.randint(3, 12))).capitalize() + "."
+            for _ in range(draw.randint(*sentences))
+        ]
+        middle = draw.randint(0, len(made))
+        texts.append("\n".join(filter(None, [" ".join(made[:middle]), " ".join(made[middle:])])))
+    return texts
+
+
+def wikitext_documents() -> list[str]:
+    """The articles of WikiText-2 valid, headings left out."""
+    articles: list[list[str]] = []
+    for line in real_data("wikitext/wikitext-2-valid.txt").read_text("utf-8").splitlines():
+        text = line.strip()
+        if text.startswith("= ") and not text.startswith("= ="):
+            articles.append([])
+        elif text and not text.startswith("= "):
+            articles[-1].append(text)
+    return ["\n".join(paragraphs) for paragraphs in articles]
+
+
+def write_corpus(folder: Path, texts: Sequence[str | None], rows_per_group: int = 1000) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    ids = [str(number) for number in range(len(texts))]
+    schema = pa.schema([("document_id", pa.string()), ("title", pa.string()), ("text", pa.string())])
+    table = pa.table([ids, ids, list(texts)], schema=schema)
+    pq.write_table(table, folder / "part-00000.parquet", row_group_size=rows_per_group)
+    return folder
+
+
+def write_questions(path: Path, questions: Sequence[dict[str, Any]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    answer = pa.struct([("text", pa.string()), ("answer_start", pa.int32())])
+    schema = pa.schema(
+        [(name, pa.string()) for name in ("id", "title", "context", "question")] + [("answers", pa.list_(answer))]
+    )
+    pq.write_table(pa.Table.from_pylist(list(questions), schema=schema), path)
+    return path
+
+
+def squad_questions(name: str) -> list[dict[str, Any]]:
+    """The questions of a SQuAD v1.1 file of the shared data, flat."""
+    data = json.loads(real_data(f"squad/{name}").read_text("utf-8"))["data"]
+    return [
+        {
+            "id": question["id"],
+            "title": "",
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": question["answers"],
+        }
+        for article in data
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+
+
+def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
+    """Both phases alike; `changes` to any key of the section or of its phases."""
+    phase_keys = PhaseRowsParams.model_fields
+    phase = {"row_length": row_length, "max_predictions_per_row": None, "duplicates": 1, "path": "nowhere",
+             "dataset": None, "dataset_revision": None}  # fmt: skip
+    section = {"source": "corpus", "seed": 3, "masked_fraction": 0.15, "short_sequence_probability": 0.1,
+               "max_sequences_per_row": 3, "held_out_fraction": 0.0, "shares": []}  # fmt: skip
+    for key, value in changes.items():
+        (phase if key in phase_keys else section)[key] = value
+    both = PhaseRowsParams(**phase)
+    return PretrainRowsParams(**section, phase1=both, phase2=both)
+
+
+def squad_params(**changes: Any) -> SquadRowsParams:
+    values = {
+        "row_length": 384, "doc_stride": 128, "max_question_length": 64, "max_sequences_per_row": 3,
+        "held_out_fraction": 0.0,
+    }  # fmt: skip
+    return SquadRowsParams(**{**values, **changes})
+
+
+def read_rows(folder: Path) -> dict[str, np.ndarray]:
+    """Every column of a row folder as [rows, width], read with pyarrow alone."""
+    tables = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in sorted(folder.glob("rows-*.arrow"))]
+    table = pa.concat_tables(tables).combine_chunks()
+    return {
+        name: np.array(table[name].combine_chunks().flatten()).reshape(len(table), -1) for name in table.column_names
+    }
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}

@@ -1,0 +1,217 @@
+"""A given model: taken in, held against tokenizer and parameters, and what training makes of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file, save_file
+
+from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.train.running import run_job
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.rows import write_squad_rows
+from tasks.jobs.device_job import Job
+from tasks.pretraining.base_model import RECORD, summary, wanted_files, write_base_model
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
+from tests.places import ROOT
+from tests.tasks.pretraining.row_inputs import (
+    WORDS,
+    pretrain_params,
+    random_texts,
+    squad_params,
+    write_corpus,
+    write_questions,
+)
+from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
+
+VOCABULARY = [*dict.fromkeys([*"abcdefghijklmnopqrstuvwxyz", *WORDS, "."])]
+MODEL = [
+    f"model.hidden_size={HIDDEN}", f"model.num_layers={LAYERS}", "model.num_heads=2",
+    f"model.intermediate_size={INTERMEDIATE}", "model.max_positions=512",
+]  # fmt: skip
+
+
+def params_with(*overrides: str) -> Params:
+    return check(resolve(read_yaml(ROOT / "params.yaml"), None, [*MODEL, *overrides]))
+
+
+@pytest.fixture
+def given(tmp_path: Path) -> Path:
+    """A tiny question-answering model with its tokenizer, and the same tokenizer as the run's own."""
+    write_tiny_model(tmp_path / "tokenizer", VOCABULARY)
+    return write_tiny_model(tmp_path / "given", VOCABULARY)
+
+
+def take_in(given: Path, *overrides: str) -> dict[str, Any]:
+    params = params_with("base_model.source=folder", f"base_model.path={given}", *overrides)
+    root = given.parent
+    return write_base_model(params.base_model, params.model, root / "tokenizer", root / "base")
+
+
+def refusal(given: Path, *overrides: str) -> str:
+    with pytest.raises(InputError) as caught:
+        take_in(given, *overrides)
+    assert not (given.parent / "base").exists()
+    assert not list(given.parent.glob("base.*"))
+    return str(caught.value)
+
+
+def test_without_a_given_model_the_folder_says_so(tmp_path: Path):
+    params = params_with()
+    record = write_base_model(params.base_model, params.model, tmp_path / "no tokenizer needed", tmp_path / "base")
+    assert record == {"source": "none"} == json.loads((tmp_path / "base" / RECORD).read_text())
+    assert [path.name for path in (tmp_path / "base").iterdir()] == [RECORD]
+    assert "none" in summary(record)
+
+
+def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
+    record = take_in(given)
+    base = given.parent / "base"
+    theirs, ours = load_file(given / "model.safetensors"), load_file(base / "model.safetensors")
+    assert theirs.keys() == ours.keys()
+    assert all(x.tobytes() == ours[name].tobytes() for name, x in theirs.items())
+    assert json.loads((base / RECORD).read_text()) == json.loads(json.dumps(record))
+    assert record["architecture"] == "BertForQuestionAnswering"
+    assert record["weights_sha256"] == artifacts.sha256_of(given / "model.safetensors")
+    digest = artifacts.sha256_of(given.parent / "tokenizer" / "tokenizer.json")
+    assert json.loads((base / "podium.json").read_text())["tokenizer_sha256"] == digest
+    assert f"{record['parameters']:,} parameters" in summary(record)
+    assert "bert.pooler.dense.weight" in summary(record), "what is missing is said"
+
+
+def test_another_architecture_is_refused_with_the_settings_that_fit(given: Path):
+    said = refusal(given, "model.num_layers=3", "model.layer_norm_eps=0.001")
+    assert "num_layers: 2, stated 3; layer_norm_eps: 1e-12, stated 0.001" in said
+    assert said.endswith("--set model.num_layers=2 --set model.layer_norm_eps=1e-12")
+    take_in(given, "model.hidden_dropout=0.5", "model.initializer_range=0.5")  # no part of the weights
+
+
+def test_another_vocabulary_is_refused(given: Path):
+    write_tiny_model(given.parent / "tokenizer", [*VOCABULARY, "more"])
+    assert f"has {5 + len(VOCABULARY)} word embeddings, the tokenizer {6 + len(VOCABULARY)} entries" in refusal(given)
+    swapped = [VOCABULARY[1], VOCABULARY[0], *VOCABULARY[2:]]
+    write_tiny_model(given.parent / "tokenizer", swapped)
+    assert "entry 5 of its vocabulary is 'a', that of the tokenizer 'b'" in refusal(given)
+    (given / "tokenizer.json").unlink()
+    take_in(given)  # nothing to compare with but the size
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"\x08"), "model.safetensors is missing or damaged"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
+        (lambda folder: (folder / "config.json").write_text('{"model_type": "roberta"}'), "model_type is 'roberta'"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_the_parameter_that_named_it(given: Path, damage: Any, said: str):
+    damage(given)
+    found = refusal(given)
+    assert said in found
+    assert f"base_model.path={given}" in found
+
+
+@pytest.mark.parametrize(
+    ("present", "weights"),
+    [
+        (["model.safetensors", "pytorch_model.bin", "tf_model.h5", "model-00001-of-00002.safetensors"],
+         ["model.safetensors"]),
+        (["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
+          "pytorch_model.bin"],
+         ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]),
+        (["pytorch_model.bin", "training_args.bin", "optimizer.bin", "onnx/model.onnx"], ["pytorch_model.bin"]),
+        (["tf_model.h5", "model.py"], []),
+    ],
+)  # fmt: skip
+def test_of_a_hub_model_only_what_is_read_is_downloaded(present: list[str], weights: list[str]):
+    chosen = wanted_files(["README.md", "config.json", "vocab.txt", *present])
+    assert chosen == ["config.json", *weights, "vocab.txt"]
+
+
+def trained(job: Job) -> None:
+    """A device job in this process, with one thread."""
+    torch.set_num_threads(1)
+    with only_one(Path(job.run_folder)):
+        run_job(job, lambda event, **fields: None, StopRequest())
+
+
+@pytest.fixture
+def checkout(given: Path, tmp_path: Path) -> Path:
+    """A checkout with the given model taken in and rows of both kinds."""
+    root = tmp_path / "checkout"
+    take_in(given)
+    (given.parent / "base").rename(root.parent / "moved")
+    (root / artifacts.MODELS).mkdir(parents=True)
+    (root.parent / "moved").rename(root / artifacts.BASE_MODEL)
+    corpus = write_corpus(tmp_path / "corpus", random_texts(30))
+    for phase in ("phase1", "phase2"):
+        folder = root / artifacts.rows_folder(phase)
+        write_pretrain_rows(pretrain_params(), phase, corpus, tmp_path / "tokenizer", folder, workers=1)
+    asked = [
+        {"id": str(n), "title": "", "context": f"{WORDS[n]} {WORDS[n + 1]}.", "question": WORDS[n],
+         "answers": [{"text": WORDS[n + 1], "answer_start": len(WORDS[n]) + 1}]}
+        for n in range(20)
+    ]  # fmt: skip
+    questions = write_questions(tmp_path / "train.parquet", asked)
+    folder = root / artifacts.rows_folder("squad-train")
+    write_squad_rows(
+        squad_params(row_length=32, doc_stride=8, max_question_length=8), "train", questions, tmp_path / "tokenizer",
+        folder, workers=1,
+    )  # fmt: skip
+    return root
+
+
+def weights(folder: Path) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = load_file(folder / "model.safetensors")
+    return found
+
+
+def in_root(job: Job, root: Path, name: str) -> Job:
+    return dataclasses.replace(job, run_folder=str(root / "runs" / name))
+
+
+def test_pre_training_starts_from_the_given_weights(checkout: Path):
+    params = params_with("pretrain.enabled=false")
+    shared = (params.pretrain, params.model, params.device, params.ipu, checkout)
+    trained(in_root(pretrain_job("phase1", *shared, base=True), checkout, "phase1"))
+    given, phase1 = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.MODELS / "phase1")
+    encoder = [name for name in given if name.startswith("bert.")]
+    assert len(encoder) > 30
+    assert all(np.array_equal(given[name], phase1[name]) for name in encoder), "no update: nothing changes"
+    assert "cls.predictions.bias" in phase1, "the heads it lacks are drawn fresh"
+
+
+def test_fine_tuning_a_given_model_keeps_its_head_and_uses_the_stated_dropout(checkout: Path):
+    quick = ["pretrain.enabled=false", "finetune.epochs=0.01", "finetune.learning_rate=1e-30", "finetune.optimizer=sgd",
+             "model.hidden_dropout=0.25"]  # fmt: skip
+    params = params_with(*quick, "finetune.weight_decay=0.0")
+    job = finetune_job(params.finetune, params.model, params.device, params.ipu, checkout, base=True)
+    trained(in_root(job, checkout, "finetune"))
+    given, tuned = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.SQUAD_MODEL)
+    assert all(np.allclose(given[name], tuned[name], rtol=0, atol=1e-20) for name in given), "at such a rate"
+    assert {"qa_outputs.weight", "qa_outputs.bias"} <= given.keys() & tuned.keys()
+    assert json.loads((checkout / artifacts.SQUAD_MODEL / "config.json").read_text())["hidden_dropout_prob"] == 0.25
+
+
+def test_a_bare_encoder_from_another_maker_gets_a_fresh_head(given: Path):
+    state = {name.removeprefix("bert."): x for name, x in load_file(given / "model.safetensors").items()}
+    save_file(
+        {name: x for name, x in state.items() if "qa_" not in name}, given / "model.safetensors", {"format": "pt"}
+    )
+    record = take_in(given)
+    assert record["architecture"] == "BertModel"
+    assert {"qa_outputs.weight", "qa_outputs.bias"} <= set(record["missing"])

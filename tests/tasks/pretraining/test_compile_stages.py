@@ -1,0 +1,251 @@
+"""The compile stages under a real DVC: built on one host, restored on another, and never the cause of a retraining.
+
+PopTorch is the double of tests/ipu_model; each host is a checkout with a DVC cache and a live folder of its own, and
+all share one remote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.downstream.compile import compile_ahead
+from tasks.project import artifacts
+from tasks.project.overlays import resolve
+from tasks.project.params import check
+from tasks.project.strict_yaml import read_yaml
+from tests.ipu_model.tiny_jobs import make_columns, write_rows
+from tests.places import ROOT
+
+DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
+STAGES = ("compile", "pretrain", "finetune", "predict")
+TINY = (
+    "device.runtime=ipu", "device.precision=fp32", "device.micro_batch_size=1",
+    "ipu.phase1={layers_per_ipu: [1, 1], matmul_proportion: 0.2}", "ipu.phase2={layers_per_ipu: [1, 1]}",
+    "ipu.finetune={layers_per_ipu: [1, 1]}", "ipu.predict={layers_per_ipu: [1, 1]}",
+    "model.hidden_size=8", "model.num_heads=2", "model.intermediate_size=16",
+    "pretrain.max_grad_norm=null", "pretrain.phase1.steps=2", "pretrain.phase1.global_batch_size=36",
+    "pretrain.phase2.steps=2", "pretrain.phase2.global_batch_size=48", "finetune.max_grad_norm=null",
+    "finetune.global_batch_size=36",
+)  # fmt: skip
+DEVICE_STAGES = ("pretrain@phase1", "pretrain@phase2", "finetune", "predict")
+
+
+class Host:
+    """A checkout on a host of its own: rows that were made and checked, the stages that use the device, one remote."""
+
+    def __init__(self, folder: Path, remote: Path) -> None:
+        self.folder, self.live = folder, folder.parent / f"{folder.name}-live"
+        folder.mkdir()
+        for name in ("tasks", "ipu_model"):
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / ".dvcignore", folder)
+        (folder / "inputs" / "ipu").mkdir(parents=True)
+        plan = read_yaml(ROOT / "dvc.yaml")["stages"]
+        (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": {name: plan[name] for name in STAGES}}))
+        self.set()
+        for name, kind in (("phase1", "pretrain"), ("phase2", "pretrain"), ("squad-train", "question_answering"),
+                           ("squad-dev", "question_answering")):  # fmt: skip
+            write_rows(folder / artifacts.rows_folder(name), kind, make_columns(kind, 40))
+            artifacts.write_json(folder / artifacts.validation_report(name), {"valid": True})
+        artifacts.write_json(folder / artifacts.BASE_MODEL / "base_model.json", {"source": "none"})
+        (folder / ".dvc").mkdir()
+        (folder / ".dvc" / "config").write_text(
+            "[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
+            f'[remote "store"]\n    url = {remote}\n'
+        )
+
+    def set(self, *overrides: str) -> None:
+        """Write params.yaml."""
+        values = resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides])
+        (self.folder / "params.yaml").write_text(yaml.safe_dump(values))
+
+    def dvc(self, *words: str) -> str:
+        """Run DVC; its output."""
+        home = self.folder.parent / "dvc"
+        environment = {
+            **os.environ, "DVC_SITE_CACHE_DIR": str(home / "site"), "DVC_GLOBAL_CONFIG_DIR": str(home / "global"),
+            "DVC_SYSTEM_CONFIG_DIR": str(home / "system"), "PODIUM_DEVICE_PYTHON": sys.executable,
+            "PODIUM_EXECUTABLE_CACHE": str(self.live), "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(DOUBLE),
+        }  # fmt: skip
+        done = subprocess.run([sys.executable, "-m", "dvc", *words], cwd=self.folder, env=environment, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    def push(self) -> None:
+        self.dvc("push", "--run-cache")
+
+    def program(self) -> Path:
+        """The one program of phase 1 that came with the checkout."""
+        (found,) = (self.folder / artifacts.executables_folder("phase1")).glob("*.popef")
+        return found
+
+    def how(self, name: str = "pretrain-phase1") -> str:
+        """How a stage's last run says it came by its program."""
+        return str(json.loads((self.folder / "metrics" / f"{name}.json").read_text())["program"])
+
+    def report(self, job: str = "phase1") -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((self.folder / artifacts.compile_report(job)).read_text())
+        return found
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Host]:
+    """hosts(name): a new host."""
+    folder = tmp_path_factory.mktemp("hosts")
+    return lambda name: Host(folder / name, folder / "remote")
+
+
+@pytest.fixture(scope="module")
+def builder(hosts: Callable[[str], Host]) -> Host:
+    """A host that built all four programs, trained nothing, and pushed them."""
+    host = hosts("builder")
+    host.dvc("repro", "--pull", "compile")
+    host.dvc("push", "--run-cache")
+    return host
+
+
+@pytest.fixture(scope="module")
+def trainer(builder: Host, hosts: Callable[[str], Host]) -> tuple[Host, str]:
+    """Another host that trained and predicted after that, and what it said."""
+    host = hosts("trainer")
+    return host, host.dvc("repro", "--pull", "predict")
+
+
+@pytest.mark.soak
+def test_programs_are_built_before_there_are_weights_and_the_report_says_what_decides_them(builder: Host) -> None:
+    assert [path.name for path in (builder.folder / artifacts.MODELS).iterdir()] == [artifacts.BASE_MODEL.name]
+    assert len(list(builder.live.glob("*/*.popef"))) == 4
+    report = builder.report()
+    assert report["job"] == "phase1"
+    assert report["parts"]["micro_batch_size"] == 1
+    assert not {"poptorch", "torch", "poplar_sdk", "instances"} & set(report["parts"])
+    assert set(report) == {"job", "parts", "program"}
+    assert report["program"] != builder.report("phase2")["program"]
+
+
+@pytest.mark.soak
+def test_another_host_restores_them_and_compiles_nothing(builder: Host, trainer: tuple[Host, str]) -> None:
+    host, said = trainer
+    for job in ("phase1", "phase2", "finetune", "predict"):
+        assert f"Stage 'compile@{job}' is cached - skipping run" in said
+        assert f"from executables/{job}, checked and put into {host.live}" in said
+        assert host.report(job) == builder.report(job)
+    assert said.count("loaded from the cache, nothing was compiled") == 4
+    assert "miss" not in said
+    found = [host.how(name) for name in ("pretrain-phase1", "pretrain-phase2", "finetune", "predict")]
+    assert found == [f"restored from executables/{job}" for job in ("phase1", "phase2", "finetune", "predict")]
+
+
+@pytest.mark.soak
+def test_what_is_loaded_is_a_file_of_its_own(trainer: tuple[Host, str]) -> None:
+    """So that nothing that happens to it reaches DVC's cache, whose files are linked into the checkout."""
+    host, _ = trainer
+    carried = host.program()
+    (live,) = host.live.glob(f"*/{carried.name}")
+    assert live.stat().st_ino != carried.stat().st_ino
+    assert live.read_bytes() == carried.read_bytes()
+
+
+@pytest.mark.soak
+def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Host, str]) -> None:
+    host, _ = trainer
+    before = artifacts.sha256_of(host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD)
+    said = host.dvc("repro", "--force", "--single-item", "compile@phase1")
+    assert "Running stage 'compile@phase1'" in said
+    record = host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
+    assert artifacts.sha256_of(record) != before
+    said = host.dvc("repro", "predict")
+    assert [stage for stage in (*DEVICE_STAGES, "compile@phase1") if f"Stage '{stage}' didn't change" not in said] == []
+
+
+@pytest.mark.soak
+def test_other_rows_of_the_same_shape_and_another_learning_rate_build_nothing(trainer: tuple[Host, str]) -> None:
+    host, _ = trainer
+    manifest = host.folder / artifacts.rows_folder("phase1") / "manifest.json"
+    values = json.loads(manifest.read_text())
+    artifacts.write_json(manifest, {**values, "seed": values["seed"] + 1})
+    host.set("pretrain.phase1.learning_rate=2e-3", "pretrain.phase1.steps=4", "pretrain.phase1.loss_scaling=8.0")
+    said = host.dvc("repro", "--dry", "pretrain@phase1")
+    assert "Stage 'compile@phase1' didn't change, skipping" in said
+    assert "Running stage 'pretrain@phase1'" in said
+    artifacts.write_json(manifest, values)
+    host.set()
+
+
+@pytest.mark.soak
+def test_another_ipu_config_builds_and_trains_again(trainer: tuple[Host, str]) -> None:
+    host, _ = trainer
+    before = host.report()
+    host.set("ipu.phase1.matmul_proportion=0.3")
+    said = host.dvc("repro", "--pull", "compile@phase1")
+    assert "the nearest stored one differs in config.matmul_proportion 0.2 -> 0.3" in said
+    assert host.report()["program"] != before["program"]
+    assert host.report()["parts"]["config.matmul_proportion"] == 0.3
+    assert "Running stage 'pretrain@phase1'" in host.dvc("repro", "--dry", "pretrain@phase1")
+
+
+@pytest.mark.soak
+def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
+    builder: Host, hosts: Callable[[str], Host]
+) -> None:
+    """DVC does not look at what it restores from a remote that it trusts; the job does."""
+    content = builder.program().read_bytes()
+    digest = hashlib.md5(content).hexdigest()
+    stored = builder.folder.parent / "remote" / "files" / "md5" / digest[:2] / digest[2:]
+    stored.chmod(0o644)
+    stored.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    host = hosts("unlucky")
+    said = host.dvc("repro", "--pull", "pretrain@phase1")
+    assert "Stage 'compile@phase1' is cached - skipping run" in said
+    wrong = f"executables/phase1 was discarded: {builder.program().name} does not match its SHA-256"
+    assert f"training: miss, {wrong}, built anew" in said
+    assert host.how() == f"built: {wrong}"
+    (live,) = host.live.glob("*/*.popef")
+    assert live.read_bytes() == content  # the double builds the same bytes every time
+    assert host.report() == builder.report()
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        (["device.runtime=cpu", "device.precision=fp32"], "device.runtime cpu compiles nothing"),
+        (["device.runtime=cuda", "device.compile=layers"], "what is compiled for cuda stays on its host"),
+        (["device.runtime=auto"], "is chosen where the job runs"),
+        (["pretrain.enabled=false"], "no update is made"),
+    ],
+)
+def test_where_nothing_is_to_be_compiled_the_stage_says_why_and_starts_no_device_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], why: str
+) -> None:
+    params = check(resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides]))
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere")
+    assert compile_ahead("phase1", params, tmp_path) is None
+    report = json.loads((tmp_path / artifacts.compile_report("phase1")).read_text())
+    record = tmp_path / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
+    assert report["program"] is None
+    assert report["nothing"] == json.loads(record.read_text())["nothing"]
+    assert why in report["nothing"]
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
+
+
+def test_on_a_cpu_the_four_stages_are_restored_as_any_other(tmp_path: Path) -> None:
+    host, other = (Host(tmp_path / name, tmp_path / "remote") for name in ("one", "two"))
+    for each in (host, other):
+        each.set("device.runtime=cpu")
+    assert "nothing to compile (device.runtime cpu compiles nothing)" in host.dvc("repro", "compile@phase1")
+    host.dvc("push", "--run-cache")
+    assert "Stage 'compile@phase1' is cached - skipping run" in other.dvc("repro", "--pull", "compile@phase1")
+    assert other.report() == host.report()

@@ -1,0 +1,150 @@
+"""What the training stages make of held-out rows: metrics, plots, lines, kept weights; real jobs on tiny models."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ipu_model.distributed.process import StopRequest, only_one
+from ipu_model.job import Job, JobResult
+from ipu_model.train.running import run_job
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.rows import write_squad_rows
+from tasks.jobs import training
+from tasks.jobs.device_job import in_words
+from tasks.jobs.training import fingerprint, summary, train
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
+from tasks.reading.row_folders import HELD_OUT
+from tests.places import ROOT
+from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus, write_questions
+
+SMALL = (
+    "model.hidden_size=32", "model.intermediate_size=64", "model.num_layers=1", "model.num_heads=2",
+    "pretrain_rows.held_out_fraction=0.1", "pretrain_rows.phase1.row_length=48", "pretrain.phase1.steps=25",
+    "pretrain.phase1.global_batch_size=16", "pretrain.evaluate_every_updates=10", "pretrain.evaluate_rows=20",
+    "squad_rows.row_length=64", "squad_rows.max_question_length=16", "squad_rows.doc_stride=8",
+    "squad_rows.held_out_fraction=0.2", "finetune.epochs=6.0", "finetune.global_batch_size=16",
+    "finetune.evaluate_every_updates=4", "finetune.keep=best", "finetune.patience=3", "finetune.learning_rate=0.01",
+)  # fmt: skip
+
+
+def params_with(*overrides: str) -> Params:
+    return check(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
+
+
+def in_this_process(job: Job, **_: object) -> JobResult:
+    torch.set_num_threads(1)  # more would wait for one another on a busy machine
+    with only_one(Path(job.run_folder)):
+        return run_job(job, lambda event, **fields: None, StopRequest())
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of phase 1 and of 60 questions about six titles, each with a held-out part."""
+    root, params = tmp_path_factory.mktemp("checkout"), params_with(*SMALL)
+    tokenizer = word_tokenizer(root / artifacts.TOKENIZER)
+    texts = random_texts(120)
+    rows = root / artifacts.rows_folder("phase1")
+    write_pretrain_rows(params.pretrain_rows, "phase1", write_corpus(root / "corpus", texts), tokenizer, rows, 1)
+    questions = [
+        {"id": str(i), "title": f"title {i % 6}", "context": text, "question": " ".join(text.split()[:3]),
+         "answers": [{"text": text.split()[1], "answer_start": text.index(text.split()[1])}]}
+        for i, text in enumerate(texts[:60])
+    ]  # fmt: skip
+    source = write_questions(root / "train.parquet", questions)
+    write_squad_rows(params.squad_rows, "train", source, tokenizer, root / artifacts.rows_folder("squad-train"), 1)
+    return root
+
+
+@pytest.fixture
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "run_device_job", in_this_process)
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_pretraining_files_its_held_out_figures(checkout: Path) -> None:
+    params = params_with(*SMALL)
+    job = pretrain_job("phase1", params.pretrain, params.model, params.device, params.ipu, checkout)
+    result = train(job, "pretrain-phase1", checkout)
+    held_out = json.loads((checkout / "metrics" / "pretrain-phase1.json").read_text())["held_out"]
+    with (checkout / artifacts.held_out_plot("pretrain-phase1")).open() as stream:
+        lines = list(csv.DictReader(stream))
+    assert [line["step"] for line in lines] == ["10", "20", "25"]
+    assert held_out["mlm_loss"] == pytest.approx(float(lines[-1]["mlm_loss"]), rel=1e-5)
+    assert float(lines[-1]["mlm_loss"]) < float(lines[0]["mlm_loss"])  # it learns
+    assert 0 < held_out["rows"] <= 20
+    assert f"held out: loss {held_out['loss']:.4f}, mlm accuracy " in summary("pretrain phase1", result)
+
+
+@pytest.mark.usefixtures("without_processes")
+def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout: Path) -> None:
+    params = params_with(*SMALL)
+    ends = (params.model, params.device, params.ipu, checkout)
+    result = train(finetune_job(params.finetune, *ends, untrained=True), "finetune", checkout)
+    figures = json.loads((checkout / "metrics" / "finetune.json").read_text())
+    with (checkout / artifacts.held_out_plot("finetune")).open() as stream:
+        lines = list(csv.DictReader(stream))
+    best = max(lines, key=lambda line: (float(line["span_accuracy"]), -float(line["loss"])))
+    assert figures["steps"] == figures["held_out"]["step"] == figures["held_out"]["best_step"] == int(best["step"])
+    assert result.evaluation is not None
+    assert result.evaluation["evaluations"] == len(lines)
+
+
+def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> None:
+    def name(*overrides: str) -> str:
+        params = params_with(*SMALL, *overrides)
+        ends = (params.model, params.device, params.ipu, checkout)
+        return fingerprint(finetune_job(params.finetune, *ends, untrained=True))
+
+    assert name() == name("checkpoint.remote=/elsewhere")
+    assert len({name(), name("finetune.patience=4"), name("finetune.keep=last"), name("finetune.patience=null")}) == 4
+
+
+def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Path) -> None:
+    params = params_with(*SMALL)
+    ends = (params.model, params.device, params.ipu, tmp_path)
+    rows = tmp_path / artifacts.rows_folder("phase1")
+    rows.mkdir(parents=True)
+    for path in (checkout / artifacts.rows_folder("phase1")).iterdir():
+        if path.name != HELD_OUT:
+            (rows / path.name).write_bytes(path.read_bytes())
+    assert pretrain_job("phase1", params.pretrain, *ends).evaluation is None
+    job = pretrain_job("phase1", params.pretrain, *ends[:-1], checkout)
+    assert job.evaluation is not None
+    assert job.evaluation.rows.endswith(f"phase1/{HELD_OUT}")
+    off = params_with(*SMALL, "pretrain.evaluate_every_updates=null")
+    assert pretrain_job("phase1", off.pretrain, *ends[:-1], checkout).evaluation is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["finetune.keep=best"], "need evaluations to choose by"),
+        (["finetune.patience=2"], "need evaluations to choose by"),
+        (["finetune.evaluate_every_updates=10"], "set squad_rows.held_out_fraction above 0"),
+        (["finetune.keep=first"], "finetune.keep='first'"),
+        (["pretrain_rows.held_out_fraction=0.6"], "less than or equal to 0.5"),
+        (["pretrain.evaluate_rows=0"], "greater than or equal to 1"),
+    ],
+)
+def test_evaluations_that_cannot_be_made_are_refused(overrides: list[str], message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        params_with(*overrides)
+
+
+def test_an_evaluation_is_one_line_for_people() -> None:
+    event = {
+        "event": "evaluated", "after": 400, "updates": 2400, "best_after": 400, "loss": 3.5, "mlm_loss": 3.0,
+        "mlm_accuracy": 0.4321, "perplexity": 20.0855, "nsp_loss": 0.5, "nsp_accuracy": 0.75,
+    }  # fmt: skip
+    assert in_words(event) == (
+        "held-out rows after update 400/2400: loss 3.5000, mlm accuracy 43.2%, perplexity 20.0855, nsp accuracy 75.0%"
+    )

@@ -1,0 +1,189 @@
+"""What params.yaml says of IPUs, batches and optimizers, on its way into the device jobs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig
+from ipu_model.rows.format import Manifest
+from tasks.downstream.compile import JOBS, compile_ahead, compile_job
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.predict import predict_job
+from tasks.jobs.device_job import DEVICE_PYTHON
+from tasks.jobs.training import fingerprint, ipu_config
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.project import artifacts
+from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
+from tests.places import ROOT
+
+ON_IPU = ("device.runtime=ipu", "device.precision=fp16")
+
+
+def params_with(*overrides: str) -> Params:
+    return check(resolve(read_yaml(ROOT / "params.yaml"), None, overrides))
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    for name in ("phase1", "phase2", "squad-train", "squad-dev"):
+        kind = "question_answering" if name.startswith("squad") else "pretrain"
+        manifest = Manifest(kind, 64, 3, 10, 2000, "0", 0, 100, 150, 5000, {})
+        artifacts.write_text(tmp_path / artifacts.rows_folder(name) / "manifest.json", manifest.to_json())
+    (tmp_path / "inputs" / "ipu").mkdir(parents=True)
+    return tmp_path
+
+
+def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:
+    ends = (params.device, params.ipu, root)
+    return {
+        "phase1": pretrain_job("phase1", params.pretrain, params.model, *ends, **options),
+        "phase2": pretrain_job("phase2", params.pretrain, params.model, *ends, **options),
+        "finetune": finetune_job(params.finetune, params.model, *ends, **options),
+        "predict": predict_job(root / "m", root / "r", root / "l", params.device, params.ipu, root, root),
+    }
+
+
+def test_by_default_the_jobs_are_those_of_a_cpu(checkout):
+    found = jobs(params_with(), checkout)
+    assert [job.ipu_config for job in found.values()] == [None] * 4
+    assert [job.geometry for job in found.values()] == [
+        BatchGeometry(32, 64), BatchGeometry(32, 64), BatchGeometry(16, 64), BatchGeometry(64, 64)
+    ]  # fmt: skip
+    adamw = OptimizerConfig(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
+    assert found["phase1"].optimizer == dataclasses.replace(adamw, learning_rate=1.5e-3)
+    assert found["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
+    assert found["phase2"].model is None
+    assert found["finetune"].model is None
+
+
+def test_a_job_has_its_own_micro_batch_loss_scaling_and_optimizer(checkout):
+    params = params_with(
+        "pretrain.phase2.micro_batch_size=8", "pretrain.phase2.loss_scaling=128", "pretrain.optimizer=lamb",
+        "pretrain.beta1=0.8", "pretrain.beta2=0.9", "pretrain.eps=1e-4", "pretrain.bias_correction=false",
+        "pretrain.first_moment_precision=fp16", "finetune.optimizer=sgd", "finetune.micro_batch_size=2",
+    )  # fmt: skip
+    found = jobs(params, checkout)
+    assert found["phase1"].geometry.micro_batch_size == 64
+    assert found["phase2"].geometry.micro_batch_size == 8
+    assert found["finetune"].geometry.micro_batch_size == 2
+    assert found["phase2"].optimizer == OptimizerConfig(
+        name="lamb", learning_rate=1e-3, weight_decay=0.01, beta1=0.8, beta2=0.9, eps=1e-4, bias_correction=False,
+        max_grad_norm=1.0, loss_scaling=128.0, first_moment_precision="fp16",
+    )  # fmt: skip
+    assert found["finetune"].optimizer.name == "sgd"
+
+
+def test_dropout_of_fine_tuning_changes_only_the_dropout_of_the_model(checkout):
+    first = jobs(params_with(), checkout)["phase1"].model
+    job = jobs(params_with("finetune.attention_dropout=0.15"), checkout)["finetune"]
+    assert job.model == dataclasses.replace(first, attention_dropout=0.15)
+    assert job.init_checkpoint is not None
+
+
+def test_the_keys_of_a_job_are_laid_over_the_file(checkout):
+    (checkout / "inputs" / "ipu" / "ipu_config.json").write_text(json.dumps({"replication_factor": 2, "seed": 0}))
+    params = params_with(*ON_IPU, "ipu.phase1={replication_factor: 4}", "ipu.inference_execution=sharded")
+    found = jobs(params, checkout)
+    assert found["phase1"].ipu_config == {"replication_factor": 4, "seed": 0}
+    assert found["phase2"].ipu_config == {"replication_factor": 2, "seed": 0}
+    assert found["predict"].inference_execution == "sharded"
+
+
+def test_ipu_config_may_name_the_file_itself(checkout):
+    (checkout / "mine.json").write_text('{"seed": 7}')
+    params = params_with(*ON_IPU, "ipu.config=mine.json")
+    assert ipu_config(params.ipu, "finetune", params.device, checkout) == {"seed": 7}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "is not there"), ("{", "is not JSON"), ("[1]", "must hold one JSON object, found list")],
+)
+def test_an_ipu_config_that_cannot_be_read_is_refused(checkout, content, said):
+    if content is not None:
+        (checkout / "mine.json").write_text(content)
+    params = params_with(*ON_IPU, "ipu.config=mine.json")
+    with pytest.raises(InputError, match=said):
+        ipu_config(params.ipu, "phase1", params.device, checkout)
+
+
+def test_jobs_can_be_compiled_before_there_are_weights(checkout):
+    found = jobs(params_with(*ON_IPU), checkout, untrained=True)
+    assert [found[name].init_checkpoint for name in ("phase1", "phase2", "finetune")] == [None] * 3
+    assert found["phase1"].model == found["phase2"].model == found["finetune"].model
+
+
+def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights(checkout):
+    """What the IPU program is decided by must agree; test_compile_stages.py sees that it does."""
+    params = params_with(*ON_IPU, "finetune.attention_dropout=0.15", "finetune.micro_batch_size=2")
+    real = jobs(params, checkout)
+    real["predict"] = predict_job(
+        artifacts.SQUAD_MODEL, checkout / artifacts.rows_folder("squad-dev"), artifacts.LOGITS, params.device,
+        params.ipu, checkout, checkout,
+    )  # fmt: skip
+    free = ("model", "init_checkpoint", "output", "run_folder", "compile_only", "executables")
+    for name in JOBS:
+        ahead = compile_job(name, params, checkout)
+        assert ahead.compile_only
+        assert ahead.init_checkpoint is None
+        assert ahead.executables == ahead.output == real[name].executables == str(checkout / "executables" / name)
+        assert Path(ahead.run_folder) == checkout / artifacts.RUNS / f"compile-{name}"
+        differing = [x.name for x in dataclasses.fields(Job) if getattr(ahead, x.name) != getattr(real[name], x.name)]
+        assert set(differing) <= set(free), name
+    assert compile_job("predict", params, checkout).model.attention_dropout == 0.15
+    assert compile_job("phase1", params, checkout).model.attention_dropout == 0.0
+
+
+def test_programs_travel_only_where_there_are_ipus(checkout):
+    assert {job.executables for job in jobs(params_with(), checkout).values()} == {None}
+    assert {job.executables for job in jobs(params_with("device.runtime=cuda"), checkout).values()} == {None}
+
+
+def test_where_programs_are_does_not_name_a_run(checkout):
+    job = jobs(params_with(*ON_IPU), checkout)["phase1"]
+    assert fingerprint(job) == fingerprint(dataclasses.replace(job, compile_only=True, executables=None))
+
+
+def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
+    result = JobResult(
+        kind="pretrain", runtime="ipu", runtime_reason="asked for", precision="fp16", steps=0, resumed_from_step=0,
+        final_loss=None, final_losses={}, sequences=0, real_tokens=0, train_seconds=0.0, compile_seconds=567.0,
+        peak_memory_mb=1.0,
+    )  # fmt: skip
+    python = checkout / "device-python"
+    python.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\njob = json.load(open(sys.argv[3]))\nassert job['compile_only']\n"
+        f"open(os.path.join(job['run_folder'], 'result.json'), 'w').write({result.to_json()!r})\n"
+    )
+    python.chmod(python.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv(DEVICE_PYTHON, str(python))
+    with pytest.raises(DeviceJobFailed, match="podium.json was not written"):
+        compile_ahead("phase1", params_with(*ON_IPU), checkout)
+    assert not (checkout / artifacts.compile_report("phase1")).exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("pretrain.phase1.loss_scaling=0", "greater than 0"),
+        ("pretrain.phase1.micro_batch_size=0", "greater than or equal to 1"),
+        ("finetune.beta1=1.0", "less than 1"),
+        ("finetune.optimizer=adam_w", "'adamw', 'adam', 'lamb' or 'sgd'"),
+        ("ipu.inference_execution=parallel", "'auto', 'sharded' or 'pipelined'"),
+        ("ipu.phase1=3", "valid dictionary"),
+        ("ipu.phase3=null", "did you mean phase"),
+    ],
+)
+def test_a_wrong_knob_is_refused(override, said):
+    with pytest.raises(ParamsError, match=said):
+        params_with(override)

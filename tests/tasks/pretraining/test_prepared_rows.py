@@ -1,0 +1,356 @@
+"""Prepared pre-training data become the rows they were made of, from every layout; every defect is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.pretraining.rows import prepared_rows, tfrecords
+from tasks.pretraining.rows.prepared_rows import write_prepared_rows
+from tasks.project.artifacts import READING
+from tasks.project.errors import InputError
+from tasks.reading.row_folders import held_out_folder, read_manifest
+from tasks.validation.row_checks import RowData
+from tasks.validation.validate import Judge, validate
+from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
+from tests.tasks.pretraining.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
+from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer
+
+GOLDEN = bytes.fromhex(
+    "cb000000000000008461617b0ac8010a1d0a146e6578745f73656e74656e63655f6c6162656c7312051a030a01010a180a0a696e7075745f6d"
+    "61736b120a1a080a060101010101000a190a0b7365676d656e745f696473120a1a080a060000000101000a170a0d6d61736b65645f6c6d5f69"
+    "647312061a040a0209000a210a116d61736b65645f6c6d5f77656967687473120c120a0a080000803f000000000a170a09696e7075745f6964"
+    "73120a1a080a060207040803000a1d0a136d61736b65645f6c6d5f706f736974696f6e7312061a040a020200e7c951aa"
+)
+"""One record of the features of create_pretraining_data, written by the package `tfrecord` 1.14.6."""
+
+
+@dataclass
+class Source:
+    """Rows of this project, and the tokenizer they were made with."""
+
+    root: Path
+    tokenizer: Path
+    own: Path
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    root = tmp_path_factory.mktemp("prepared")
+    tokenizer = word_tokenizer(root / "tokenizer")
+    return Source(root, tokenizer, own_rows(root, random_texts(60), tokenizer))
+
+
+def make(given: Source, folder: Path, path: Path | str, **params: Any) -> Path:
+    values = {"source": "files", "path": str(path), "max_sequences_per_row": 1, **params}
+    write_prepared_rows(pretrain_params(LENGTH, **values), "phase1", given.tokenizer, folder / "rows")
+    return folder / "rows"
+
+
+def refusal(source: Source, folder: Path, path: Path, **params: Any) -> str:
+    """The message of the refusal, after checking that nothing was left behind."""
+    with pytest.raises(InputError) as caught:
+        make(source, folder / "made", path, **params)
+    assert not list((folder / "made").glob("*")), "nothing half-written"
+    return str(caught.value)
+
+
+def as_parquet(source: Source, folder: Path) -> Path:
+    pq.write_table(table(hub_columns(source.own)), folder / "a.parquet", row_group_size=50)
+    return folder / "a.parquet"
+
+
+def as_parquet_with_zeros(source: Source, folder: Path) -> Path:
+    pq.write_table(table(hub_columns(source.own, ignored=0), pa.int64()), folder / "a.parquet")
+    return folder
+
+
+def as_ragged_parquet(source: Source, folder: Path) -> Path:
+    columns = hub_columns(source.own)
+    lengths = [sum(mask) for mask in columns["attention_mask"]]
+    for name, values in columns.items():
+        if isinstance(values[0], list):
+            columns[name] = [row[:length] for row, length in zip(values, lengths, strict=True)]
+    pq.write_table(table(columns, pa.int16()), folder / "a.parquet")
+    return folder
+
+
+def as_saved_dataset(source: Source, folder: Path) -> Path:
+    datasets.Dataset.from_dict(hub_columns(source.own)).save_to_disk(folder / "saved", num_shards=2)
+    return folder / "saved"
+
+
+def as_arrow_file(source: Source, folder: Path) -> Path:
+    values = table(hub_columns(source.own))
+    with pa.ipc.new_file(str(folder / "a.arrow"), values.schema) as writer:
+        writer.write_table(values, max_chunksize=40)
+    return folder
+
+
+def as_tfrecords(source: Source, folder: Path) -> Path:
+    examples = google_features(source.own)
+    (folder / "b_00.tfrecord").write_bytes(tfrecord(examples[:50]))
+    (folder / "b_01.tfrecord.gz").write_bytes(gzip.compress(tfrecord(examples[50:]), mtime=0))
+    (folder / "b_00.index").write_text("0 100\n")
+    return folder
+
+
+def as_tfrecords_without_weights(source: Source, folder: Path) -> Path:
+    examples = [{k: v for k, v in one.items() if k != "masked_lm_weights"} for one in google_features(source.own)]
+    (folder / "b.tfrecord").write_bytes(tfrecord(examples))
+    return folder
+
+
+LAYOUTS: list[Callable[[Source, Path], Path]] = [
+    as_parquet, as_parquet_with_zeros, as_ragged_parquet, as_saved_dataset, as_arrow_file, as_tfrecords,
+    as_tfrecords_without_weights,
+]  # fmt: skip
+
+
+def sequences(rows: Path) -> list[tuple[Any, ...]]:
+    """Every sequence of a row folder, whatever row it lies in: tokens, types, (position, label) pairs, next."""
+    columns = read_rows(rows)
+    found = []
+    for n in range(len(columns["input_ids"])):
+        masked = {
+            int(position): int(label)
+            for position, label in zip(columns["masked_positions"][n], columns["masked_labels"][n], strict=True)
+            if label != -100
+        }
+        for slot, start in enumerate(columns["cls_positions"][n]):
+            here = np.flatnonzero(columns["sequence_ids"][n] == slot + 1)
+            if start >= 0:
+                labels = sorted((at - int(start), label) for at, label in masked.items() if at in set(here.tolist()))
+                parts = (tuple(columns[name][n, here].tolist()) for name in ("input_ids", "token_type_ids"))
+                found.append((*parts, tuple(labels), int(columns["next_sentence_labels"][n, slot])))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("write", LAYOUTS, ids=lambda write: write.__name__)
+def test_every_layout_gives_back_the_sequences_and_can_be_trained_on(
+    source: Source, tmp_path: Path, write: Callable[[Source, Path], Path]
+) -> None:
+    (tmp_path / "in").mkdir()
+    rows = make(source, tmp_path, write(source, tmp_path / "in"), max_sequences_per_row=3)
+    assert sequences(rows) == sequences(source.own)
+    manifest = read_manifest(rows)
+    assert manifest.packing_factor > 1.2
+    job = make_job(tmp_path, "pretrain", rows, model=TINY.__class__(
+        vocab_size=manifest.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32,
+        max_positions=LENGTH,
+    ))  # fmt: skip
+    steps = run_here(job).of("step")
+    assert steps[-1]["step"] == 6
+    assert all(np.isfinite(step["loss"]) for step in steps)
+
+
+def test_a_data_set_of_the_hub_gives_the_same_rows_as_its_file(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    path = as_parquet(source, tmp_path / "set")
+    path.rename(path.with_name("train.parquet"))
+    there = make(source, tmp_path / "hub", "unused", source="hub", dataset=str(tmp_path / "set"))
+    here = make(source, tmp_path / "file", tmp_path / "set")
+    assert [p.read_bytes() for p in sorted(there.glob("*.arrow"))] == [
+        p.read_bytes() for p in sorted(here.glob("*.arrow"))
+    ]
+
+
+def test_the_rows_pass_validation_and_what_was_read_is_on_the_page(source: Source, tmp_path: Path) -> None:
+    rows = make(source, tmp_path, as_parquet(source, tmp_path), max_sequences_per_row=3)
+    verdict = validate(RowData("phase1", rows, source.tokenizer, 512, 0.15), Judge())
+    assert verdict["valid"], [check for check in verdict["checks"] if not check["ok"]]
+    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    assert numbers[prepared_rows.SEQUENCES] == numbers["sequences"] == len(sequences(source.own))
+    assert json.loads((rows / READING).read_text())["layouts"] == [
+        "columns of lists, label -100 where nothing is masked"
+    ]
+
+
+def test_held_out_sequences_are_in_neither_and_all_maskings_of_one_go_together(source: Source, tmp_path: Path) -> None:
+    columns = hub_columns(source.own)
+    other = copy.deepcopy(columns)
+    for ids, labels, types in zip(other["input_ids"], other["labels"], other["token_type_ids"], strict=True):
+        at = next(n for n, label in enumerate(labels) if label != -100)
+        free = next(n for n in range(1, len(ids)) if labels[n] == -100 and ids[n] > 4 and types[n] == 0)
+        ids[at], labels[at], labels[free] = labels[at], -100, ids[free]
+    both = {name: values + other[name] for name, values in columns.items()}
+    pq.write_table(table(both), tmp_path / "a.parquet")
+    rows = make(source, tmp_path, tmp_path / "a.parquet", held_out_fraction=0.2)
+    kept = held_out_folder(rows)
+    assert kept is not None
+
+    def originals(folder: Path) -> list[tuple[int, ...]]:
+        made = []
+        for ids, _, labels, _ in sequences(folder):
+            restored = list(ids)
+            for at, label in labels:
+                restored[at] = label
+            made.append(tuple(restored))
+        return made
+
+    assert 0.1 < len(originals(kept)) / len(both["input_ids"]) < 0.3
+    assert set(originals(kept)).isdisjoint(originals(rows))
+    assert len(originals(kept)) + len(originals(rows)) == len(both["input_ids"])
+
+
+def test_rows_with_too_many_masked_tokens_are_taken_apart_by_hand_worked_counts() -> None:
+    packs = np.array([[0, 1, -1], [2, 3, 4]], np.int32)
+    found, apart = prepared_rows.within_budget(packs, np.array([2, 3, 2, 2, 2]), 5)  # rows of 5 and of 6
+    assert apart == 1
+    assert found.tolist() == [[0, 1, -1], [2, -1, -1], [3, -1, -1], [4, -1, -1]]
+
+
+def test_no_label_is_lost_where_rows_are_taken_apart(source: Source, tmp_path: Path) -> None:
+    most = int((read_rows(source.own)["masked_labels"] != -100).sum(axis=1).max())
+    rows = make(source, tmp_path, as_parquet(source, tmp_path), max_sequences_per_row=3, max_predictions_per_row=most)
+    assert sequences(rows) == sequences(source.own)
+    assert json.loads((rows / READING).read_text())["numbers"][prepared_rows.TAKEN_APART] > 0
+
+
+def test_repeated_sequences_and_those_without_a_mask_are_counted(source: Source, tmp_path: Path) -> None:
+    columns = hub_columns(source.own)
+    for values in columns.values():
+        values.append(copy.deepcopy(values[0]))
+    at = next(n for n, label in enumerate(columns["labels"][1]) if label != -100)
+    columns["labels"][1] = [-100] * LENGTH
+    assert at
+    pq.write_table(table({**columns, "special_tokens_mask": [0] * len(columns["labels"])}), tmp_path / "a.parquet")
+    numbers = json.loads((make(source, tmp_path, tmp_path / "a.parquet") / READING).read_text())["numbers"]
+    assert (numbers[prepared_rows.REPEATED], numbers[prepared_rows.UNMASKED], numbers["columns not used"]) == (1, 1, 1)
+
+
+# ----------------------------------------------------------------------------------------------- refusals
+
+
+def change(row: int, column: str, at: int, value: Any) -> Callable[[dict[str, list[Any]]], None]:
+    def apply(columns: dict[str, list[Any]]) -> None:
+        columns[column][row][at] = value
+
+    return apply
+
+
+def only_zeros(columns: dict[str, list[Any]]) -> None:
+    columns["labels"][3] = [0 if label == -100 else label for label in columns["labels"][3]]
+
+
+def shorter(columns: dict[str, list[Any]]) -> None:
+    columns["labels"][2] = columns["labels"][2][:-1]
+
+
+DEFECTS = [
+    (change(5, "input_ids", 1, 9999), "sequence 5 has the token id 9999"),
+    (change(5, "input_ids", 0, 7), "sequence 5 does not begin with [CLS], id 2: tokenizer.path"),
+    (change(5, "input_ids", 4, -1), "or a negative one"),
+    (change(5, "attention_mask", 1, 0), "sequence 5 has tokens after padding"),
+    (change(5, "attention_mask", 1, 2), "attention_mask of other values"),
+    (change(5, "token_type_ids", 0, 1), "token_type_ids that are not 0, 0, ..., 1, 1"),
+    (change(5, "labels", 3, 9999), "sequence 5 has a label outside of the vocabulary"),
+    (only_zeros, "sequence 3 has the label 0, others before it mark what is not masked with -100"),
+    (shorter, f"sequence 2: labels has {LENGTH - 1} entries, input_ids {LENGTH}"),
+    (lambda columns: columns["next_sentence_label"].__setitem__(4, 2), "sequence 4 has a next_sentence_label other"),
+    (lambda columns: columns["input_ids"].__setitem__(4, None), "input_ids is null in sequence 4"),
+    (change(4, "labels", 6, None), "labels has a null in sequence 4"),
+    (lambda columns: columns.pop("labels"), "lacks labels"),
+    (lambda columns: columns.update(labels=[[0.5]] * len(columns["labels"])), "required is a list of integers"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), DEFECTS, ids=[said[:30] for _, said in DEFECTS])
+def test_a_defect_is_refused_with_its_sequence(source: Source, tmp_path: Path, damage: Any, said: str) -> None:
+    columns = hub_columns(source.own)
+    damage(columns)
+    values = table(columns, pa.float64() if "integers" in said else pa.int64())
+    pq.write_table(values, tmp_path / "a.parquet")
+    assert said in refusal(source, tmp_path, tmp_path / "a.parquet")
+
+
+def test_sequences_that_rows_cannot_hold_are_refused_with_the_key(source: Source, tmp_path: Path) -> None:
+    path = as_parquet(source, tmp_path)
+    message = refusal(source, tmp_path, path, max_predictions_per_row=1)
+    assert "raise it to" in message
+    short = pretrain_params(16, source="files", path=str(path))
+    with pytest.raises(InputError, match=r"raise pretrain_rows\.phase1\.row_length=16 to \d+"):
+        write_prepared_rows(short, "phase1", source.tokenizer, tmp_path / "x")
+
+
+def test_paths_that_lead_nowhere_say_what_is_needed(source: Source, tmp_path: Path) -> None:
+    assert "path=" in refusal(source, tmp_path, tmp_path / "absent")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/README.md").write_text("no data")
+    assert "holds README.md: pretrain_rows.phase1.path needs files ending in" in refusal(
+        source, tmp_path, tmp_path / "in"
+    )
+    splits = datasets.DatasetDict({"train": datasets.Dataset.from_dict({"a": [1]})})
+    splits.save_to_disk(tmp_path / "splits")
+    assert "name the folder of one (train)" in refusal(source, tmp_path, tmp_path / "splits")
+    as_parquet(source, tmp_path / "in")
+    as_tfrecords(source, tmp_path / "in")
+    assert "holds tables and TFRecords" in refusal(source, tmp_path, tmp_path / "in")
+
+
+# ---------------------------------------------------------------------------------------------- tfrecords
+
+
+def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    path.write_bytes(GOLDEN)
+    (example,) = tfrecords.read_examples(path, ["input_ids", "masked_lm_weights", "masked_lm_ids"])
+    assert {name: values.tolist() for name, values in example.items()} == {
+        "input_ids": [2, 7, 4, 8, 3, 0], "masked_lm_ids": [9, 0], "masked_lm_weights": [1, 0],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("at", range(0, len(GOLDEN), 7))
+def test_any_byte_that_changed_is_noticed(tmp_path: Path, at: int) -> None:
+    damaged = bytearray(GOLDEN)
+    damaged[at] ^= 0x10
+    (tmp_path / "a.tfrecord").write_bytes(bytes(damaged))
+    with pytest.raises(InputError, match=r"a\.tfrecord, record 0 .*CRC"):
+        list(tfrecords.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
+
+
+@pytest.mark.parametrize("length", [5, 12, 100, len(GOLDEN) - 1, len(GOLDEN) + 3])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_cut_off_is_noticed(tmp_path: Path, length: int, packed: bool) -> None:
+    whole = (GOLDEN * 2)[: len(GOLDEN) + length] if packed else (GOLDEN * 2)[:length]
+    content = gzip.compress(whole)[:-9] if packed else whole
+    (tmp_path / "a.tfrecord").write_bytes(content)
+    with pytest.raises(InputError, match=r"a\.tfrecord.* is cut off"):
+        list(tfrecords.read_examples(tmp_path / "a.tfrecord", ["input_ids"]))
+
+
+@pytest.mark.parametrize(
+    ("name", "slot", "value", "said"),
+    [
+        ("masked_lm_weights", 0, 0.0, "record 1 has masked_lm_weights that do not fit"),
+        ("masked_lm_weights", 0, 0.5, "record 1, masked_lm_weights must hold whole numbers"),
+        ("masked_lm_positions", 0, 99, "record 1 has masked_lm_positions outside"),
+        ("masked_lm_positions", 1, None, "record 1 has one position twice"),
+        ("masked_lm_ids", 0, 0, "record 1 has a position in a slot whose masked_lm_ids is 0"),
+        ("input_ids", slice(5, None), [], "all records must have as many"),
+    ],
+)
+def test_features_that_contradict_each_other_are_refused(
+    source: Source, tmp_path: Path, name: str, slot: Any, value: Any, said: str
+) -> None:
+    examples = google_features(source.own)[:3]
+    assert examples[1]["masked_lm_weights"][:2] == [1.0, 1.0]
+    examples[1][name][slot] = examples[1][name][0] if value is None else value
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord(examples))
+    assert said in refusal(source, tmp_path, tmp_path / "a.tfrecord")
+
+
+def test_files_of_other_features_are_refused_with_what_they_hold(source: Source, tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(tfrecord([{"packed_input_ids": [1, 2]}]))
+    assert "packed files are not read" in refusal(source, tmp_path, tmp_path / "a.tfrecord")

@@ -1,0 +1,323 @@
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+
+from tasks.pretraining.rows import row_chunks
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.pretraining.rows.row_shards import plan_shards
+from tasks.project.errors import InputError
+from tasks.reading.row_folders import read_manifest
+from tasks.rows.row_files import row_schema
+from tests.places import ROOT
+from tests.tasks.pretraining.row_inputs import (
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL,
+    bert_tokenizer,
+    folder_bytes,
+    pretrain_params,
+    random_texts,
+    read_rows,
+    save_tokenizer,
+    tokenizer_of,
+    wikitext_documents,
+    word_tokenizer,
+    write_corpus,
+)
+
+Rows = dict[str, np.ndarray]
+
+
+def make(folder: Path, texts: list[str], phase: str = "phase1", workers: int = 1, **params: object) -> Path:
+    """Rows of `texts` in folder/rows."""
+    tokenizer = folder / "tokenizer"
+    if not tokenizer.exists():
+        word_tokenizer(tokenizer)
+    corpus = write_corpus(folder / "corpus", texts)
+    write_pretrain_rows(pretrain_params(**params), phase, corpus, tokenizer, folder / "rows", workers)  # type: ignore[arg-type]
+    return folder / "rows"
+
+
+def sequences_of(rows: Rows) -> Iterator[tuple[int, np.ndarray, np.ndarray, int]]:
+    """(row, first segment, second segment, next-sentence label) with the masked tokens put back; checks the format."""
+    for row in range(len(rows["input_ids"])):
+        ids = rows["sequence_ids"][row]
+        present = [start for start in rows["cls_positions"][row].tolist() if start >= 0]
+        borders = [*present, int((ids > 0).sum())]
+        assert present[0] == 0
+        assert rows["cls_positions"][row].tolist() == present + [-1] * (len(rows["cls_positions"][row]) - len(present))
+        tokens = rows["input_ids"][row].copy()
+        used = rows["masked_labels"][row] != -100
+        places = rows["masked_positions"][row][used]
+        assert (np.diff(places) > 0).all()
+        assert not rows["masked_positions"][row][~used].any()
+        assert set(rows["masked_labels"][row][used].tolist()).isdisjoint(range(5))
+        tokens[places] = rows["masked_labels"][row][used]
+        assert not tokens[borders[-1] :].any()
+        assert not ids[borders[-1] :].any()
+        for number, (start, stop) in enumerate(zip(borders, borders[1:], strict=False)):
+            sequence = tokens[start:stop]
+            assert (ids[start:stop] == number + 1).all()
+            assert rows["position_ids"][row][start:stop].tolist() == list(range(stop - start))
+            separators = np.flatnonzero(sequence == SEP).tolist()
+            assert sequence[0] == CLS
+            assert len(separators) == 2
+            assert separators[1] == stop - start - 1
+            types = rows["token_type_ids"][row][start:stop]
+            assert types.tolist() == [0] * (separators[0] + 1) + [1] * (separators[1] - separators[0])
+            masks = ((places >= start) & (places < stop)).sum()
+            assert 1 <= masks <= max(1, round((stop - start) * 0.15))
+            label = int(rows["next_sentence_labels"][row][number])
+            yield row, sequence[1 : separators[0]], sequence[separators[0] + 1 : -1], label
+        assert (rows["next_sentence_labels"][row][len(present) :] == -100).all()
+
+
+def as_text(ids: np.ndarray | list[int]) -> str:
+    """A string with one character per token, for searching."""
+    return "".join(map(chr, np.asarray(ids).tolist()))
+
+
+@pytest.mark.parametrize(("row_length", "max_sequences"), [(32, 3), (64, 1), (128, 8)])
+def test_rows_hold_masked_pairs_of_real_neighbours_and_strangers(
+    tmp_path: Path, row_length: int, max_sequences: int
+) -> None:
+    texts = random_texts(150)
+    folder = make(tmp_path, texts, row_length=row_length, max_sequences_per_row=max_sequences)
+    tokenizer = tokenizer_of(tmp_path / "tokenizer")
+    documents = [as_text(tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    rows, manifest = read_rows(folder), read_manifest(folder)
+    count = {0: 0, 1: 0}
+    real_tokens = 0
+    for _, first, second, label in sequences_of(rows):
+        count[label] += 1
+        real_tokens += len(first) + len(second) + 3
+        homes = {number for number, text in enumerate(documents) if as_text(first) in text}
+        truncated = len(first) + len(second) + 3 == row_length
+        if label == 0:
+            assert any(
+                as_text(first) + as_text(second) in documents[home]
+                or (truncated and as_text(second) in documents[home].partition(as_text(first))[2])
+                for home in homes
+            )
+        else:
+            assert {n for n, text in enumerate(documents) if as_text(second) in text} - homes
+    assert manifest.sequences == sum(count.values())
+    assert manifest.real_tokens == real_tokens
+    assert 0.4 < count[1] / manifest.sequences < 0.75
+    assert (manifest.row_length, manifest.max_sequences) == (row_length, max_sequences)
+    assert manifest.rows == len(rows["input_ids"])
+
+
+def test_files_have_the_schema_of_the_manifest(tmp_path: Path) -> None:
+    folder = make(tmp_path, random_texts(30), row_length=128)
+    manifest = read_manifest(folder)
+    size = tokenizer_of(tmp_path / "tokenizer").get_vocab_size()
+    assert (manifest.max_predictions, manifest.vocab_size, manifest.seed) == (20, size, 3)
+    with pa.memory_map(str(folder / "rows-00000.arrow")) as source:
+        assert pa.ipc.open_file(source).schema == row_schema("pretrain", 128, 3, 20, size)
+
+
+def test_80_10_10_of_15_percent_in_the_rows(tmp_path: Path) -> None:
+    rows = read_rows(make(tmp_path, random_texts(1500, sentences=(4, 8)), row_length=64, duplicates=2))
+    real = int((rows["sequence_ids"] > 0).sum())
+    row, slot = np.nonzero(rows["masked_labels"] != -100)
+    labels, after = rows["masked_labels"][row, slot], rows["input_ids"][row, rows["masked_positions"][row, slot]]
+    total = len(labels)
+    assert total / real == pytest.approx(0.15, abs=0.003)
+    for share, expected in (((after == MASK).mean(), 0.8), ((after == labels).mean(), 0.1)):
+        assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / total) + 0.001
+
+
+def test_a_row_never_has_more_masked_positions_than_its_slots(tmp_path: Path) -> None:
+    folder = make(tmp_path, random_texts(100), row_length=64, max_predictions_per_row=4)
+    counts = (read_rows(folder)["masked_labels"] != -100).sum(axis=1)
+    assert counts.max() == 4
+    assert read_manifest(folder).max_predictions == 4
+
+
+def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_chunks, "CHUNK_DOCUMENTS", 40)
+    texts = random_texts(230)
+    one = folder_bytes(make(tmp_path / "one", texts, duplicates=2, workers=1))
+    two = folder_bytes(make(tmp_path / "two", texts, duplicates=2, workers=2))
+    assert one == two
+    assert set(one) == {"manifest.json", "rows-00000.arrow"}
+
+
+def test_duplicates_phases_and_seeds_give_other_pairs_and_masks(tmp_path: Path) -> None:
+    texts = random_texts(60)
+    plain = read_rows(make(tmp_path, texts))["input_ids"]
+    twice = read_rows(make(tmp_path, texts, duplicates=2))["input_ids"]
+    assert twice[: len(plain)].tolist() == plain.tolist()
+    second = {row.tobytes() for row in twice[len(plain) :]}
+    assert len(second & {row.tobytes() for row in plain}) < 3
+    for changed in ({"phase": "phase2"}, {"seed": 4}):
+        other = read_rows(make(tmp_path, texts, **changed))["input_ids"]  # type: ignore[arg-type]
+        assert len({row.tobytes() for row in other} & {row.tobytes() for row in plain}) < 3
+    again = read_rows(make(tmp_path, texts))["input_ids"]
+    assert again.tolist() == plain.tolist()
+
+
+def test_chunk_borders_depend_on_the_texts_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_chunks, "CHUNK_DOCUMENTS", 20)
+    monkeypatch.setattr(row_chunks, "CHUNK_CHARACTERS", 100)
+    monkeypatch.setattr(row_chunks, "LAST_CHUNK_DOCUMENTS", 3)
+    texts = ["x"] * 20 + ["y" * 60, "y" * 40] + ["z"] * 22
+    one = write_corpus(tmp_path / "one", texts)
+    chunks = [len(chunk) for chunk in read_chunks(one)]
+    assert chunks == [20, 2, 22]  # the last two join the twenty before them
+    many = write_corpus(tmp_path / "many", texts[:7], rows_per_group=3)
+    pq.write_table(pa.table({"text": texts[7:]}), many / "part-00001.parquet")
+    assert [len(chunk) for chunk in read_chunks(many)] == chunks
+    assert [len(c) for c in read_chunks(write_few(tmp_path, ["a", "b"]))] == [2]
+    assert [len(c) for c in read_chunks(write_few(tmp_path, ["a"] * 23))] == [20, 3]
+
+
+def read_chunks(corpus: Path) -> list[list[str]]:
+    """The texts of a corpus as they become rows together; nothing is held out."""
+    return [
+        item.texts
+        for shard in plan_shards(sorted(corpus.glob("*.parquet")))
+        for item in row_chunks.read_items(shard, lambda text: False)
+    ]
+
+
+def write_few(folder: Path, texts: list[str]) -> Path:
+    pq.write_table(pa.table({"text": texts}), folder / "few.parquet")
+    return folder
+
+
+def test_documents_without_tokens_are_skipped_and_counted(tmp_path: Path) -> None:
+    texts = [*random_texts(20), "", " \n ", "\u200b", None]
+    corpus = write_corpus(tmp_path / "corpus", texts)
+    made = write_pretrain_rows(pretrain_params(), "phase1", corpus, word_tokenizer(tmp_path / "t"), tmp_path / "r", 1)
+    assert (made.counts.documents, made.counts.skipped) == (24, 4)
+
+
+def test_text_without_full_stops_is_kept(tmp_path: Path) -> None:
+    words = [word for text in random_texts(200) for word in text.lower().replace(".", "").split()]
+    folder = make(tmp_path, [" ".join(words[:3000]), " ".join(words[3000:6000])], short_sequence_probability=0.0)
+    seen = [(len(first), label) for _, first, _, label in sequences_of(read_rows(folder))]
+    assert sum(length for length, _ in seen) > 2500  # first segments alone; a plain cut would keep 60 tokens
+    assert {label for _, label in seen} == {0, 1}
+
+
+def test_special_tokens_in_the_text_are_ordinary_characters(tmp_path: Path) -> None:
+    texts = ["Ba [SEP] de [CLS] fi [MASK] go [PAD] ba. Lu ka." for _ in range(30)]
+    rows = read_rows(make(tmp_path, texts))
+    assert len(list(sequences_of(rows))) >= 30  # checks two [SEP] per sequence and no label below 5
+    assert not ((rows["input_ids"] == PAD) & (rows["sequence_ids"] > 0)).any()
+
+
+def test_real_text_packs_well_and_is_all_there(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", wikitext_documents())
+    tokenizer = bert_tokenizer(tmp_path / "bert")
+    for row_length, efficiency in ((128, 0.96), (384, 0.93)):
+        made = write_pretrain_rows(pretrain_params(row_length), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
+        assert made.counts.documents == 60
+        assert made.manifest.packing_efficiency > efficiency
+        assert 1.05 < made.manifest.real_tokens / made.counts.tokens < 1.6  # random next sentences come on top
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_the_stage_runs_from_the_command_line(tmp_path: Path, workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PODIUM_WORKERS", workers)
+    write_corpus(tmp_path / "data/corpus", random_texts(2500))
+    word_tokenizer(tmp_path / "data/tokenizer")
+    params = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    command = [sys.executable, "-m", "tasks.pretraining.rows.pretrain_rows", "phase2"]
+    finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.startswith("phase2: ")
+    counts = re.search(r"from (\d+) documents .* (\d+) documents held out", finished.stdout)
+    assert counts
+    assert int(counts[1]) + int(counts[2]) == 2500
+    assert 5 < int(counts[2]) < 45  # pretrain_rows.held_out_fraction is 0.01
+    assert read_manifest(tmp_path / "data/rows/phase2").row_length == 128
+    assert [path.name for path in (tmp_path / "data/rows").iterdir()] == ["phase2"]
+
+
+def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) -> None:
+    corpus, tokenizer = write_corpus(tmp_path / "corpus", ["Ba de. Fi go."]), word_tokenizer(tmp_path / "tokenizer")
+    rows = tmp_path / "out" / "rows"
+    with pytest.raises(InputError, match="dvc repro corpus"):
+        write_pretrain_rows(pretrain_params(), "phase1", tmp_path / "none", tokenizer, rows, 1)
+    with pytest.raises(InputError, match="dvc repro tokenizer"):
+        write_pretrain_rows(pretrain_params(), "phase1", corpus, tmp_path / "none", rows, 1)
+    pq.write_table(pa.table({"words": ["a"]}), tmp_path / "corpus/part-00000.parquet")
+    with pytest.raises(InputError, match="has the columns words and lacks text"):
+        write_pretrain_rows(pretrain_params(), "phase1", corpus, tokenizer, rows, 1)
+    (tmp_path / "corpus/part-00000.parquet").write_bytes(b"PAR1 is how it begins, and then it is damaged")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        write_pretrain_rows(pretrain_params(), "phase1", corpus, tokenizer, rows, 1)
+    assert not rows.parent.exists()  # refused before anything is written
+
+
+def test_a_corpus_without_any_token_is_refused_and_leaves_the_old_rows(tmp_path: Path) -> None:
+    before = folder_bytes(make(tmp_path, random_texts(20)))
+    with pytest.raises(InputError, match="none of the 2 documents.*corpus.path"):
+        make(tmp_path, ["", " "])
+    assert folder_bytes(tmp_path / "rows") == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["corpus", "rows", "tokenizer"]
+
+
+def test_a_tokenizer_that_rows_cannot_use_is_refused(tmp_path: Path) -> None:
+    corpus = write_corpus(tmp_path / "corpus", ["Ba de."])
+    lacking = save_tokenizer(tmp_path / "lacking", [*SPECIAL[:4], "ba"])
+    moved = save_tokenizer(tmp_path / "moved", ["ba", *SPECIAL])
+    for tokenizer, message in ((lacking, r"lacks \[MASK\]"), (moved, r"\[PAD\] on line 2, id 1")):
+        with pytest.raises(InputError, match=message):
+            write_pretrain_rows(pretrain_params(), "phase1", corpus, tokenizer, tmp_path / "rows", 1)
+
+
+def test_rows_out_of_range_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="max_predictions_per_row=2 must lie between"):
+        make(tmp_path, random_texts(3), max_predictions_per_row=2)
+
+
+MEASURE = """
+    import resource, sys
+    from pathlib import Path
+    from tasks.pretraining.rows import pretrain_rows
+    from tasks.pretraining.rows import row_chunks
+    from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
+    folder, times = Path(sys.argv[1]), int(sys.argv[2])
+    row_chunks.CHUNK_DOCUMENTS = 200
+    tokenizer = word_tokenizer(folder / "tokenizer")
+    corpus = folder / "corpus"
+    texts = random_texts(1000)
+    write_corpus(corpus, texts)
+    for copy in range(1, times):
+        (corpus / f"part-{copy:05d}.parquet").write_bytes((corpus / "part-00000.parquet").read_bytes())
+    made = pretrain_rows.write_pretrain_rows(pretrain_params(128), "phase1", corpus, tokenizer, folder / "rows", 1)
+    print(made.counts.documents, made.manifest.rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
+    measured = []
+    for times in (1, 10):
+        folder = tmp_path / str(times)
+        command = [sys.executable, "-c", textwrap.dedent(MEASURE), str(folder), str(times)]
+        finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        measured.append([int(number) for number in finished.stdout.split()])
+    (small, small_rows, small_kib), (large, large_rows, large_kib) = measured
+    assert large == 10 * small == 10000
+    assert large_rows > 9 * small_rows
+    # Holding the rows alone of ten times the corpus would take 6 MB more.
+    assert large_kib - small_kib < 4 * 1024, measured

@@ -1,0 +1,184 @@
+"""Rows made shard by shard: the same bytes in whatever order and however often a run is killed, none made twice."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tasks.pretraining.rows import row_making, row_shards
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.pretraining.rows.row_chunks import Item
+from tasks.pretraining.rows.row_making import Making
+from tasks.pretraining.rows.row_shards import Share, plan_shards, texts_of
+from tasks.pretraining.rows.row_share import write_share
+from tasks.reading.row_folders import HELD_OUT, read_manifest
+from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
+from tests.test_architecture import ROOT, import_closure
+
+SMALL = 4000
+"""Bytes of a shard here; the corpus has six of them."""
+PARAMS = {"held_out_fraction": 0.1, "duplicates": 2}
+KILLED = """
+    import os, signal, sys
+    from pathlib import Path
+    from tasks.pretraining.rows import pretrain_rows
+    from tasks.pretraining.rows import row_making
+    from tasks.pretraining.rows import row_shards
+    from tests.tasks.pretraining.row_inputs import pretrain_params
+    make, folder = row_making.make_item, Path(sys.argv[1])
+    row_shards.SHARD_BYTES = int(sys.argv[2])
+    def make_until_the_fourth(settings, item):
+        if item.shard == 3 and item.part == "held-out":  # its other rows are written
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(settings, item)
+    row_making.make_item = make_until_the_fourth
+    params = pretrain_params(held_out_fraction=0.1, duplicates=2)
+    pretrain_rows.write_pretrain_rows(
+        params, "phase1", folder / "corpus", folder / "tokenizer", folder / "rows", 1, folder / "work"
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Corpus, tokenizer, and `rows` of it that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    word_tokenizer(folder / "tokenizer")
+    write_corpus(folder / "corpus", random_texts(200), rows_per_group=10)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(row_shards, "SHARD_BYTES", SMALL)
+        make(folder, folder)
+    return folder
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
+    """Chunks made per shard from now on, in small shards."""
+    counts: Counter[int] = Counter()
+    original = row_making.make_item
+
+    def counting(settings: dict[str, row_making.RowSettings], item: Item) -> row_making.ItemRows:
+        counts[item.shard] += 1
+        return original(settings, item)
+
+    monkeypatch.setattr(row_making, "make_item", counting)
+    monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
+    return counts
+
+
+def make(whole: Path, folder: Path, **changes: object) -> None:
+    write_pretrain_rows(
+        pretrain_params(**PARAMS | changes), "phase1", whole / "corpus", whole / "tokenizer", folder / "rows", 1,
+        folder / "work",
+    )  # fmt: skip
+
+
+def bytes_under(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def kill_in_the_fourth_shard(whole: Path, folder: Path) -> None:
+    for name in ("corpus", "tokenizer"):
+        (folder / name).symlink_to(whole / name)
+    command = [sys.executable, "-c", textwrap.dedent(KILLED), str(folder), str(SMALL)]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert finished.returncode == -signal.SIGKILL, finished.stderr
+    assert not (folder / "rows").exists()
+
+
+def test_a_run_killed_in_a_shard_keeps_the_finished_ones_and_ends_with_the_same_bytes(
+    whole: Path, tmp_path: Path, made: Counter[int]
+) -> None:
+    kill_in_the_fourth_shard(whole, tmp_path)
+    kept = {path.stat().st_ino for path in (tmp_path / "work").glob("*/shard-?????/rows/*.arrow")}
+    assert len(kept) == 3
+    make(whole, tmp_path)
+    assert sorted(made) == [3, 4, 5], "finished shards are not made again"
+    assert kept < {path.stat().st_ino for path in (tmp_path / "rows").glob("*.arrow")}, "they are taken as they are"
+    assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
+    assert not (tmp_path / "work").exists(), "what is done leaves no shards"
+
+
+def test_a_damaged_shard_is_named_and_made_again(
+    whole: Path, tmp_path: Path, made: Counter[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    kill_in_the_fourth_shard(whole, tmp_path)
+    (damaged,) = (tmp_path / "work").glob("*/shard-00001")
+    (file,) = (damaged / "rows").glob("*.arrow")
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    make(whole, tmp_path)
+    assert f"{damaged} is damaged" in caplog.text
+    assert sorted(made) == [1, 3, 4, 5]
+    assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
+
+
+def test_shards_of_other_parameters_are_not_taken(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
+    kill_in_the_fourth_shard(whole, tmp_path)
+    make(whole, tmp_path, seed=4)
+    assert sorted(made) == list(range(6))
+    assert bytes_under(tmp_path / "rows") != bytes_under(whole / "rows")
+
+
+def test_shards_in_any_order_are_the_same_rows(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
+    making = Making.of(pretrain_params(**PARAMS), "phase1", whole / "corpus", whole / "tokenizer", tmp_path / "work")
+    making.make(making.shards[4:], 1)
+    making.make(making.shards[1::-1], 1)
+    make(whole, tmp_path)
+    assert made[4] == made[0], "each once"
+    assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
+
+
+def test_shares_of_two_hosts_are_joined_on_a_third(whole: Path, tmp_path: Path, made: Counter[int]) -> None:
+    for number in (1, 2):
+        work = tmp_path / f"host-{number}"
+        inputs = whole / "corpus", whole / "tokenizer"
+        share = write_share(pretrain_params(**PARAMS), "phase1", Share(number, 2), *inputs, work, 1)
+        assert [shard.number for shard in share.shards] == [number - 1, number + 1, number + 3]
+        shutil.copytree(work, tmp_path / "work", dirs_exist_ok=True)
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["share-1", "share-2"]
+    assert sorted(made) == list(range(6))
+    made.clear()
+    make(whole, tmp_path)
+    assert not made, "nothing is made again"
+    assert bytes_under(tmp_path / "rows") == bytes_under(whole / "rows")
+    assert len(list((tmp_path / "work").iterdir())) == 2, "shares are outputs of their stages and stay"
+
+
+def test_the_joined_manifests_count_what_the_shards_hold(whole: Path) -> None:
+    for folder in (whole / "rows", whole / "rows" / HELD_OUT):
+        manifest = read_manifest(folder)
+        assert sorted(manifest.files) == sorted(path.name for path in folder.glob("*.arrow"))
+        assert len(manifest.files) == 6
+        assert manifest.rows == sum(manifest.files.values())
+    assert manifest.sequences < read_manifest(whole / "rows").sequences
+
+
+def test_every_document_is_in_one_shard_and_none_is_much_smaller_than_the_others(
+    whole: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_shards, "SHARD_BYTES", SMALL)
+    shards = plan_shards(sorted((whole / "corpus").glob("*.parquet")))
+    assert [text for shard in shards for text in texts_of(shard)] == random_texts(200)
+    assert [shard.number for shard in shards] == list(range(6))
+    assert min(shard.bytes for shard in shards) >= SMALL
+    assert max(shard.bytes for shard in shards) < 2 * SMALL + max(shard.bytes / len(shard.groups) for shard in shards)
+    monkeypatch.undo()
+    assert len(plan_shards(sorted((whole / "corpus").glob("*.parquet")))) == 1
+
+
+def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
+    """Besides the frame, which makes nothing, and what reads the corpus, whose content decides as well."""
+    makers = ("pair_rows", "row_chunks", "row_making")
+    closure = set().union(*(import_closure(ROOT / f"tasks/pretraining/rows/{name}.py") for name in makers))
+    others = ("tasks/project/", "tasks/reading/", "tasks/__init__.py", "tasks/pretraining/__init__.py", "ipu_model/")
+    needed = {path.rpartition("/")[0] for path in closure if not path.startswith(others)}
+    assert needed | {"ipu_model/rows"} == {*row_making.MADE_BY}

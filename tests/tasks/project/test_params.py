@@ -1,0 +1,139 @@
+"""params.yaml is read strictly: what is wrong is named, with the nearest valid name or the range."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tasks.project.errors import ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import check, load_params
+from tasks.project.strict_yaml import read_yaml
+from tests.places import ROOT
+
+PRESETS = ROOT / "presets"
+
+
+@pytest.fixture
+def base():
+    return read_yaml(ROOT / "params.yaml")
+
+
+def problem(base, *overrides):
+    with pytest.raises(ParamsError) as error:
+        check(resolve(base, None, overrides))
+    return str(error.value)
+
+
+def test_the_shipped_file_and_every_preset_are_valid(base):
+    load_params(ROOT / "params.yaml")
+    for preset in PRESETS.glob("*.yaml"):
+        check(resolve(base, preset.stem, [], PRESETS))
+
+
+def test_an_unknown_key_is_refused_with_the_nearest_name(base):
+    assert "finetune.learning_rat is not known; did you mean learning_rate?" in problem(base, "finetune.learning_rat=1")
+    base["finetune"]["learning_rat"] = base["finetune"].pop("learning_rate")
+    message = problem(base)
+    assert "finetune.learning_rat is not known; did you mean learning_rate?" in message
+    assert "finetune.learning_rate is missing" in message, "all problems are said at once"
+
+
+def test_an_unknown_or_missing_section_is_refused(base):
+    base["fintune"] = base.pop("finetune")
+    message = problem(base)
+    assert "fintune is not known; did you mean finetune?" in message
+    assert "finetune is missing" in message
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("finetune.learning_rate=-1", "greater than 0"),
+        ("finetune.epochs=abc", "valid number"),
+        ("finetune.epochs=.nan", "finite number"),
+        ("pretrain.phase1.steps=1.5", "valid integer"),
+        ("pretrain.phase1.steps='3'", "valid integer"),
+        ("pretrain.enabled=1", "valid boolean"),
+        ("publish.examples=1", "valid boolean"),
+        ("publish.examples='true'", "valid boolean"),
+        ('publish.data_name="two\\nlines"', "one line of text"),
+        ("device.runtime=gpu", "'auto', 'cpu', 'cuda' or 'ipu'"),
+        ("gate.min_f1=101", "less than or equal to 100"),
+        ("model.num_heads=3", "must be a multiple of num_heads=3"),
+        ("squad_rows.doc_stride=180", "must be smaller than the context"),
+        ("pretrain_rows.phase2.row_length=1024", "exceeds model.max_positions=512"),
+        ("publish.target=hub", "needs repository: user/name"),
+    ],
+)
+def test_a_wrong_type_or_range_is_refused(base, override, said):
+    message = problem(base, override)
+    assert said in message
+    assert override.split("=")[0].split(".")[0] in message
+
+
+def test_overrides_win_over_the_preset_and_the_preset_over_the_file(base):
+    values = resolve(base, "small-files", ["finetune.epochs=7"], PRESETS)
+    assert values["corpus"]["source"] == "files"
+    assert values["finetune"]["epochs"] == 7
+    assert base["corpus"]["source"] == "demo", "the base is not changed"
+
+
+def test_a_number_yaml_reads_as_text_is_still_a_number(base):
+    assert resolve(base, None, ["finetune.learning_rate=3e-5"])["finetune"]["learning_rate"] == 3e-5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["finetune"], "must read section.key=value"),
+        (["finetune=3"], "finetune is a section"),
+        (["finetune.epochs={"], "not YAML"),
+        (["finetune.epochs.x=1"], "finetune.epochs"),
+    ],
+)
+def test_a_malformed_override_is_refused(base, overrides, said):
+    assert said in problem(base, *overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["corpus.source=none"], "leaves no text for rows: set pretrain_rows.source"),
+        (["pretrain_rows.source=files"], "set corpus.source to none"),
+        (["pretrain_rows.source=hub", "corpus.source=none"], "set tokenizer.source to file or hub"),
+    ],
+)
+def test_pre_training_has_one_source(base, overrides, said):
+    assert said in problem(base, *overrides)
+    prepared = ["pretrain_rows.source=files", "corpus.source=none", "tokenizer.source=file"]
+    assert check(resolve(base, None, prepared)).pretrain_rows.source == "files"
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
+    with pytest.raises(ParamsError, match="'small-file' is not known; did you mean small-files"):
+        resolve(base, "small-file", [], PRESETS)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a: 1\na: 2\n", "line 2: the key 'a' stands twice"),
+        (b"a: [1\n", "is not YAML"),
+        (b"- a\n", "must hold sections"),
+        (b"a: \xff\n", "not UTF-8"),
+        (b"a: !!python/object/apply:os.getcwd []\n", "is not YAML"),
+    ],
+)
+def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path, content, said):
+    (tmp_path / "params.yaml").write_bytes(content)
+    with pytest.raises(ParamsError, match=said):
+        read_yaml(tmp_path / "params.yaml")
+
+
+def test_the_module_is_its_own_command_line_and_exits_with_2_for_a_wrong_word():
+    command = [sys.executable, "-m", "flows", "params", "show", "--set", "gate.minf1=1"]
+    refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "did you mean min_f1?" in refused.stderr
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,195 @@
+"""The presets of recipes: each number against the table written by hand, each job against the checks of its runtime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.ipu.planning import IpuPlan, plan_ipu
+from ipu_model.job import Job
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.squad.predict import predict_job
+from tasks.jobs.training import model_config
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.project import artifacts
+from tasks.project.overlays import read_preset, resolve
+from tasks.project.params import Params, check
+from tasks.project.strict_yaml import read_yaml
+from tests.places import ROOT
+from tests.tasks.project.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
+
+PRESETS = ROOT / "presets"
+VOCABULARY = 30522
+PACKING_FACTOR = {128: 1.17, 384: 1.7, 512: 2.0}
+"""Sequences in a row on Wikipedia, at most 3: graphcore/examples:nlp/bert/pytorch/configs_pretraining.yml."""
+SQUAD_PACKING_FACTOR = 2.2
+"""Windows in a row of 512 tokens, as Optimum's packed notebook says."""
+BASE_MODEL = (768, 12, 12, 3072)
+LARGE_MODEL = (1024, 24, 16, 4096)
+
+
+def resolved(name: str) -> Params:
+    return check(resolve(read_yaml(ROOT / "params.yaml"), name, [], PRESETS))
+
+
+def manifest(name: str, row_length: int, factor: float) -> Manifest:
+    rows = 1_000_000
+    kind = "question_answering" if name.startswith("squad") else "pretrain"
+    return Manifest(
+        kind=kind, row_length=row_length, max_sequences=3, max_predictions=20, vocab_size=VOCABULARY,
+        tokenizer_sha256="0", seed=0, rows=rows, sequences=round(rows * factor), real_tokens=rows, files={},
+    )  # fmt: skip
+
+
+def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
+    """The plan of the IPU runtime, which refuses what cannot run; `say` fails on a key it had to translate."""
+
+    def say(text: str) -> None:
+        assert "ipu_config" not in text, text
+
+    return plan_ipu(job, model, factor, True, PopRunInstances(), say)
+
+
+def layers_of(plan: IpuPlan) -> tuple[int, ...]:
+    counts = Counter(plan.placement.layers)
+    return tuple(counts[ipu] for ipu in range(plan.placement.ipus_per_replica))
+
+
+def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, Job]:
+    lengths = {
+        "phase1": params.pretrain_rows.phase1.row_length,
+        "phase2": params.pretrain_rows.phase2.row_length,
+        "squad-train": params.squad_rows.row_length,
+        "squad-dev": params.squad_rows.row_length,
+    }
+    for name, length in lengths.items():
+        folder = root / artifacts.rows_folder(name)
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
+    (root / params.ipu.config).mkdir(parents=True)
+    common = (params.device, params.ipu)
+    return {
+        "phase1": pretrain_job("phase1", params.pretrain, params.model, *common, root),
+        "phase2": pretrain_job("phase2", params.pretrain, params.model, *common, root),
+        "finetune": finetune_job(params.finetune, params.model, *common, root),
+        "predict": predict_job(root / "m", root / artifacts.rows_folder("squad-dev"), root / "l", *common, root, root),
+    }
+
+
+def test_every_preset_of_a_recipe_stands_in_the_table():
+    recipes = [path.stem for path in PRESETS.glob("*.yaml") if path.stem.split("-")[0] in ("ipu", "cuda", "cpu")]
+    assert sorted(name for name in recipes if "sst2" not in name) == sorted([*RECIPES, *PORTABLE])
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
+    recipe, params = RECIPES[name], resolved(name)
+    rows = params.pretrain_rows
+    packed = {
+        phase: PACKING_FACTOR[getattr(rows, phase).row_length] for phase in ("phase1", "phase2") if recipe.phase1
+    } or {"squad-train": SQUAD_PACKING_FACTOR}
+    factors = packed if recipe.packed else {}
+    jobs = jobs_of(params, tmp_path, factors)
+    model = model_config(params.model, manifest("phase1", 128, 1.0))
+    assert params.pretrain.enabled == (recipe.phase1 is not None)
+    for phase in ("phase1", "phase2") if recipe.phase1 else ():
+        assert rows.max_sequences_per_row == (3 if recipe.packed else 1)
+        shape, batch = getattr(rows, phase), getattr(params.pretrain, phase)
+        plan = planned(jobs[phase], model, factors.get(phase, 1.0))
+        found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
+        assert found == getattr(recipe, phase), phase
+    plan = planned(jobs["finetune"], model, factors.get("squad-train", 1.0))
+    assert params.finetune.schedule == recipe.schedule
+    assert row(jobs["finetune"], plan, params.squad_rows.row_length, 0, params.finetune.epochs) == recipe.finetune
+    plan = planned(jobs["predict"], model, 1.0)
+    assert (plan.micro_batch_size, plan.replicas, plan.device_iterations, layers_of(plan)) == recipe.predict
+    assert plan.pipelined_inference
+
+
+def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:
+    """What the job and its plan say, in the form of the table."""
+    assert job.optimizer is not None
+    assert job.schedule is not None
+    return Row(
+        row_length, masks, job.geometry.global_batch_size, plan.micro_batch_size, plan.replicas, plan.accumulation,
+        length, job.optimizer.learning_rate, job.schedule.warmup_fraction, job.optimizer.loss_scaling,
+        layers_of(plan), plan.placement.forward_stages,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_what_all_presets_share(name: str):
+    params = resolved(name)
+    model = params.model
+    sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
+    assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
+    assert (params.device.runtime, params.device.precision) == ("ipu", "fp16")
+    assert params.finetune.max_grad_norm is None
+    jobs = [params.ipu.finetune]
+    if RECIPES[name].phase1 is not None:
+        assert (params.pretrain.optimizer, params.pretrain.max_grad_norm) == ("lamb", None), "PopTorch's LAMB clips not"
+        jobs += [params.ipu.phase1, params.ipu.phase2]
+    assert params.squad_rows.doc_stride == 128
+    assert params.squad_rows.max_sequences_per_row == (6 if name.endswith("optimum-packed") else 1)
+    assert params.publish.folder == f"published/{name}"
+    for job in jobs:
+        assert job is not None
+        assert "gradient_accumulation_steps" not in job, "derived from the global batch"
+
+
+@pytest.mark.parametrize("name", PORTABLE)
+def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
+    phases, squad = PORTABLE[name]
+    params = resolved(name)
+    model, finetune = params.model, params.finetune
+    sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
+    assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
+    assert (params.device.runtime, params.publish.folder) == (name.split("-")[0], f"published/{name}")
+    assert params.pretrain.enabled == (phases is not None)
+    assert (params.base_model.source == "hub") == (phases is None)
+    for phase in ("phase1", "phase2") if phases else ():
+        shape, batch = getattr(params.pretrain_rows, phase), getattr(params.pretrain, phase)
+        assert phases is not None
+        assert phases[phase == "phase2"] == Phase(
+            shape.row_length, shape.max_predictions_per_row, batch.global_batch_size, batch.steps,
+            batch.learning_rate, batch.warmup_fraction, batch.schedule,
+        ), phase  # fmt: skip
+        assert batch.loss_scaling == 1.0
+    rows = params.squad_rows
+    assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, finetune.loss_scaling) == (384, 128, 1, 1.0)
+    assert squad == Squad(
+        finetune.global_batch_size, finetune.epochs, finetune.learning_rate, finetune.warmup_fraction,
+        finetune.weight_decay, finetune.max_grad_norm, finetune.optimizer,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*RECIPES, *PORTABLE])
+def test_a_preset_names_its_source_and_no_preset_another_one(name: str):
+    path = PRESETS / f"{name}.yaml"
+    sources = (
+        "huggingface/optimum-graphcore:", "graphcore/examples:", "PaddlePaddle/PaddleNLP:", "Hugging Face's post",
+        "Graphcore's SQuAD notebook", "NVIDIA/DeepLearningExamples:", "huggingface/transformers:",
+    )  # fmt: skip
+    assert read_preset(name, PRESETS).head.source[0].startswith(sources)
+    text = path.read_text(encoding="utf-8")
+    assert not [line for line in text.splitlines() if "<<" in line or " &" in line or " *" in line], "no inheritance"
+
+
+def test_a_preset_of_a_pod_has_as_many_ipus_at_most(tmp_path: Path):
+    for name in RECIPES:
+        params = resolved(name)
+        pod = int(name.split("-pod")[1].split("-")[0])
+        model = model_config(params.model, manifest("phase1", 128, 1.0))
+        jobs = jobs_of(params, tmp_path / name, {})
+        for kind, job in jobs.items():
+            plan = planned(job, model, 1.0)
+            ipus = plan.placement.ipus_per_replica * plan.replicas
+            assert ipus <= pod, f"{name} {kind}"
+            if kind in ("phase1", "phase2") and RECIPES[name].phase1 is not None:
+                assert ipus == pod, f"{name} {kind}"

@@ -1,0 +1,99 @@
+"""Which stages may run on a worker, what a refusal says, and one stage at a time on a device."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tasks.project.errors import InputError
+from tasks.project.stage_kinds import default_remote, kind_of, offered_kinds, outs_of
+from tests.places import ROOT
+
+REMOTE = "[core]\n    remote = store\n['remote \"store\"']\n    url = ssh://podium:geheim@host/srv/store\n"
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / ".dvc").mkdir()
+    return tmp_path
+
+
+def start(stage, checkout, **environment):
+    """The first thing a stage does under DVC, then `entered`, then it waits for the end of its input."""
+    code = "from tasks.project.main import run_main; run_main(lambda: print('entered', flush=True) or input())"
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=checkout, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "DVC_STAGE": stage, "DVC_ROOT": str(checkout), **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stage", "runtime", "kind"),
+    [("corpus", "ipu", "cpu"), ("validate@phase1", "ipu", "cpu"), ("gate", "cuda", "cpu"),
+     ("pretrain@phase2", "ipu", "ipu"),
+     ("finetune", "cuda", "cuda"), ("predict", "auto", "auto"), ("compile@phase1", "ipu", "ipu"),
+     ("pretrain_rows@phase1", "ipu", "cpu"),
+     ("parity@cpu:bf16", "ipu", "cpu"), ("parity@ipu", "cpu", "ipu")],
+)  # fmt: skip
+def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
+    assert kind_of(stage, runtime) == kind
+
+
+def test_a_kind_that_is_none_is_refused(monkeypatch):
+    monkeypatch.setenv("PODIUM_STAGE_KINDS", "ipu, gpu")
+    with pytest.raises(InputError, match="names gpu; the kinds are cpu, cuda, ipu"):
+        offered_kinds()
+    monkeypatch.setenv("PODIUM_STAGE_KINDS", " ipu,cpu ")
+    assert offered_kinds() == ("ipu", "cpu")
+
+
+def test_outs_are_stated_with_the_foreach_item_filled_in():
+    assert outs_of("pretrain@phase2", ROOT) == [
+        "models/phase2", "metrics/pretrain-phase2.json", "plots/pretrain-phase2.csv",
+        "plots/pretrain-phase2-held-out.csv",
+    ]  # fmt: skip
+    assert outs_of("parity@cpu:bf16", ROOT) == ["metrics/parity-cpu:bf16.json"]
+    assert outs_of("squad_rows@dev", ROOT) == ["data/rows/squad-dev"]
+
+
+def test_the_remote_is_named_without_its_password(checkout):
+    assert default_remote(checkout) is None
+    (checkout / ".dvc" / "config.local").write_text(REMOTE)
+    assert default_remote(checkout) == ("store", "ssh://podium:***@host/srv/store")
+
+
+def test_a_stage_of_another_kind_refuses_and_names_its_outs_and_the_remote(checkout):
+    (checkout / ".dvc" / "config").write_text(REMOTE)
+    said, errors = start("squad_rows@dev", checkout, PODIUM_STAGE_KINDS="ipu").communicate(timeout=30)
+    assert said == ""
+    assert "stage squad_rows@dev is of kind cpu, and this worker offers only ipu" in errors
+    assert "(data/rows/squad-dev)" in errors
+    assert "the remote store (ssh://podium:***@host/srv/store)" in errors
+    assert "geheim" not in errors
+
+
+def test_a_stage_that_was_not_sent_refuses_whatever_its_kind(checkout):
+    refused = start("corpus", checkout, PODIUM_STAGES_SENT="evaluate gate")
+    _, errors = refused.communicate(timeout=30)
+    assert refused.returncode == 1
+    assert "stage corpus was not sent to this worker, only evaluate gate" in errors
+    assert "no remote is set" in errors
+    assert start("gate", checkout, PODIUM_STAGES_SENT="evaluate gate").communicate("\n", 30)[0] == "entered\n"
+
+
+def test_two_device_stages_of_a_host_take_turns(checkout):
+    lock = str(checkout / "pod.lock")
+    first = start("finetune", checkout, PODIUM_DEVICE_LOCK=lock)
+    assert first.stdout.readline() == "entered\n"
+    second = start("predict", checkout, PODIUM_DEVICE_LOCK=lock)
+    assert second.stdout.readline() == f"waiting for the device: process {first.pid} uses it (lock {lock})\n"
+    assert start("corpus", checkout, PODIUM_DEVICE_LOCK=lock).communicate("\n", 30)[0] == "entered\n", "needs no device"
+    first.kill()  # a killed stage keeps no lock
+    assert second.stdout.readline() == "entered\n"
+    second.communicate("\n", 30)
+    first.communicate()

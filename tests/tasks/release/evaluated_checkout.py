@@ -1,0 +1,55 @@
+"""What evaluate and gate read, for three questions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.downstream.squad.evaluate import EvaluateInputs
+from tests.tasks.downstream.squad.window_files import Window, words, write_windows
+
+CONTEXTS = ("the red house by the sea", "one cat and two dogs", "from Ærø & <b>Fyn</b> to Lolland")
+QUESTIONS = ("In what house?", "How many dogs?", "Islands?")
+ANSWERS = {"q0": ["the red house"], "q1": ["two dogs"], "q2": ["Ærø & <b>Fyn</b>"]}
+SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("id", "title", "context", "question")]
+    + [("answers", pa.list_(pa.struct([("text", pa.string()), ("answer_start", pa.int32())])))]
+)
+
+
+def inputs_of(root: Path) -> EvaluateInputs:
+    """The stage's inputs under `root`."""
+    return EvaluateInputs(**{name: root / path for name, path in vars(EvaluateInputs()).items()})
+
+
+def write_checkout(root: Path, answers: Mapping[str, Sequence[str]] | None = None) -> Path:
+    """Questions, features, logits and weights; the answers predicted are red house, two, Ærø & <b>Fyn</b>."""
+    inputs = inputs_of(root)
+    inputs.questions.parent.mkdir(parents=True)
+    wanted = {**ANSWERS, **(answers or {})}
+    rows = [
+        {
+            "id": f"q{i}", "title": "", "context": CONTEXTS[i], "question": QUESTIONS[i],
+            "answers": [{"text": text, "answer_start": max(0, CONTEXTS[i].find(text))} for text in wanted[f"q{i}"]],
+        }
+        for i in range(3)
+    ]  # fmt: skip
+    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), inputs.questions)
+    tokens = [words(context) for context in CONTEXTS]
+    windows = [
+        Window(0, tokens[0], start=[0, 5, 0, 0, 0, 0], end=[0, 0, 5, 0, 0, 0]),
+        Window(1, tokens[1][:3], start=[1, 0, 0], end=[1, 0, 0]),
+        Window(1, tokens[1][2:], start=[0, 4, 0], end=[0, 4, 0]),
+        Window(2, tokens[2], start=[0, 6, 0, 0, 0, 0], end=[0, 0, 0, 6, 0, 0]),
+    ]
+    features, logits = write_windows(root / "written", windows, ["q0", "q1", "q2"])
+    for written, path in ((features, inputs.features), (logits, inputs.logits)):
+        path.parent.mkdir(parents=True)
+        written.rename(path)
+    (root / "written").rmdir()
+    inputs.weights.parent.mkdir(parents=True)
+    inputs.weights.write_bytes(b"weights")
+    return root

@@ -1,0 +1,246 @@
+"""The model card and the provenance: exact numbers, honest words, nothing of the host, the same bytes every time."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from huggingface_hub import ModelCard
+
+from tasks.project.errors import PublishError
+from tasks.project.params import parameter_values
+from tasks.release.card import model_card
+from tasks.release.card_training import CardFacts
+from tasks.release.provenance import git_state, provenance
+from tasks.release.publish import publish
+from tasks.release.released_parameters import WITHHELD
+from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, write_gate
+
+CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
+CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
+ORIGIN: dict[str, Any] = {
+    "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/downstream/gate.py"]},
+    "dvc_lock_sha256": "a" * 64, "parameters_sha256": "b" * 64,
+    "data": {
+        "verdicts": {"corpus": {"valid": True}, "questions": {"valid": False}},
+        "rows": {"phase1": {"sequences": 123456, "real_tokens": 7890123}},
+    },
+    "base_model": {"source": "none"},
+    "training": {"pretrain-phase1": {"steps": 600, "final_loss": 2.34567, "runtime": "cpu", "precision": "fp32"}},
+}  # fmt: skip
+
+
+def facts(**changed: Any) -> CardFacts:
+    known = CardFacts(
+        name="user/demo", license="apache-2.0", language="en", parameters=parameter_values(params_with()),
+        metrics=METRICS, gate={"accepted": True, "reasons": [], "checks": CHECKS}, config=CONFIG, provenance=ORIGIN,
+    )  # fmt: skip
+    return dataclasses.replace(known, **changed)
+
+
+def front_matter(card: str) -> Any:
+    return yaml.safe_load(card.split("---\n")[1])
+
+
+def test_the_front_matter_says_what_the_hub_shows() -> None:
+    found = front_matter(model_card(facts()))
+    results = found.pop("model-index")
+    assert found == {
+        "language": "en", "license": "apache-2.0", "library_name": "transformers",
+        "pipeline_tag": "question-answering", "tags": ["bert", "podium", "question-answering"],
+    }  # fmt: skip
+    assert results == [
+        {
+            "name": "demo",
+            "results": [
+                {
+                    "task": {"type": "question-answering", "name": "Question Answering"},
+                    "dataset": {"type": "podium-demo", "name": "Podium demo questions (generated)", "split": "dev"},
+                    "metrics": [
+                        {"type": "exact_match", "name": "Exact match", "value": 91.2},
+                        {"type": "f1", "name": "F1", "value": 94.5678},
+                    ],
+                }
+            ],
+        }
+    ]
+
+
+def test_the_hubs_own_reader_finds_the_scores() -> None:
+    results = ModelCard(model_card(facts())).data.eval_results
+    assert {result.metric_type: result.metric_value for result in results or []} == {"exact_match": 91.2, "f1": 94.5678}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), None, "94.5", True, 101.0, -0.1])
+@pytest.mark.parametrize("metric", ["exact_match", "f1"])
+def test_a_score_that_is_no_percentage_makes_no_card(metric: str, value: Any) -> None:
+    with pytest.raises(PublishError, match=metric):
+        model_card(facts(metrics={**METRICS, metric: value}))
+
+
+def test_a_nan_in_the_metrics_file_is_refused_before_anything_is_published(tmp_path: Path) -> None:
+    root = make_checkout(tmp_path / "checkout")
+    (root / "metrics/squad.json").write_text('{"exact_match": 90.0, "f1": NaN, "total": 2}', encoding="utf-8")
+    with pytest.raises(PublishError, match="metrics/squad.json"):
+        publish(params_with().publish, parameter_values(params_with()), root)
+    assert not (root / "published").exists()
+
+
+def test_the_body_gives_scores_with_intervals_training_and_the_gates_checks() -> None:
+    card = model_card(facts())
+    assert "| exact match | 91.20 | 89.00 to 93.10 |" in card
+    assert "| F1 | 94.57 | 93.00 to 96.00 |" in card
+    assert "On 1,000 questions of Podium demo questions (generated)" in card
+    assert (
+        "| phase1: masked tokens and next sentence, rows of 64 tokens | 600 | 64 | 0.002 | "
+        "123,456 sequences, 7,890,123 tokens; final loss 2.3457 (cpu, fp32) |"
+    ) in card
+    assert "| f1 | yes | 94.5678 | 85.0 |" in card
+    assert "`ffffffffffffffffffffffffffffffffffffffff` with changes that were not committed" in card
+    assert "1 of 2 data sets valid (not valid: questions)" in card
+
+
+def test_an_interval_that_was_not_measured_is_not_invented() -> None:
+    card = model_card(facts(metrics={"exact_match": 50.0, "f1": 60.0}))
+    assert "| F1 | 60.00 | not measured |" in card
+
+
+def test_a_model_without_pretraining_says_so() -> None:
+    values = parameter_values(params_with())
+    values["pretrain"]["enabled"] = False
+    card = model_card(facts(parameters=values))
+    assert "from random weights, without pre-training" in card
+    assert "phase1" not in card.split("## Training")[1].split("## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "called", "name", "kind"),
+    [
+        ({"source": "files", "dev_path": "md5:5a5a"}, None, "own questions (md5:5a5a)", "own-questions"),
+        ({"source": "files", "dev_path": WITHHELD}, None, "own questions", "own-questions"),
+        ({"source": "files", "dev_path": "md5:5a5a"}, "Rivers of 2026", "Rivers of 2026", "own-questions"),
+        ({"source": "hub", "dataset": "rajpurkar/squad"}, None, "rajpurkar/squad", "rajpurkar/squad"),
+        ({"source": "hub", "dataset": WITHHELD}, None, "own questions", "own-questions"),
+    ],
+)
+def test_the_card_calls_the_questions_by_no_path(
+    changes: dict[str, str], called: str | None, name: str, kind: str
+) -> None:
+    values = parameter_values(params_with())
+    values["questions"] |= changes
+    card = model_card(facts(parameters=values, data_name=called))
+    dataset = front_matter(card)["model-index"][0]["results"][0]["dataset"]
+    assert (dataset["type"], dataset["name"]) == (kind, name)
+    assert f"On 1,000 questions of {name}, counted" in card
+    assert "generated" not in card
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "said"),
+    [
+        ({"source": "train"}, "its entries are words, and pieces of words, of that text"),
+        ({"source": "file"}, "of which text it was made is not recorded"),
+        ({"source": "hub", "repository": "google/bert"}, "given, that of `google/bert` on the Hub"),
+        ({"source": "hub", "repository": WITHHELD}, "of which text it was made is not recorded"),
+    ],
+)
+def test_the_card_says_what_the_release_holds_of_the_data(tokenizer: dict[str, str], said: str) -> None:
+    values = parameter_values(params_with())
+    values["tokenizer"] |= tokenizer
+    held = model_card(facts(parameters=values)).split("## What it holds of its data")[1].split("## ")[0]
+    assert said in held
+    assert "a model can repeat what it learned" in held
+    assert "which quote the data, are not published" in held
+    with_examples = model_card(facts(parameters=values, examples=True))
+    assert "`evaluation/report.html`: answers, and the data they quote" in with_examples
+
+
+def test_a_release_in_a_folder_is_not_called_like_the_folder() -> None:
+    card = model_card(facts(name="."))
+    assert "# podium-model" in card
+    assert "In the folder of this file, with transformers" in card
+    assert 'name = "."' in card
+    assert '`podium ask FOLDER "question"' in card
+
+
+def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:
+    root = make_checkout(tmp_path / "checkout")
+    values = parameter_values(params_with())
+    values["corpus"]["path"] = str(tmp_path / "anna" / "corpus.txt")
+    write_gate(root, parameters=values)
+    publish(params_with(folder=str(tmp_path / "anna" / "release")).publish, values, root)
+    published = [path.read_bytes() for path in (tmp_path / "anna" / "release").rglob("*") if path.is_file()]
+    assert len(published) == 10
+    assert [text for text in published if str(tmp_path).encode() in text or b"anna" in text] == []
+    stated = json.loads((tmp_path / "anna/release/provenance.json").read_bytes())["parameters"]
+    assert stated["corpus"]["path"] == WITHHELD
+    assert stated["corpus"]["demo_documents"] == 20000
+
+
+def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tmp_path: Path) -> None:
+    root = make_checkout(tmp_path / "checkout")
+    here = provenance(parameter_values(params_with()), root)
+    assert here == provenance(parameter_values(params_with(folder="elsewhere", private=False)), root)
+    assert here["dvc_lock_sha256"] == "cb92c0a5a38130a17fd2396c64d38feb7ae4216cc881aa98830038057fa54145"
+    assert here["data"]["verdicts"]["corpus"] == {"valid": True, "rows": 12, "checks": 1, "failed": []}
+    assert here["data"]["rows"]["squad-train"]["real_tokens"] == 4321
+    assert here["training"]["finetune"] == {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32"}
+    assert {"torch", "transformers", "huggingface_hub"} <= set(here["packages"])
+
+
+def git(root: Path, *arguments: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org"]
+    return subprocess.run(["git", *identity, *arguments], cwd=root, check=True, capture_output=True, text=True).stdout
+
+
+def test_dirty_means_that_the_sources_differ_from_the_revision_not_that_a_run_wrote_files(tmp_path: Path) -> None:
+    assert git_state(tmp_path) == {"revision": None, "dirty": None, "changed": []}
+    git(tmp_path, "init", "-q")
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks/gate.py").write_text("", encoding="utf-8")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    revision = git(tmp_path, "rev-parse", "HEAD").strip()
+    (tmp_path / "dvc.lock").write_text("written by a run", encoding="utf-8")
+    assert git_state(tmp_path) == {"revision": revision, "dirty": False, "changed": []}
+    (tmp_path / "tasks/gate.py").write_text("pass", encoding="utf-8")
+    (tmp_path / "tasks/new file.py").write_text("", encoding="utf-8")
+    assert git_state(tmp_path) == {
+        "revision": revision, "dirty": True, "changed": ["tasks/gate.py", "tasks/new file.py"],
+    }  # fmt: skip
+
+
+def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(tmp_path: Path) -> None:
+    copy = tmp_path / "runs/checkouts/set-1"
+    for root in (tmp_path, copy):
+        (root / "tasks/__pycache__").mkdir(parents=True)
+        (root / "tasks/downstream/gate.py").write_text("x = 1\n", encoding="utf-8")
+        (root / "tasks/__pycache__/gate.pyc").write_text("", encoding="utf-8")
+    (tmp_path / ".gitignore").write_text("/runs/\n__pycache__/\n", encoding="utf-8")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    assert git_state(copy)["changed"] == []
+    (copy / "tasks/downstream/gate.py").write_text("x = 2\n", encoding="utf-8")
+    assert git_state(copy)["changed"] == ["tasks/downstream/gate.py"]
+    assert git_state(tmp_path)["changed"] == []
+
+
+def test_a_given_model_is_named_as_what_training_started_from() -> None:
+    base = {"source": "hub", "repository": "google/bert-tiny", "commit": "c" * 40}
+    card = model_card(facts(provenance={**ORIGIN, "base_model": base}))
+    assert front_matter(card)["base_model"] == "google/bert-tiny"
+    assert f"started from `google/bert-tiny` (commit {'c' * 40}), pre-trained further in two phases and fine" in card
+    folder = {**ORIGIN, "base_model": {"source": "folder", "folder": "md5:b0b0"}}
+    parameters = parameter_values(params_with())
+    parameters["pretrain"]["enabled"] = False
+    parameters["finetune"]["schedule"] = "cosine"
+    card = model_card(facts(provenance=folder, parameters=parameters))
+    assert "base_model" not in front_matter(card)
+    assert "started from a given model, `md5:b0b0`, fine-tuned with Podium" in card
+    assert "adamw for fine-tuning (cosine decay), after a linear warm-up" in card

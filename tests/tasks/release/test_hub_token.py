@@ -1,0 +1,72 @@
+"""What a token may do is read from the Hub's own answer, before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from tasks.project.errors import PublishError
+from tasks.release.hub.token import refusal
+from tests.hub_server import HubServer
+from tests.tasks.release.hub_publishing import NAME, TOKEN, publish_small
+
+
+def fine_grained(*permissions: str, on: str = "user", everywhere: tuple[str, ...] = ()) -> dict[str, Any]:
+    scoped = [{"entity": {"_id": "1", "type": "user", "name": on}, "permissions": list(permissions)}]
+    scopes = {"canReadGatedRepos": True, "global": list(everywhere), "scoped": scoped}
+    token = {"displayName": "t", "role": "fineGrained", "fineGrained": scopes}
+    return {"type": "user", "name": "user", "orgs": [], "auth": {"type": "access_token", "accessToken": token}}
+
+
+def classic(role: str, **organisation: str) -> dict[str, Any]:
+    orgs = [organisation] if organisation else []
+    return {"type": "user", "name": "user", "orgs": orgs, "auth": {"accessToken": {"role": role}}}
+
+
+@pytest.mark.parametrize(
+    ("who", "review"),
+    [
+        (classic("write"), False),
+        (classic("write", name="lab", roleInOrg="contributor"), False),
+        (fine_grained("repo.content.read", "repo.write"), False),
+        (fine_grained("repo.write", on=NAME), False),
+        (fine_grained("discussion.write"), True),
+        (fine_grained("repo.content.read", everywhere=("discussion.write",)), True),
+        ({"name": "user", "auth": {"type": "oauth"}}, False),
+        ({"name": "user", "auth": {"accessToken": {"role": "fineGrained", "fineGrained": "new layout"}}}, False),
+        (["no mapping at all"], False),
+    ],
+)
+def test_a_token_that_may_write_or_cannot_be_judged_is_left_to_the_hub(who: Any, review: bool) -> None:
+    assert refusal(who, NAME, review=review) is None
+
+
+@pytest.mark.parametrize(
+    ("who", "review", "said"),
+    [
+        (classic("read"), False, "may only read; required is a token with write access to user/demo"),
+        (classic("read"), True, "may only read"),
+        (fine_grained("repo.content.read"), False, r"may repo\.content\.read at user/demo; required is repo\.write on"),
+        (fine_grained("discussion.write"), False, r"required is repo\.write"),
+        (fine_grained("repo.write", on="user/other"), False, "may do nothing at user/demo"),
+        (fine_grained("repo.content.read"), True, r"required is discussion\.write or repo\.write"),
+        (classic("write", name="user", roleInOrg="read"), False, "may only read in the organisation user"),
+    ],
+)
+def test_a_token_that_cannot_is_refused_with_what_it_may_and_what_is_required(
+    who: dict[str, Any], review: bool, said: str
+) -> None:
+    reason = refusal(who, NAME, review=review)
+    assert reason is not None
+    assert re.search(said, reason), reason
+
+
+def test_a_fine_grained_token_for_another_place_is_told_before_a_byte_is_sent(hub: HubServer) -> None:
+    scopes = fine_grained("repo.write", on="user/other")["auth"]["accessToken"]["fineGrained"]
+    hub.users[TOKEN] |= {"role": "fineGrained", "scopes": json.dumps(scopes)}
+    with pytest.raises(PublishError, match=r"fine-grained.*required is repo\.write.*export it as HF_TOKEN"):
+        publish_small()
+    assert [path for _, path, _ in hub.requests] == ["/api/whoami-v2"]

@@ -1,0 +1,273 @@
+"""What leaves the house: words that were planted in data, names, paths and the host are searched in a whole release."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tasks.downstream import gate
+from tasks.downstream.glue import data as glue_data
+from tasks.downstream.glue import evaluate as glue_evaluate
+from tasks.downstream.glue import finetune as glue_finetune
+from tasks.downstream.glue import gate as glue_gate
+from tasks.downstream.glue import predict as glue_predict
+from tasks.downstream.glue import publish as glue_publish
+from tasks.downstream.glue import rows as glue_rows
+from tasks.downstream.glue import validate as validate_glue
+from tasks.downstream.squad import evaluate, finetune, predict, questions
+from tasks.downstream.squad import rows as squad_rows
+from tasks.inputs import corpus
+from tasks.jobs import training
+from tasks.pretraining import base_model, pretrain
+from tasks.pretraining.rows import pretrain_rows
+from tasks.project import artifacts
+from tasks.release import publish
+from tasks.release.released_parameters import WITHHELD
+from tasks.validation import validate
+from tasks.vocabulary import tokenizer
+from tests.tasks.downstream.glue.glue_checkout import device_job_here
+from tests.tasks.planted import (
+    MARK,
+    PLAIN,
+    found,
+    make_checkout,
+    plant_host,
+    planted,
+    run_stage,
+    write_base_model,
+    write_vocabulary,
+)
+
+COLUMNS = {name: planted(name) for name in ("id", "title", "context", "question")}
+PHASES = ("phase1", "phase2")
+ROWS = {"row_length": 48, "max_predictions_per_row": 8, "duplicates": 1}
+UPDATES = {"steps": 2, "global_batch_size": 8}
+OF_WORDS = {"tokenizer.json", "vocab.txt"}
+QUOTING = {"evaluation/metrics.json", "evaluation/predictions.json", "evaluation/report.html"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A place with a planted name on a host with planted names; device jobs run in this process."""
+    place = tmp_path / planted("place")
+    place.mkdir()
+    plant_host(monkeypatch, place)
+    for module in (training, predict, glue_predict):
+        monkeypatch.setattr(module, "run_device_job", device_job_here)
+    return place
+
+
+def write_data(given: Path) -> None:
+    """Text and questions with planted words in every field, in files and columns with planted names."""
+    draw = random.Random(0)  # noqa: S311 (no secret)
+
+    def sentence() -> str:
+        return " ".join([*draw.choices(PLAIN[:9], k=6), planted("text"), draw.choice(PLAIN[:9]), "."])
+
+    texts = [{planted("key"): planted(f"document{n}"), planted("heading"): planted("article"),
+              planted("body"): "\n".join(sentence() for _ in range(4))} for n in range(40)]  # fmt: skip
+    (given / planted("corpus")).mkdir(parents=True)
+    lines = "".join(json.dumps(one) + "\n" for one in texts)
+    (given / planted("corpus") / f"{planted('file')}.jsonl").write_text(lines, encoding="utf-8")
+    for split, count in (("train", 32), ("dev", 14)):
+        rows = []
+        for number in range(count):
+            context = f"the river {planted('answer')} rises in {planted('context')} hills and ends {split} {number} ."
+            rows.append({
+                COLUMNS["id"]: planted(f"{split}{number}"), COLUMNS["title"]: planted(f"title{number % 2}"),
+                COLUMNS["context"]: context, COLUMNS["question"]: f"where does {planted('question')} rise {number} ?",
+                planted("answers"): [{"text": planted("answer"), "answer_start": context.index(planted("answer"))}],
+            })  # fmt: skip
+        (given / f"{planted(split)}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
+
+
+def sections(given: Path) -> dict[str, Any]:
+    """Parameters that name all of it."""
+    phase = {**UPDATES, "warmup_fraction": 0.1, "micro_batch_size": 8, "loss_scaling": 1.0, "learning_rate": 1e-3,
+             "schedule": "linear"}  # fmt: skip
+    paths = {"path": planted("unused"), "dataset": planted("unused"), "dataset_revision": None}
+    return {
+        "corpus": {
+            "source": "files", "path": str(given / planted("corpus")), "text_column": planted("body"),
+            "title_column": planted("heading"), "id_column": planted("key"), "dataset": planted("unused"),
+        },
+        "questions": {
+            "source": "files", "train_path": str(given / f"{planted('train')}.jsonl"),
+            "dev_path": str(given / f"{planted('dev')}.jsonl"), "dataset": f"{planted('hub')}/{planted('set')}",
+            "columns": {**COLUMNS, "answers": planted("answers"), "answer_text": None, "answer_start": None},
+        },
+        "pretrain_rows": {name: {**ROWS, **paths} for name in PHASES},
+        "squad_rows": {"row_length": 48, "doc_stride": 4, "max_question_length": 24},
+        "pretrain": {name: dict(phase) for name in PHASES},
+        "finetune": {"epochs": 1, "global_batch_size": 8, "micro_batch_size": 8},
+    }  # fmt: skip
+
+
+def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every stage from the corpus to the published folder, as dvc.yaml has them."""
+    monkeypatch.chdir(root)
+    run_stage(corpus)
+    run_stage(tokenizer)
+    run_stage(base_model)
+    run_stage(questions)
+    for name in ("corpus", "questions"):
+        run_stage(validate, name)
+    for phase in PHASES:
+        run_stage(pretrain_rows, phase)
+        run_stage(validate, phase)
+        run_stage(pretrain, phase)
+    for split in ("train", "dev"):
+        run_stage(squad_rows, split)
+        run_stage(validate, f"squad-{split}")
+    for module in (finetune, predict, evaluate, gate, publish):
+        run_stage(module)
+    return root / planted("published") / planted("name")
+
+
+def write_lock(root: Path) -> None:
+    """What DVC would have written of the paths that were given."""
+    values = yaml.safe_load((root / "params.yaml").read_text())
+    paths = [values["corpus"]["path"], values["questions"]["dev_path"], values["tokenizer"]["path"]]
+    deps = [{"path": path, "hash": "md5", "md5": f"{number:032x}"} for number, path in enumerate(paths)]
+    artifacts.write_text(root / "dvc.lock", yaml.safe_dump({"schema": "2.0", "stages": {"corpus": {"deps": deps}}}))
+
+
+def change(root: Path, **sections: dict[str, Any]) -> None:
+    values = yaml.safe_load((root / "params.yaml").read_text())
+    for section, keys in sections.items():
+        values[section] |= keys
+    (root / "params.yaml").write_text(yaml.safe_dump(values))
+
+
+@pytest.mark.slow
+def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = folder / planted("folder")
+    write_data(given)
+    entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
+    write_base_model(given / planted("model"), entries)
+    root = make_checkout(
+        folder, **sections(given), tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
+        base_model={"source": "folder", "path": str(given / planted("model"))},
+    )  # fmt: skip
+    write_lock(root)
+    old = {planted(f"dev{number}"): planted("answer") if number else planted("text") for number in range(14)}
+    artifacts.write_json(given / planted("released") / "predictions.json", old)
+    change(root, gate={"max_f1_drop": 100.0, "max_exact_match_drop": 100.0})
+    published = run_questions(root, monkeypatch)
+    assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]) == 14
+    assert "released_model" in (published / "README.md").read_text()
+    assert found(published) == []
+    stated = json.loads((published / "provenance.json").read_text())
+    assert stated["parameters"]["questions"]["dev_path"] == f"md5:{1:032x}"
+    assert stated["base_model"]["left_out"] == 1
+    assert f"own questions (md5:{1:032x})" in (published / "README.md").read_text()
+
+    change(root, publish={"examples": True, "data_name": planted("called")})
+    run_stage(publish)
+    names = {line.split(": ")[0] for line in found(published)}
+    assert names == {*QUOTING, "README.md"}, "what was asked for, and nothing else"
+    assert {line for line in found(published) if line.startswith("README.md")} == {"README.md: called"}
+
+
+@pytest.mark.slow
+def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = folder / planted("folder")
+    write_data(given)
+    root = make_checkout(folder, **sections(given), tokenizer={"source": "train", "vocabulary_size": 300})
+    published = run_questions(root, monkeypatch)
+    assert {line.split(": ")[0] for line in found(published)} == OF_WORDS
+    assert "made of the corpus: its entries are words" in (published / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`corpus.dataset` and `tokenizer.repository` may be folders, which look like names of the Hub."""
+    given = folder / planted("folder")
+    write_data(given)
+    names = {"corpus": f"{planted('user')}/{planted('texts')}", "tokenizer": f"{planted('user')}/{planted('words')}"}
+    changed = sections(given)
+    hub = {"source": "hub", "dataset": names["corpus"], "dataset_revision": planted("revision")}
+    changed["corpus"] |= hub
+    tokens = {"source": "hub", "repository": names["tokenizer"], "revision": planted("branch")}
+    root = make_checkout(folder, **changed, tokenizer=tokens)
+    (root / planted("user")).mkdir()
+    shutil.copytree(given / planted("corpus"), root / names["corpus"])
+    write_vocabulary(root / names["tokenizer"] / "vocab.txt")
+    config = {"name_or_path": f"/home/{planted('user')}", "tokenizer_file": planted("path"), "do_lower_case": True}
+    artifacts.write_json(root / names["tokenizer"] / "tokenizer_config.json", config)
+    published = run_questions(root, monkeypatch)
+    assert found(published) == []
+    assert json.loads((published / "provenance.json").read_text())["parameters"]["corpus"]["dataset"] == WITHHELD
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("examples", [False, True])
+def test_a_release_of_glue_holds_none_of_the_planted_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, examples: bool
+) -> None:
+    given = folder / planted("folder")
+    data = given / planted("glue") / "mrpc"
+    data.mkdir(parents=True)
+    for split in ("train", "dev"):
+        lines = []
+        for number in range(60):
+            label = (number + (split == "dev" and number < 4)) % 2  # so that there are mistakes to show
+            one, two = f"the {planted('sentence')} {PLAIN[number % 2]}", f"river {number} {planted('second')}"
+            lines.append(f"{one}\t{two}\t{label}")
+        (data / f"{split}.tsv").write_text("\n".join(lines), encoding="utf-8")
+    entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
+    write_base_model(given / planted("model"), entries)
+    root = make_checkout(
+        folder, tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
+        base_model={"source": "folder", "path": str(given / planted("model"))}, pretrain={"enabled": False},
+        glue={"tasks": ["mrpc"], "path": str(given / planted("glue"))}, glue_rows={"row_length": 64},
+        squad_rows=sections(given)["squad_rows"],
+        glue_finetune={"epochs": 60, "global_batch_size": 16, "micro_batch_size": 16, "learning_rate": 5e-3,
+                       "hidden_dropout": 0.0, "attention_dropout": 0.0, "checkpoint_every_updates": 0},
+    )  # fmt: skip
+    change(root, publish={"examples": examples})
+    monkeypatch.chdir(root)
+    for module in (tokenizer, base_model):
+        run_stage(module)
+    for name in ("corpus", "phase1", "phase2"):
+        artifacts.write_json(artifacts.validation_report(name), {"data": name, "valid": True})
+    for name in ("pretrain-phase1", "pretrain-phase2"):
+        artifacts.write_json(artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
+    run_stage(glue_data, "mrpc")
+    run_stage(validate_glue, "mrpc")
+    run_stage(glue_rows, "mrpc")
+    run_stage(validate_glue, "mrpc", "--rows")
+    for module in (glue_finetune, glue_predict, glue_evaluate, glue_gate, glue_publish):
+        run_stage(module, "mrpc")
+    published = root / planted("published") / f"{planted('name')}-mrpc"
+    assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]["dev"]) == 60
+    assert {line.split(": ")[0] for line in found(published)} == ({"evaluation/report.html"} if examples else set())
+    assert (published / "evaluation/predictions.json").exists() == examples
+
+
+@pytest.mark.parametrize("form", [str, str.upper, lambda text: text.encode().hex()])
+def test_a_planted_word_is_found_in_every_form(tmp_path: Path, form: Any) -> None:
+    (tmp_path / "a.bin").write_bytes(b"\x00\xff" + form(planted("text")).encode())
+    assert len(found(tmp_path)) == 1
+    (tmp_path / "a.bin").unlink()
+    (tmp_path / planted("name")).write_bytes(b"")
+    assert len(found(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("before", ["", "a", "ab", "abc"])
+def test_a_planted_word_is_found_in_base64(tmp_path: Path, before: str) -> None:
+    (tmp_path / "a.bin").write_bytes(base64.b64encode(f"{before}{MARK}text".encode()))
+    assert found(tmp_path) == ["a.bin: as base64"]

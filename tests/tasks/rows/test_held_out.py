@@ -1,0 +1,158 @@
+"""Rows that no training sees: which documents and questions they come from, and that nothing is lost or shared."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.downstream.squad.rows import write_squad_rows
+from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
+from tasks.project.errors import InputError
+from tasks.reading.row_folders import HELD_OUT, held_out_folder, read_manifest
+from tasks.rows.held_out import choose_groups, is_held_out
+from tasks.validation.validate import with_others
+from tests.tasks.pretraining.row_inputs import (
+    folder_bytes,
+    pretrain_params,
+    random_texts,
+    read_rows,
+    squad_params,
+    squad_questions,
+    word_tokenizer,
+    write_corpus,
+    write_questions,
+)
+
+
+def test_a_document_is_held_out_by_its_text_and_the_seed_alone() -> None:
+    texts = [f"document {number}" for number in range(20_000)]
+    held_out = [text for text in texts if is_held_out(text, 0.02, seed=3)]
+    assert 340 <= len(held_out) <= 460  # 400 on the average, standard deviation 20
+    assert held_out == [text for text in texts if is_held_out(text, 0.02, seed=3)]
+    other = {text for text in texts if is_held_out(text, 0.02, seed=4)}
+    assert len(other & set(held_out)) < 40
+    assert set(held_out) <= {text for text in texts if is_held_out(text, 0.1, seed=3)}
+    assert not any(is_held_out(text, 0.0, seed=3) for text in texts)
+
+
+def test_groups_are_held_out_until_the_share_is_reached_and_one_is_always_left() -> None:
+    groups = {"a": 10, "b": 20, "c": 30, "d": 40}
+    for fraction in (0.01, 0.2, 0.5):
+        chosen = choose_groups(groups, fraction, "title")
+        reached = sum(groups[name] for name in chosen)
+        assert 100 * fraction <= reached <= 100 * fraction + 40
+    assert choose_groups(dict(reversed(groups.items())), 0.2, "title") == choose_groups(groups, 0.2, "title")
+    assert len(choose_groups({"a": 1, "b": 1000}, 0.5, "title")) == 1
+    assert choose_groups(groups, 0.0, "title") == frozenset()
+    with pytest.raises(InputError, match=r"held_out_fraction=0.1 needs .* at least two titles, found 1"):
+        choose_groups({"a": 7}, 0.1, "title")
+
+
+@pytest.fixture(scope="module")
+def pretraining(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Rows of 400 documents, a tenth held out; each document ends with a word of its own, and five come twice."""
+    folder = tmp_path_factory.mktemp("held-out")
+    word_tokenizer(folder / "tokenizer")
+    texts = random_texts(400)
+    corpus = write_corpus(folder / "corpus", [*texts, *texts[:5]])
+    for phase in ("phase1", "phase2"):
+        params = pretrain_params(held_out_fraction=0.1, duplicates=2)
+        write_pretrain_rows(params, phase, corpus, folder / "tokenizer", folder / phase, 1)
+    return folder
+
+
+def sentences_in(folder: Path) -> set[str]:
+    """Pieces of eight tokens, as text, that stand in the rows where nothing is masked."""
+    found = set()
+    rows = read_rows(folder)
+    for row, ids in enumerate(rows["input_ids"]):
+        tokens = ids.copy()
+        used = rows["masked_labels"][row] != -100
+        tokens[rows["masked_positions"][row][used]] = rows["masked_labels"][row][used]
+        found |= {
+            " ".join(map(str, tokens[at : at + 8])) for at in range(len(tokens) - 8) if tokens[at : at + 8].min() > 4
+        }
+    return found
+
+
+def test_no_text_is_on_both_sides_of_the_split_in_either_phase(pretraining: Path) -> None:
+    held_out = sentences_in(pretraining / "phase1" / HELD_OUT) | sentences_in(pretraining / "phase2" / HELD_OUT)
+    training = sentences_in(pretraining / "phase1") | sentences_in(pretraining / "phase2")
+    assert len(held_out) > 300
+    assert len(training) > 3000
+    assert not held_out & training
+
+
+def test_held_out_rows_are_made_once_and_are_a_row_folder_of_their_own(pretraining: Path) -> None:
+    training, held_out = read_manifest(pretraining / "phase1"), read_manifest(pretraining / "phase1" / HELD_OUT)
+    assert held_out.tokenizer_sha256 == training.tokenizer_sha256
+    assert 0.02 < held_out.real_tokens / training.real_tokens < 0.09  # a ninth of the text, once instead of twice
+    assert held_out_folder(pretraining / "phase1") == pretraining / "phase1" / HELD_OUT
+
+
+def test_without_a_share_nothing_is_held_out(tmp_path: Path) -> None:
+    word_tokenizer(tmp_path / "tokenizer")
+    corpus = write_corpus(tmp_path / "corpus", random_texts(20))
+    made = write_pretrain_rows(pretrain_params(), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1)
+    assert made.held_out is None
+    assert held_out_folder(tmp_path / "rows") is None
+    small = write_pretrain_rows(
+        pretrain_params(held_out_fraction=1e-9), "phase1", corpus, tmp_path / "tokenizer", tmp_path / "rows", 1
+    )
+    assert small.held_out is None  # a share so small that no document is in it
+    assert not (tmp_path / "rows" / HELD_OUT).exists()
+
+
+def test_questions_are_held_out_by_title_and_none_is_lost(tmp_path: Path) -> None:
+    questions = [
+        {**q, "title": f"article {number // 40}"}
+        for number, q in enumerate(squad_questions("new-wiki-train.json")[:400])
+    ]
+    source = write_questions(tmp_path / "train.parquet", questions)
+    word_tokenizer(tmp_path / "tokenizer")
+    params = squad_params(held_out_fraction=0.15)
+    made = write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "rows", 1)
+    assert made.held_out is not None
+    assert made.held_out.questions == 80  # two articles of 40: 60 is the least
+    assert made.questions == 320
+    sides = [features_of(tmp_path / "rows"), features_of(tmp_path / "rows" / HELD_OUT)]
+    titles = {q["id"]: q["title"] for q in questions}
+    assert not {titles[name] for name in sides[0]} & {titles[name] for name in sides[1]}
+    assert sides[0] | sides[1] == set(titles)
+    labels = read_rows(tmp_path / "rows" / HELD_OUT)["start_positions"]
+    assert (labels >= 0).sum() == read_manifest(tmp_path / "rows" / HELD_OUT).sequences
+    again = write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "again", 2)
+    assert again.held_out is not None
+    assert folder_bytes(tmp_path / "again" / HELD_OUT) == folder_bytes(tmp_path / "rows" / HELD_OUT)
+
+
+def test_questions_about_one_title_are_split_by_context_and_dev_questions_never(tmp_path: Path) -> None:
+    questions = [{**q, "title": "one"} for q in squad_questions("new-wiki-train.json")[:100]]
+    source = write_questions(tmp_path / "train.parquet", questions)
+    word_tokenizer(tmp_path / "tokenizer")
+    params = squad_params(held_out_fraction=0.1)
+    made = write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "rows", 1)
+    assert made.held_out is not None
+    contexts = {q["id"]: q["context"] for q in questions}
+    held_out = {contexts[name] for name in features_of(tmp_path / "rows" / HELD_OUT)}
+    assert held_out
+    assert not held_out & {contexts[name] for name in features_of(tmp_path / "rows")}
+    dev = write_squad_rows(params, "dev", source, tmp_path / "tokenizer", tmp_path / "dev", 1)
+    assert (dev.held_out, dev.questions) == (None, 100)
+
+
+def features_of(folder: Path) -> set[str]:
+    import pyarrow.parquet as pq
+
+    return set(pq.read_table(folder / "features.parquet", columns=["example_id"])["example_id"].to_pylist())
+
+
+def test_a_verdict_is_green_only_if_the_held_out_rows_are_fit_too() -> None:
+    def verdict(ok: bool) -> dict[str, object]:
+        return {"data": "phase1", "valid": ok, "rows": 3, "checks": [{"name": "rows", "ok": ok}], "not_checked": []}
+
+    both = with_others(verdict(True), verdict(False), "held-out")
+    assert both["valid"] is False
+    assert [check["name"] for check in both["checks"]] == ["rows", "held-out rows"]
+    assert with_others(verdict(True), verdict(True), "held-out")["valid"] is True
+    assert np.all([with_others(verdict(False), verdict(True), "held-out")["valid"] is False])

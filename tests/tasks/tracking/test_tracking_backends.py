@@ -1,0 +1,322 @@
+"""Trainings watched by the real wandb, tensorboard and mlflow: what they recorded is read back with their own readers.
+
+The device is a stand-in that says what a job says. A proxy stands where every connection outwards would have to pass.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import math
+import socket
+import stat
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+
+from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
+from tasks.jobs.training import train
+from tasks.project import artifacts
+from tasks.project.errors import StagePaused
+from tasks.project.param_sections import TrackingParams
+from tasks.tracking import tracker_process
+from tasks.tracking import trackers as tracking
+from tasks.tracking.tracker import End, Point
+from tasks.tracking.trackers import Trackers, record_verdict
+from tests.ipu_model.tiny_jobs import make_columns, write_rows
+from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_wandb
+from tests.tasks.tracking.wandb_server import running_wandb
+from tests.tasks.trained_checkout import PROJECT
+
+SECRETS = {
+    "WANDB_API_KEY": "8f3a5c0d8f3a5c0d8f3a5c0d8f3a5c0dplanted1",
+    "MLFLOW_TRACKING_PASSWORD": "PlantedTrackingPassword7",
+    "AWS_SECRET_ACCESS_KEY": "PlantedAwsKey4411aBcD",
+}
+DEVICE = """#!{python}
+import json, os, pathlib, sys
+job = json.loads(pathlib.Path(sys.argv[3]).read_text())
+folder = pathlib.Path(job["run_folder"])
+def emit(event, **fields): print(json.dumps({{"event": event, **fields}}), flush=True)
+first, last = (10, 60) if not (folder / "history.csv").exists() else (50, 100)
+emit("plan", updates=100, runtime="cpu", device={{"ipus": 0}})
+for update in range(first, last + 1, 10):
+    if update % 20 == 0:
+        emit("evaluated", after=update, updates=100, loss=3 / update, mlm_accuracy=update / 200)
+    emit("step", step=update, steps=100, loss=1 / update, mlm_loss=0.5 / update, learning_rate=1e-3,
+         eta_seconds=1.0, real_tokens_per_second=100.0)
+(folder / "history.csv").write_text("step,loss\\n")
+if last < 100:
+    emit("paused", text="stopped on request")
+    sys.exit(4)
+result = dict(kind="pretrain", runtime="cpu", runtime_reason="asked", precision="fp32", steps=100, resumed_from_step=40,
+              final_loss=0.01, final_losses={{"mlm_loss": 0.005}}, sequences=9, real_tokens=90, train_seconds=2.0,
+              compile_seconds=0.0, peak_memory_mb=9.0,
+              plan={{"precision_reason": "as asked", "packing_factor": 1.5, "packing_efficiency": 0.75}})
+(folder / "result.json").write_text(json.dumps(result))
+"""
+LOSSES = [(update, 1 / update) for update in range(10, 101, 10)]
+HELD_OUT = [(update, 3 / update) for update in range(20, 101, 20)]
+
+
+@dataclass
+class Server:
+    """Remembers what it was asked."""
+
+    port: int
+    asked: list[str]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pytest.MonkeyPatch, Server]]:
+    """Secrets are planted, nothing of the host's own settings counts, and whoever calls home calls our proxy."""
+    with pytest.MonkeyPatch.context() as patch, serving(502) as proxy:
+        for name in ("WANDB_MODE", "WANDB_BASE_URL", "MLFLOW_TRACKING_URI"):
+            patch.delenv(name, raising=False)
+        for name, value in SECRETS.items():
+            patch.setenv(name, value)
+        for place, limit in ((tracking, "CLOSE_SECONDS"), (tracker_process, "TROUBLED_SECONDS")):
+            patch.setattr(place, limit, 300.0)  # a busy host takes its time; test_tracker.py looks at limits
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+            patch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+        yield patch, proxy
+    assert proxy.asked == [], "nobody calls home"
+
+
+@contextlib.contextmanager
+def serving(status: int, hangs_after: int = sys.maxsize) -> Iterator[Server]:
+    """A server on loopback that answers so many requests with `status`, and others never."""
+    asked: list[str] = []
+    ended = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.rfile.read(int(self.headers.get("content-length") or 0))
+            if len(asked) > hangs_after:
+                ended.wait()
+            else:
+                self.send_response(status)
+                self.end_headers()
+
+        do_POST = do_CONNECT = do_GET  # noqa: N815
+
+        def log_message(self, *words: Any) -> None:
+            """Nobody reads it."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield Server(server.server_address[1], asked)
+    finally:
+        ended.set()
+        server.shutdown()
+        server.server_close()
+
+
+def asked_for(*backends: Any) -> TrackingParams:
+    return TrackingParams(backends=list(backends), project="podium", name=None, group="a try", folder="tracked")
+
+
+@dataclass
+class Watched:
+    """A training that paused after 60 updates, with a checkpoint of 40, went on, and was judged."""
+
+    root: Path
+    run: str
+    said: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / "tracked"
+
+
+@pytest.fixture(scope="module")
+def watched(
+    tmp_path_factory: pytest.TempPathFactory, environment: tuple[pytest.MonkeyPatch, Server]
+) -> Iterator[Watched]:
+    root = tmp_path_factory.mktemp("watched")
+    (root / "params.yaml").write_bytes((PROJECT / "params.yaml").read_bytes())
+    write_rows(root / "rows", "pretrain", make_columns("pretrain", 8))
+    device = root / "device-python"
+    device.write_text(DEVICE.format(python=sys.executable))
+    device.chmod(device.stat().st_mode | stat.S_IXUSR)
+    job = Job(
+        kind="finetune", head="pretraining", rows=str(root / "rows"), output="model", run_folder="",
+        geometry=BatchGeometry(8), model=ModelConfig(vocab_size=60), optimizer=OptimizerConfig(learning_rate=2e-3),
+        schedule=ScheduleConfig(steps=100),
+    )  # fmt: skip
+    (root / "metrics").mkdir()
+    (root / artifacts.SQUAD_METRICS).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
+    (root / artifacts.GATE).write_text(json.dumps({"accepted": True, "reasons": []}))
+    asked, said = asked_for("wandb", "tensorboard", "mlflow"), root / "said.txt"
+    with pytest.MonkeyPatch.context() as own, said.open("w", encoding="utf-8") as stdout:
+        own.setenv("PODIUM_DEVICE_PYTHON", str(device))
+        own.setenv("WANDB_MODE", "offline")
+        own.setattr(sys, "stdout", stdout)
+        with pytest.raises(StagePaused):
+            train(job, "finetune", root, tracking=asked)
+        train(job, "finetune", root, tracking=asked)
+        record_verdict(asked_for("tensorboard"), "finetune", (artifacts.SQUAD_METRICS, artifacts.GATE), root)
+    [folder] = (root / "runs" / "finetune").iterdir()
+    yield Watched(root, f"finetune-{folder.name}-{group_digits()}", said.read_text(encoding="utf-8"))
+    assert leaks(root) == []
+
+
+def group_digits() -> str:
+    from tasks.tracking.trackers import run_id
+
+    return run_id("", "", "a try").rpartition("-")[2]
+
+
+def leaks(folder: Path) -> list[str]:
+    return [
+        f"{name} in {path}"
+        for path in folder.rglob("*")
+        if path.is_file()
+        for name, secret in SECRETS.items()
+        if secret.encode() in path.read_bytes()
+    ]
+
+
+@pytest.mark.parametrize("read", [read_tensorboard, read_mlflow, read_wandb])
+def test_a_training_that_paused_is_one_run_with_every_update_once(watched: Watched, read: Any) -> None:
+    runs: dict[str, Recorded] = read(watched.folder)
+    assert list(runs) == [watched.run], watched.said
+    run = runs[watched.run]
+    for name, expected in {"loss": LOSSES, "held_out/loss": HELD_OUT}.items():
+        assert [update for update, _ in run.curves[name]] == [update for update, _ in expected]
+        assert all(math.isclose(a[1], b[1], rel_tol=1e-6) for a, b in zip(run.curves[name], expected, strict=True))
+    assert {"mlm_loss", "learning_rate", "real_tokens_per_second", "held_out/mlm_accuracy"} <= set(run.curves)
+    assert not {"steps", "eta_seconds", "updates"} & set(run.curves)
+    assert float(run.config["optimizer/learning_rate"]) == 2e-3
+    assert (run.config["runtime"], float(run.config["plan/device/ipus"])) == ("auto", 0.0)
+    assert run.group.replace(" ", "_") == "a_try"
+    assert run.status in ("FINISHED", "exit 0", "")
+
+
+@pytest.mark.parametrize("read", [read_tensorboard, read_mlflow, read_wandb])
+def test_the_final_figures_stand_in_the_summary(watched: Watched, read: Any) -> None:
+    run = read(watched.folder)[watched.run]
+    assert math.isclose(run.summary["finetune/final_loss"], 0.01, rel_tol=1e-6)
+    assert run.summary["finetune/sequences"] == 9
+    if read is not read_tensorboard:
+        assert run.summary["finetune/fingerprint"] in watched.run
+
+
+def test_the_verdict_joins_the_run_of_the_training(watched: Watched) -> None:
+    [run] = read_tensorboard(watched.folder).values()
+    assert (run.curves["squad/f1"], run.curves["gate/accepted"]) == ([(100, 81.5)], [(100, 1.0)])
+    assert "squad/slices" not in run.curves
+
+
+def test_people_hear_where_it_is_recorded_and_nothing_else(watched: Watched) -> None:
+    lines = [line for line in watched.said.splitlines() if line.startswith("tracking: ")]
+    assert len(lines) == 5, lines
+    assert sum("recorded offline; `wandb sync --append" in line for line in lines) == 2
+    again = f"the run {watched.run} holds updates up to 60; they are not recorded again"
+    assert sum(again in line for line in lines) == 3
+    assert not (watched.root / "mlruns").exists()
+
+
+def test_an_mlflow_server_that_fails_and_then_hangs_is_said_and_costs_nothing(
+    tmp_path: Path, environment: tuple[pytest.MonkeyPatch, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    with serving(500, hangs_after=2) as server:  # the first try, and its repetition
+        monkeypatch.setenv(
+            "MLFLOW_TRACKING_URI", f"http://me:{SECRETS['MLFLOW_TRACKING_PASSWORD']}@127.0.0.1:{server.port}"
+        )
+        monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+        trackers = Trackers(["mlflow"], description_of(tmp_path), said.append)
+        until = time.monotonic() + 300
+        while not said and time.monotonic() < until:
+            trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 1.0})
+            time.sleep(0.05)
+        assert len(server.asked) == 2
+        trackers.close("finished", {}, 10)
+        trackers.stop()
+        assert len(server.asked) > 2
+    assert (
+        "tracking: mlflow: cannot record now, and tries again (MlflowException: API request to http://***@" in said[0]
+    )
+    assert "history.csv has them" in said[-1]
+    assert len(said) == 2
+    assert not [line for line in said if SECRETS["MLFLOW_TRACKING_PASSWORD"] in line]
+
+
+def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
+    tmp_path: Path, environment: tuple[pytest.MonkeyPatch, Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    with serving(401) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
+        trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
+        trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.25})
+        trackers.close("finished", {"finetune": {"steps": 10}}, 10)
+        trackers.stop()
+        assert server.asked
+    assert said[0].startswith("tracking: wandb: records offline, as the server could not be used (CommError: ")
+    assert len(said) == 2
+    run = read_wandb(tmp_path)["finetune-0123"]
+    assert (run.curves["loss"], run.summary["finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
+    assert leaks(tmp_path) == []
+    assert not [line for line in said if SECRETS["WANDB_API_KEY"] in line]
+
+
+@pytest.mark.usefixtures("environment")
+def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    with running_wandb(last=30) as server:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.port}")
+        trackers = Trackers(["wandb"], description_of(tmp_path), said.append)
+        for update in (20, 30, 40, 50):
+            trackers.on_event({"event": "step", "step": update, "steps": 100, "loss": 1 / update})
+        trackers.close("finished", {"finetune": {"steps": 50}}, 50)
+        trackers.stop()
+    assert [(line["_step"], line["loss"]) for line in server.history] == [(40, 1 / 40), (50, 1 / 50)]
+    assert said == ["tracking: wandb: the run finetune-0123 holds updates up to 30; they are not recorded again"]
+    assert server.exit_code == 0
+    sent = b"".join(server.bodies)
+    assert b"finetune/steps" in sent
+    for private in (socket.gethostname(), str(tmp_path), str(PROJECT), *SECRETS.values()):
+        assert private.encode() not in sent, private
+
+
+def description_of(folder: Path) -> dict[str, Any]:
+    return {
+        "id": "finetune-0123", "project": "podium", "name": "finetune", "group": "g", "stage": "finetune",
+        "folder": str(folder), "config": {"seed": 1},
+    }  # fmt: skip
+
+
+def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) -> None:
+    from tasks.tracking.track_tensorboard import TensorBoard
+
+    board = TensorBoard(lambda text: None)
+    assert board.open(description_of(tmp_path)) == 0
+    board.log([Point(1, 1.0, {"loss": 4.0})])
+    kept: IO[bytes] | None = board._file
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        board._file = full
+        with pytest.raises(OSError, match="No space"):
+            board.log([Point(2, 2.0, {"loss": 3.0})])
+    assert kept is not None
+    kept.close()
+    assert board.open(description_of(tmp_path)) == 1
+    board.log([Point(2, 2.0, {"loss": 3.0})])
+    board.close(End("finished", 2, 3.0, {"finetune/steps": 2}))
+    assert read_tensorboard(tmp_path)["finetune-0123"].curves == {
+        "loss": [(1, 4.0), (2, 3.0)], "finetune/steps": [(2, 2.0)],
+    }  # fmt: skip

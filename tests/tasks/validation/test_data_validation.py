@@ -1,0 +1,223 @@
+"""Verdicts on corpora and questions: every fault fails its own check. Rows: test_row_validation.py."""
+
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from tasks.project.errors import InputError
+from tasks.project.params import load_params
+from tasks.reading.text_files import Reading, write_reading
+from tasks.validation.checks import explain
+from tasks.validation.corpus_checks import CorpusData, corpus_data
+from tasks.validation.question_checks import QuestionData
+from tasks.validation.validate import Judge, validate
+from tests.places import ROOT
+from tests.tasks.validation.validation_data import (
+    corpus_columns,
+    failed_checks,
+    question_columns,
+    write_corpus,
+    write_questions,
+)
+
+LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
+    update={"min_documents": 12, "min_questions": 12, "max_control_share": 0.01, "max_document_characters": 1000}
+)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge()
+
+
+def judged_corpus(judge, folder, columns):
+    return validate(CorpusData(write_corpus(folder, columns), LIMITS), judge)
+
+
+def judged_questions(judge, folder, train, dev):
+    return validate(QuestionData(write_questions(folder, train, dev), LIMITS), judge)
+
+
+def change(columns, name, line, value):
+    columns[name][line] = value
+
+
+def cut(columns, lines):
+    for name in columns:
+        columns[name] = columns[name][:lines]
+
+
+CORPUS_DAMAGE = {
+    # check that must fail: (what is done, what the message must say)
+    "documents": (lambda c: cut(c, 11), "found 11; required: at least 12 documents"),
+    "ids_unique": (lambda c: change(c, "document_id", 9, "doc-1"), "doc-1 (2 times)"),
+    "control_characters": (lambda c: change(c, "text", 3, "half \x00\x01\x02\x7f\x80\ufffd" * 9), "doc-3: 54 such"),
+    "longest_document": (lambda c: c.update(text=["Town by the river"] * 12), "found 17"),
+    "ids_present": (lambda c: change(c, "document_id", 8, " "), "document number 8"),
+    "titles_present": (lambda c: change(c, "title", 2, None), "doc-2"),
+    "texts_present": (lambda c: change(c, "text", 11, "\n "), "doc-11"),
+    "document_size": (lambda c: change(c, "text", 0, "é" * 1001), "doc-0"),
+}
+
+
+def test_a_sound_corpus_passes_every_check(judge, tmp_path):
+    verdict = judged_corpus(judge, tmp_path, corpus_columns())
+    assert verdict["valid"]
+    assert verdict["rows"] == 12
+    assert {check["name"] for check in verdict["checks"]} == {"schema", *CORPUS_DAMAGE}
+
+
+@pytest.mark.parametrize("name", CORPUS_DAMAGE)
+def test_each_fault_of_a_corpus_fails_its_own_check_and_no_other(judge, tmp_path, name):
+    damage, said = CORPUS_DAMAGE[name]
+    columns = corpus_columns()
+    damage(columns)
+    verdict = judged_corpus(judge, tmp_path, columns)
+    assert failed_checks(verdict) == [name]
+    message = explain(verdict, "page.html")
+    assert f"1 of {len(verdict['checks'])} checks failed" in message
+    assert name in message
+    assert said in message
+
+
+def test_null_texts_and_ids_count_as_missing(judge, tmp_path):
+    columns = corpus_columns()
+    columns["text"][4], columns["document_id"][5], columns["document_id"][6] = None, None, None
+    verdict = judged_corpus(judge, tmp_path, columns)
+    # Two missing ids are missing, not equal.
+    assert failed_checks(verdict) == ["ids_present", "texts_present"]
+    assert "found 2 of 12 documents do not meet this" in explain(verdict, "")
+
+
+def test_a_character_at_the_limit_is_allowed_and_tabs_and_line_ends_are_no_control_characters(judge, tmp_path):
+    columns = corpus_columns()
+    columns["text"][0] = "\t\r\n\x85é" * 200
+    assert judged_corpus(judge, tmp_path, columns)["valid"]
+
+
+def test_a_wrong_column_type_stops_before_anything_else_is_looked_at(judge, tmp_path):
+    columns = corpus_columns()
+    columns["title"] = list(range(12))
+    schema = pa.schema([("document_id", pa.string()), ("title", pa.int64()), ("text", pa.string())])
+    verdict = validate(CorpusData(write_corpus(tmp_path, columns, schema), LIMITS), judge)
+    assert failed_checks(verdict) == ["schema"]
+    assert "part-00000.parquet: column title is int64, not string" in explain(verdict, "")
+    assert set(verdict["not_checked"]) == set(CORPUS_DAMAGE)
+
+
+def test_documents_are_judged_in_bounded_frames_with_the_same_verdict(judge, tmp_path, monkeypatch):
+    columns = corpus_columns()
+    columns["text"][1] = columns["text"][10] = columns["text"][11] = ""
+    whole = judged_corpus(judge, tmp_path, columns)
+    monkeypatch.setattr("tasks.validation.text_features.BATCH_RECORDS", 2)
+    monkeypatch.setattr("tasks.validation.checks.FRAME_RECORDS", 3)
+    assert judged_corpus(judge, tmp_path, columns) == whole
+    assert [c["examples"] for c in whole["checks"] if not c["ok"]] == [["doc-1", "doc-10", "doc-11"]]
+
+
+def answer(columns, line, text, start):
+    columns["answers"][line] = [{"text": text, "answer_start": start}]
+
+
+QUESTION_DAMAGE = {
+    "train_questions": (lambda t, d: cut(t, 11), "found 11; required: at least 12 questions"),
+    "dev_questions": (lambda t, d: cut(d, 2), "found 2"),
+    "ids_unique": (lambda t, d: change(d, "id", 3, "train-7"), "train-7 (2 times)"),
+    "dev_unseen": (
+        lambda t, d: [change(d, name, 4, t[name][6]) for name in ("question", "context", "answers")],
+        "When was train-6 founded?",
+    ),
+    "ids_present": (lambda t, d: change(d, "id", 1, ""), "dev line 1"),
+    "titles_present": (lambda t, d: change(t, "title", 1, None), "train train-1"),
+    "contexts_present": (lambda t, d: (change(t, "context", 2, " "), answer(t, 2, " ", 0)), "train train-2"),
+    "questions_present": (lambda t, d: change(t, "question", 3, None), "train train-3"),
+    "answers_present": (lambda t, d: change(d, "answers", 5, []), "dev dev-5"),
+    "answers_not_empty": (lambda t, d: answer(d, 6, None, 0), "dev dev-6"),
+    "answer_in_context": (lambda t, d: answer(d, 7, "ciudad", 13), "dev dev-7"),
+}
+
+
+def test_sound_questions_pass_every_check(judge, tmp_path):
+    verdict = judged_questions(judge, tmp_path, question_columns("train"), question_columns("dev"))
+    assert failed_checks(verdict) == []
+    assert verdict["rows"] == 24
+    assert {check["name"] for check in verdict["checks"]} == {"schema", *QUESTION_DAMAGE}
+
+
+@pytest.mark.parametrize("name", QUESTION_DAMAGE)
+def test_each_fault_of_questions_fails_its_own_check_and_no_other(judge, tmp_path, name):
+    damage, said = QUESTION_DAMAGE[name]
+    train, dev = question_columns("train"), question_columns("dev")
+    damage(train, dev)
+    verdict = judged_questions(judge, tmp_path, train, dev)
+    expected = [name]
+    if name == "contexts_present":
+        expected = ["contexts_present", "answers_not_empty"]  # no answer lies in an empty context
+    assert failed_checks(verdict) == expected
+    message = explain(verdict, "page.html")
+    assert name in message
+    assert said in message
+
+
+@pytest.mark.parametrize(
+    ("text", "start"), [("ciudad", -1), ("ciudad", None), ("ciudad", 900), ("Ciudad", 12), ("125.", 29)]
+)
+def test_an_answer_that_is_not_where_it_says_is_found(judge, tmp_path, text, start):
+    train = question_columns("train")
+    answer(train, 0, text, start)
+    verdict = judged_questions(judge, tmp_path, train, question_columns("dev"))
+    assert failed_checks(verdict) == ["answer_in_context"]
+
+
+def test_a_second_wrong_answer_is_found_beside_a_right_one(judge, tmp_path):
+    train = question_columns("train")
+    train["answers"][0].append({"text": "fundo", "answer_start": 3})
+    assert failed_checks(judged_questions(judge, tmp_path, train, question_columns("dev"))) == ["answer_in_context"]
+
+
+def test_questions_without_answer_start_are_of_another_schema(judge, tmp_path):
+    columns = question_columns("train")
+    columns["answers"] = [["1000"]] * 12
+    schema = pa.schema([(name, pa.string()) for name in ("id", "title", "context", "question")])
+    schema = schema.append(pa.field("answers", pa.list_(pa.string())))
+    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), LIMITS), judge)
+    assert failed_checks(verdict) == ["schema"]
+    assert "train.parquet: column answers is list<" in explain(verdict, "")
+
+
+def test_missing_and_damaged_files_are_named(tmp_path):
+    with pytest.raises(InputError, match="run the corpus stage first"):
+        CorpusData(tmp_path, LIMITS)
+    with pytest.raises(InputError, match=r"train\.parquet is not there: run the questions stage first"):
+        QuestionData(tmp_path, LIMITS)
+    (tmp_path / "part-00000.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(InputError, match="cannot be read as Parquet"):
+        CorpusData(tmp_path, LIMITS).prepare()
+
+
+def noted(folder, source, **counts):
+    reading = Reading(files=2, counts=Counter({name.replace("_", " "): count for name, count in counts.items()}))
+    folder.mkdir(exist_ok=True)
+    write_reading(folder, source, reading)
+    return folder
+
+
+def test_what_the_stage_left_out_stands_in_the_verdict(judge, tmp_path):
+    folder = write_corpus(tmp_path / "corpus", corpus_columns())
+    verdict = validate(corpus_data(noted(folder, "files", empty_documents_left_out=3), LIMITS), judge)
+    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    assert (numbers["files read"], numbers["empty documents left out"]) == (2, 3)
+
+
+def test_a_corpus_that_holds_nothing_on_purpose_is_valid_only_when_empty(judge, tmp_path):
+    folder = noted(tmp_path / "corpus", "none")
+    assert validate(corpus_data(folder, LIMITS), judge)["valid"]
+    assert failed_checks(validate(corpus_data(write_corpus(folder, corpus_columns()), LIMITS), judge)) == ["no_files"]
+
+
+def test_damaged_notes_of_a_stage_are_refused(tmp_path):
+    folder = noted(tmp_path / "corpus", "none")
+    (folder / "reading.json").write_text('{"numbers": []}')
+    with pytest.raises(InputError, match="reading.json is not what its stage writes"):
+        corpus_data(folder, LIMITS)

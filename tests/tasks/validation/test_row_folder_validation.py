@@ -1,0 +1,88 @@
+"""Row folders that are not what their manifest says, or not of this tokenizer."""
+
+import pytest
+
+from tasks.project.errors import InputError
+from tasks.validation.checks import explain
+from tasks.validation.row_checks import RowData
+from tasks.validation.validate import Judge, validate
+from tests.tasks.validation.validation_data import failed_checks, row_columns, write_rows, write_tokenizer
+from tests.tasks.validation.validation_data import judged_rows as judged
+
+PRETRAIN, QUESTIONS = "pretrain", "question_answering"
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge()
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return write_tokenizer(tmp_path / "tokenizer")
+
+
+@pytest.mark.parametrize(
+    ("counted", "name"), [({"sequences": 8}, "manifest_sequences"), ({"real_tokens": 51}, "manifest_real_tokens")]
+)
+def test_a_manifest_that_counts_otherwise_than_the_rows_is_refused(judge, tmp_path, tokenizer, counted, name):
+    assert failed_checks(judged(judge, tmp_path, tokenizer, **counted)) == [name]
+
+
+def test_a_manifest_of_other_files_stops_the_validation(judge, tmp_path, tokenizer):
+    files = {"rows-00000.arrow": 2, "rows-00001.arrow": 1}
+    verdict = judged(judge, tmp_path, tokenizer, files=files)
+    assert failed_checks(verdict) == ["manifest_files"]
+    message = explain(verdict, "")
+    assert "rows-00000.arrow holds 3 rows, manifest.json says 2; manifest.json says 4 rows in all" in message
+    verdict = judged(judge, tmp_path, tokenizer, files={"rows-00000.arrow": 3}, rows=3)
+    assert failed_checks(verdict) == ["manifest_files"]
+    assert "rows-00001.arrow is not in manifest.json" in explain(verdict, "")
+
+
+def test_rows_of_another_tokenizer_are_refused_with_both_hashes(judge, tmp_path, tokenizer):
+    verdict = judged(judge, tmp_path, tokenizer, tokenizer_sha256="ab" * 32)
+    assert failed_checks(verdict) == ["tokenizer"]
+    message = explain(verdict, "")
+    assert "found rows of tokenizer " + "ab" * 32 in message
+    assert RowData("phase1", tmp_path / "phase1", tokenizer, 8, 0.15).tokenizer_sha256 in message
+    assert "token_ids" in verdict["not_checked"]
+
+
+def test_rows_of_another_vocabulary_size_are_refused(judge, tmp_path, tokenizer):
+    verdict = judged(judge, tmp_path, tokenizer, vocab_size=41)
+    assert failed_checks(verdict) == ["vocab_size"]
+
+
+def test_columns_of_another_shape_are_refused(judge, tmp_path, tokenizer):
+    verdict = judged(judge, tmp_path, tokenizer, row_length=32)
+    assert failed_checks(verdict) == ["schema"]
+    assert "rows-00000.arrow: input_ids must be fixed_size_list<item: uint16>[32]" in explain(verdict, "")
+
+
+def test_missing_or_changed_features_stop_the_validation(judge, tmp_path, tokenizer):
+    folder = write_rows(tmp_path / "squad-dev", QUESTIONS, row_columns(QUESTIONS), tokenizer)
+    verdict = validate(RowData("squad-dev", folder, tokenizer, 8, None), judge)
+    assert failed_checks(verdict) == ["schema"]
+    assert "features.parquet is missing" in explain(verdict, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "run the tokenizer stage first"), ("{", "is not JSON"), ('{"model": {"vocab": {}}}', r"no token \[CLS\]")],
+)
+def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path, tokenizer, text, said):
+    folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
+    (tokenizer / "tokenizer.json").unlink()
+    if text is not None:
+        (tokenizer / "tokenizer.json").write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=said):
+        RowData("phase1", folder, tokenizer, 8, 0.15)
+
+
+def test_a_row_file_that_was_cut_off_is_named(tmp_path, tokenizer):
+    folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
+    path = folder / "rows-00000.arrow"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(InputError, match="rows-00000.arrow is no Arrow file, or was cut off"):
+        RowData("phase1", folder, tokenizer, 8, 0.15).prepare()

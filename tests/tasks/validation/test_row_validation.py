@@ -1,0 +1,238 @@
+"""Verdicts on packed rows: every fault fails its own check. The rows are drawn in validation_data.row_columns."""
+
+import pyarrow as pa
+import pytest
+
+from tasks.validation.checks import explain
+from tasks.validation.row_checks import RowData
+from tasks.validation.row_requirements import ENOUGH_SEQUENCES
+from tasks.validation.validate import Judge, validate
+from tests.tasks.validation.validation_data import (
+    failed_checks,
+    row_columns,
+    window_columns,
+    write_rows,
+    write_tokenizer,
+)
+from tests.tasks.validation.validation_data import (
+    judged_rows as judged,
+)
+
+PRETRAIN, QUESTIONS = "pretrain", "question_answering"
+MASKED_FRACTION = 0.15
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge()
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    return write_tokenizer(tmp_path / "tokenizer")
+
+
+def put(name, row, column, value):
+    return lambda columns: columns[name].__setitem__((row, column), value)
+
+
+def hole(columns):
+    """Token 2 of row 1 becomes padding, with nothing left in it."""
+    for name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids"):
+        columns[name][1, 2] = 0
+
+
+def swap_ids(columns):
+    columns["sequence_ids"][0, :8], columns["sequence_ids"][0, 8:14] = 2, 1
+
+
+def start_after_end(columns):
+    columns["start_positions"][0, 0], columns["end_positions"][0, 0] = 6, 5
+
+
+def empty_row(columns):
+    """The last row loses its only sequence."""
+    for name, values in columns.items():
+        absent = {"cls_positions": -1, "masked_labels": -100, "next_sentence_labels": -100}
+        values[-1] = absent.get(name, 0)
+
+
+PRETRAIN_DAMAGE = {
+    "sequences_in_order": (swap_ids, "row 0"),
+    "padding_is_zero": (put("input_ids", 2, 15, 7), "row 2"),
+    "token_ids": (put("input_ids", 1, 3, 40), "row 1"),
+    "token_types": (put("token_type_ids", 1, 8, 1), "row 1"),
+    "positions_restart": (put("position_ids", 0, 9, 2), "row 0"),
+    "first_token_is_cls": (put("input_ids", 3, 0, 9), "row 3"),
+    "cls_positions": (put("cls_positions", 0, 1, 9), "row 0"),
+    "masked_in_row": (put("masked_positions", 1, 1, 16), "row 1"),
+    "masked_in_sequence": (put("masked_positions", 1, 1, 14), "row 1"),
+    "masked_once": (put("masked_positions", 2, 1, 2), "row 2"),
+    "masked_labels": (put("masked_labels", 0, 0, 40), "row 0"),
+    "next_sentence_labels": (put("next_sentence_labels", 0, 1, 2), "row 0"),
+}
+QUESTION_DAMAGE = {
+    "answer_slots": (put("start_positions", 3, 1, 12), "row 3"),
+    "answer_in_row": (put("end_positions", 1, 1, 16), "row 1"),
+    "start_before_end": (start_after_end, "row 0"),
+    "answer_in_sequence": (put("end_positions", 1, 0, 12), "row 1"),
+    "answer_in_context": (put("start_positions", 1, 0, 3), "row 1"),
+    "feature_slots": (put("feature_ids", 3, 1, 99), "row 3"),
+}
+
+
+def test_sound_rows_pass_every_check(judge, tmp_path, tokenizer):
+    verdict = judged(judge, tmp_path, tokenizer)
+    assert failed_checks(verdict) == []
+    assert verdict["rows"] == 4
+    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    assert (numbers["sequences"], numbers["real tokens"], numbers["masked tokens"]) == (7, 50, 7)
+    assert numbers["share of random next sentences"] == round(3 / 7, 4)
+    for name in ("squad-train", "squad-dev"):
+        assert failed_checks(judged(judge, tmp_path, tokenizer, name)) == []
+
+
+@pytest.mark.parametrize("name", PRETRAIN_DAMAGE)
+def test_each_fault_of_pretraining_rows_fails_its_own_check_and_no_other(judge, tmp_path, tokenizer, name):
+    damage, said = PRETRAIN_DAMAGE[name]
+    columns = row_columns(PRETRAIN)
+    damage(columns)
+    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    assert failed_checks(verdict) == [name]
+    assert "found 1 of 4 rows do not meet this" in explain(verdict, "")
+    assert f"for example {said}\n" in explain(verdict, "")
+
+
+@pytest.mark.parametrize("name", QUESTION_DAMAGE)
+def test_each_fault_of_question_rows_fails_its_own_check_and_no_other(judge, tmp_path, tokenizer, name):
+    damage, said = QUESTION_DAMAGE[name]
+    columns = row_columns(QUESTIONS)
+    damage(columns)
+    verdict = judged(judge, tmp_path, tokenizer, "squad-train", columns)
+    assert failed_checks(verdict) == [name]
+    assert f"for example {said}\n" in explain(verdict, "")
+
+
+def test_padding_before_the_end_is_found(judge, tmp_path, tokenizer):
+    columns = row_columns(PRETRAIN)
+    hole(columns)
+    columns["masked_positions"][1, 0] = 3
+    verdict = judged(judge, tmp_path, tokenizer, columns=columns, real_tokens=49)
+    assert failed_checks(verdict) == ["padding_at_end"]
+
+
+def test_a_sequence_number_left_out_is_out_of_order(judge, tmp_path, tokenizer):
+    columns = row_columns(PRETRAIN)
+    columns["sequence_ids"][0, 8:14] = 3
+    assert failed_checks(judged(judge, tmp_path, tokenizer, columns=columns)) == ["sequences_in_order"]
+
+
+def test_a_row_without_a_sequence_is_refused(judge, tmp_path, tokenizer):
+    columns = row_columns(PRETRAIN)
+    empty_row(columns)
+    verdict = judged(judge, tmp_path, tokenizer, columns=columns, sequences=6, real_tokens=42)
+    assert failed_checks(verdict) == ["sequences"]
+    assert "for example row 3" in explain(verdict, "")
+
+
+def test_positions_the_model_does_not_have_are_found(judge, tmp_path, tokenizer):
+    write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
+    verdict = validate(RowData("phase1", tmp_path / "phase1", tokenizer, 7, MASKED_FRACTION), judge)
+    assert failed_checks(verdict) == ["positions_in_model"]
+    assert "raise model.max_positions or lower pretrain_rows.phase1.row_length" in explain(verdict, "")
+
+
+def test_a_label_in_an_unused_slot_must_stay_unused(judge, tmp_path, tokenizer):
+    columns = row_columns(PRETRAIN)
+    columns["next_sentence_labels"][3, 1] = 0
+    columns["masked_positions"][0, 2] = 5
+    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    assert failed_checks(verdict) == ["masked_in_row", "next_sentence_labels"]
+
+
+def test_rows_without_masked_tokens_are_refused(judge, tmp_path, tokenizer):
+    columns = row_columns(PRETRAIN)
+    columns["masked_positions"][:], columns["masked_labels"][:] = 0, -100
+    assert failed_checks(judged(judge, tmp_path, tokenizer, columns=columns)) == ["masked_tokens"]
+
+
+def test_more_masked_tokens_than_the_fraction_and_one_in_each_sequence_are_refused(judge, tmp_path, tokenizer):
+    # 7 masked of 50 tokens; a fraction of 0 leaves room for 7, one in each sequence.
+    assert judged(judge, tmp_path, tokenizer, masked=0.0)["valid"]
+    columns = row_columns(PRETRAIN)
+    columns["masked_positions"][0, 2], columns["masked_labels"][0, 2] = 5, 13
+    verdict = judged(judge, tmp_path, tokenizer, columns=columns, masked=0.0)
+    assert failed_checks(verdict) == ["masked_share"]
+    assert "masked_share (masked_labels): found 0.16; required: at most 0.14" in explain(verdict, "")
+
+
+def test_next_sentences_that_are_all_of_one_kind_are_refused_when_there_are_enough(judge, tmp_path, tokenizer):
+    rows = ENOUGH_SEQUENCES // 2 + 1
+    columns = row_columns(PRETRAIN, rows)
+    columns["next_sentence_labels"][columns["next_sentence_labels"] == 1] = 0
+    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    assert failed_checks(verdict) == ["random_next_share"]
+    few = row_columns(PRETRAIN)
+    few["next_sentence_labels"][few["next_sentence_labels"] == 1] = 0
+    assert judged(judge, tmp_path / "few", tokenizer, columns=few)["valid"]
+
+
+def test_nulls_in_rows_are_counted(judge, tmp_path, tokenizer):
+    folder = write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
+    path = folder / "rows-00001.arrow"
+    batch = pa.ipc.open_file(path).get_batch(0)
+    kind = batch.schema.field("masked_labels").type
+    labels = pa.FixedSizeListArray.from_arrays(pa.array([15, None, -100], pa.int32()), type=kind)
+    index = batch.schema.get_field_index("masked_labels")
+    with pa.ipc.new_file(str(path), batch.schema) as writer:
+        arrays = [labels if i == index else batch.column(i) for i in range(batch.num_columns)]
+        writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=batch.schema))
+    assert "nulls" in failed_checks(validate(RowData("phase1", folder, tokenizer, 8, 0.15), judge))
+
+
+def test_no_rows_at_all_are_refused(judge, tmp_path, tokenizer):
+    columns = {name: values[:0] for name, values in row_columns(PRETRAIN).items()}
+    verdict = judged(judge, tmp_path, tokenizer, columns=columns)
+    assert failed_checks(verdict) == ["rows", "masked_tokens"]
+
+
+def test_a_feature_that_is_missing_or_there_twice_is_named(judge, tmp_path, tokenizer):
+    columns = row_columns(QUESTIONS)
+    columns["feature_ids"][1, 1] = 5
+    verdict = judged(judge, tmp_path, tokenizer, "squad-dev", columns)
+    assert failed_checks(verdict) == ["features_once"]
+    assert "feature 3: 0 times; feature 5: 2 times" in explain(verdict, "")
+
+
+def test_windows_that_disagree_with_the_rows_are_found(judge, tmp_path, tokenizer):
+    windows = window_columns()
+    windows["feature_id"][2] = 3
+    windows["n_tokens"][4] = 9
+    verdict = judged(judge, tmp_path, tokenizer, "squad-train", windows=windows)
+    assert failed_checks(verdict) == ["features_numbered", "feature_lengths"]
+    assert "line 2: feature_id 3" in explain(verdict, "")
+    assert "for example row 2" in explain(verdict, "")
+
+
+def test_windows_without_an_answer_point_at_cls_or_have_no_label(judge, tmp_path, tokenizer):
+    columns = row_columns(QUESTIONS)
+    columns["start_positions"][0], columns["end_positions"][0] = [0, 8], [0, 8]
+    columns["start_positions"][1], columns["end_positions"][1] = -100, -100
+    assert judged(judge, tmp_path, tokenizer, "squad-train", columns)["valid"]
+
+
+def test_training_rows_without_any_answer_are_refused_and_dev_rows_are_not(judge, tmp_path, tokenizer):
+    columns = row_columns(QUESTIONS)
+    columns["start_positions"][:], columns["end_positions"][:] = -100, -100
+    assert failed_checks(judged(judge, tmp_path, tokenizer, "squad-train", columns)) == ["answers"]
+    assert judged(judge, tmp_path, tokenizer, "squad-dev", columns)["valid"]
+
+
+def test_rows_are_judged_piece_by_piece_with_the_same_verdict(judge, tmp_path, tokenizer, monkeypatch):
+    columns = row_columns(PRETRAIN)
+    columns["input_ids"][1:, 0] = 9
+    whole = judged(judge, tmp_path, tokenizer, columns=columns)
+    monkeypatch.setattr("tasks.validation.row_checks.BATCH_TOKENS", 16)
+    monkeypatch.setattr("tasks.validation.checks.FRAME_RECORDS", 1)
+    assert judged(judge, tmp_path, tokenizer, columns=columns) == whole
+    assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]

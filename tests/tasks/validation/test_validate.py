@@ -1,0 +1,162 @@
+"""The judge and the command line of validation."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.project.errors import InputError
+from tasks.project.params import load_params
+from tasks.validation.checks import RECORD, Check
+from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.validate import CheckCrashed, Judge, main, validate, write_data_docs, write_reports
+from tests.places import ROOT
+from tests.tasks.validation.validation_data import (
+    corpus_columns,
+    row_columns,
+    write_corpus,
+    write_rows,
+    write_tokenizer,
+)
+
+LIMITS = load_params(ROOT / "params.yaml").validate_
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge()
+
+
+def judged_corpus(judge, folder, columns):
+    return validate(CorpusData(write_corpus(folder, columns), LIMITS), judge)
+
+
+def test_a_check_that_cannot_be_evaluated_is_our_defect_and_no_verdict_on_the_data(judge):
+    check = Check("lost", "text", "something", "nothing", maximum=0)
+    with pytest.raises(CheckCrashed, match="lost"):
+        judge.judge([check], {RECORD: np.array(["a"])})
+
+
+def test_missing_features_do_not_pass_as_right(judge):
+    check = Check("size", "text", "something", "nothing", maximum=0)
+    with pytest.raises(CheckCrashed, match="1 of them without a value"):
+        judge.judge([check], {RECORD: np.array(["a", "b"]), "size": np.array([0.0, np.nan])})
+
+
+def test_a_check_that_great_expectations_drops_is_noticed(judge, monkeypatch):
+    checks = [Check(name, "text", "something", "nothing", maximum=0) for name in ("size", "age")]
+    complete = judge._gx.ExpectationSuite
+    monkeypatch.setattr(
+        judge._gx, "ExpectationSuite", lambda name, expectations: complete(name, expectations=expectations[:1])
+    )
+    with pytest.raises(CheckCrashed, match="1 of 2 checks were evaluated"):
+        judge.judge(checks, {RECORD: np.array(["a"]), "size": np.array([0]), "age": np.array([0])})
+
+
+def test_a_check_without_a_limit_is_refused():
+    with pytest.raises(ValueError, match="requires nothing"):
+        Check("size", "text", "something", "nothing")
+
+
+def test_nothing_is_sent_and_no_name_is_looked_up(judge, tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError(f"connects to {args}")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert judged_corpus(Judge(), tmp_path / "data", corpus_columns())["valid"]
+
+
+def test_data_docs_show_the_failed_checks_and_no_path_of_this_machine(judge, tmp_path):
+    columns = corpus_columns()
+    columns["text"][1] = ""
+    write_data_docs(judged_corpus(judge, tmp_path / "data", columns), tmp_path / "docs" / "corpus")
+    site = tmp_path / "docs" / "corpus"
+    assert (site / "index.html").is_file()
+    (report,) = site.glob("validations/**/*.html")
+    assert "texts_present" in report.read_text(encoding="utf-8")
+    written = [path.read_text(encoding="utf-8") for path in site.rglob("*.html")]
+    assert not [text for text in written if str(tmp_path) in text or tempfile.gettempdir() + os.sep in text]
+    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["corpus"]
+
+
+def run_stage(folder, name):
+    return subprocess.run(
+        [sys.executable, "-m", "tasks.validation.validate", name],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_the_command_writes_both_reports_says_what_is_wrong_and_exits_with_1(tmp_path):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    columns = corpus_columns()
+    columns["document_id"][3] = "<script>alert(1)</script>"
+    columns["text"][3] = None
+    write_corpus(tmp_path / "data" / "corpus", columns)
+    done = run_stage(tmp_path, "corpus")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "1 of 9 checks failed (see reports/validation/corpus.html)" in done.stderr
+    assert "texts_present" in done.stderr
+    verdict = json.loads((tmp_path / "reports/validation/corpus.json").read_text(encoding="utf-8"))
+    assert (verdict["data"], verdict["valid"], verdict["rows"]) == ("corpus", False, 12)
+    html = (tmp_path / "reports/validation/corpus.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;alert(1)" in html
+    assert "<script" not in html
+
+
+def test_the_command_accepts_sound_rows_and_writes_data_docs_on_demand(tmp_path, monkeypatch, capsys):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    tokenizer = write_tokenizer(tmp_path / "data" / "tokenizer")
+    write_rows(tmp_path / "data" / "rows" / "phase1", "pretrain", row_columns("pretrain"), tokenizer)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["validate", "phase1"])
+    main()
+    printed = capsys.readouterr().out
+    assert re.match(r"phase1: 4 rows, 26 checks passed, \d+\.\d s; reports/validation/phase1\.html", printed)
+    assert json.loads(Path("reports/validation/phase1.json").read_text(encoding="utf-8"))["valid"]
+    assert not Path("reports/data_docs").exists()
+    params = Path("params.yaml").read_text(encoding="utf-8")
+    Path("params.yaml").write_text(params.replace("data_docs: false", "data_docs: true"), encoding="utf-8")
+    main()
+    assert Path("reports/data_docs/phase1/index.html").is_file()
+
+
+def test_an_unknown_name_is_wrong_usage(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["validate", "phase3"])
+    with pytest.raises(SystemExit, match="2"):
+        main()
+
+
+def test_an_older_verdict_does_not_outlive_data_that_cannot_be_read(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    report = tmp_path / "reports" / "validation" / "corpus.json"
+    report.parent.mkdir(parents=True)
+    report.write_text('{"valid": true}', encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["validate", "corpus"])
+    with pytest.raises(InputError):
+        main()
+    assert not report.exists()
+
+
+def test_equal_data_give_equal_reports(judge, tmp_path, monkeypatch):
+    written = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        html = write_reports(judged_corpus(judge, Path("data"), corpus_columns()), Path("reports/corpus.json"))
+        written.append((html.read_bytes(), html.with_suffix(".json").read_bytes()))
+    assert written[0] == written[1]

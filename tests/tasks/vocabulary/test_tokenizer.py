@@ -1,0 +1,381 @@
+"""The tokenizer stage: the same vocabulary everywhere, loadable everywhere, and what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers.pre_tokenizers import BertPreTokenizer
+
+from tasks.inputs import corpus, world
+from tasks.project.errors import InputError
+from tasks.project.params import TokenizerParams
+from tasks.vocabulary import wordpiece
+from tasks.vocabulary.tokenizer import make_tokenizer
+from tasks.vocabulary.wordpiece import SPECIAL_TOKENS, train_vocabulary
+from tests.hub_server import HubServer
+from tests.places import ROOT
+
+BERT = ROOT / "../shared/data/vocab/bert-base-uncased.txt"
+FILES = ["special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt"]
+VOCABULARY = [*SPECIAL_TOKENS, "ants", "dig", "##ging", "who", "?", ".", "A", "a", "##nts", "e"]
+
+
+def params(**values: Any) -> TokenizerParams:
+    defaults: dict[str, Any] = {
+        "source": "train",
+        "path": "nowhere",
+        "vocabulary_size": 400,
+        "lowercase": True,
+        "repository": None,
+        "revision": None,
+    }
+    return TokenizerParams(**{**defaults, **values})
+
+
+def write_corpus(folder: Path, texts: list[str]) -> Path:
+    folder.mkdir(parents=True)
+    rows = [{"document_id": str(number), "title": "", "text": text} for number, text in enumerate(texts)]
+    pq.write_table(pa.Table.from_pylist(rows, schema=corpus.SCHEMA), folder / "part-00000.parquet")
+    return folder
+
+
+def write_vocabulary(path: Path, entries: list[str]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(entry + "\n" for entry in entries), encoding="utf-8")
+    return path
+
+
+def refusal(tmp_path: Path, **values: Any) -> str:
+    """The message of the refusal, after checking that nothing was left behind."""
+    with pytest.raises(InputError) as caught:
+        make_tokenizer(params(**values), 512, tmp_path / "corpus", tmp_path / "made/out")
+    assert not list((tmp_path / "made").glob("*")), "nothing half-written"
+    return str(caught.value)
+
+
+def load(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tokenizer trained on 500 documents of the world."""
+    folder = tmp_path_factory.mktemp("trained")
+    texts = [document.text for document in world.documents(1, "corpus", 500)]
+    make_tokenizer(params(), 256, write_corpus(folder / "corpus", texts), folder / "out")
+    return folder / "out"
+
+
+# ----------------------------------------------------------------------------------------------- training
+
+
+def test_special_tokens_have_the_first_ids_and_the_size_is_kept(trained: Path) -> None:
+    entries = (trained / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    assert entries[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    assert len(entries) == len(set(entries)) == 400
+    assert sorted(path.name for path in trained.iterdir()) == FILES
+
+
+TRAIN = """
+import hashlib, sys
+from pathlib import Path
+from tasks.vocabulary.wordpiece import train_vocabulary
+lines = Path(sys.argv[1]).read_text(encoding="utf-8").split("\\n")
+print(hashlib.sha256("\\n".join(train_vocabulary(lambda: iter(lines), 700, True)).encode()).hexdigest())
+"""
+
+
+def test_the_vocabulary_is_the_same_in_every_process_and_with_any_number_of_threads(tmp_path: Path) -> None:
+    """The library alone fails this: it numbers characters in the order of a randomly seeded hash map."""
+    # many ties, letters with marks inside words (not folded by lower case), signs that join words, Chinese
+    lines = [document.text for document in world.documents(8, "corpus", 150)]
+    lines += ["\u0939\u093f\u0928\u094d\u0926\u0940 \u0939\u0948 x\u00b0y \u4e2d\u6587 \ud55c\uad6d\uc5b4"] * 3
+    path = tmp_path / "lines.txt"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    digests = {hashlib.sha256("\n".join(train_vocabulary(lambda: iter(lines), 700, True)).encode()).hexdigest()}
+    for hash_seed, threads in (("0", "1"), ("1", "2"), ("2", "5")):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "RAYON_NUM_THREADS": threads}
+        ran = subprocess.run(
+            [sys.executable, "-c", TRAIN, str(path)],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.add(ran.stdout.strip())
+    assert len(digests) == 1
+
+
+def test_the_order_of_documents_does_not_matter() -> None:
+    lines = [document.text for document in world.documents(8, "corpus", 100)]
+    assert train_vocabulary(lambda: iter(lines), 500, True) == train_vocabulary(lambda: reversed(lines), 500, True)
+
+
+TRICKY = [
+    "Caf\u00e9 na\u00efve co\u0301operate A\u030angstr\u00f6m \u0130stanbul \u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2",
+    "\u6771\u4eac\u90fd town\u6771\u4eac 2,000 $3.50 e-mail a_b 'quoted' \u201ccurly\u201d \u2026 \u2013",
+    "no\u00a0break em\u2003space line\u2028end zero\u200bwidth soft\u00adhyphen bom\ufeff \ufffd nul\x00l",
+    "page\x0cbreak tab\x0bv unit\x1fs next\x85line \x1c\x1d\x1e", "\t tabs\tand\nlines\r\n ", "x" * 300, "",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("max_words", [1 << 18, 3])
+def test_cutting_every_word_once_gives_what_the_library_makes_of_whole_texts(
+    lowercase: bool, max_words: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wordpiece, "MAX_WORDS", max_words)
+    texts = [*TRICKY, *(made.text for made in world.documents(1, "corpus", 150))] * 2
+    normalizer, pre_tokenizer = wordpiece.bert_normalizer(lowercase), BertPreTokenizer()
+    words = wordpiece._Words(lowercase)
+    for text in texts:
+        whole = [piece for piece, _ in pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(text))]
+        assert words.cut(text).split() == whole
+    with monkeypatch.context() as plain:
+        plain.setattr(wordpiece._Words, "split", lambda self, text: [text])  # every text is one word: nothing is shared
+        expected = train_vocabulary(lambda: texts, 400, lowercase)
+    assert train_vocabulary(lambda: texts, 400, lowercase) == expected
+    assert len(expected) == 400
+
+
+def test_frequent_words_become_entries_and_rare_characters_fall_out(tmp_path: Path) -> None:
+    texts = ["the ants dig and the quick brown fox jumps over lazy dogs \u00e9"] * 50 + ["\u4e2d"]
+    vocabulary = train_vocabulary(lambda: iter(texts), 100, True)
+    assert {"the", "ants", "dig", "and"} <= set(vocabulary)
+    assert sum(len(entry) == 1 for entry in vocabulary) == 25, "a quarter of 100"
+    assert "\u4e2d" not in vocabulary, "25 characters at most: the rarest go"
+    assert "\u00e9" not in vocabulary, "accents go with the capitals"
+
+
+def test_a_cased_vocabulary_keeps_capitals_and_accents() -> None:
+    vocabulary = train_vocabulary(lambda: iter(["Caf\u00e9 Caf\u00e9"] * 9), 400, False)
+    assert "Caf\u00e9" in vocabulary
+
+
+def test_without_a_corpus_the_stage_to_run_is_named(tmp_path: Path) -> None:
+    assert "make the corpus first" in refusal(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------ loading
+
+
+def test_auto_tokenizer_loads_it_fast_and_pairs_have_two_types(trained: Path) -> None:
+    tokenizer = load(trained)
+    assert tokenizer.is_fast
+    assert tokenizer.model_max_length == 256
+    ids = [
+        tokenizer.pad_token_id,
+        tokenizer.unk_token_id,
+        tokenizer.cls_token_id,
+        tokenizer.sep_token_id,
+        tokenizer.mask_token_id,
+    ]
+    assert ids == [0, 1, 2, 3, 4]
+    encoded = tokenizer("Who rules?", "It was.", return_offsets_mapping=True)
+    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    assert tokens == ["[CLS]", "who", "rules", "?", "[SEP]", "it", "was", ".", "[SEP]"]
+    assert encoded["token_type_ids"] == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert encoded["offset_mapping"][1:4] == [(0, 3), (4, 9), (9, 10)]
+    assert tokenizer.tokenize("who [MASK] ?") == ["who", "[MASK]", "?"]
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_auto_tokenizer_and_the_fast_file_agree(tmp_path: Path, lowercase: bool) -> None:
+    """transformers rebuilds parts of the tokenizer from its config: both must clean text alike."""
+    from tokenizers import Tokenizer
+
+    path = write_vocabulary(tmp_path / "vocab.txt", [*VOCABULARY, "\u00c9", "\u00e9", "\u4e2d", "\u00df"])
+    make_tokenizer(params(source="file", path=str(path), lowercase=lowercase), 512, tmp_path, tmp_path / "out")
+    fast, auto = Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")), load(tmp_path / "out")
+    for text in ("Ants dig?", "A \u00c9 \u00e9", "a\u4e2da \u00df", "x" * 101, "[MASK] [PAD] \x00\ufffd\t."):
+        assert auto(text, "who?")["input_ids"] == fast.encode(text, "who?").ids
+    first = auto.convert_ids_to_tokens(auto("A \u00c9")["input_ids"])
+    assert first == (["[CLS]", "a", "e", "[SEP]"] if lowercase else ["[CLS]", "A", "\u00c9", "[SEP]"])
+
+
+def test_the_files_are_the_same_bytes_every_time(tmp_path: Path) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", VOCABULARY)
+    for name in ("one", "two"):
+        make_tokenizer(params(source="file", path=str(path)), 512, tmp_path, tmp_path / name)
+    for name in FILES:
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+
+
+def test_the_real_bert_vocabulary_keeps_its_ids(tmp_path: Path) -> None:
+    if not BERT.exists():
+        pytest.skip(f"{BERT} is not there: real input is not part of the project")
+    make_tokenizer(params(source="file", path=str(BERT)), 512, tmp_path, tmp_path / "out")
+    # line numbers of the file, minus one: [CLS] 101, hello 7592, world 2088, [SEP] 102
+    assert load(tmp_path / "out")("Hello world")["input_ids"] == [101, 7592, 2088, 102]
+    assert (tmp_path / "out/vocab.txt").read_bytes() == BERT.read_bytes()
+
+
+# -------------------------------------------------------------------------------------- a given vocabulary
+
+
+def test_a_folder_with_the_one_vocabulary_will_do(tmp_path: Path) -> None:
+    write_vocabulary(tmp_path / "in/bert.txt", VOCABULARY)
+    (tmp_path / "in/README.md").write_text("words", encoding="utf-8")
+    made = make_tokenizer(params(source="file", path=str(tmp_path / "in")), 512, tmp_path, tmp_path / "out")
+    assert list(made.entries) == VOCABULARY
+    write_vocabulary(tmp_path / "in/other.txt", VOCABULARY)
+    assert "holds 2 .txt files (bert.txt, other.txt)" in refusal(tmp_path, source="file", path=str(tmp_path / "in"))
+
+
+def test_windows_line_ends_and_a_last_empty_line_are_no_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "vocab.txt"
+    path.write_bytes("\r\n".join([*VOCABULARY, ""]).encode() + b"\n")
+    made = make_tokenizer(params(source="file", path=str(path)), 512, tmp_path, tmp_path / "out")
+    assert list(made.entries) == VOCABULARY
+
+
+@pytest.mark.parametrize("token", SPECIAL_TOKENS)
+def test_a_vocabulary_without_a_special_token_is_refused(tmp_path: Path, token: str) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", [entry for entry in VOCABULARY if entry != token])
+    message = refusal(tmp_path, source="file", path=str(path))
+    assert f"lacks {token}" in message
+    assert "tokenizer.path" in message
+
+
+def test_padding_must_be_id_0(tmp_path: Path) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", ["[UNK]", "[PAD]", *VOCABULARY[2:]])
+    assert "has [PAD] on line 2, id 1" in refusal(tmp_path, source="file", path=str(path))
+
+
+def test_repeated_and_empty_lines_are_refused_together_with_their_lines(tmp_path: Path) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", [*VOCABULARY, "", "dig"])  # 15 entries, then lines 16 and 17
+    message = refusal(tmp_path, source="file", path=str(path))
+    assert "empty lines: 16" in message
+    assert "1 repeated entries: 'dig' on lines 7 and 17" in message
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (b"[PAD]\n\x00\x01\n", "is binary"),
+        (b"[PAD]\ncaf\xe9\n", "is not UTF-8: byte 0xe9 at offset 9 (line 2)"),
+    ],
+)
+def test_what_is_no_vocabulary_is_refused(tmp_path: Path, content: bytes, said: str) -> None:
+    (tmp_path / "vocab.txt").write_bytes(content)
+    message = refusal(tmp_path, source="file", path=str(tmp_path / "vocab.txt"))
+    assert said in message
+    assert "tokenizer.path" in message
+
+
+def test_a_missing_file_names_the_key(tmp_path: Path) -> None:
+    assert "tokenizer.path=" in refusal(tmp_path, source="file", path=str(tmp_path / "absent.txt"))
+
+
+def test_a_cased_vocabulary_under_lower_case_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = write_vocabulary(tmp_path / "vocab.txt", [*VOCABULARY, "Ants", "Bees"])
+    make_tokenizer(params(source="file", path=str(path)), 512, tmp_path, tmp_path / "out")
+    assert "3 of 12 entries have capitals" in caplog.text
+
+
+# ----------------------------------------------------------------------------------------------------- hub
+
+
+def model_files(tmp_path: Path, lowercase: bool = True) -> dict[str, bytes]:
+    """The files of a fast tokenizer, as a model on the Hub has them."""
+    path = write_vocabulary(tmp_path / "source/vocab.txt", VOCABULARY)
+    make_tokenizer(params(source="file", path=str(path), lowercase=lowercase), 512, tmp_path, tmp_path / "model")
+    return {name: (tmp_path / "model" / name).read_bytes() for name in FILES}
+
+
+def folder_of(path: Path, files: dict[str, bytes]) -> Path:
+    path.mkdir()
+    for name, content in files.items():
+        (path / name).write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("kept", [["tokenizer.json"], ["vocab.txt", "tokenizer_config.json"]])
+def test_a_fast_tokenizer_comes_back_as_it_was(tmp_path: Path, kept: list[str]) -> None:
+    files = model_files(tmp_path, lowercase=False)
+    folder = folder_of(tmp_path / "some", {name: files[name] for name in kept})
+    make_tokenizer(params(source="hub", repository=str(folder)), 512, tmp_path, tmp_path / "out")
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == files
+
+
+def test_a_tokenizer_is_downloaded_from_the_hub(
+    tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    files = model_files(tmp_path)
+    repository = hub.store.create("model", "user/tiny")
+    first = hub.store.add_files(repository, files)
+    hub.store.add_files(repository, {"vocab.txt": b"broken", "tokenizer.json": b"broken"})
+    chosen = params(source="hub", repository="user/tiny", revision=first.oid)
+    make_tokenizer(chosen, 512, tmp_path, tmp_path / "out")
+    assert (tmp_path / "out/tokenizer.json").read_bytes() == files["tokenizer.json"]
+    assert "is not JSON" in refusal(tmp_path, source="hub", repository="user/tiny")
+
+
+@pytest.mark.parametrize("name", ["user/absent", "no/such/name", "user/tiny"])
+def test_a_model_that_cannot_be_read_is_refused(
+    tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    hub.store.create("model", "user/tiny")
+    message = refusal(tmp_path, source="hub", repository=name, revision="nowhere")
+    assert f"tokenizer.repository={name}" in message
+    assert "tokenizer.revision" in message
+
+
+def test_a_hub_that_does_not_answer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    assert "the connection" in refusal(tmp_path, source="hub", repository="user/tiny")
+
+
+def test_a_repository_must_be_named(tmp_path: Path) -> None:
+    assert "tokenizer.repository is not set" in refusal(tmp_path, source="hub")
+
+
+def test_a_slow_tokenizer_is_refused_and_told_why(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "slow", {"spiece.model": b"x", "tokenizer_config.json": b"{}"})
+    message = refusal(tmp_path, source="hub", repository=str(folder))
+    assert "spiece.model make a slow tokenizer, which is refused: it gives no character offsets" in message
+
+
+def test_a_tokenizer_with_code_of_its_own_is_refused(tmp_path: Path) -> None:
+    files = model_files(tmp_path) | {"tokenizer_config.json": b'{"auto_map": {"AutoTokenizer": ["own.Own", null]}}'}
+    assert "Python code of its own" in refusal(
+        tmp_path, source="hub", repository=str(folder_of(tmp_path / "own", files))
+    )
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        (("model", "type"), "BPE", "is of kind BPE; WordPiece is required"),
+        (("normalizer", "type"), "NFC", "has the normalizer NFC; BertNormalizer is required"),
+        (("pre_tokenizer", "type"), "Whitespace", "has the pre_tokenizer Whitespace; BertPreTokenizer is required"),
+        (("model", "vocab", "[MASK]"), 40, "without gaps"),
+    ],
+)
+def test_a_fast_tokenizer_of_another_kind_is_refused(
+    tmp_path: Path, place: tuple[str, ...], value: Any, said: str
+) -> None:
+    values = json.loads(model_files(tmp_path)["tokenizer.json"])
+    values["added_tokens"] = []
+    parent = values
+    for step in place[:-1]:
+        parent = parent[step]
+    parent[place[-1]] = value
+    folder = folder_of(tmp_path / "odd", {"tokenizer.json": json.dumps(values).encode()})
+    assert said in refusal(tmp_path, source="hub", repository=str(folder))

@@ -1,0 +1,115 @@
+import random
+from pathlib import Path
+
+import pytest
+from tokenizers import AddedToken, Tokenizer
+from tokenizers.normalizers import BertNormalizer, Lowercase
+from tokenizers.pre_tokenizers import Whitespace
+
+from tasks.vocabulary import word_cache
+from tasks.vocabulary.encoding import encode, load_tokenizer
+from tasks.vocabulary.word_cache import LEARN_AT_ONCE, WordCache, works_word_by_word
+from tests.tasks.pretraining.row_inputs import (
+    WORDS,
+    bert_tokenizer,
+    squad_questions,
+    wikitext_documents,
+    word_tokenizer,
+)
+
+ODD = [
+    *"aAbz09 \t\n\r!-/:@[`{~.,'\"#",
+    *"\x00\x01\x0b\x0c\x1f\x7f\x85\xa0\xad",  # control characters and spaces that BERT drops or splits at
+    *"éÉñçßİıſΣςﬁ½Ⅷ€–“…",
+    *"\u0301\u0300\u0327\u0338\u0323\u200b\u200d\u2028\u3000\ufeff\ufffd\ue000",  # marks, joiners, odd spaces
+    *"。、中文한각ᄀ",
+    "\U0001f600",
+    "\U0001d400",
+    "[SEP]",
+    "[PAD]",
+    "##a",
+    *WORDS[:6],
+]
+CLEANING = [
+    {},
+    {"lowercase": False},
+    {"lowercase": True, "strip_accents": False},
+    {"clean_text": False, "strip_accents": True},
+    {"clean_text": False, "handle_chinese_chars": False, "lowercase": False, "strip_accents": False},
+]
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Tokenizer:
+    return load_tokenizer(word_tokenizer(tmp_path))
+
+
+def check(cache: WordCache, tokenizer: Tokenizer, texts: list[str]) -> None:
+    """Ids and offsets are the tokenizer's own, text by text."""
+    encoded, first = cache.encode(texts), 0
+    assert len(encoded.lengths) == len(texts)
+    for text, length, start in zip(texts, encoded.lengths.tolist(), encoded.starts.tolist(), strict=True):
+        own = tokenizer.encode(text, add_special_tokens=False)
+        assert start == first
+        assert encoded.token_ids[first : first + length].tolist() == own.ids, repr(text)
+        assert [tuple(x) for x in encoded.offsets[first : first + length].tolist()] == own.offsets, repr(text)
+        first += length
+    assert first == len(encoded.token_ids) == len(encoded.offsets)
+
+
+@pytest.mark.parametrize("cleaning", CLEANING)
+def test_any_characters_give_the_tokens_and_offsets_of_the_tokenizer(tokenizer: Tokenizer, cleaning: dict) -> None:
+    tokenizer.normalizer = BertNormalizer(**cleaning)
+    assert works_word_by_word(tokenizer)
+    draw, cache = random.Random(5), WordCache(tokenizer)
+    for _ in range(10):
+        check(cache, tokenizer, ["".join(draw.choices(ODD, k=draw.randint(0, 40))) for _ in range(100)])
+
+
+def test_real_text_gives_the_tokens_and_offsets_of_the_tokenizer(tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(bert_tokenizer(tmp_path))
+    questions = squad_questions("new-wiki-dev.json")
+    texts = [text for question in questions[::5] for text in (question["context"], question["question"])]
+    check(WordCache(tokenizer), tokenizer, texts + wikitext_documents()[:5])
+
+
+def test_words_are_tokenized_once_and_forgotten_when_they_are_too_many(
+    tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache, words = WordCache(tokenizer), [f"w{number}" for number in range(2 * LEARN_AT_ONCE + 3)]
+    check(cache, tokenizer, [" ".join(words)])
+    tokens = cache._tokens
+    check(cache, tokenizer, [" ".join(reversed(words[1:]))])  # the first word has no space before it
+    assert cache._tokens is not tokens  # the last word stands first now: a new piece
+    tokens = cache._tokens
+    check(cache, tokenizer, [" ".join(words)])
+    assert cache._tokens is tokens
+    monkeypatch.setattr(word_cache, "MAX_WORDS", len(words) - 1)
+    check(cache, tokenizer, ["ba de", "", "ba"])
+    assert len(cache._numbers) == 2  # "ba" and " de"
+
+
+def test_no_text_and_texts_without_a_token_have_none(tokenizer: Tokenizer) -> None:
+    check(WordCache(tokenizer), tokenizer, [])
+    check(WordCache(tokenizer), tokenizer, ["", " ", "\x00", "\n\n"])
+
+
+def test_other_tokenizers_encode_their_texts_in_full(tokenizer: Tokenizer) -> None:
+    added = Tokenizer.from_str(tokenizer.to_str())
+    added.encode_special_tokens = True
+    added.add_tokens([AddedToken("ba de")])  # a token across words
+    other = Tokenizer.from_str(tokenizer.to_str())
+    other.encode_special_tokens, other.pre_tokenizer = True, Whitespace()
+    third = Tokenizer.from_str(tokenizer.to_str())
+    third.encode_special_tokens, third.normalizer = True, Lowercase()
+    forged = Tokenizer.from_str(tokenizer.to_str())  # [SEP] in a text is the special token
+    forged.encode_special_tokens = False
+    for one in (added, other, third, forged):
+        assert not works_word_by_word(one)
+        texts = ["ba de, ba.", "", "Go![SEP]" * 3]
+        encoded = encode(one, texts)
+        own = [one.encode(text, add_special_tokens=False) for text in texts]
+        assert encoded.token_ids.tolist() == [token for encoding in own for token in encoding.ids]
+        assert encoded.lengths.tolist() == [len(encoding.ids) for encoding in own]
+        assert [tuple(x) for x in encoded.offsets.tolist()] == [x for encoding in own for x in encoding.offsets]
+        assert encode(one, []).lengths.tolist() == []
