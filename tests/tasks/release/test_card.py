@@ -24,7 +24,7 @@ from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, wr
 CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
 CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
 ORIGIN: dict[str, Any] = {
-    "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/downstream/gate.py"]},
+    "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/gate.py"]},
     "dvc_lock_sha256": "a" * 64, "parameters_sha256": "b" * 64,
     "data": {
         "verdicts": {"corpus": {"valid": True}, "questions": {"valid": False}},
@@ -219,15 +219,15 @@ def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(
     copy = tmp_path / "runs/checkouts/set-1"
     for root in (tmp_path, copy):
         (root / "tasks/__pycache__").mkdir(parents=True)
-        (root / "tasks/downstream/gate.py").write_text("x = 1\n", encoding="utf-8")
+        (root / "tasks/gate.py").write_text("x = 1\n", encoding="utf-8")
         (root / "tasks/__pycache__/gate.pyc").write_text("", encoding="utf-8")
     (tmp_path / ".gitignore").write_text("/runs/\n__pycache__/\n", encoding="utf-8")
     git(tmp_path, "init", "-q")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "first")
     assert git_state(copy)["changed"] == []
-    (copy / "tasks/downstream/gate.py").write_text("x = 2\n", encoding="utf-8")
-    assert git_state(copy)["changed"] == ["tasks/downstream/gate.py"]
+    (copy / "tasks/gate.py").write_text("x = 2\n", encoding="utf-8")
+    assert git_state(copy)["changed"] == ["tasks/gate.py"]
     assert git_state(tmp_path)["changed"] == []
 
 
