@@ -8,7 +8,7 @@ from typing import Any
 
 from flows.report import RunReport, outcome, read_json_object, where_published
 from tasks.jobs.device_job import figures_in_words
-from tasks.pages.markup import html_text
+from tasks.pages.render import html_page
 from tasks.project import artifacts
 
 CURVES = (
@@ -17,19 +17,6 @@ CURVES = (
     ("finetune", "Fine-tuning"),
 )
 WIDTH, HEIGHT, MARGIN = 320, 170, 34
-STYLE = """
-:root { color-scheme: light dark; --line: #8884; --ink: #4a78c0; --held: #b3560a; }
-@media (prefers-color-scheme: dark) { :root { --held: #f0a35e; } }
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.5rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
-table { border-collapse: collapse; width: 100%; max-width: 42rem; }
-td, th { text-align: left; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid var(--line); }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
-.bar { background: var(--ink); height: .6rem; border-radius: 2px; min-width: 1px; }
-figure { margin: 0; max-width: 320px; } figure p { margin: 0; font-size: .85rem; }
-.curves { display: flex; flex-wrap: wrap; gap: 1rem; } svg { max-width: 100%; height: auto; }
-text { font: 11px system-ui, sans-serif; fill: currentColor; } pre { white-space: pre-wrap; }
-"""
 
 
 def page(report: RunReport, root: Path) -> str:
@@ -39,21 +26,21 @@ def page(report: RunReport, root: Path) -> str:
         report: the finished (or failed) run.
         root: its checkout, where plots/*.csv lie.
     """
-    curves = _curves_of(report)
-    rings = any((root / artifacts.held_out_plot(name)).is_file() for name, _ in curves)
-    body = [
-        f"<h1>Podium run: {html_text(outcome(report))}</h1>",
-        _results(report),
-        f"<h2>Loss</h2><p>Line: training.{' Rings: rows held out of it.' if rings else ''}</p>",
-        f'<div class="curves">{"".join(_figure(root, name, title) for name, title in curves)}</div>',
-        *_packing(report),
-        "<h2>Stages</h2>",
-        _stages(report),
-    ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Podium run</title>'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<style>{STYLE}</style></head>\n<body>\n{''.join(body)}\n</body></html>\n"
+    curves = [_curve(root, name, title) for name, title in _curves_of(report)]
+    return html_page(
+        __file__,
+        "run.html.j2",
+        outcome=outcome(report),
+        results=_results(report),
+        reasons=[text for text in (report.error, report.paused) if text is not None],
+        curves=curves,
+        rings=any(curve["rings"] for curve in curves),
+        packing=report.packing,
+        stages=report.stages,
+        longest=max((stage.seconds for stage in report.stages), default=0.0) or 1.0,
+        width=WIDTH,
+        height=HEIGHT,
+        margin=MARGIN,
     )
 
 
@@ -63,7 +50,7 @@ def _curves_of(report: RunReport) -> list[tuple[str, str]]:
     return [*shown, *((f"glue-{task}-finetune", f"Fine-tuning, {task}") for task in report.glue)]
 
 
-def _results(report: RunReport) -> str:
+def _results(report: RunReport) -> list[str]:
     lines = []
     if report.metrics is not None:
         lines.append(
@@ -80,9 +67,7 @@ def _results(report: RunReport) -> str:
         lines.append(f"GLUE {task}: {scores}; gate: {verdict}.")
         lines += found["gate"]["reasons"] if found["gate"] is not None else []
         lines += [_published(found["published"])] if found["published"] is not None else []
-    lines += [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
-    why = "".join(f"<pre>{html_text(text)}</pre>" for text in (report.error, report.paused) if text is not None)
-    return "".join(f"<p>{html_text(line)}</p>" for line in lines) + why
+    return lines + [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
 
 
 def _published(receipt: dict[str, Any]) -> str:
@@ -90,37 +75,25 @@ def _published(receipt: dict[str, Any]) -> str:
     return f"{how}: {where_published(receipt)}."
 
 
-def _packing(report: RunReport) -> list[str]:
-    if not report.packing:
-        return []
-    rows = "".join(
-        f'<tr><td>{html_text(stage)}</td><td class="number">{found["packing_factor"]:.2f}</td>'
-        f'<td class="number">{100 * found["packing_efficiency"]:.1f}%</td></tr>'
-        for stage, found in report.packing.items()
-    )
-    heads = "<tr><th>stage</th><th>sequences in a row</th><th>tokens that are no padding</th></tr>"
-    return ["<h2>Packing</h2>", f"<table>{heads}{rows}</table>"]
-
-
-def _stages(report: RunReport) -> str:
-    longest = max((stage.seconds for stage in report.stages), default=1.0)
-    hosts = any(stage.host for stage in report.stages)
-    rows = "".join(
-        f"<tr><td>{html_text(stage.name)}</td><td>{html_text(stage.status)}</td>"
-        + (f"<td>{html_text(stage.host or '')}</td>" if hosts else "")
-        + f'<td class="number">{stage.seconds:.1f}</td>'
-        f'<td style="width:40%"><div class="bar" style="width:{100 * stage.seconds / longest:.1f}%"></div></td></tr>'
-        for stage in report.stages
-    )
-    host = "<th>host</th>" if hosts else ""
-    return f"<table><tr><th>stage</th><th>status</th>{host}<th>seconds</th><th></th></tr>{rows}</table>"
-
-
-def _figure(root: Path, name: str, title: str) -> str:
-    points = read_curve(root / artifacts.PLOTS / f"{name}.csv")
-    held_out = read_curve(root / artifacts.held_out_plot(name))
-    drawing = _curve(points, held_out) if points else "<p>no update was made</p>"
-    return f"<figure><figcaption>{html_text(title)}</figcaption>{drawing}{_held_out(root, name)}</figure>"
+def _curve(root: Path, name: str, title: str) -> dict[str, Any]:
+    """The loss over the updates, as a line that ends in a dot, all there is of a short run, and rings for the loss on
+    held-out rows; the axis begins at zero, so that curves of runs can be compared by eye."""
+    points, rings = read_curve(root / artifacts.PLOTS / f"{name}.csv"), read_curve(root / artifacts.held_out_plot(name))
+    curve: dict[str, Any] = {"title": title, "line": [], "rings": [], "held_out": _held_out(root, name)}
+    if not points:
+        return curve
+    (_, first), (updates, loss) = points[0], points[-1]
+    top = max(value for _, value in (*points, *rings)) or 1.0
+    across, down, base = (WIDTH - MARGIN - 8) / updates, (HEIGHT - MARGIN - 8) / top, HEIGHT - MARGIN
+    return {
+        **curve,
+        **{"first": first, "loss": loss, "updates": updates, "top": top},
+        "line": [(MARGIN + step * across, base - value * down) for step, value in points],
+        "rings": [
+            {"x": MARGIN + step * across, "y": base - value * down, "step": step, "loss": value}
+            for step, value in rings
+        ],
+    }
 
 
 def _held_out(root: Path, name: str) -> str:
@@ -130,7 +103,7 @@ def _held_out(root: Path, name: str) -> str:
         return ""
     after = f"held-out rows, after update {found['step']:,}"
     early = ", stopped early" if found["stopped_early"] else ""
-    return f"<p>{html_text(after + early)}: {html_text(figures_in_words(found))}</p>"
+    return f"{after}{early}: {figures_in_words(found)}"
 
 
 def read_curve(path: Path) -> list[tuple[float, float]]:
@@ -139,29 +112,3 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
         return []
     with path.open(encoding="utf-8", newline="") as stream:
         return [(float(line["step"]), float(line["loss"])) for line in csv.DictReader(stream)]
-
-
-def _curve(points: list[tuple[float, float]], held_out: list[tuple[float, float]]) -> str:
-    """A line over updates that ends in a dot, all there is of a short run, and rings for the loss on held-out rows; the
-    loss axis begins at zero, so that curves of runs can be compared by eye."""
-    last, top = points[-1][0], max(loss for _, loss in (*points, *held_out)) or 1.0
-    across, down = (WIDTH - MARGIN - 8) / last, (HEIGHT - MARGIN - 8) / top
-    base = HEIGHT - MARGIN
-    drawn = [(MARGIN + step * across, base - loss * down) for step, loss in points]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
-    rings = "".join(
-        f'<circle cx="{MARGIN + step * across:.1f}" cy="{base - loss * down:.1f}" r="3" fill="none" '
-        f'stroke="var(--held)" stroke-width="1.5"><title>held out, update {step:.0f}: {loss:.4f}</title></circle>'
-        for step, loss in held_out
-    )
-    return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" role="img" aria-label="loss from {points[0][1]:.2f} '
-        f'to {points[-1][1]:.2f}">'
-        f'<path d="M{MARGIN} 8V{base}H{WIDTH - 8}" fill="none" stroke="var(--line)"/>'
-        f'<polyline points="{line}" fill="none" stroke="var(--ink)" stroke-width="1.5"/>'
-        f'<circle cx="{drawn[-1][0]:.1f}" cy="{drawn[-1][1]:.1f}" r="2" fill="var(--ink)"/>{rings}'
-        f'<text x="{MARGIN - 4}" y="14" text-anchor="end">{top:.1f}</text>'
-        f'<text x="{MARGIN - 4}" y="{base}" text-anchor="end">0</text>'
-        f'<text x="{WIDTH - 8}" y="{base + 14}" text-anchor="end">{last:.0f} updates</text>'
-        f'<text x="{MARGIN}" y="{base + 14}">final loss {points[-1][1]:.3f}</text></svg>'
-    )

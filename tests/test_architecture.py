@@ -99,15 +99,30 @@ def module_file(name):
     return None
 
 
+TEMPLATE = re.compile(r"\"([\w.]+\.j2)\"")
+"""How a module names the template it fills, and a template another one."""
+
+
+def named_templates(path):
+    """The files of the templates that a module or a template names: beside it, or shared by all pages."""
+    folder = path.parent if path.suffix == ".j2" else path.parent / "templates"
+    for name in TEMPLATE.findall(path.read_text(encoding="utf-8")):
+        places = [place / name for place in (folder, ROOT / "tasks/pages/templates")]
+        yield next((place for place in places if place.is_file()), places[0])
+
+
 @functools.cache
 def import_closure(path):
-    """The project's files that importing `path` can load, `path` included."""
+    """The project's files that importing `path` can load, `path` included, and the templates that they fill."""
     found, todo = set(), [path]
     while todo:
         current = todo.pop()
         if current in found:
             continue
         found.add(current)
+        todo += named_templates(current)
+        if current.suffix == ".j2":
+            continue
         for name in imported_modules(current, current == path):
             if name.split(".")[0] in PACKAGES and (target := module_file(name)) is not None:
                 todo.append(target)
@@ -254,6 +269,12 @@ def test_stages_that_write_rows_depend_on_the_columns_of_their_kind_alone():
             assert kinds, f"{name}: name the file of ipu_model/row_kinds that states its columns"
         assert "ipu_model/row_kinds" not in kinds, f"{name}: another kind of rows would run it again"
     assert found
+
+
+def test_every_template_is_filled_by_a_module_of_its_package():
+    filled = set().union(*(named_templates(path) for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")))
+    filled |= set().union(*map(named_templates, filled))
+    assert filled == {path for folder in PACKAGES for path in (ROOT / folder).rglob("*.j2")}
 
 
 def test_no_command_has_a_word_that_params_yaml_may_choose():

@@ -1,1 +1,1 @@
-"""Text from outside in pages, cards and tables, and the pictures on them."""
+"""What people open: pages and cards from templates, and every format that text from outside is written in."""

@@ -62,6 +62,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert "GLUE sst2: accuracy 91.50" in page
     assert "Rings" not in page, "no rows were held out"
     (tmp_path / "plots").mkdir()
+    (tmp_path / "plots/glue-sst2-finetune.csv").write_text("step,loss\n10,1.0\n20,0.6\n")
     (tmp_path / "plots/glue-sst2-finetune-held-out.csv").write_text("step,loss\n20,0.5\n")
     assert "Rings" in run_page.page(run, tmp_path)
     assert run.packing["glue_finetune@sst2"]["packing_factor"] == 3.0

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tasks.pages.reliability_diagram import reliability_section
+from tasks.pages.render import html_page
 from tasks.statistics.calibration import calibration
 
 
@@ -57,7 +57,8 @@ def test_what_is_no_probability_is_refused(stated: list[float], right: list[floa
 
 
 def test_the_diagram_draws_every_bin_that_has_questions() -> None:
-    section = reliability_section(calibration([0.15, 0.55, 0.95, 0.95], [0.0, 1.0, 1.0, 0.0]))
-    assert section.count('class="bar"') == section.count('class="point"') == 3
-    assert section.count("<tr>") == 11
-    assert "Expected calibration error 0.375 (0 is perfect)" in section  # (0.15 + 0.45 + 2 * 0.45) / 4
+    found = calibration([0.15, 0.55, 0.95, 0.95], [0.0, 1.0, 1.0, 0.0])
+    drawn = html_page(__file__, "reliability.html.j2", found=found)
+    assert drawn.count('class="bar"') == drawn.count('class="point"') == 3
+    assert drawn.count("<tr>") == 11
+    assert "Expected calibration error 0.375 (0 is perfect)" in drawn  # (0.15 + 0.45 + 2 * 0.45) / 4

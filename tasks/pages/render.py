@@ -1,0 +1,70 @@
+"""Pages and cards from Jinja templates, in which every value is text: it never becomes an element, a link or a heading.
+
+Templates lie in the folder templates/ beside the module that fills them; what several pages share lies beside this one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from tasks.pages.markup import markdown_code, markdown_text, readable, yaml_text
+
+FOLDER = "templates"
+
+
+def html_page(module: str, template: str, **values: Any) -> str:
+    """A page from the template of that name in the folder templates/ beside `module` (its __file__)."""
+    return _environment(module, _html_value).get_template(template).render(values)
+
+
+def markdown_page(module: str, template: str, **values: Any) -> str:
+    """As `html_page`, of Markdown: a value is a part of one line."""
+    environment = _environment(module, _markdown_value)
+    environment.filters |= {"code": _code, "json": _json, "yaml": _yaml}
+    return environment.get_template(template).render(values)
+
+
+def _environment(module: str, finalize: Callable[[Any], Any]) -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader([Path(module).with_name(FOLDER), Path(__file__).with_name(FOLDER)]),
+        autoescape=True,
+        finalize=finalize,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"thousands": "{:,}".format, "fixed": _fixed}
+    return environment
+
+
+def _html_value(value: Any) -> str:
+    """What Jinja escapes then, unless it is markup of the template's own."""
+    return value if isinstance(value, Markup) else readable(str(value))
+
+
+def _markdown_value(value: Any) -> Markup:
+    return value if isinstance(value, Markup) else Markup(markdown_text(value))
+
+
+def _fixed(value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}"
+
+
+def _code(value: Any) -> Markup:
+    return Markup(markdown_code(value))
+
+
+def _json(value: Any) -> Markup:
+    """A value as Python and JSON write it, on one line of code."""
+    return Markup(readable(json.dumps(value, ensure_ascii=False)))
+
+
+def _yaml(value: Any) -> Markup:
+    return Markup(yaml_text(value).strip())
