@@ -224,8 +224,8 @@ def test_imports_point_down_only(path):
             )
 
 
-FRAME = ("tasks/project", "tasks/host", "tasks/tracking")
-"""Packages that say how a stage runs, never what it makes."""
+FRAME = ("tasks/project", "tasks/host", "tasks/tracking", "tasks/downstream/entries.py")
+"""Packages and modules that say how a stage runs, never what it makes."""
 
 
 BY_NAME = ("ipu_model/row_kinds", "ipu_model/heads")
@@ -242,7 +242,16 @@ def makers_of(stage):
     module = re.fullmatch(r"python -m (tasks\.[\w.]+)( \S+)*", stage["cmd"])
     assert module, f"one simple command, found {stage['cmd']!r}"
     needed = {file for file in import_closure(module_file(module[1])) if not file.endswith("/__init__.py")}
-    return {file for file in needed if not file.startswith(tuple(f"{folder}/" for folder in FRAME))}
+    return {file for file in needed | parts_of(stage) if not lies_in(file, FRAME)}
+
+
+def parts_of(stage):
+    """What a stage of downstream work loads of its own kind, which it names in a call of `about` or `part_of`."""
+    source = module_file(stage["cmd"].split()[2]).read_text(encoding="utf-8")
+    parts = re.findall(r"\bpart_of\(.*\"(\w+)\"\)", source) + (["about"] if re.search(r"\babout\(", source) else [])
+    kind = "glue" if any("glue" in dep for dep in stage["deps"]) else "squad"
+    files = [import_closure(ROOT / "tasks/downstream" / kind / f"{part}.py") for part in parts]
+    return {file for closure in files for file in closure if not file.endswith("/__init__.py")}
 
 
 def lies_in(file, deps):

@@ -20,10 +20,12 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.comparison import compare
+from tasks.downstream.entries import QUESTIONS, entry_of
+from tasks.downstream.jobs import predict_job
 from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import Question, read_dev_questions
-from tasks.downstream.squad.predict import ROWS, predict_job
 from tasks.downstream.squad.windows import Windows, read_windows
+from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import require_verdict
 from tasks.project import artifacts
@@ -32,6 +34,8 @@ from tasks.project.main import run_main
 from tasks.project.param_sections import Place
 from tasks.project.params import EvaluateParams, Params, load_params
 from tasks.project.process import item
+
+ROWS = "squad-dev"
 
 
 @dataclass(frozen=True)
@@ -119,7 +123,8 @@ def predict_in(place: Place, inputs: Inputs, params: Params, logits: Path, run_f
         DeviceJobFailed: the place cannot compute it; the message says why.
     """
     device = params.device.model_copy(update={"runtime": place.runtime, "precision": place.precision})
-    return run_device_job(predict_job(inputs.model, inputs.rows, logits, device, params.ipu, run_folder))
+    task = about(entry_of(params, QUESTIONS))
+    return run_device_job(predict_job(task, params, inputs.rows, logits, run_folder, model=inputs.model, device=device))
 
 
 def check(found: dict[str, Any], limit: float | None) -> None:

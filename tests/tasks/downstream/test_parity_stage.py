@@ -11,9 +11,9 @@ import torch
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
-from tasks.downstream import parity
+from tasks.downstream import parity, predict
 from tasks.downstream.parity import Inputs, between, check, compare_logits, margin, predict_in
-from tasks.downstream.squad import ask, predict
+from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import read_dev_questions
 from tasks.downstream.squad.question_model import WindowShape, find_model
@@ -170,6 +170,7 @@ def test_the_stage_compares_with_what_predict_wrote(
     (artifacts.QUESTIONS / "dev.parquet").symlink_to(inputs.questions)
     artifacts.write_json(artifacts.validation_report("squad-dev"), {"valid": True})
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    monkeypatch.setattr(sys, "argv", ["predict", "squad"])
     predict.main()
     monkeypatch.setattr(sys, "argv", ["parity", "cpu:bf16"])
     parity.main()

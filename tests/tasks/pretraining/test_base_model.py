@@ -14,8 +14,10 @@ from safetensors.numpy import load_file, save_file
 
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
-from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import finetune_job
 from tasks.downstream.squad.rows import write_squad_rows
+from tasks.downstream.task import about
 from tasks.jobs.device_job import Job
 from tasks.pretraining.base_model import RECORD, summary, wanted_files, write_base_model
 from tasks.pretraining.pretrain import pretrain_job
@@ -197,9 +199,9 @@ def test_pre_training_starts_from_the_given_weights(checkout: Path):
 
 def test_fine_tuning_a_given_model_keeps_its_head_and_uses_the_stated_dropout(checkout: Path):
     quick = ["pretrain.enabled=false", "finetune.epochs=0.01", "finetune.learning_rate=1e-30", "finetune.optimizer=sgd",
-             "model.hidden_dropout=0.25"]  # fmt: skip
+             "model.hidden_dropout=0.25", "base_model.source=folder"]  # fmt: skip
     params = params_with(*quick, "finetune.weight_decay=0.0")
-    job = finetune_job(params.finetune, params.model, params.device, params.ipu, checkout, base=True)
+    job = finetune_job(about(entry_of(params, "squad")), params, checkout)
     trained(in_root(job, checkout, "finetune"))
     given, tuned = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.SQUAD_MODEL)
     assert all(np.allclose(given[name], tuned[name], rtol=0, atol=1e-20) for name in given), "at such a rate"

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.downstream.compile import compile_ahead
+from tasks.pretraining.compile import compile_ahead
 from tasks.project import artifacts
 from tasks.project.overlays import resolve
 from tasks.project.params import check
@@ -232,7 +232,7 @@ def test_where_nothing_is_to_be_compiled_the_stage_says_why_and_starts_no_device
 ) -> None:
     params = check(resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides]))
     monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere")
-    assert compile_ahead("phase1", params, tmp_path) is None
+    assert "nothing to compile" in compile_ahead("phase1", params, tmp_path)
     report = json.loads((tmp_path / artifacts.compile_report("phase1")).read_text())
     record = tmp_path / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
     assert report["program"] is None

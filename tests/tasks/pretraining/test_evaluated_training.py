@@ -10,8 +10,10 @@ import torch
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
-from tasks.downstream.squad.finetune import finetune_job
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import finetune_job
 from tasks.downstream.squad.rows import write_squad_rows
+from tasks.downstream.task import about
 from tasks.jobs import training
 from tasks.jobs.device_job import in_words
 from tasks.jobs.training import fingerprint, summary, train
@@ -87,8 +89,8 @@ def test_pretraining_files_its_held_out_figures(checkout: Path) -> None:
 @pytest.mark.usefixtures("without_processes")
 def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout: Path) -> None:
     params = params_with(*SMALL)
-    ends = (params.model, params.device, params.ipu, checkout)
-    result = train(finetune_job(params.finetune, *ends, untrained=True), "finetune", checkout)
+    job = finetune_job(about(entry_of(params, "squad")), params, checkout, untrained=True)
+    result = train(job, "finetune", checkout)
     figures = json.loads((checkout / "metrics" / "finetune.json").read_text())
     with (checkout / artifacts.held_out_plot("finetune")).open() as stream:
         lines = list(csv.DictReader(stream))
@@ -101,8 +103,7 @@ def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout
 def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> None:
     def name(*overrides: str) -> str:
         params = params_with(*SMALL, *overrides)
-        ends = (params.model, params.device, params.ipu, checkout)
-        return fingerprint(finetune_job(params.finetune, *ends, untrained=True))
+        return fingerprint(finetune_job(about(entry_of(params, "squad")), params, checkout, untrained=True))
 
     assert name() == name("checkpoint.remote=/elsewhere")
     assert len({name(), name("finetune.patience=4"), name("finetune.keep=last"), name("finetune.patience=null")}) == 4
@@ -129,7 +130,7 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
     [
         (["finetune.keep=best"], "need evaluations to choose by"),
         (["finetune.patience=2"], "need evaluations to choose by"),
-        (["finetune.evaluate_every_updates=10"], "set squad_rows.held_out_fraction above 0"),
+        (["finetune.evaluate_every_updates=10"], "set squad_rows.held_out_fraction, for example"),
         (["finetune.keep=first"], "finetune.keep='first'"),
         (["pretrain_rows.held_out_fraction=0.6"], "less than or equal to 0.5"),
         (["pretrain.evaluate_rows=0"], "greater than or equal to 1"),

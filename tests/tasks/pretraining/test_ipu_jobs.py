@@ -13,11 +13,13 @@ import pytest
 
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig
 from ipu_model.rows.format import Manifest
-from tasks.downstream.compile import JOBS, compile_ahead, compile_job
-from tasks.downstream.squad.finetune import finetune_job
-from tasks.downstream.squad.predict import predict_job
+from tasks.downstream import compile as of_entries
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import finetune_job, predict_job
+from tasks.downstream.task import DownstreamTask, about
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config
+from tasks.pretraining.compile import compile_ahead, compile_job
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
@@ -43,13 +45,17 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def squad(params: Params) -> DownstreamTask:
+    return about(entry_of(params, "squad"))
+
+
 def jobs(params: Params, root: Path, **options: Any) -> dict[str, Job]:
     ends = (params.device, params.ipu, root)
     return {
         "phase1": pretrain_job("phase1", params.pretrain, params.model, *ends, **options),
         "phase2": pretrain_job("phase2", params.pretrain, params.model, *ends, **options),
-        "finetune": finetune_job(params.finetune, params.model, *ends, **options),
-        "predict": predict_job(root / "m", root / "r", root / "l", params.device, params.ipu, root, root),
+        "finetune": finetune_job(squad(params), params, root, **options),
+        "predict": predict_job(squad(params), params, root / "r", root / "l", root, root),
     }
 
 
@@ -127,21 +133,20 @@ def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights
     """What the IPU program is decided by must agree; test_compile_stages.py sees that it does."""
     params = params_with(*ON_IPU, "finetune.attention_dropout=0.15", "finetune.micro_batch_size=2")
     real = jobs(params, checkout)
-    real["predict"] = predict_job(
-        artifacts.SQUAD_MODEL, checkout / artifacts.rows_folder("squad-dev"), artifacts.LOGITS, params.device,
-        params.ipu, checkout, checkout,
-    )  # fmt: skip
+    rows = checkout / artifacts.rows_folder("squad", "dev")
+    real["predict"] = predict_job(squad(params), params, rows, artifacts.LOGITS, checkout, checkout)
     free = ("model", "init_checkpoint", "output", "run_folder", "compile_only", "executables")
-    for name in JOBS:
-        ahead = compile_job(name, params, checkout)
+    made = {name: compile_job(name, params, checkout) for name in ("phase1", "phase2")}
+    made |= {name: of_entries.compile_job(squad(params), name, params, checkout) for name in ("finetune", "predict")}
+    for name, ahead in made.items():
         assert ahead.compile_only
         assert ahead.init_checkpoint is None
         assert ahead.executables == ahead.output == real[name].executables == str(checkout / "executables" / name)
         assert Path(ahead.run_folder) == checkout / artifacts.RUNS / f"compile-{name}"
         differing = [x.name for x in dataclasses.fields(Job) if getattr(ahead, x.name) != getattr(real[name], x.name)]
         assert set(differing) <= set(free), name
-    assert compile_job("predict", params, checkout).model.attention_dropout == 0.15
-    assert compile_job("phase1", params, checkout).model.attention_dropout == 0.0
+    assert made["predict"].model.attention_dropout == 0.15
+    assert made["phase1"].model.attention_dropout == 0.0
 
 
 def test_programs_travel_only_where_there_are_ipus(checkout):

@@ -10,9 +10,10 @@ import torch
 
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
-from tasks.downstream.squad.finetune import finetune_job
-from tasks.downstream.squad.predict import predict_job
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import finetune_job, predict_job
 from tasks.downstream.squad.rows import write_squad_rows
+from tasks.downstream.task import about
 from tasks.jobs.device_job import Job, JobResult
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.pretrain import pretrain_job
@@ -88,9 +89,10 @@ def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
         for phase in ("phase1", "phase2")
     ]
     assert [result.steps for result in trained] == ([3, 2] if params.pretrain.enabled else [0, 0])
-    tuned = run(finetune_job(params.finetune, *shared, base=bool(given)), tmp_path, "finetune")
+    squad = about(entry_of(params, "squad"))
+    tuned = run(finetune_job(squad, params, tmp_path), tmp_path, "finetune")
     assert 24 <= tuned.sequences < 24 + 8, "whole updates, and packed rows hold as many as they hold"
     assert tuned.plan["schedule"] == params.finetune.schedule
-    model, rows = tmp_path / artifacts.SQUAD_MODEL, tmp_path / artifacts.rows_folder("squad-dev")
-    job = predict_job(model, rows, tmp_path / "logits.arrow", params.device, params.ipu, tmp_path, tmp_path)
+    rows = tmp_path / artifacts.rows_folder("squad", "dev")
+    job = predict_job(squad, params, rows, tmp_path / "logits.arrow", tmp_path, tmp_path)
     assert run(job, tmp_path, "predict").sequences == 24

@@ -13,8 +13,9 @@ from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
-from tasks.downstream.squad.finetune import finetune_job
-from tasks.downstream.squad.predict import predict_job
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import finetune_job, predict_job
+from tasks.downstream.task import about
 from tasks.jobs.training import model_config
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project import artifacts
@@ -73,12 +74,13 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest(name, length, factors.get(name, 1.0)).to_json())
     (root / params.ipu.config).mkdir(parents=True)
-    common = (params.device, params.ipu)
+    common, squad = (params.device, params.ipu), about(entry_of(params, "squad"))
+    rows = root / artifacts.rows_folder("squad", "dev")
     return {
         "phase1": pretrain_job("phase1", params.pretrain, params.model, *common, root),
         "phase2": pretrain_job("phase2", params.pretrain, params.model, *common, root),
-        "finetune": finetune_job(params.finetune, params.model, *common, root),
-        "predict": predict_job(root / "m", root / artifacts.rows_folder("squad-dev"), root / "l", *common, root, root),
+        "finetune": finetune_job(squad, params, root),
+        "predict": predict_job(squad, params, rows, root / "l", root, root),
     }
 
 

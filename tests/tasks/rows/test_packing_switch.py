@@ -15,12 +15,15 @@ import yaml
 
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import predict_job
+from tasks.downstream.predict import figures
 from tasks.downstream.squad import rows as squad_rows
-from tasks.downstream.squad.predict import figures, predict_job
+from tasks.downstream.task import about
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 from tasks.pretraining.rows import pretrain_rows
 from tasks.project import artifacts
-from tasks.project.params import DeviceParams, IpuParams, packed
+from tasks.project.params import check, packed
 from tasks.project.strict_yaml import read_yaml
 from tasks.reading.row_folders import Manifest, read_manifest
 from tests.places import ROOT
@@ -36,12 +39,6 @@ from tests.tasks.tiny_model import write_tiny_model
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
 ROWS = ("phase1", "squad-train", "squad-dev")
-DEVICE = DeviceParams(
-    runtime="cpu", precision="fp32", compile="none", micro_batch_size=4, launcher=None, processes=1, restarts=0
-)
-IPU = IpuParams(
-    config="inputs/ipu", phase1=None, phase2=None, finetune=None, predict=None, glue=None, inference_execution="auto"
-)
 
 
 def questions(count: int, seed: int) -> list[dict[str, object]]:
@@ -145,15 +142,14 @@ def test_an_update_has_the_sequences_that_were_stated_with_packing_and_without(c
 @pytest.fixture(scope="module")
 def predicted(checkouts: dict[bool, Path]) -> dict[bool, JobResult]:
     """Logits of the dev features in `logits.arrow`."""
-    return {
-        packing: run_here(
-            predict_job(
-                root / artifacts.SQUAD_MODEL, root / artifacts.rows_folder("squad-dev"), root / "logits.arrow", DEVICE,
-                IPU, root / "runs" / "predict", root,
-            )
-        )
-        for packing, root in checkouts.items()
-    }  # fmt: skip
+    params = check(read_yaml(ROOT / "params.yaml"))
+    squad, device = about(entry_of(params, "squad")), params.device.model_copy(update={"micro_batch_size": 4})
+    found = {}
+    for packing, root in checkouts.items():
+        rows, runs = root / artifacts.rows_folder("squad", "dev"), root / "runs" / "predict"
+        job = predict_job(squad, params, rows, root / "logits.arrow", runs, root, device=device)
+        found[packing] = run_here(job)
+    return found
 
 
 def logits(root: Path, column: str) -> list[np.ndarray]:

@@ -10,18 +10,18 @@ import pytest
 import torch
 import yaml
 
-from tasks.downstream import compile
-from tasks.downstream.glue import compile as compile_glue
+from tasks.downstream import compile as compile_glue
+from tasks.downstream import finetune as glue_finetune
+from tasks.downstream import jobs as downstream_jobs
+from tasks.downstream import predict as glue_predict
 from tasks.downstream.glue import data as glue_data
 from tasks.downstream.glue import evaluate as glue_evaluate
-from tasks.downstream.glue import finetune as glue_finetune
 from tasks.downstream.glue import gate as glue_gate
-from tasks.downstream.glue import predict as glue_predict
 from tasks.downstream.glue import publish as glue_publish
 from tasks.downstream.glue import rows as glue_rows
 from tasks.downstream.glue import validate as validate_glue
 from tasks.downstream.glue.tasks import TASKS
-from tasks.jobs import training
+from tasks.jobs import programs, training
 from tasks.project.errors import GateRejected
 from tests.tasks.downstream.glue.glue_checkout import (
     ROOT,
@@ -109,8 +109,8 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     monkeypatch.chdir(folder)
     run_stage(glue_data, name)
     run_stage(glue_rows, name)
+    monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
     for module in (glue_finetune, glue_predict, glue_evaluate):
-        monkeypatch.setattr(module, "require_verdict", lambda *words, **named: None, raising=False)
         run_stage(module, name)
     metrics, task = read_json(folder / f"metrics/glue-{name}.json"), TASKS[name]
     names = {"mrpc": {"f1", "accuracy"}, "stsb": {"pearson", "spearman"},
@@ -157,9 +157,8 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A layer on the second of two IPUs, classes of a pair, packed."""
-    monkeypatch.setattr(compile, "run_device_job", device_job_here)
-    for module in (glue_finetune, glue_predict):
-        monkeypatch.setattr(module, "require_verdict", lambda *words, **named: None)
+    monkeypatch.setattr(programs, "run_device_job", device_job_here)
+    monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
     folder = make_checkout(
         tmp_path / "checkout", tmp_path / "data", ["rte"], word_vocabulary(tmp_path / "vocab.txt"), micro_batch_size=1,

@@ -11,12 +11,14 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
+from tasks.downstream.entries import entry_of
 from tasks.downstream.glue.checks import GlueData
 from tasks.downstream.glue.data import make_glue_data
 from tasks.downstream.glue.format import examples_from_files
-from tasks.downstream.glue.jobs import glue_finetune_job, glue_predict_job
 from tasks.downstream.glue.rows import keep_longest_first, write_glue_rows
 from tasks.downstream.glue.tasks import TASKS, glue_task
+from tasks.downstream.jobs import finetune_job, predict_job
+from tasks.downstream.task import about
 from tasks.jobs.training import model_config
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import resolve
@@ -193,7 +195,8 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
 def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -> None:
     """run_glue.py on the card of Graphcore/bert-base-uncased: batch 1 x 32 accumulated, 3 epochs, 2e-5, seed 1984."""
     values = resolve(read_yaml(ROOT / "params.yaml"), "glue-sst2-ipu-base-pod4", [], ROOT / "presets")
-    params, task = check(values), TASKS["sst2"]
+    params = check(values)
+    task = about(entry_of(params, "glue-sst2"))
     manifest = Manifest(
         kind="sequence_classification", row_length=128, max_sequences=1, max_predictions=0, vocab_size=30522,
         tokenizer_sha256="0", seed=0, rows=67349, sequences=67349, real_tokens=67349, files={}, num_labels=2,
@@ -203,7 +206,7 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(manifest.to_json())
     (tmp_path / "inputs/ipu").mkdir(parents=True)
-    job = glue_finetune_job(task, params, tmp_path)
+    job = finetune_job(task, params, tmp_path)
     model = model_config(params.model, manifest)
     plan = plan_ipu(job, model, 1.0, True, PopRunInstances(), lambda text: None)
     assert (plan.micro_batch_size, plan.accumulation, plan.replicas, plan.division.rows_per_update) == (1, 32, 1, 32)
@@ -216,7 +219,6 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     assert (job.seed, job.optimizer.learning_rate, job.schedule.warmup_fraction, job.schedule.epochs) == (
         1984, 2e-5, 0.25, 3,
     )  # fmt: skip
-    predict = plan_ipu(
-        glue_predict_job(task, "dev", params, tmp_path), model, 1.0, True, PopRunInstances(), lambda text: None
-    )
+    prediction = predict_job(task, params, task.rows_folder("dev", tmp_path), tmp_path / "logits", tmp_path, tmp_path)
+    predict = plan_ipu(prediction, model, 1.0, True, PopRunInstances(), lambda text: None)
     assert (predict.micro_batch_size, predict.pipelined_inference) == (4, True)

@@ -1,0 +1,41 @@
+"""Stage finetune: the pre-trained model and the packed rows of an entry in, its model out.
+
+python -m tasks.downstream.finetune NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import FINETUNE, finetune_job, require_valid_rows
+from tasks.downstream.task import TRAIN, about
+from tasks.host.launcher import launch_words
+from tasks.jobs.training import summary, train
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.params import load_params
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Fine-tune the model of a downstream task.")
+    parser.add_argument("name", help="the entry, or what its stage is called")
+    params = load_params()
+    task = about(entry_of(params, parser.parse_args().name))
+    entry = task.entry
+    require_valid_rows(task, TRAIN)
+    job, name = finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)
+    if job.evaluation is None and entry.finetune.evaluate_every_updates is not None:
+        raise InputError(
+            f"{job.rows} has no held-out rows, which {entry.key('finetune', 'evaluate_every_updates')} needs: set "
+            f"{entry.key('rows', 'held_out_fraction')} and run `dvc repro {entry.stage('rows')}`"
+        )
+    launcher = launch_words(job, params.device)
+    result = train(job, name, launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking)
+    sys.stdout.write(summary(name, result) + "\n")
+
+
+if __name__ == "__main__":
+    run_main(main)

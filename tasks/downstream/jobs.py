@@ -1,0 +1,115 @@
+"""The device jobs of an entry: fine-tuning its model, and the prediction of its development sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.downstream.entries import Entry, start_model, starts_from_base
+from tasks.downstream.task import TRAIN, DownstreamTask
+from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
+from tasks.jobs.training import (
+    carried_executables,
+    evaluation,
+    geometry,
+    ipu_config,
+    model_config,
+    optimizer_config,
+    require_verdict,
+)
+from tasks.project import artifacts
+from tasks.project.params import DeviceParams, ModelParams, Params
+from tasks.reading.row_folders import read_manifest
+
+FINETUNE, PREDICT = "finetune", "predict"
+JOBS = (FINETUNE, PREDICT)
+
+
+def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, untrained: bool = False) -> Job:
+    """The job that fine-tunes for an entry, its run folder still to be chosen.
+
+    Args:
+        untrained: start from fresh weights, so that the job can be compiled before pre-training has run.
+    """
+    entry, device = task.entry, params.device
+    tuning, rows = entry.finetune, task.rows_folder(TRAIN, root)
+    return Job(
+        kind=FINETUNE,
+        head=task.head,
+        labels=list(task.labels) or None,
+        rows=str(rows),
+        output=str(root / artifacts.model_folder(entry.name)),
+        run_folder="",
+        geometry=geometry(tuning, device),
+        runtime=device.runtime,
+        precision=device.precision,
+        compile=device.compile,
+        seed=tuning.seed,
+        model=own_model(entry, params.model, rows, whole=untrained or starts_from_base(params)),
+        init_checkpoint=None if untrained else str(root / start_model(params)),
+        optimizer=optimizer_config(tuning, tuning),
+        schedule=ScheduleConfig(epochs=tuning.epochs, warmup_fraction=tuning.warmup_fraction, shape=tuning.schedule),
+        checkpoint_every_updates=tuning.checkpoint_every_updates,
+        evaluation=evaluation(rows, tuning.evaluate_every_updates, keep=tuning.keep, patience=tuning.patience),
+        ipu_config=ipu_config(params.ipu, entry.ipu_key(FINETUNE), device, root),
+        executables=carried_executables(artifacts.job_name(entry.name, FINETUNE), device, root),
+    )
+
+
+def predict_job(
+    task: DownstreamTask,
+    params: Params,
+    rows: Path,
+    logits: Path,
+    run_folder: Path,
+    root: Path = Path(),
+    *,
+    model: Path | None = None,
+    device: DeviceParams | None = None,
+    untrained: bool = False,
+) -> Job:
+    """The job that runs the model of an entry over `rows` and writes `logits` (an Arrow file).
+
+    Args:
+        run_folder: for its job.json, log and result.
+        root: the checkout, which a relative `ipu.config` counts from.
+        model: another model than the entry's own.
+        device: another place than section `device` names.
+        untrained: fresh weights, so that the job can be compiled before anything is trained.
+    """
+    entry, device = task.entry, device or params.device
+    return Job(
+        kind=PREDICT,
+        head=task.head,
+        labels=list(task.labels) or None,
+        rows=str(rows),
+        output=str(logits),
+        run_folder=str(run_folder),
+        geometry=BatchGeometry(device.micro_batch_size, device.micro_batch_size),
+        runtime=device.runtime,
+        precision=device.precision,
+        model=own_model(entry, params.model, rows, whole=True) if untrained else None,
+        init_checkpoint=None if untrained else str(model or root / artifacts.model_folder(entry.name)),
+        ipu_config=ipu_config(params.ipu, entry.ipu_key(PREDICT), device, root),
+        inference_execution=params.ipu.inference_execution,
+        executables=carried_executables(artifacts.job_name(entry.name, PREDICT), device, root),
+    )
+
+
+def own_model(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> ModelConfig | None:
+    """The architecture where fine-tuning states other dropout than pre-training had, or `whole` asks for it; else None,
+    that of its weights."""
+    stated = {"hidden_dropout": entry.finetune.hidden_dropout, "attention_dropout": entry.finetune.attention_dropout}
+    changed = {name: value for name, value in stated.items() if value is not None}
+    if not changed and not whole:
+        return None
+    return model_config(model.model_copy(update=changed), read_manifest(rows))
+
+
+def require_valid_rows(task: DownstreamTask, *splits: str) -> None:
+    """Refuse rows whose verdict is missing or red.
+
+    Raises:
+        InputError: naming the stage that writes the verdict.
+    """
+    for name in dict.fromkeys(task.entry.verdict(split) for split in splits):
+        require_verdict(name, stage=task.entry.stage("validate_rows"))

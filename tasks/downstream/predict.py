@@ -1,0 +1,58 @@
+"""Stage predict: the logits of an entry's development sets.
+
+python -m tasks.downstream.predict NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs import PREDICT, predict_job, require_valid_rows
+from tasks.downstream.task import about
+from tasks.jobs.device_job import JobResult, run_device_job
+from tasks.jobs.training import packing_figures, program_figures
+from tasks.project import artifacts
+from tasks.project.main import run_main
+from tasks.project.params import load_params
+
+
+def figures(result: JobResult) -> dict[str, Any]:
+    """The figures of prediction for `dvc metrics show`."""
+    return {
+        "features": result.sequences,
+        "predict_seconds": round(result.train_seconds, 2),
+        "real_tokens_per_second": round(result.real_tokens_per_second, 1),
+        "runtime": result.runtime,
+        "precision": result.precision,
+        **packing_figures(result),
+        **program_figures(result),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Predict the development sets of a downstream task.")
+    parser.add_argument("name", help="the entry, or what its stage is called")
+    params = load_params()
+    task = about(entry_of(params, parser.parse_args().name))
+    name, found = task.entry.name, {}
+    require_valid_rows(task, *task.development)
+    artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)
+    for split in task.development:
+        folder = artifacts.RUNS / artifacts.job_name(name, PREDICT) / split
+        result = run_device_job(
+            predict_job(task, params, task.rows_folder(split), artifacts.logits_file(name, split), folder)
+        )
+        found[split] = figures(result)
+        sys.stdout.write(
+            f"{name} {split}: {result.sequences} sequences in {result.train_seconds:.1f} s "
+            f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})\n"
+        )
+    of_all = next(iter(found.values())) if len(found) == 1 else found
+    artifacts.write_json(artifacts.metrics_file(name, PREDICT), of_all)
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,92 @@
+"""What differs between kinds of downstream tasks, and nothing else; the stages beside this file are written once.
+
+A kind is a folder beside this file. Each of its modules of the names below has a class `Task` with one part of the
+protocol, so that a stage loads that part of that kind alone, and another kind, or a new one, changes nothing for it:
+
+    about      DownstreamTask (here)   its names and its head: all that training and prediction need
+    examples   ExamplesTask            how examples are read
+    checks     ChecksTask              what Great Expectations is to judge of them
+    rows       RowsTask                how they become sequences of rows
+    scores     ScoresTask              how logits become answers, and what these score
+    page       PageTask                what people see of an evaluation
+    card       CardTask                what a release says
+
+The other classes stand beside the stages that use them: examples.py, validate.py, rows.py, scores.py, evaluate.py, and
+tasks/release/card.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tasks.downstream.entries import Entry
+from tasks.project import artifacts
+
+TRAIN = "train"
+
+
+class DownstreamTask(ABC):
+    """One entry of downstream work, as its kind sees it."""
+
+    record: ClassVar[str] = "example"
+    """What one example is called."""
+
+    def __init__(self, entry: Entry) -> None:
+        self.entry = entry
+
+    @property
+    @abstractmethod
+    def title(self) -> str:
+        """The task in words, for pages and cards."""
+
+    @property
+    @abstractmethod
+    def head(self) -> str:
+        """Of the model: a name that ipu_model knows."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the classes, in order of their numbers, that the model keeps; one for a value, none for spans."""
+        return ()
+
+    @property
+    @abstractmethod
+    def row_kind(self) -> str:
+        """Of its rows: a kind that ipu_model knows."""
+
+    @property
+    def development(self) -> tuple[str, ...]:
+        """Names of the development sets."""
+        return ("dev",)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """Training, then the development sets."""
+        return (TRAIN, *self.development)
+
+    def examples_file(self, split: str, root: Path = Path()) -> Path:
+        """Where the examples of a split lie."""
+        return root / artifacts.examples_file(self.entry.name, split)
+
+    def rows_folder(self, split: str, root: Path = Path()) -> Path:
+        """Where the rows of a split lie."""
+        return root / artifacts.rows_folder(self.entry.name, split)
+
+
+def part_of(entry: Entry, part: str) -> Any:
+    """The `Task` of a module of the entry's kind: about, examples, checks, rows, scores, page or card."""
+    return importlib.import_module(f"tasks.downstream.{entry.kind}.{part}").Task(entry)
+
+
+def about(entry: Entry) -> DownstreamTask:
+    """What all stages know of an entry."""
+    found: DownstreamTask = part_of(entry, "about")
+    return found
+
+
+def kinds() -> list[str]:
+    """All kinds there are: the folders beside this file."""
+    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/about.py"))
