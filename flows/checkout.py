@@ -144,7 +144,7 @@ def code_hashes(root: Path) -> dict[str, str]:
 
 
 def _hash_of(path: Path) -> str:
-    files = [path] if path.is_file() else sorted(path.rglob("*.py"))
+    files = [path] if path.is_file() else sorted([*path.rglob("*.py"), *path.rglob("*.j2")])
     digest = hashlib.sha256()
     for file in files:
         digest.update(f"{file.relative_to(path).as_posix()} {artifacts.sha256_of(file)}\n".encode())

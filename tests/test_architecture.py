@@ -23,7 +23,6 @@ ALLOWED = {
     "great_expectations": ("tasks/validation/validate.py",),
     "huggingface_hub": (
         "tasks/reading/",
-        "tasks/downstream/glue/card.py",
         "tasks/release/",
         "tests/",
     ),

@@ -1,216 +1,196 @@
-"""The model card: front matter with a model-index, and one page a person can read."""
+"""What the model cards of all kinds of task have in common: front matter with a model-index, and a page for people.
+
+The page is the template card.md.j2; a kind of task fills its blocks in a template of its own.
+"""
 
 from __future__ import annotations
 
-import json
-import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
-from tasks.pages.markup import markdown_block, markdown_code, markdown_text, yaml_text
-from tasks.project.errors import PublishError
-from tasks.release.card_contents import contents_section, evaluated_on, loaded_with, title_of
-from tasks.release.card_training import CardFacts, hub_base, trained_how, training_section
+from tasks.pages.render import markdown_page
 from tasks.release.provenance import finite
+from tasks.release.released_parameters import WITHHELD
 
-TASK = "question-answering"
-PROJECT = "Podium"
+UNNAMED = "podium-model"
+SCHEDULES = {
+    "linear": "linear decay",
+    "cosine": "cosine decay",
+    "square_root": "decay by the square root of what is left",
+    "constant": "constant rate",
+}
 
 
-def model_card(facts: CardFacts) -> str:
-    """README.md of the release: deterministic, English, needs no network.
+@dataclass(frozen=True)
+class CardFacts:
+    """What the card is written from; plain values, as the files of the run hold them."""
 
-    Raises:
-        PublishError: exact_match or f1 is missing, or is not a finite number.
+    name: str
+    """Where the model is loaded from: a Hub repository, or "." for the folder that holds the card."""
+    license: str
+    language: str
+    parameters: Mapping[str, Any]
+    """What a release says of params.yaml."""
+    metrics: Mapping[str, Any]
+    """Content of the metrics file."""
+    gate: Mapping[str, Any]
+    """Content of the gate's file."""
+    config: Mapping[str, Any]
+    """config.json of the model."""
+    provenance: Mapping[str, Any]
+    data_name: str | None = None
+    """How the user calls the questions."""
+    examples: bool = False
+    """Whether predictions and the evaluation's page are published, too."""
+
+
+@dataclass(frozen=True)
+class FineTuning:
+    """Where a card finds the last training."""
+
+    section: str
+    """Section of params.yaml that says how the model was fine-tuned."""
+    what: str
+    """This fine-tuning, in words."""
+    rows_section: str
+    """Section of params.yaml that says how long its rows are."""
+    rows: str
+    """Name of these rows in the provenance."""
+
+
+def write_card(
+    module: str,
+    template: str,
+    facts: CardFacts,
+    tuning: FineTuning,
+    front_matter: Mapping[str, Any],
+    scores: Sequence[tuple[str, float, str]],
+    **values: Any,
+) -> str:
+    """README.md of a release: deterministic, English, needs no network.
+
+    Args:
+        module: its `__file__`; the template lies beside it.
+        template: extends card.md.j2.
+        facts: what is known of the release.
+        tuning: the last training.
+        front_matter: see `hub_metadata`.
+        scores: name, percent and 95% interval of each metric.
+        values: what only this template shows.
     """
-    sections = (
-        _introduction(facts),
-        _scores(facts),
-        training_section(facts, "finetune", "fine-tuning on questions", "squad_rows", "squad-train"),
-        gate_section(facts),
-        _usage(facts),
-        _limits(facts),
-        contents_section(facts),
-        origin_section(facts),
+    parameters, provenance = facts.parameters, facts.provenance
+    return markdown_page(
+        module,
+        template,
+        front_matter=front_matter,
+        title=title_of(facts),
+        name=facts.name,
+        config=facts.config,
+        base=provenance["base_model"] or {"source": "none"},
+        pretrained=parameters["pretrain"]["enabled"],
+        scores=scores,
+        trainings=_trainings(facts, tuning),
+        optimizers=_optimizers(parameters, parameters[tuning.section]),
+        row_length=parameters[tuning.rows_section]["row_length"],
+        gate={"reasons": (), "checks": (), "accepted": False, **facts.gate},
+        tokenizer=parameters["tokenizer"],
+        withheld=WITHHELD,
+        examples=facts.examples,
+        git=provenance["git"],
+        provenance=provenance,
+        verdicts=_verdicts(provenance["data"]["verdicts"]),
+        **values,
     )
-    return f"---\n{front_matter(facts)}\n---\n\n" + "\n\n".join(sections) + "\n"
 
 
-def front_matter(facts: CardFacts) -> str:
-    """YAML metadata of the Hub, without the dashes.
+def hub_metadata(facts: CardFacts, task: str, tags: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Any:
+    """YAML metadata of the Hub as plain values.
 
-    Metric values are python floats: a numpy scalar would end as a binary blob in the YAML, a NaN as `.nan`.
+    Args:
+        facts: what is known of the release.
+        task: the Hub's name of the kind of task.
+        tags: beside "bert" and "podium".
+        results: fields of `huggingface_hub.EvalResult`; values are python floats, as a numpy scalar would end as a
+            binary blob in the YAML, a NaN as `.nan`.
     """
     from huggingface_hub import EvalResult, ModelCardData
 
-    dataset, kind = evaluated_on(facts)
-    results = [
-        EvalResult(
-            task_type=TASK,
-            task_name="Question Answering",
-            dataset_type=kind,
-            dataset_name=dataset,
-            dataset_split="dev",
-            metric_type=metric,
-            metric_name=title,
-            metric_value=score(facts.metrics, metric),
-        )
-        for metric, title in (("exact_match", "Exact match"), ("f1", "F1"))
-    ]
     data = ModelCardData(
         language=facts.language,
         license=facts.license,
-        base_model=hub_base(facts),
+        base_model=(facts.provenance["base_model"] or {}).get("repository"),
         library_name="transformers",
-        pipeline_tag=TASK,
-        tags=["bert", "podium", "question-answering"],
+        pipeline_tag=task,
+        tags=["bert", "podium", *tags],
         model_name=title_of(facts),
-        eval_results=results,
+        eval_results=[EvalResult(task_type=task, **result) for result in results],
     )
-    return yaml_text(data.to_dict()).strip()
+    return data.to_dict()
 
 
-def score(metrics: Mapping[str, Any], name: str) -> float:
-    """A percentage of metrics/squad.json, rounded to four decimals.
+def title_of(facts: CardFacts) -> str:
+    """The last part of the repository's name; a folder's name stays where the folder is."""
+    return PurePosixPath(facts.name).name or UNNAMED
+
+
+def interval_of(metrics: Mapping[str, Any], name: str) -> str:
+    """The 95% interval of a metric, in words.
 
     Raises:
-        PublishError: it is not there, not finite, or outside 0 to 100.
+        PublishError: a bound is no finite number.
     """
-    if name not in metrics:
-        raise PublishError(f"metrics/squad.json has no {name}: run `dvc repro evaluate` again; nothing was published")
-    value = finite(metrics[name], f"{name} of metrics/squad.json")
-    if not 0 <= value <= 100:
-        raise PublishError(f"{name}={value} of metrics/squad.json must be a percentage between 0 and 100")
-    return round(value, 4)
+    if metrics.get(f"{name}_low") is None or metrics.get(f"{name}_high") is None:
+        return "not measured"
+    low, high = (finite(metrics[f"{name}_{end}"], f"{name}_{end}") for end in ("low", "high"))
+    return f"{low:.2f} to {high:.2f}"
 
 
-def shape_of(config: Mapping[str, Any]) -> str:
-    """Layers, sizes and vocabulary of a model, in words."""
-    return (
-        f"number of layers {config['num_hidden_layers']:d}, hidden size {config['hidden_size']:d}, "
-        f"attention heads {config['num_attention_heads']:d}, vocabulary entries {config['vocab_size']:,}"
-    )
+def _trainings(facts: CardFacts, tuning: FineTuning) -> list[dict[str, str]]:
+    """A line for each training behind the release."""
+    parameters, lines = facts.parameters, []
+    for phase in ("phase1", "phase2") if parameters["pretrain"]["enabled"] else ():
+        values, length = parameters["pretrain"][phase], parameters["pretrain_rows"][phase]["row_length"]
+        stage = f"{phase}: masked tokens and next sentence, rows of {length} tokens"
+        lines.append(_training(facts, stage, f"{values['steps']:,}", values, f"pretrain-{phase}", phase))
+    done = facts.provenance["training"]
+    training = next((name for name in done if name.endswith("finetune")), "finetune")
+    values, steps = parameters[tuning.section], done.get(training, {}).get("steps")
+    updates = f"{values['epochs']:g} epochs" + ("" if steps is None else f", {steps:,}")
+    stage = f"{tuning.what}, rows of {parameters[tuning.rows_section]['row_length']} tokens"
+    return [*lines, _training(facts, stage, updates, values, training, tuning.rows)]
 
 
-def _introduction(facts: CardFacts) -> str:
-    return (
-        f"# {markdown_text(title_of(facts))}\n\n"
-        f"A BERT ({shape_of(facts.config)}) that answers a question by marking a span of a given text "
-        f"(extractive question answering), {trained_how(facts)} with {PROJECT}."
-    )
+def _training(
+    facts: CardFacts, stage: str, updates: str, values: Mapping[str, Any], training: str, rows: str
+) -> dict[str, str]:
+    """Cells of the table; runtime and final loss where the training recorded them."""
+    counts = facts.provenance["data"]["rows"].get(rows, {})
+    data = "not recorded"
+    if "sequences" in counts and "real_tokens" in counts:
+        data = f"{counts['sequences']:,} sequences, {counts['real_tokens']:,} tokens"
+    done = facts.provenance["training"].get(training, {})
+    if done.get("final_loss") is not None:
+        data += f"; final loss {done['final_loss']:.4f}"
+    if "runtime" in done and "precision" in done:
+        data += f" ({done['runtime']}, {done['precision']})"
+    batch, rate = str(values["global_batch_size"]), f"{values['learning_rate']:g}"
+    return {"stage": stage, "updates": updates, "batch": batch, "rate": rate, "data": data}
 
 
-def _scores(facts: CardFacts) -> str:
-    lines = ["| metric | percent | 95% interval |", "|---|---|---|"]
-    for metric, title in (("exact_match", "exact match"), ("f1", "F1")):
-        low, high = facts.metrics.get(f"{metric}_low"), facts.metrics.get(f"{metric}_high")
-        interval = "not measured"
-        if low is not None and high is not None:
-            interval = f"{finite(low, f'{metric}_low'):.2f} to {finite(high, f'{metric}_high'):.2f}"
-        lines.append(f"| {title} | {score(facts.metrics, metric):.2f} | {interval} |")
-    total = facts.metrics.get("total")
-    counted = f"{total:,} questions" if isinstance(total, int) else "questions"
-    return (
-        f"## Scores\n\nOn {counted} of {markdown_text(evaluated_on(facts)[0])}, counted as the SQuAD v1.1 script "
-        "does.\n\n" + "\n".join(lines)
-    )
+def _optimizers(parameters: Mapping[str, Any], tune: Mapping[str, Any]) -> str:
+    tuning = f"{tune['optimizer']} for fine-tuning ({SCHEDULES[tune['schedule']]})"
+    if not parameters["pretrain"]["enabled"]:
+        return tuning
+    phases = [SCHEDULES[parameters["pretrain"][phase]["schedule"]] for phase in ("phase1", "phase2")]
+    decay = ", then ".join(dict.fromkeys(phases))
+    return f"{parameters['pretrain']['optimizer']} for pre-training ({decay}), {tuning}"
 
 
-def gate_section(facts: CardFacts) -> str:
-    """The gate's verdict with all its checks."""
-    verdict = "accepted" if facts.gate.get("accepted") else "rejected"
-    lines = [f"## Release gate\n\nThe gate **{verdict}** this model."]
-    reasons = [f"- {markdown_text(reason)}" for reason in facts.gate.get("reasons", [])]
-    if reasons:
-        lines.append("\n".join(reasons))
-    checks = facts.gate.get("checks", [])
-    if checks:
-        table = ["| check | passed | found | required |", "|---|---|---|---|"]
-        table += [
-            f"| {markdown_text(check['name'])} | {'yes' if check['ok'] else 'no'} | {markdown_text(check['found'])} | "
-            f"{markdown_text(check['required'])} |"
-            for check in checks
-        ]
-        lines.append("\n".join(table))
-    return "\n\n".join(lines)
-
-
-USAGE = """\
-import torch
-from transformers import AutoModelForQuestionAnswering, AutoTokenizer
-
-name = {name}
-tokenizer = AutoTokenizer.from_pretrained(name)
-model = AutoModelForQuestionAnswering.from_pretrained(name).eval()
-
-question = "Where does the river rise?"
-context = "The river rises in the northern hills and ends in a lake."
-encoded = tokenizer(
-    question, context, truncation="only_second", max_length={length}, return_offsets_mapping=True, return_tensors="pt"
-)
-offsets = encoded.pop("offset_mapping")[0].tolist()
-with torch.no_grad():
-    output = model(**encoded)
-scores = output.start_logits[0][:, None] + output.end_logits[0][None, :]  # of every start and end
-in_context = torch.tensor([segment == 1 for segment in encoded.sequence_ids(0)])
-allowed = (in_context[:, None] & in_context[None, :]).triu().tril({further})
-first, last = divmod(int(scores.masked_fill(~allowed, float("-inf")).argmax()), len(offsets))
-print(context[offsets[first][0] : offsets[last][1]])
-"""
-
-
-def _usage(facts: CardFacts) -> str:
-    name = json.dumps(facts.name, ensure_ascii=False)  # as Python writes a text, too
-    code = USAGE.format(
-        name=name,
-        length=facts.parameters["squad_rows"]["row_length"],
-        further=facts.parameters["evaluate"]["max_answer_length"] - 1,
-    )
-    pipeline = f'pipeline("{TASK}", {name})'
-    ask = f'podium ask {"FOLDER" if facts.name == "." else shlex.quote(facts.name)} "question" --context "text"'
-    return (
-        f"## Use\n\n{loaded_with(facts)} transformers 4 or 5 "
-        "(5 dropped the `question-answering` pipeline; 4 still has it: "
-        f"{markdown_code(pipeline)}):\n\n{markdown_block(code, 'python')}\n\n"
-        f"From a {PROJECT} checkout, long texts included: {markdown_code(ask)}."
-    )
-
-
-def _limits(facts: CardFacts) -> str:
-    dataset = markdown_text(evaluated_on(facts)[0])
-    generated = facts.parameters["questions"]["source"] == "demo"
-    about = (
-        " These questions and texts are generated: the scores say that the pipeline learns, nothing about real text."
-        if generated
-        else ""
-    )
-    return (
-        f"## Limits\n\n- Verified: exact match and F1 on {dataset}; the published weights are those the gate saw "
-        f"(equal hashes).{about}\n"
-        "- Not verified: other domains and languages, questions without an answer (the model always gives a span), "
-        "bias and safety.\n"
-        "- An answer is a piece of the given text; the model knows no facts of its own."
-    )
-
-
-def origin_section(facts: CardFacts) -> str:
-    """Code, plan, parameters and data behind the release."""
-    origin = facts.provenance
-    git = origin["git"]
-    revision = markdown_code(git["revision"]) if git["revision"] else "not recorded (no git checkout)"
-    if git["dirty"]:
-        revision += " with changes that were not committed"
-    lock = origin["dvc_lock_sha256"]
-    failed = [name for name, verdict in origin["data"]["verdicts"].items() if verdict["valid"] is not True]
-    count = len(origin["data"]["verdicts"])
-    verdicts = f"{count - len(failed)} of {count} data sets valid" if count else "not recorded"
-    if failed:
-        verdicts += f" (not valid: {markdown_text(', '.join(failed))})"
-    return (
-        f"## Provenance\n\n- Code: {revision}\n"
-        f"- Plan: dvc.lock {f'SHA-256 {markdown_code(lock)}' if lock else 'not recorded'}\n"
-        "- Parameters: in `provenance.json`, without paths and other text of who set them; SHA-256 "
-        f"{markdown_code(origin['parameters_sha256'])}\n"
-        f"- Data verdicts: {verdicts}\n\n"
-        "A release is a tag `release-...`, named by the hash of its files; a state without a tag was never released."
-    )
+def _verdicts(found: Mapping[str, Mapping[str, Any]]) -> str:
+    failed = [name for name, verdict in found.items() if verdict["valid"] is not True]
+    if not found:
+        return "not recorded"
+    said = f"{len(found) - len(failed)} of {len(found)} data sets valid"
+    return f"{said} (not valid: {', '.join(failed)})" if failed else said

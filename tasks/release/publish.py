@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.downstream import gate as question_gate
 from tasks.downstream.gate import GateDecision
+from tasks.downstream.squad.card import model_card
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
 from tasks.project.intact import LOCK, require_judged
 from tasks.project.main import run_main
 from tasks.project.params import PublishParams, load_params, parameter_values
-from tasks.release.card import model_card
-from tasks.release.card_training import CardFacts
+from tasks.release.card import CardFacts
 from tasks.release.provenance import provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, Release, gather, write_folder
 from tasks.release.release_contents import released_metrics, scores_text

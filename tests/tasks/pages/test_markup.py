@@ -26,7 +26,7 @@ from tasks.downstream.glue import card as glue_card
 from tasks.downstream.glue import page as glue_page
 from tasks.downstream.glue.answers import Examples
 from tasks.downstream.glue.tasks import TASKS
-from tasks.downstream.squad import evaluate, evaluation_page
+from tasks.downstream.squad import card, evaluate, evaluation_page
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.metrics import score
@@ -42,7 +42,6 @@ from tasks.pages.markup import (
     yaml_text,
 )
 from tasks.project.errors import ParamsError
-from tasks.release import card
 from tasks.statistics.calibration import calibration
 from tasks.validation import validation_page
 from tests.places import ROOT

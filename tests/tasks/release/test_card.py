@@ -12,10 +12,10 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from tasks.downstream.squad.card import model_card
 from tasks.project.errors import PublishError
 from tasks.project.params import parameter_values
-from tasks.release.card import model_card
-from tasks.release.card_training import CardFacts
+from tasks.release.card import CardFacts
 from tasks.release.provenance import git_state, provenance
 from tasks.release.publish import publish
 from tasks.release.released_parameters import WITHHELD
