@@ -15,7 +15,7 @@ from flows import believed, checkout, dvc, publishing, report
 from flows.changes import look_ahead
 from flows.ending import tell_end
 from flows.plan import PUBLISH, is_gate
-from flows.preflight import Wanted
+from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
 from flows.screen import screen
 from tasks.project.given import given_paths

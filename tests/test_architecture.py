@@ -161,7 +161,7 @@ def parameter_files(stage):
     return [path for entry in stage.get("params", []) if isinstance(entry, dict) for path in entry]
 
 
-WITHOUT_CIRCLES = ("ipu_model",)
+WITHOUT_CIRCLES = ("flows", "tasks", "ipu_model")
 
 
 @functools.cache

@@ -9,9 +9,9 @@ import textwrap
 
 import click
 
-from flows import preflight
 from flows.commands import options
 from flows.commands.project import entered
+from flows.preflight import checks
 from tasks.project.errors import FAILED, WRONG_USAGE
 
 MARKS = {"ok": "ok", "warning": "note", "problem": "NO"}
@@ -33,7 +33,7 @@ def command(
     ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, no_publish: bool
 ) -> None:
     project = entered(ctx)
-    findings = preflight.look(preflight.of_run(project, preset, overrides, publish=not no_publish, curious=True))
+    findings = checks.look(checks.of_run(project, preset, overrides, publish=not no_publish, curious=True))
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_wanted:
         options.print_json([dataclasses.asdict(finding) for finding in findings])
@@ -44,10 +44,10 @@ def command(
         options.say_next(f"podium run{words}")
         return
     options.say_next(f"turn what is named above, then again: podium doctor{words}")
-    raise SystemExit(WRONG_USAGE if preflight.of_parameters(problems) else FAILED)
+    raise SystemExit(WRONG_USAGE if checks.of_parameters(problems) else FAILED)
 
 
-def _print_table(findings: list[preflight.Finding]) -> None:
+def _print_table(findings: list[checks.Finding]) -> None:
     names = max(len(finding.name) for finding in findings)
     width = min(WIDEST, shutil.get_terminal_size().columns)
     for finding in findings:

@@ -9,12 +9,13 @@ from typing import Any, NoReturn, get_args
 
 import click
 
-from flows import preflight, report
+from flows import report
 from flows.commands import options
 from flows.commands.project import entered
 from flows.ending import tell_end
 from flows.environment import prepare_run
 from flows.plan import Part
+from flows.preflight import checks
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
 from flows.screen import of_terminal, print_last, screen, shown
@@ -75,12 +76,12 @@ def _useful_after(run: report.RunReport) -> str:
 
 def _code_of(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:
     """Run what is to be run; returns the exit code."""
-    wanted = preflight.of_run(
+    wanted = checks.of_run(
         project, preset, overrides, choices["part"], not choices["no_publish"], choices["on_workers"]
     )
     if (code := tell_if_unchanged(wanted, preset, overrides)) is not None:
         return code
-    preflight.require(wanted, _note)
+    checks.require(wanted, _note)
     prepare_run(project, _note)
     return _run(project, preset, overrides, choices)
 

@@ -34,7 +34,7 @@ from tasks.release.seal import Hashes, held
 from tasks.release.verdict import require_accepted, require_consistent, require_same_bytes, require_same_decision
 
 if TYPE_CHECKING:
-    from tasks.release.hub.transaction import HubRelease
+    from tasks.release.hub.commit import HubRelease
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,7 @@ import time
 
 import pytest
 
-from flows import preflight
-from flows.preflight import disk, question
+from flows.preflight import checks, disk, question
 from flows.preflight.finding import Wanted
 from tasks.project.errors import InputError, ParamsError
 from tests.places import ROOT
@@ -56,14 +55,14 @@ def project(tmp_path, monkeypatch):
 
 def look(project, *overrides, **choices):
     """The findings, by name and level, of a run with these overrides."""
-    wanted = preflight.of_run(project, None, overrides, **choices)
-    return {(finding.name, finding.level): finding.text for finding in preflight.look(wanted)}
+    wanted = checks.of_run(project, None, overrides, **choices)
+    return {(finding.name, finding.level): finding.text for finding in checks.look(wanted)}
 
 
 def refuse(project, *overrides, **choices):
     """The error that such a run ends with."""
     with pytest.raises((InputError, ParamsError)) as refused:
-        preflight.require(preflight.of_run(project, None, overrides, **choices), lambda text: None)
+        checks.require(checks.of_run(project, None, overrides, **choices), lambda text: None)
     return refused.value
 
 
@@ -182,7 +181,7 @@ def test_too_little_room_is_refused_with_what_is_needed(project):
 
 def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(project):
     def of(*overrides):
-        wanted = preflight.of_run(project, None, overrides)
+        wanted = checks.of_run(project, None, overrides)
         return disk.data_bytes(wanted), disk.model_bytes(wanted)
 
     data, models = of()
@@ -197,7 +196,7 @@ def test_the_estimate_of_the_disk_grows_with_text_maskings_and_parameters(projec
 
 
 def test_parameters_are_counted_as_bert_base_has_them(project):
-    model = preflight.of_run(project, "cpu-base-paddle", ()).params.model
+    model = checks.of_run(project, "cpu-base-paddle", ()).params.model
     assert disk.parameters(model, 30522) == 110_106_428  # BertForPreTraining of bert-base-uncased
 
 
@@ -226,7 +225,7 @@ def test_a_device_python_that_does_not_answer_in_time_is_said_and_refuses_nothin
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "0.5")
     said = []
     began = time.monotonic()
-    preflight.require(preflight.of_run(project, None, ()), said.append)
+    checks.require(checks.of_run(project, None, ()), said.append)
     assert said == ["device: not checked: no answer within 0.5 s (PODIUM_CHECK_SECONDS)"]
     assert time.monotonic() - began < 50, "it sleeps for 60"
 
@@ -501,7 +500,7 @@ def test_a_run_is_refused_within_the_promised_time():
 
 
 def test_a_wanted_run_knows_its_checked_parameters(project):
-    wanted = preflight.of_run(project, None, ("model.num_layers=3",))
+    wanted = checks.of_run(project, None, ("model.num_layers=3",))
     assert isinstance(wanted, Wanted)
     assert wanted.params.model.num_layers == 3
     assert wanted.root.parent == project / "runs" / "checkouts"

@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.project.errors import PublishError
 from tasks.release.hub.calls import FAILURES, Caller, may_have_landed
-from tasks.release.hub.transaction import HubRelease, differences, send, title
+from tasks.release.hub.commit import HubRelease, differences, send, title
 from tasks.release.release import Release
 
 log = logging.getLogger(__name__)

@@ -1,0 +1,116 @@
+"""What can be known before the first stage: this host, the device, files, the Hub, remotes, the disk, the server.
+
+`podium doctor` shows every finding; a run is refused for the problems, all of them at once, before anything starts or
+changes. What cannot be found out in time is said and refuses nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from flows import checkout
+from flows.foretell import foretell
+from flows.plan import Part, is_gate, of_params
+from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
+from flows.preflight.finding import Finding, Wanted
+from flows.preflight.question import Question, asked
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.given import GIVEN, value_at
+from tasks.project.stage_kinds import PLAN_FILE, stages_of
+
+__all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
+
+AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (
+    *host.CHECKS, *surroundings.CHECKS, network.settings, device.known, inputs.there, disk.room, remotes.dvc_remote,
+    remotes.checkpoints, hub.token, server.known,
+)  # fmt: skip
+"""Checks that wait for nothing."""
+TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
+"""Of checks that may wait: what to ask for a run."""
+HASHED = 2e9
+"""Bytes of given files that are hashed before a run is refused."""
+
+
+def of_run(
+    project: Path,
+    preset: str | None,
+    overrides: Sequence[str],
+    part: Part = "all",
+    publish: bool = True,
+    on_workers: bool = False,
+    curious: bool = False,
+) -> Wanted:
+    """What to look at before the run that these words of the command line ask for.
+
+    Raises:
+        ParamsError: preset, overrides or part are wrong.
+    """
+    values = checkout.resolved_params(project, preset, list(overrides))
+    stages = tuple(of_params(values, part))
+    root = checkout.folder_of(project, values, preset, list(overrides))
+    return Wanted(project, values, root, stages, publish and any(map(is_gate, stages)), on_workers, curious)
+
+
+def look(wanted: Wanted) -> list[Finding]:
+    """Make every check, those that wait side by side.
+
+    Where something stands in the way, what matters is what the stages need that would really run.
+    """
+    found = _look(wanted)
+    if any(finding.level == "problem" for finding in found) and not wanted.on_workers:
+        left = _those_that_run(wanted)
+        if len(left) < len(wanted.stages):
+            found = _look(dataclasses.replace(wanted, stages=left))
+    return found
+
+
+def _look(wanted: Wanted) -> list[Finding]:
+    questions = [question for ask in TO_ASK for question in ask(wanted)]
+    with asked(questions, wanted.project) as under_way:
+        found = [finding for check in AT_ONCE for finding in check(wanted)]
+        return [*found, *(finding for one in under_way for finding in one.findings())]
+
+
+def _those_that_run(wanted: Wanted) -> tuple[str, ...]:
+    """Stages that would be neither skipped nor restored; all, where hashing what is given would take long."""
+    project, root, values = wanted.project, wanted.root, wanted.values
+    known = stages_of(project / PLAN_FILE)
+    given = sum(disk.bytes_of(project / value_at(values, place)) for place in GIVEN)
+    if given > HASHED or any(stage.partition("@")[0] not in known for stage in wanted.stages):
+        return wanted.stages
+    seen = values if root == project else checkout.seen_from(values, project, root)
+    try:
+        return tuple(one.stage for one in foretell(project, root, seen, wanted.stages) if one.status == "runs")
+    except OSError:  # given files that cannot be read, which is a problem that was found already
+        return wanted.stages
+
+
+def require(wanted: Wanted, say: Callable[[str], None]) -> None:
+    """Refuse a run that cannot end well; `say` takes the warnings.
+
+    Raises:
+        ParamsError: some of the reasons are in the parameters (exit code 2).
+        InputError: all of them are on this host, in its environment or in given files (exit code 1).
+    """
+    findings = look(wanted)
+    for finding in findings:
+        if finding.level == "warning":
+            say(f"{finding.name}: {finding.text}")
+    problems = [finding for finding in findings if finding.level == "problem"]
+    if problems:
+        raise (ParamsError if of_parameters(problems) else InputError)(refusal(problems))
+
+
+def of_parameters(problems: Iterable[Finding]) -> bool:
+    """Whether some of these problems are in the parameters."""
+    return any(problem.of_parameters for problem in problems)
+
+
+def refusal(problems: list[Finding]) -> str:
+    """All reasons in one message."""
+    if len(problems) == 1:
+        return f"nothing was started. {problems[0].name}: {problems[0].text}"
+    reasons = "\n".join(f"  {problem.name}: {problem.text}" for problem in problems)
+    return f"nothing was started, for {len(problems)} reasons:\n{reasons}"
