@@ -1,7 +1,8 @@
 """Text from outside in what people open: one function for each format, so that text stays text.
 
-File names, questions, answers, names of models and reasons come from data and parameters. Whatever a page, a card, an
-artifact or a table shows of them goes through here; it never becomes an element, a link, a heading or a formula.
+File names, questions, answers, names of models and reasons come from data and parameters. Whatever a card, an artifact
+or a table shows of them goes through here (HTML: through Jinja, see render.py); it never becomes a link, a heading or a
+formula.
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Any
 
 import yaml
@@ -35,11 +35,6 @@ FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 def readable(text: str) -> str:
     """`text` with a replacement character for each that no page may hold."""
     return HIDDEN.sub(REPLACED, text)
-
-
-def html_text(value: Any) -> str:
-    """Text of an element, or of an attribute in quotes."""
-    return escape(readable(str(value)))
 
 
 def markdown_text(value: Any) -> str:
