@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from flows.checkout import NAMES, key_of
-from flows.plan import of_params
+from flows.plan import stages_to_run
 from tasks.pages.markup import yaml_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
@@ -94,13 +94,13 @@ def require_name(name: str, values: dict[str, Any]) -> None:
         raise ParamsError(f"checkout_name={_quoted(name)}: these parameters have a checkout PRESET-{key}, or set-{key}")
 
 
-def require_stages(names: Sequence[str], values: dict[str, Any]) -> None:
+def require_stages(names: Sequence[str], values: dict[str, Any], project: Path) -> None:
     """The stages of a sent run must be some of those that its parameters have, each once.
 
     Raises:
         ParamsError: others are among them.
     """
-    known = of_params(values, "all")
+    known = stages_to_run(project, values)
     if others := [name for name in names if name not in known]:
         raise ParamsError(f"names={_quoted(others[0])}: these parameters have the stages {', '.join(known)}")
     if not names or len(set(names)) < len(names):

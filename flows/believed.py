@@ -8,28 +8,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from flows.plan import is_gate
 from tasks.project.errors import InputError
 from tasks.project.intact import require_judged
 
 
-def put_away_damaged(plan: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
+def put_away_damaged(gates: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
     """Before a run: what gates wrote, and what they judged, must hold the bytes that dvc.lock states.
 
     What does not is moved out of the way and said; DVC then restores it, or makes it anew.
     """
-    for gate in filter(is_gate, plan):
+    for gate in gates:
         try:
             require_judged(gate, root)
         except InputError as error:
             say(str(error))
 
 
-def require_restored(plan: Sequence[str], root: Path) -> None:
+def require_restored(gates: Sequence[str], root: Path) -> None:
     """After a run that restored something: the same, of what came from DVC's cache or a remote.
 
     Raises:
         InputError: some hold other bytes; the message says what to do.
     """
-    for gate in filter(is_gate, plan):
+    for gate in gates:
         require_judged(gate, root)

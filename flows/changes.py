@@ -13,7 +13,7 @@ from typing import Any
 from flows import dvc
 from flows.dvc_leftovers import folders_of_outs
 from tasks.project.intact import LOCK
-from tasks.project.stage_kinds import OUTS, PLAN_FILE, paths_in, stages_of
+from tasks.project.plan_file import read_plan, stages_of
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,8 @@ def _maker_of(path: str, maker: dict[str, str]) -> str | None:
 
 def _made_elsewhere(root: Path, plan: Sequence[str]) -> list[str]:
     """Paths that stages of `plan` read, that runs make, and that no stage of `plan` makes."""
-    stages = stages_of(root / PLAN_FILE)
-    made = {path: stage for stage in plan for path in paths_in(stages, stage, OUTS)}
+    stages = [stage for stage in read_plan(root).values() if stage.name in plan]
+    made = {path: stage.name for stage in stages for path in stage.outs}
     folders = {folder.name for folder in folders_of_outs(root)}
-    read = [path for stage in plan for path in paths_in(stages, stage, ("deps",))]
+    read = [path for stage in stages for path in stage.deps]
     return [path for path in read if path.split("/")[0] in folders and _maker_of(path, made) is None]

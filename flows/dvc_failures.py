@@ -9,7 +9,8 @@ from pathlib import Path
 
 from tasks.project import intact
 from tasks.project.errors import InputError
-from tasks.project.stage_kinds import cache_of, outs_of
+from tasks.project.plan_file import read_plan
+from tasks.project.stage_kinds import cache_of
 
 NOT_KEPT = "ERROR: failed to transfer "
 """How DVC begins the line about a file it could not copy into its cache; it may still end with exit code 0."""
@@ -32,7 +33,9 @@ def explain(stage: str, root: Path, tail: Sequence[str]) -> str:
 
 def _full_disks(stage: str, root: Path) -> Iterable[str]:
     """Names the folders of a failed stage whose disk has no room left."""
-    places = [root, cache_of(root), *(root / Path(out).parent for out in outs_of(stage, root))]
+    plan = read_plan(root)
+    outs = plan[stage].outs if stage in plan else ()
+    places = [root, cache_of(root), *(root / Path(out).parent for out in outs)]
     full: dict[int, Path] = {}
     for place in places:
         while not place.exists():

@@ -18,7 +18,8 @@ import yaml
 from tasks.project.artifacts import RUNS
 from tasks.project.dvc_at_work import at_work, dvc_processes
 from tasks.project.intact import LOCK
-from tasks.project.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
+from tasks.project.plan_file import OUTS, definitions_of, read_dvc_file
+from tasks.project.stage_kinds import cache_of
 
 UNFINISHED = f".{'?' * 22}.tmp"
 """What DVC calls a file until it is whole: a random name of 22 characters."""
@@ -59,7 +60,7 @@ def _sweep(root: Path, say: Callable[[str], None]) -> None:
 
 def folders_of_outs(root: Path) -> set[Path]:
     """The folders of the checkout in which DVC puts outs: the first part of each path."""
-    stages = stages_of(root / PLAN_FILE).values()
+    stages = definitions_of(root).values()
     outs = [out for stage in stages for part in OUTS for out in stage.get("do", stage).get(part, [])]
     return {root / Path(next(iter(out)) if isinstance(out, dict) else out).parts[0] for out in outs}
 

@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,9 +20,9 @@ from typing import Any
 import yaml
 
 from tasks.project.intact import LOCK
-from tasks.project.stage_kinds import OUTS, PLAN_FILE, cache_of, read_dvc_file, stages_of
+from tasks.project.plan_file import PARAMS_FILE, read_dvc_file, read_plan, stages_of, value_at
+from tasks.project.stage_kinds import cache_of
 
-VARIABLE = re.compile(r"\$\{([\w.]+)\}")
 NUMBER = re.compile(r"-?\d+(\.\d+)?e[+-]?\d+")
 IGNORED = Path(".dvcignore")
 BLOCK = 1 << 20
@@ -86,7 +86,7 @@ class _Run:
 
     def __init__(self, project: Path, root: Path, values: dict[str, Any]) -> None:
         self._project, self._root, self._values = project, root, values
-        self._definitions = stages_of(project / PLAN_FILE)
+        self._plan = read_plan(project, values)
         self._cache = cache_of(project)
         self._ignored = _ignored(project)
         self._lock = stages_of(root / LOCK)
@@ -136,18 +136,13 @@ class _Run:
         return self._cache / "files" / "md5" / md5[:2] / md5[2:]
 
     def _needs(self, stage: str) -> _Needs:
-        definition = _filled(self._definitions, stage, self._values)
+        defined = self._plan[stage]
         params: dict[str, dict[str, Any] | None] = {}
-        for entry in definition.get("params", ()):
-            file, names = next(iter(entry.items())) if isinstance(entry, dict) else ("params.yaml", [entry])
-            content = self._values if file == "params.yaml" else self._json(file)
-            known = params.setdefault(file, {})
-            if content is None:
-                params[file] = None
-            elif known is not None:
-                known |= {name: _value_at(content, name) for name in names}
-        deps: Hashes = {path: self._hash(path) for path in definition.get("deps", ())}
-        return _Needs(definition["cmd"], deps, params, tuple(_paths(definition)))
+        for file, names in defined.params.items():
+            content = self._values if file == PARAMS_FILE else self._json(file)
+            params[file] = None if content is None else {name: value_at(content, name) for name in names}
+        deps: Hashes = {path: self._hash(path) for path in defined.deps}
+        return _Needs(defined.cmd, deps, params, defined.outs)
 
     def _hash(self, path: str) -> str | None:
         """The MD5 that a path will have when the stage begins."""
@@ -200,40 +195,6 @@ def _changes(name: str, before: Any, after: Any) -> Iterator[str]:
 def _as_dvc_means(text: Any, like: Any) -> Any:
     """A number that DVC wrote as YAML 1.2 does (1e-06), which YAML 1.1 reads as text."""
     return float(text) if isinstance(text, str) and isinstance(like, float) and NUMBER.fullmatch(text) else text
-
-
-def _filled(definitions: Mapping[str, Any], stage: str, values: dict[str, Any]) -> dict[str, Any]:
-    """The definition of a stage in dvc.yaml with its item and the parameters filled in."""
-    name, _, key = stage.partition("@")
-    body = definitions[name]
-    items = body.get("foreach")
-    fields = (items[key] or {}) if isinstance(items, dict) else {}
-    known = {"key": key, "item": key}
-
-    def fill(part: Any) -> Any:
-        if isinstance(part, dict):
-            return {fill(name): fill(value) for name, value in part.items()}
-        if isinstance(part, list):
-            return [fill(value) for value in part]
-        if isinstance(part, str):
-            return VARIABLE.sub(lambda found: str(known.get(found[1]) or _value_at(values, found[1])), part)
-        return part
-
-    known |= {f"item.{field}": fill(str(value)) for field, value in fields.items()}
-    filled: dict[str, Any] = fill(body.get("do", body))
-    return filled
-
-
-def _value_at(values: Any, name: str) -> Any:
-    for part in name.split("."):
-        values = values.get(part) if isinstance(values, dict) else None
-    return values
-
-
-def _paths(definition: dict[str, Any]) -> Iterator[str]:
-    for part in OUTS:
-        for entry in definition.get(part, ()):
-            yield next(iter(entry)) if isinstance(entry, dict) else entry
 
 
 def _folders(path: str) -> Iterator[str]:

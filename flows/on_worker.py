@@ -51,7 +51,7 @@ def run_stages(
         _require_code(project, code)
         allowed.require_parameters(values, project)
         allowed.require_name(checkout_name, values)
-        allowed.require_stages(names, values)
+        allowed.require_stages(names, values, project)
         checkout.check_inputs(project, values)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")

@@ -18,7 +18,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from flows import allowed, checkout, environment, report, run_page, stages, workers
 from flows.api import extra
-from flows.plan import Part, of_params
+from flows.plan import ALL, stages_to_run
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 
@@ -30,10 +30,11 @@ def pipeline(
     preset: str | None = None,
     overrides: list[str] | None = None,
     publish: bool = True,
-    part: Part = "all",
+    part: str = ALL,
     on_workers: bool = False,
     cpu_queue: str = workers.CPU_QUEUE,
     device_queue: str | None = None,
+    to: list[str] | None = None,
 ) -> State:
     """Bring every stage up to date, then publish if the gate accepts.
 
@@ -41,11 +42,13 @@ def pipeline(
         preset: one of presets/*.yaml, laid over params.yaml.
         overrides: `section.key=value`, laid over both, for example `finetune.learning_rate=3e-5`.
         publish: False stops after the gate.
-        part: pretraining; finetuning, which restores what pre-training made; glue, both without questions; or all.
+        part: of the pipeline: pretraining; finetuning, which restores what pre-training made; another part that
+            dvc.yaml names; or all.
         on_workers: send the stages to queues; False runs them all in this process.
         cpu_queue: `pool/queue` for preparing and judging data, evaluation, gate and publish.
         device_queue: `pool/queue` for training and prediction, for example `ipu/pod-a`; by default the queue
             `default` of the pool named like `device.runtime`.
+        to: stages: these and what they need, nothing else, and nothing is published.
 
     Raises:
         ParamsError: before anything runs.
@@ -59,7 +62,7 @@ def pipeline(
     checkout.require_project(project)
     overrides = overrides or []
     values = _checked_params(project, preset, overrides)
-    plan = of_params(values, part)
+    plan, publish = stages_to_run(project, values, part, to or []), publish and not to
     if not on_workers:
         root = checkout.prepare(project, values, preset, overrides)
         run = report.RunReport(os.path.relpath(root, project), preset, overrides)

@@ -2,104 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from tasks.project.errors import ParamsError
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of, expand, foreach_of
+from tasks.project.strict_yaml import nearest
 
-PLAN = (
-    "corpus",
-    "validate@corpus",
-    "questions",
-    "validate@questions",
-    "tokenizer",
-    "pretrain_rows@phase1",
-    "validate@phase1",
-    "pretrain_rows@phase2",
-    "validate@phase2",
-    "squad_rows@train",
-    "validate@squad-train",
-    "squad_rows@dev",
-    "validate@squad-dev",
-    "base_model",
-    "compile@phase1",
-    "compile@phase2",
-    "compile@finetune",
-    "compile@predict",
-    "pretrain@phase1",
-    "pretrain@phase2",
-    "finetune",
-    "predict",
-    "evaluate",
-    "gate",
-)
-"""Every stage of dvc.yaml, each after what it needs: all data are made and checked, and all programs built, before
-training starts."""
-
-GLUE_DATA = ("glue_data", "validate_glue", "glue_rows", "validate_glue_rows", "compile_glue")
-GLUE_MODELS = ("glue_finetune", "glue_predict", "glue_evaluate", "glue_gate")
-"""Stages of every task of `glue.tasks`, in order: before training starts, and after pre-training."""
 PUBLISH = "publish"
 """The last line of a run: no stage of dvc.yaml, as what it changes is outside."""
-SHARE = "row_share"
-"""Stages of this name need nothing of each other."""
-FINETUNING = ("questions", "squad", "finetune", "predict", "evaluate", "gate")
-"""Words in the names of stages that pre-training does not need."""
-Part = Literal["all", "pretraining", "finetuning", "glue"]
+ALL, PRETRAINING, FINETUNING = "all", "pretraining", "finetuning"
+"""Parts of the pipeline beside those that the `meta` of stages names: everything, and all that pre-training leaves."""
 
 
-def plan_of(part: Part, tasks: Sequence[str] = ()) -> list[str]:
-    """The stages of a part of the plan.
-
-    Args:
-        part: `pretraining`, what only that needs; `finetuning`, the others; `glue`, pre-training and GLUE without
-            questions; or all.
-        tasks: of GLUE, `glue.tasks`.
-
-    Raises:
-        ParamsError: `glue` without a task.
-    """
-    if part == "glue" and not tasks:
-        raise ParamsError("the part glue needs tasks: set glue.tasks, for example --set glue.tasks=[sst2]")
-    before, after = ([f"{stage}@{task}" for task in tasks for stage in names] for names in (GLUE_DATA, GLUE_MODELS))
-    pretraining = [stage for stage in PLAN if not any(word in stage for word in FINETUNING)]
-    if part == "pretraining":
-        return pretraining
-    if part == "finetuning":
-        return [*(stage for stage in PLAN if stage not in pretraining), *before, *after]
-    plan = pretraining if part == "glue" else list(PLAN)
-    start = next((index for index, stage in enumerate(plan) if stage.startswith("pretrain@")), len(plan))
-    return [*plan[:start], *before, *plan[start:], *after]
+def publish_after(gate: Stage) -> str:
+    """The line of a run for what follows a gate that accepts."""
+    return f"{PUBLISH}@{gate.item}" if gate.item else PUBLISH
 
 
-def with_parity(plan: Sequence[str], places: Sequence[str]) -> list[str]:
-    """The plan with a stage for each of `parity.against`, where it predicts."""
-    more = [f"parity@{place}" for place in places]
-    at = plan.index("predict") + 1 if "predict" in plan else len(plan)
-    return [*plan[:at], *(more if "predict" in plan else []), *plan[at:]]
-
-
-def with_shares(plan: Sequence[str], shares: Sequence[int]) -> list[str]:
-    """The plan with a stage for each of `pretrain_rows.shares`, before their shards are joined."""
-    at = next((index for index, stage in enumerate(plan) if stage.startswith("pretrain_rows@")), len(plan))
-    more = [f"{SHARE}@{share}" for share in shares]
-    return [*plan[:at], *(more if at < len(plan) else []), *plan[at:]]
-
-
-def of_params(values: dict[str, Any], part: Part) -> list[str]:
+def stages_to_run(project: Path, values: Mapping[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
     """The stages that a run of these parameters brings up to date, in order; publish aside.
 
     Args:
+        project: holds dvc.yaml.
         values: the resolved parameters.
-        part: see `plan_of`.
+        part: a part of the pipeline; see `parts_of`.
+        to: stages, or names that several have before their `@`: these and what they need, in place of a part.
 
     Raises:
-        ParamsError: see `plan_of`.
+        ParamsError: there is no such part or stage with these parameters, or both are named.
+        InputError: dvc.yaml cannot be used.
     """
-    plan = with_parity(plan_of(part, values["glue"]["tasks"]), values["parity"]["against"])
-    return with_shares(plan, values["pretrain_rows"]["shares"])
+    definitions = definitions_of(project)
+    plan = Plan(expand(definitions, values))
+    if not plan:
+        raise InputError(f"{project / PLAN_FILE} holds no stage: put back the one of this revision")
+    if to and part != ALL:
+        raise ParamsError(f"--to {to[0]} and --part {part} name two ends of one run: leave one of them out")
+    if to:
+        return plan.behind([stage for name in to for stage in _named(name, plan, definitions)])
+    if part == ALL:
+        return list(plan)
+    wanted = PRETRAINING if part == FINETUNING else part
+    if wanted not in (known := parts_of(plan, definitions)):
+        raise ParamsError(f"--part {part} is not known{nearest(part, known)}")
+    ends = [stage.name for stage in plan.values() if stage.meta.get("part") == wanted]
+    if not ends and part != FINETUNING:
+        groups = (group for group in definitions if _written(definitions, group).get("part") == wanted)
+        raise ParamsError(f"the part {part} has no stage with these parameters{_why(groups, definitions)}")
+    found = plan.behind(ends)
+    return [stage for stage in plan if stage not in found] if part == FINETUNING else found
 
 
-def is_gate(stage: str) -> bool:
-    """Whether a stage decides what is published."""
-    return stage == "gate" or stage.startswith("glue_gate@")
+def parts_of(plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
+    """Names of parts: `all`, `finetuning` (what pre-training does not need), and those that stages state in `meta`."""
+    stated = [str(stage.meta["part"]) for stage in plan.values() if "part" in stage.meta]
+    stated += [part for group in definitions if "$" not in (part := _written(definitions, group).get("part", "$"))]
+    return list(dict.fromkeys([ALL, *stated, FINETUNING]))
+
+
+def _written(definitions: Mapping[str, Any], group: str) -> dict[str, Any]:
+    """The meta of a group of stages as dvc.yaml has it, variables not filled in."""
+    body = definitions[group]
+    meta: dict[str, Any] = body.get("do", body).get("meta") or {}
+    return meta
+
+
+def _named(name: str, plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
+    """The stages that a word of --to names."""
+    found = [stage.name for stage in plan.values() if name in (stage.name, stage.group)]
+    if found:
+        return found
+    group = name.partition("@")[0]
+    if group == PUBLISH:
+        raise ParamsError(f"--to {name}: a run to a stage publishes nothing; podium publish does, after it")
+    if group in definitions and foreach_of(definitions, group):
+        raise ParamsError(f"--to {name}: these parameters have no such stage{_why([group], definitions)}")
+    words = dict.fromkeys([*plan, *(stage.group for stage in plan.values())])
+    raise ParamsError(f"--to {name} is not known{nearest(name, list(words))}")
+
+
+def _why(groups: Iterator[str] | Sequence[str], definitions: Mapping[str, Any]) -> str:
+    """The parameter that says for what stages of these groups are made."""
+    stated = next((stated for group in groups if (stated := foreach_of(definitions, group))), "")
+    return f": {stated} says for what it is made (--set {stated}=...)" if stated else ""

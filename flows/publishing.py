@@ -13,6 +13,7 @@ from flows import dvc
 from flows.stopping import stop
 from tasks.project import artifacts
 from tasks.project.errors import REJECTED
+from tasks.project.plan_file import Stage
 from tasks.project.process import describe_exit
 
 ERROR = "error: "
@@ -22,18 +23,18 @@ class PublishFailed(Exception):
     """Nothing, or nothing new, was published; the message says why."""
 
 
-def publish(root: Path, task: str, say: Callable[[str], None]) -> dict[str, Any]:
+def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Publish what the gate accepted, once; returns the receipt.
 
     Args:
+        gate: its `meta` names the module that publishes.
         root: the checkout.
-        task: of GLUE, "" for questions.
         say: takes each line at once: it also says what it waits for.
 
     Raises:
         PublishFailed: with its last words.
     """
-    command = ["tasks.downstream.glue.publish", task] if task else ["tasks.release.publish"]
+    command = [gate.meta["publish"], *([gate.item] if gate.item else [])]
     process = subprocess.Popen(
         [sys.executable, "-m", *command], cwd=root, env=dvc.environment(), text=True, bufsize=1,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=stop.in_child,
@@ -51,5 +52,5 @@ def publish(root: Path, task: str, say: Callable[[str], None]) -> dict[str, Any]
         said = "".join(lines).strip().removeprefix(ERROR) or "it said nothing"
         rejected = "the gate's verdict changed meanwhile, " if code == REJECTED else ""
         raise PublishFailed(f"publish failed ({rejected}{describe_exit(code)}): {said}")
-    receipt: dict[str, Any] = json.loads((root / artifacts.publish_receipt(task)).read_text(encoding="utf-8"))
+    receipt: dict[str, Any] = json.loads((root / artifacts.publish_receipt(gate.item)).read_text(encoding="utf-8"))
     return receipt

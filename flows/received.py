@@ -15,14 +15,14 @@ from typing import Any
 
 import yaml
 
-from flows.plan import PUBLISH, is_gate
+from flows.plan import PUBLISH, publish_after
 from flows.report import StageRecord
 from flows.stages import RunFailed
 from tasks.pages.markup import yaml_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.intact import LOCK
-from tasks.project.stage_kinds import outs_of
+from tasks.project.plan_file import Plan, read_plan
 from tasks.project.strict_yaml import parse_yaml
 
 SMALL = 1_000_000
@@ -48,7 +48,8 @@ def figures_of(stage: str, root: Path) -> list[Path]:
     name, _, task = stage.partition("@")
     if name == PUBLISH:
         return [artifacts.publish_receipt(task)]
-    return [Path(out) for out in outs_of(stage, root) if Path(out).parts[0] in ("metrics", "plots")]
+    made = read_plan(root)[stage]
+    return [Path(out) for out in (*made.metrics, *made.plots)]
 
 
 def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Received:
@@ -67,7 +68,7 @@ def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Re
         sent = artifacts.parse_json(data)
         if not isinstance(sent, dict) or not set(sent) <= {"record", "files"}:
             raise ValueError("it is no record")
-        record = _record(sent["record"], names) if "record" in sent else None
+        record = _record(sent["record"], names, read_plan(root)) if "record" in sent else None
         known = [LOCK] if record is None else figures_of(record.name, root)
         files = {_known(name, known): _small(text) for name, text in dict(sent["files"]).items()}
         return Received(record, {path: _checked(path, text, plan, root) for path, text in files.items()})
@@ -91,10 +92,9 @@ def write(received: Received, root: Path) -> None:
         artifacts.write_text(root / path, text)
 
 
-def _record(sent: dict[str, Any], names: Sequence[str]) -> StageRecord:
+def _record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRecord:
     record = StageRecord(**sent)
-    gates = [name.partition("@")[2] for name in names if is_gate(name)]
-    publishes = [f"{PUBLISH}@{task}" if task else PUBLISH for task in gates]
+    publishes = [publish_after(known[name]) for name in names if known[name].is_gate]
     if record.name not in (*names, *publishes) or record.status not in STATUSES:
         raise ValueError("another stage, or no status of one")
     if type(record.seconds) not in (int, float) or not 0 <= record.seconds < math.inf:
@@ -141,7 +141,8 @@ def _lock(text: str, plan: Sequence[str], root: Path) -> str:
     """dvc.lock with the stages of the plan whose outs are those of dvc.yaml; others are of older code, and left out."""
     sent = parse_yaml(text)
     stages = {name: sent["stages"][name] for name in plan if name in sent["stages"]}
-    kept = {name: stage for name, stage in stages.items() if _is_of_the_plan(stage, outs_of(name, root))}
+    known = read_plan(root)
+    kept = {name: stage for name, stage in stages.items() if _is_of_the_plan(stage, known[name].outs)}
     return yaml_text({"schema": "2.0", "stages": json.loads(json.dumps(kept))})
 
 

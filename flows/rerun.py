@@ -14,11 +14,12 @@ from pathlib import Path
 from flows import believed, checkout, dvc, publishing, report
 from flows.changes import look_ahead
 from flows.ending import tell_end
-from flows.plan import PUBLISH, is_gate
+from flows.plan import PUBLISH, publish_after
 from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
 from flows.screen import screen
 from tasks.project.given import given_paths
+from tasks.project.plan_file import Stage
 from tasks.project.plans import foreign_plans
 
 ENDED_WELL = ("finished", "published", "rejected")
@@ -38,7 +39,8 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     if foreign_plans(project, given_paths(wanted.values)):
         return None  # before DVC starts: the run is refused with all that stands in its way
     checkout.prepare(project, wanted.values, preset, overrides)  # its code may be older than the project's
-    believed.put_away_damaged(plan, root, lambda text: screen().tell(text))
+    gates = [stage for stage in wanted.plan if stage.is_gate]
+    believed.put_away_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
     if look_ahead(root, plan).unchanged != plan:
         return None
     run = report.RunReport(os.path.relpath(root, project), preset, overrides)
@@ -47,7 +49,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     sys.stdout.write(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
     published = False
     try:
-        published = wanted.publish and _publish(root, run, plan)
+        published = wanted.publish and _publish(gates, root, run)
     except publishing.PublishFailed as error:
         run.error = str(error)
     if run.error is not None or published:
@@ -57,20 +59,18 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
 
 
-def _publish(root: Path, run: report.RunReport, plan: Sequence[str]) -> bool:
+def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
     """Publish what the gates accept; whether something was not as it was published before."""
     changed = False
-    for gate in filter(is_gate, plan):
-        task = gate.partition("@")[2]
-        verdict = run.glue[task]["gate"] if task else run.gate
+    for gate in gates:
+        verdict = run.glue[gate.item]["gate"] if gate.item else run.gate
         if verdict is None or not verdict["accepted"]:
             continue
         began = time.perf_counter()
-        receipt = publishing.publish(root, task, screen().tell)
-        run.enter_receipt(receipt, task)
+        receipt = publishing.publish(gate, root, screen().tell)
+        run.enter_receipt(receipt, gate.item)
         status = "skipped" if receipt.get("unchanged") else "ran"
-        name = f"{PUBLISH}@{task}" if task else PUBLISH
-        run.enter(report.StageRecord(name, status, round(time.perf_counter() - began, 2)))
+        run.enter(report.StageRecord(publish_after(gate), status, round(time.perf_counter() - began, 2)))
         changed = changed or status == "ran"
     return changed
 

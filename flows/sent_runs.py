@@ -18,7 +18,7 @@ from prefect.states import Cancelling, Crashed
 
 from flows import on_worker, received
 from flows.api import UNREACHED, patiently
-from flows.plan import of_params
+from flows.plan import stages_to_run
 from flows.report import RunReport
 from flows.stages import PAUSED_STATE, RunFailed
 from tasks.project.errors import ParamsError
@@ -183,7 +183,8 @@ class SentRun:
             if artifact.id in self._entered:
                 continue
             self._entered.add(artifact.id)
-            root, plan = self._office.root, of_params(self._office.parameters["values"], "all")
+            root = self._office.root
+            plan = stages_to_run(root, self._office.parameters["values"])
             # Prefect keeps an artifact's data as JSON text.
             sent = received.read(str(artifact.data), self._names, plan, root)
             received.write(sent, root)

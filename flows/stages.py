@@ -20,12 +20,14 @@ from flows import believed, dvc, publishing
 from flows.api import extra
 from flows.changes import look
 from flows.foresight import tell_estimate
-from flows.plan import PUBLISH, is_gate
+from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.repro import Repro, StageFailed, StagePaused, StageStopped
 from flows.screen import screen
 from flows.stopping import Interrupted
+from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.plan_file import Stage, read_plan
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -65,9 +67,11 @@ def run_plan(
         RunPaused: a stage stopped at a checkpoint.
         RunStopped, Interrupted: the command was asked to end, and there was nothing to keep.
     """
-    believed.put_away_damaged(plan, root, tell)
+    known = read_plan(root)
+    gates = [known[stage] for stage in plan if known[stage].is_gate]
+    believed.put_away_damaged([gate.name for gate in gates], root, tell)
     found, remote, say = look(root, plan), dvc.has_remote(root), tell
-    if "corpus" in plan and "corpus" not in found.unchanged:
+    if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
         tell_estimate(root, say)
     left = plan[len(found.unchanged) :]
     with Repro(left, root, say, plan if on_worker else None, found.is_complete and not remote) as repro:
@@ -75,17 +79,15 @@ def run_plan(
             reproduce(stage, repro if stage in left else None, root, run, entered)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
         _push(kept, root)  # found in a cache of this host: other hosts may not have them
-    gates = [stage for stage in plan if is_gate(stage)]
     if not gates:
         return
     if any(stage.status == "restored" for stage in run.stages):
-        _require_restored(gates, root)
+        _require_restored([gate.name for gate in gates], root)
     run.read_results(root)
-    for stage in gates if publish else ():
-        task = stage.partition("@")[2]
-        gate = run.glue[task]["gate"] if task else run.gate
-        if gate is not None and gate["accepted"]:
-            run.enter_receipt(_publish(root, run, entered, task), task)
+    for gate in gates if publish else ():
+        verdict = run.glue[gate.item]["gate"] if gate.item else run.gate
+        if verdict is not None and verdict["accepted"]:
+            run.enter_receipt(_publish(gate, root, run, entered), gate.item)
 
 
 def reproduce(stage: str, repro: Repro | None, root: Path, run: RunReport, entered: Entered) -> None:
@@ -196,18 +198,18 @@ class _Progress:
             extra(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))
 
 
-def _publish(root: Path, run: RunReport, entered: Entered, task: str) -> dict[str, Any]:
-    """Publish as a Prefect task and enter it in the report; returns the receipt. `task`: of GLUE, "" for questions."""
-    with _entered(f"{PUBLISH}@{task}" if task else PUBLISH, run, entered) as entry:
-        receipt = cast(dict[str, Any], _result(_publish_task(root, task, return_state=True)))
+def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
+    """Publish as a Prefect task what a gate accepted, and enter it in the report; returns the receipt."""
+    with _entered(publish_after(gate), run, entered) as entry:
+        receipt = cast(dict[str, Any], _result(_publish_task(gate, root, return_state=True)))
         entry.status = "skipped" if receipt.get("unchanged") else "ran"
     return receipt
 
 
 @task(name="publish", cache_policy=NO_CACHE, retries=0)
-def _publish_task(root: Path, task: str) -> dict[str, Any] | State[dict[str, Any]]:
+def _publish_task(gate: Stage, root: Path) -> dict[str, Any] | State[dict[str, Any]]:
     try:
-        return publishing.publish(root, task, tell)
+        return publishing.publish(gate, root, tell)
     except publishing.PublishFailed as error:
         return Failed(message=str(error))
     except Interrupted as stopped:

@@ -14,11 +14,12 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
 from flows import dvc
-from flows.plan import PUBLISH, SHARE, is_gate
+from flows.plan import PUBLISH
 from flows.sent_runs import Office, Queue, SentRun, deployment_of
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.stage_kinds import AUTO, is_device_stage
+from tasks.project.plan_file import Plan, read_plan
+from tasks.project.stage_kinds import AUTO
 
 POLL_S = 2.0
 CPU_QUEUE = "cpu/default"
@@ -36,12 +37,12 @@ def queues_of(runtime: str, cpu_queue: str, device_queue: str | None) -> tuple[Q
     return cpu, Queue.parse(device_queue or f"{runtime}/default", "device_queue")
 
 
-def groups(plan: Sequence[str], cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
+def groups(plan: Sequence[str], known: Plan, cpu: Queue, device: Queue) -> Iterator[tuple[Queue, list[str]]]:
     """Consecutive stages that go to the same queue, in the order of the plan."""
     names: list[str] = []
     queue = cpu
     for stage in plan:
-        wanted = device if is_device_stage(stage) else cpu
+        wanted = device if known[stage].uses_device else cpu
         if names and wanted != queue:
             yield queue, names
             names = []
@@ -78,20 +79,21 @@ class Sender(Office):
         Raises:
             RunFailed: see `run`.
         """
-        for queue, names in groups(plan, cpu, device):
-            before, shares, rest = around_shares(names)
+        known = read_plan(self.root)
+        gates = {stage for stage in plan if known[stage].is_gate}
+        for queue, names in groups(plan, known, cpu, device):
+            before, shares, rest = around_shares(names, known)
             if shares:
                 self.run(queue, [before])
                 self.run(queue, [[share] for share in shares])
-            self.run(queue, [rest], publish and any(is_gate(name) for name in names))
-        if any(is_gate(stage) for stage in plan):
+            self.run(queue, [rest], publish and not gates.isdisjoint(names))
+        if gates:
             self.report.read_results(self.root)
         for name in [stage.name for stage in self.report.stages if stage.name.partition("@")[0] == PUBLISH]:
             task = name.partition("@")[2]
             receipt = (self.root / artifacts.publish_receipt(task)).read_text(encoding="utf-8")
             self.report.enter_receipt(json.loads(receipt), task)
-        shown = ("validate", "validate_glue", "validate_glue_rows", "evaluate", "glue_evaluate")
-        pages = [stage for stage in plan if stage.partition("@")[0] in shown]
+        pages = [stage for stage in plan if "page" in known[stage].meta]
         if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
 
@@ -115,13 +117,13 @@ class Sender(Office):
                 raise
 
 
-def around_shares(names: Sequence[str]) -> tuple[list[str], list[str], list[str]]:
-    """Stages of one queue before their shares, the shares, and the run that follows, where the shares are restored.
+def around_shares(names: Sequence[str], known: Plan) -> tuple[list[str], list[str], list[str]]:
+    """Stages of one queue before those that help others, these, and the run that follows, where they are restored.
 
-    around_shares(["tokenizer", "row_share@1", "pretrain_rows@phase1"]) ==
+    around_shares(["tokenizer", "row_share@1", "pretrain_rows@phase1"], ...) ==
     (["tokenizer"], ["row_share@1"], ["row_share@1", "pretrain_rows@phase1"]); without shares all is in the last.
     """
-    places = [index for index, name in enumerate(names) if name.startswith(f"{SHARE}@")]
+    places = [index for index, name in enumerate(names) if "helps" in known[name].meta]
     if not places:
         return [], [], list(names)
     return list(names[: places[0]]), [names[place] for place in places], list(names[places[0] :])

@@ -11,6 +11,7 @@ import yaml
 from tasks.downstream.glue.gate import subject_of
 from tasks.downstream.glue.tasks import TASKS
 from tasks.project import artifacts
+from tasks.project.plan_file import read_plan
 from tasks.release.release_subject import QUESTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,9 +57,7 @@ MADE_BY_RUNS = (
     "data", "evaluation", "executables", "glue", "metrics", "models", "plots", "predictions", "published", "reports",
     "runs",
 )  # fmt: skip
-EXAMPLES = {
-    "${parity.against}": ["cpu:bf16"], "${glue.tasks}": list(TASKS), "${pretrain_rows.shares}": [1, 2],
-}  # fmt: skip
+EXAMPLES = {"parity": {"against": ["cpu:bf16"]}, "glue": {"tasks": list(TASKS)}, "pretrain_rows": {"shares": [1, 2]}}
 """Lists of params.yaml that a foreach of dvc.yaml takes, as a run may state them."""
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
@@ -130,30 +129,14 @@ def import_closure(path):
 
 @functools.cache
 def dvc_stages():
-    """Stage name -> its definition in dvc.yaml, foreach written out."""
-    plan = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    stages = {}
-    for name, stage in plan.items():
-        if "foreach" not in stage:
-            stages[name] = stage
-            continue
-        items = (
-            EXAMPLES.get(stage["foreach"], stage["foreach"]) if isinstance(stage["foreach"], str) else stage["foreach"]
-        )
-        for key in items:
-            fields = items[key] if isinstance(items, dict) else {}
-            values = {"key": key, "item": key, **{f"item.{name}": value for name, value in fields.items()}}
-            text = yaml.safe_dump(stage["do"])
-            for variable, value in values.items():
-                text = text.replace("${" + variable + "}", str(value))
-            stages[f"{name}@{key}"] = yaml.safe_load(text)
-    return stages
-
-
-def outs_of(stage):
-    """Paths a stage writes, options left out."""
-    entries = [entry for kind in ("outs", "metrics", "plots") for entry in stage.get(kind, [])]
-    return [next(iter(entry)) if isinstance(entry, dict) else entry for entry in entries]
+    """Stage name -> its definition in dvc.yaml, foreach written out, other parameters not filled in."""
+    return {
+        name: {
+            "cmd": stage.cmd, "deps": stage.deps, "outs": stage.outs, "metrics": stage.metrics,
+            "params": [*stage.params.get("params.yaml", ()), *({f: k} for f, k in stage.params.items() if "/" in f)],
+        }
+        for name, stage in read_plan(ROOT, EXAMPLES).items()
+    }  # fmt: skip
 
 
 def parameter_files(stage):
@@ -275,7 +258,7 @@ def test_stages_that_write_rows_depend_on_the_columns_of_their_kind_alone():
     found = 0
     for name, stage in dvc_stages().items():
         kinds = {dep for dep in code_of(stage) if lies_in(dep, ["ipu_model/row_kinds"])}
-        if any(out.startswith(("data/rows/", "data/row_shards/")) for out in outs_of(stage)):
+        if any(out.startswith(("data/rows/", "data/row_shards/")) for out in stage["outs"]):
             found += 1
             assert kinds, f"{name}: name the file of ipu_model/row_kinds that states its columns"
         assert "ipu_model/row_kinds" not in kinds, f"{name}: another kind of rows would run it again"
@@ -317,7 +300,7 @@ GATES = {"gate": QUESTIONS, **{f"glue_gate@{task}": subject_of(one) for task, on
 def behind(name):
     """A stage and all stages whose outs it needs."""
     stages, found, todo = dvc_stages(), set(), [name]
-    written_by = {out: name for name, stage in stages.items() for out in outs_of(stage)}
+    written_by = {out: name for name, stage in stages.items() for out in stage["outs"]}
     while todo:
         found.add(current := todo.pop())
         read = (*stages[current]["deps"], *parameter_files(stages[current]))
@@ -345,21 +328,6 @@ def test_a_gate_reads_all_that_it_judges_and_judges_every_parameter_behind_the_r
     assert [entry for entry in used if not within[entry] & set(subject.parameters)] == []
 
 
-def test_the_flow_runs_every_stage_after_what_it_needs():
-    from flows.plan import plan_of, with_parity, with_shares
-
-    stages = dvc_stages()
-    plan = with_parity(plan_of("all", list(TASKS)), EXAMPLES["${parity.against}"])
-    plan = with_shares(plan, EXAMPLES["${pretrain_rows.shares}"])
-    assert sorted(plan) == sorted(stages)
-    written_by = {out: name for name, stage in stages.items() for out in outs_of(stage)}
-    for name, stage in stages.items():
-        for dep in (*stage["deps"], *parameter_files(stage)):
-            for path in (dep, str(Path(dep).parent)):
-                if path in written_by:
-                    assert plan.index(written_by[path]) < plan.index(name), f"{name} needs {path}"
-
-
 def test_every_device_stage_has_its_program_built_before_and_depends_on_no_program():
     stages = dvc_stages()
     for name, stage in stages.items():
@@ -369,7 +337,7 @@ def test_every_device_stage_has_its_program_built_before_and_depends_on_no_progr
             job = "predict" if kind == "parity" else job
             report = f"reports/compile-glue-{job}-{kind[5:]}.json" if of_glue else f"reports/compile-{job or kind}.json"
             assert report in stage["deps"], name
-            assert report in outs_of(stages[f"compile{'_glue' if of_glue else ''}@{job}"])
+            assert report in stages[f"compile{'_glue' if of_glue else ''}@{job}"]["outs"]
         assert not [dep for dep in stage["deps"] if dep.startswith("executables")], name
 
 

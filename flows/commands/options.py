@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from flows.commands.project import find_project
+from flows.plan import ALL
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,6 +34,14 @@ def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: st
     return [f"{name}=" for name in names if name.startswith(incomplete)]
 
 
+def complete_stages(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of stages, for the completion of a shell."""
+    from tasks.project.plan_file import read_plan
+
+    project = find_project(Path.cwd(), above=True)
+    return [] if project is None else [name for name in read_plan(project) if name.startswith(incomplete)]
+
+
 def parameters(command: Command) -> Command:
     """--preset and --set, as arguments `preset` and `overrides`."""
     preset = click.option("--preset", shell_complete=complete_presets, help="one of presets/*.yaml (podium presets)")
@@ -43,9 +52,22 @@ def parameters(command: Command) -> Command:
     return preset(stated(command))
 
 
-def said(preset: str | None, overrides: Sequence[str]) -> str:
+def stages(command: Command) -> Command:
+    """--part and --to, as arguments `part` and `to`."""
+    part = click.option(
+        "--part", default=ALL, show_default=True,
+        help="pretraining; finetuning, which is the rest; or another part that dvc.yaml names",
+    )  # fmt: skip
+    to = click.option(
+        "--to", multiple=True, metavar="STAGE", shell_complete=complete_stages,
+        help="this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)",
+    )  # fmt: skip
+    return part(to(command))
+
+
+def said(preset: str | None, overrides: Sequence[str], *more: str) -> str:
     """The words of `parameters` again, for a shell, with a blank before them; empty where nothing was said."""
-    words = [*(["--preset", preset] if preset else []), *(word for one in overrides for word in ("--set", one))]
+    words = [*(["--preset", preset] if preset else []), *(word for one in overrides for word in ("--set", one)), *more]
     return f" {shlex.join(words)}" if words else ""
 
 

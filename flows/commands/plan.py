@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import get_args
 
 import click
 
@@ -12,7 +11,7 @@ from flows import checkout, dvc
 from flows.commands import options
 from flows.commands.project import entered
 from flows.foretell import Foretold, foretell
-from flows.plan import Part, of_params
+from flows.plan import ALL, stages_to_run
 from tasks.project.params_command import table
 
 SHOWN = 3
@@ -21,18 +20,23 @@ SHOWN = 3
 
 @click.command(help="Say which stages a run would skip, restore or run, and why. Runs nothing and changes nothing.")
 @options.parameters
-@click.option(
-    "--part", type=click.Choice(get_args(Part)), default="all", show_default=True, help="as podium run takes it"
-)
+@options.stages
 @options.as_json
 @click.pass_context
-def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], part: Part, json_wanted: bool) -> None:
+def command(
+    ctx: click.Context,
+    preset: str | None,
+    overrides: tuple[str, ...],
+    part: str,
+    to: tuple[str, ...],
+    json_wanted: bool,
+) -> None:
     project = entered(ctx)
     values = checkout.resolved_params(project, preset, list(overrides))
     checkout.check_inputs(project, values)
     root = checkout.folder_of(project, values, preset, list(overrides))
     seen = values if root == project else checkout.seen_from(values, project, root)
-    found = foretell(project, root, seen, of_params(values, part))
+    found = foretell(project, root, seen, stages_to_run(project, values, part, to))
     if json_wanted:
         options.print_json([dataclasses.asdict(one) for one in found])
         return
@@ -40,8 +44,8 @@ def command(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], 
     sys.stdout.write(_in_all(found) + "\n")
     if dvc.has_remote(project) and any(one.status == "runs" for one in found):
         sys.stdout.write("what would run is restored instead where the DVC remote has it; it was not asked\n")
-    of_part = "" if part == "all" else f" --part {part}"
-    options.say_next(f"podium run{options.said(preset, overrides)}{of_part}")
+    ends = ["--part", part] if part != ALL else [word for name in to for word in ("--to", name)]
+    options.say_next(f"podium run{options.said(preset, overrides, *ends)}")
 
 
 def _row(one: Foretold) -> tuple[str, str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from pathlib import Path
-from typing import Any, NoReturn, get_args
+from typing import Any, NoReturn
 
 import click
 
@@ -14,7 +14,6 @@ from flows.commands import options
 from flows.commands.project import entered
 from flows.ending import tell_end
 from flows.environment import prepare_run
-from flows.plan import Part
 from flows.preflight import checks
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
@@ -33,13 +32,7 @@ SECONDS_FOR_A_LINK = 3.0
 )
 @options.parameters
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
-@click.option(
-    "--part",
-    type=click.Choice(get_args(Part)),
-    default="all",
-    show_default=True,
-    help="pre-train only; what follows; or pre-training and GLUE alone",
-)
+@options.stages
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
 @click.option("--cpu-queue", default="cpu/default", show_default=True, metavar="POOL/QUEUE", help="all but device jobs")
 @click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
@@ -77,7 +70,7 @@ def _useful_after(run: report.RunReport) -> str:
 def _code_of(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:
     """Run what is to be run; returns the exit code."""
     wanted = checks.of_run(
-        project, preset, overrides, choices["part"], not choices["no_publish"], choices["on_workers"]
+        project, preset, overrides, choices["part"], choices["to"], not choices["no_publish"], choices["on_workers"]
     )
     if (code := tell_if_unchanged(wanted, preset, overrides)) is not None:
         return code
@@ -104,7 +97,7 @@ def _run(project: Path, preset: str | None, overrides: list[str], choices: dict[
             try:
                 state = flow(
                     preset, overrides, not choices["no_publish"], choices["part"], choices["on_workers"],
-                    choices["cpu_queue"], choices["device_queue"], return_state=True,
+                    choices["cpu_queue"], choices["device_queue"], list(choices["to"]), return_state=True,
                 )  # fmt: skip
             except UNREACHED as error:
                 _end_without_server(project, log, error)

@@ -12,13 +12,12 @@ from pathlib import Path
 
 from flows import checkout
 from flows.foretell import foretell
-from flows.plan import Part, is_gate, of_params
+from flows.plan import ALL, stages_to_run
 from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
 from flows.preflight.finding import Finding, Wanted
 from flows.preflight.question import Question, asked
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.given import GIVEN, value_at
-from tasks.project.stage_kinds import PLAN_FILE, stages_of
 
 __all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 
@@ -37,7 +36,8 @@ def of_run(
     project: Path,
     preset: str | None,
     overrides: Sequence[str],
-    part: Part = "all",
+    part: str = ALL,
+    to: Sequence[str] = (),
     publish: bool = True,
     on_workers: bool = False,
     curious: bool = False,
@@ -45,12 +45,13 @@ def of_run(
     """What to look at before the run that these words of the command line ask for.
 
     Raises:
-        ParamsError: preset, overrides or part are wrong.
+        ParamsError: preset, overrides, part or the stages to run to are wrong.
     """
     values = checkout.resolved_params(project, preset, list(overrides))
-    stages = tuple(of_params(values, part))
+    stages = tuple(stages_to_run(project, values, part, to))
     root = checkout.folder_of(project, values, preset, list(overrides))
-    return Wanted(project, values, root, stages, publish and any(map(is_gate, stages)), on_workers, curious)
+    wanted = Wanted(project, values, root, stages, publish and not to, on_workers, curious)
+    return dataclasses.replace(wanted, publish=wanted.publish and any(stage.is_gate for stage in wanted.plan))
 
 
 def look(wanted: Wanted) -> list[Finding]:
@@ -76,9 +77,8 @@ def _look(wanted: Wanted) -> list[Finding]:
 def _those_that_run(wanted: Wanted) -> tuple[str, ...]:
     """Stages that would be neither skipped nor restored; all, where hashing what is given would take long."""
     project, root, values = wanted.project, wanted.root, wanted.values
-    known = stages_of(project / PLAN_FILE)
     given = sum(disk.bytes_of(project / value_at(values, place)) for place in GIVEN)
-    if given > HASHED or any(stage.partition("@")[0] not in known for stage in wanted.stages):
+    if given > HASHED:
         return wanted.stages
     seen = values if root == project else checkout.seen_from(values, project, root)
     try:

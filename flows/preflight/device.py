@@ -17,7 +17,8 @@ from tasks.host.launcher import DEVICE_LAUNCHER, split_words
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.project.errors import ParamsError
 from tasks.project.param_sections import Place
-from tasks.project.stage_kinds import PARITY, STAGE_KINDS, is_device_stage, kind_of, offered_kinds
+from tasks.project.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
+from tasks.project.stage_kinds import STAGE_KINDS, offered_kinds
 
 
 def known(wanted: Wanted) -> Iterator[Finding]:
@@ -62,7 +63,7 @@ def asked(wanted: Wanted) -> Iterator[Question]:
     told = {
         "places": places,
         "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
-        "compile_only": all(stage.startswith("compile") for stage in stages),
+        "compile_only": all(stage.host == COMPILER for stage in stages),
     }
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
@@ -70,26 +71,25 @@ def asked(wanted: Wanted) -> Iterator[Question]:
     yield Question("device", "ipu_model.runtimes.host_check", told, FAR_S, python, cannot)
 
 
-def _stages(wanted: Wanted) -> list[str]:
+def _stages(wanted: Wanted) -> list[Stage]:
     """Those that need a device here, and not what this host may only restore."""
     if wanted.on_workers:
         return []
     runtime, offered = wanted.params.device.runtime, (*offered_kinds(), "auto")
-    mine = [stage for stage in wanted.stages if is_device_stage(stage) or stage.startswith(f"{PARITY}@")]
-    return [stage for stage in mine if kind_of(stage, runtime) in offered]
+    return [stage for stage in wanted.plan if stage.host != ANYWHERE and stage.kind(runtime) in offered]
 
 
-def _places(wanted: Wanted, stages: list[str]) -> list[dict[str, Any]]:
+def _places(wanted: Wanted, stages: list[Stage]) -> list[dict[str, Any]]:
     device = wanted.params.device
     places = []
-    if any(not stage.startswith(f"{PARITY}@") for stage in stages):
+    named = [stage for stage in stages if stage.host not in (DEVICE, COMPILER)]
+    if len(named) < len(stages):
         hint = f"device.runtime={device.runtime}, device.precision={device.precision}"
         if device.runtime not in ("cpu", "auto"):
             hint += f" (a host that only restores what others computed says {STAGE_KINDS}=cpu)"
         places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
-    for stage in stages:
-        if stage.startswith(f"{PARITY}@"):
-            place = Place.of(stage.partition("@")[2])
-            knob = f"parity.against names {stage.partition('@')[2]}"
-            places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
+    for stage in named:
+        place = Place.of(stage.host)
+        knob = f"{stage.stated_by or stage.name} names {stage.host}"
+        places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
     return places

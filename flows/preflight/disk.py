@@ -27,7 +27,8 @@ CLEARLY = 0.5
 CHECKPOINTS = 3
 """Two that are kept, and one being written."""
 WALK_S = 1.0
-TRAININGS = ("pretrain", "finetune", "glue_finetune")
+MODELS = "models/"
+"""What a stage writes there that uses a device is a model it trained."""
 
 
 def room(wanted: Wanted) -> Iterator[Finding]:
@@ -61,7 +62,8 @@ def data_bytes(wanted: Wanted) -> float:
 
 def model_bytes(wanted: Wanted) -> float:
     """Of the models that are trained, and the checkpoints of one of them at a time."""
-    trained = [stage for stage in wanted.stages if stage.partition("@")[0] in TRAININGS]
+    made = [out for stage in wanted.plan if stage.holds_device for out in stage.outs]
+    trained = [out for out in made if out.startswith(MODELS)]
     weights = 4.0 * parameters(wanted.params.model, wanted.params.tokenizer.vocabulary_size)
     return weights * (len(trained) + 3 * CHECKPOINTS) if trained else 0.0
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tasks.project.params import Params, check
+from tasks.project.plan_file import Stage, read_plan
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -46,6 +47,12 @@ class Wanted:
     def params(self) -> Params:
         """The same parameters, checked."""
         return check(self.values)
+
+    @functools.cached_property
+    def plan(self) -> tuple[Stage, ...]:
+        """The same stages, as dvc.yaml has them."""
+        known = read_plan(self.project, self.values)
+        return tuple(known[stage] for stage in self.stages)
 
     def makes(self, *names: str) -> bool:
         """Whether a stage of one of these names, whatever its item, is among those to make."""

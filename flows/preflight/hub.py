@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flows.plan import is_gate
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
@@ -49,7 +48,7 @@ def _publishes(wanted: Wanted) -> bool:
 
 def _repositories(wanted: Wanted) -> list[str]:
     params = wanted.params
-    tasks = [stage.partition("@")[2] for stage in wanted.stages if is_gate(stage)]
+    tasks = [stage.item for stage in wanted.plan if stage.is_gate]
     return [f"{params.glue_publish.repository}-{task}" if task else str(params.publish.repository) for task in tasks]
 
 

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from tasks.project import artifacts
 from tasks.project.dvc_at_work import at_work
 from tasks.project.errors import InputError
-from tasks.project.stage_kinds import cache_of, default_remote, paths_of, read_dvc_file
+from tasks.project.plan_file import read_dvc_file, read_plan
+from tasks.project.stage_kinds import cache_of, default_remote
 
 LOCK = Path("dvc.lock")
 THREADS = 8
@@ -45,7 +46,8 @@ def require_inputs(stage: str, root: Path = Path()) -> None:
     Raises:
         InputError: see `require`.
     """
-    require(paths_of(stage, root, ("deps",)), root)
+    plan = read_plan(root)
+    require(plan[stage].deps if stage in plan else (), root)
 
 
 def require(paths: Iterable[str], root: Path = Path()) -> None:

@@ -10,16 +10,13 @@ import configparser
 import fcntl
 import os
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
-
-import yaml
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError, WrongWorker
 from tasks.project.params import load_params
+from tasks.project.plan_file import PLAN_FILE, Stage, read_plan
 
 KINDS = ("cpu", "cuda", "ipu")
 AUTO = "auto"
@@ -28,29 +25,9 @@ STAGE_KINDS = "PODIUM_STAGE_KINDS"
 STAGES_SENT = "PODIUM_STAGES_SENT"
 """Set by the flow on a worker: the stages it was sent, which alone may run there."""
 DEVICE_LOCK = "PODIUM_DEVICE_LOCK"
-DEVICE_STAGES = ("pretrain", "finetune", "predict", "compile", "glue_finetune", "glue_predict", "compile_glue")
-PARITY = "parity"
-"""The stage that computes in the place its item names, whatever device.runtime says."""
-PLAN_FILE = Path("dvc.yaml")
-OUTS = ("outs", "metrics", "plots")
-"""Keys of a stage in dvc.yaml under which the paths stand that it writes."""
 
 _held: list[int] = []
 """Descriptors of locks that this process keeps until it ends."""
-
-
-def is_device_stage(stage: str) -> bool:
-    """Whether a stage of dvc.yaml, such as `pretrain@phase1`, starts a device job; `parity@cpu...` needs no device."""
-    name, _, key = stage.partition("@")
-    return name in DEVICE_STAGES or (name == PARITY and key.partition(":")[0] != "cpu")
-
-
-def kind_of(stage: str, runtime: str) -> str:
-    """`cpu` for stages without a device job, else the runtime of the parameters (parity: of its item), maybe `auto`."""
-    name, _, key = stage.partition("@")
-    if name == PARITY:
-        return key.partition(":")[0]
-    return runtime if is_device_stage(stage) else "cpu"
 
 
 def offered_kinds() -> tuple[str, ...]:
@@ -72,33 +49,42 @@ def enter_stage() -> None:
         WrongWorker: this worker does not offer the kind of the stage, or was not sent it; says which outs were missing
             from which remote.
     """
-    stage, root = os.environ["DVC_STAGE"], Path(os.environ.get("DVC_ROOT", "."))
+    root = Path(os.environ.get("DVC_ROOT", "."))
     if not (root / artifacts.PARAMS).is_file():
         return
+    runtime, stage = load_params(root / artifacts.PARAMS).device.runtime, _stage_of(os.environ["DVC_STAGE"], root)
     _require_sent(stage, root)
-    kind, offered = kind_of(stage, load_params(root / artifacts.PARAMS).device.runtime), offered_kinds()
+    kind, offered = stage.kind(runtime), offered_kinds()
     if kind != AUTO and kind not in offered:
         raise WrongWorker(
-            f"stage {stage} is of kind {kind}, and this worker offers only {', '.join(offered)} ({STAGE_KINDS}). "
+            f"stage {stage.name} is of kind {kind}, and this worker offers only {', '.join(offered)} ({STAGE_KINDS}). "
             f"It was started because {_missing(stage, root)}. Run it where {kind} is offered, on the same code, "
             "parameters and inputs, and push its outs; or widen what this worker offers"
         )
-    if is_device_stage(stage) and not stage.startswith("compile"):
+    if stage.holds_device:
         hold_device(kind, offered)
 
 
-def _require_sent(stage: str, root: Path) -> None:
+def _stage_of(name: str, root: Path) -> Stage:
+    plan = read_plan(root)
+    if name not in plan:
+        raise InputError(f"{root / PLAN_FILE} has no stage {name} with the parameters of {root / artifacts.PARAMS}")
+    return plan[name]
+
+
+def _require_sent(stage: Stage, root: Path) -> None:
     """On a worker DVC brings what the stages need up to date, too: that is to be restored there, never made."""
     sent = os.environ.get(STAGES_SENT)
-    if sent is not None and stage not in sent.split():
+    if sent is not None and stage.name not in sent.split():
         raise WrongWorker(
-            f"stage {stage} was not sent to this worker, only {sent}. It was started because {_missing(stage, root)}. "
-            "Run it where it belongs, on the same code, parameters and inputs: its worker pushes its outs"
+            f"stage {stage.name} was not sent to this worker, only {sent}. It was started because "
+            f"{_missing(stage, root)}. Run it where it belongs, on the same code, parameters and inputs: its worker "
+            "pushes its outs"
         )
 
 
-def _missing(stage: str, root: Path) -> str:
-    outs = ", ".join(outs_of(stage, root))
+def _missing(stage: Stage, root: Path) -> str:
+    outs = ", ".join(stage.outs)
     remote = default_remote(root)
     if remote is None:
         return f"its outs ({outs}) are not here, and no remote is set to restore them from (dvc remote add -d NAME URL)"
@@ -125,55 +111,6 @@ def hold_device(kind: str, offered: tuple[str, ...]) -> None:
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}\n".encode("ascii"), 0)
     _held.append(descriptor)
-
-
-def outs_of(stage: str, root: Path) -> list[str]:
-    """Paths that a stage of dvc.yaml writes, its foreach item filled in."""
-    return paths_of(stage, root, OUTS)
-
-
-def paths_of(stage: str, root: Path, parts: Sequence[str]) -> list[str]:
-    """Paths under `parts` (deps, outs, metrics, plots) of a stage of dvc.yaml, its foreach item filled in."""
-    return paths_in(stages_of(root / PLAN_FILE), stage, parts)
-
-
-def paths_in(stages: dict[str, Any], stage: str, parts: Sequence[str]) -> list[str]:
-    """The same, of the `stages` of a dvc.yaml that was read already."""
-    name, _, key = stage.partition("@")
-    body = stages.get(name, {})
-    items = body.get("foreach")
-    fields = (items[key] or {}) if isinstance(items, dict) else {}
-    values = {"${key}": key, "${item}": key, **{f"${{item.{field}}}": str(value) for field, value in fields.items()}}
-    definition = body.get("do", body)
-    entries = [entry for part in parts for entry in definition.get(part, [])]
-    return [_filled(next(iter(entry)) if isinstance(entry, dict) else entry, values) for entry in entries]
-
-
-def _filled(path: str, values: dict[str, str]) -> str:
-    for variable, value in values.items():
-        path = path.replace(variable, value)
-    return path
-
-
-def stages_of(path: Path) -> dict[str, Any]:
-    """The stages of dvc.yaml or dvc.lock; {} where DVC could not read them either: it says why."""
-    try:
-        stages = read_dvc_file(path).get("stages")
-    except (yaml.YAMLError, AttributeError):
-        return {}
-    return stages if isinstance(stages, dict) else {}
-
-
-def read_dvc_file(path: Path) -> dict[str, Any]:
-    """dvc.yaml or dvc.lock; {} where there is none. libyaml, as dvc.lock is long.
-
-    Raises:
-        yaml.YAMLError: it is broken.
-    """
-    if not path.is_file():
-        return {}
-    values: dict[str, Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(path.read_bytes()).get_single_data()
-    return values or {}
 
 
 def cache_of(root: Path) -> Path:

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from tasks.project.given import GIVEN
 from tasks.project.param_sections import Place
 from tasks.project.params import Params
-from tasks.project.stage_kinds import stages_of
+from tasks.project.plan_file import stages_of
 
 NOT_PUBLISHED = ("publish", "glue_publish", "checkpoint", "tracking")
 """Sections that say where a release, its checkpoints and curves go, not what it is."""

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from flows.plan import PLAN
 from tests.faults import small_run
 from tests.faults.pictures import Pictures
 from tests.faults.prefect_server import PrefectServer
@@ -53,7 +52,7 @@ def take_pictures(folder: Path) -> None:
     folder.mkdir()
     case = Case(small_run.make_project(folder / "work"), folder)
     seconds = {}
-    for stage in (*PLAN, "publish"):
+    for stage in (*small_run.PLAN, "publish"):
         shutil.copytree(case.project, folder / "before" / stage, symlinks=True)
         started_at = time.monotonic()
         done = case.run(*case.stage(stage))

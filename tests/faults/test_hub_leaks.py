@@ -29,6 +29,7 @@ DVC_YAML = """
 stages:
   gate:
     cmd: python stage.py
+    meta: {publish: tasks.release.publish}
     deps: [stage.py]
     params: [gate]
     outs: [judged.txt]
@@ -40,8 +41,7 @@ sys.exit(os.environ.get("TOY_FAILS"))
 """
 FLOW = """
 import sys
-from flows import checkout, cli, plan
-plan.PLAN = ("gate",)
+from flows import checkout, cli
 checkout.CODE = ("dvc.yaml", "stage.py")
 cli.main(["run", *sys.argv[1:]])
 """

@@ -6,7 +6,6 @@ import pytest
 from prefect.settings import PREFECT_FLOWS_HEARTBEAT_FREQUENCY, temporary_settings
 from prefect.testing.utilities import prefect_test_harness
 
-from flows import plan
 from tests.places import ROOT
 
 DVC_YAML = """
@@ -23,6 +22,7 @@ stages:
     outs: [data/second]
   gate:
     cmd: python stage.py gate
+    meta: {publish: tasks.release.publish}
     deps: [stage.py, data/second]
     params: [gate]
     metrics:
@@ -97,7 +97,6 @@ def toy_project(tmp_path, monkeypatch):
     for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setenv("TOY_LOG", str(tmp_path / "ran.txt"))
-    monkeypatch.setattr(plan, "PLAN", ("first", "second", "gate"))
     monkeypatch.setattr("flows.checkout.CODE", ("dvc.yaml", "stage.py", "tasks", ".dvcignore"))
     monkeypatch.chdir(project)
     return project

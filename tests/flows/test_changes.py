@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from flows.changes import Look, look
-from flows.plan import plan_of
+from flows.plan import stages_to_run
+from tasks.project.overlays import resolve
+from tasks.project.strict_yaml import read_yaml
 from tests.flows.toy_repro import repro
 from tests.places import ROOT
 
@@ -69,4 +72,6 @@ def test_a_plan_is_complete_where_it_makes_all_that_it_needs_or_that_is_up_to_da
 @pytest.mark.parametrize("part", ["all", "pretraining", "glue", "finetuning"])
 def test_every_part_but_fine_tuning_makes_all_that_it_needs(part, tmp_path):
     (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
-    assert look(tmp_path, plan_of(part, ["sst2", "stsb"])) == Look([], part != "finetuning")
+    values = resolve(read_yaml(ROOT / "params.yaml"), None, ["glue.tasks=[sst2,stsb]"])
+    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    assert look(tmp_path, stages_to_run(ROOT, values, part)) == Look([], part != "finetuning")

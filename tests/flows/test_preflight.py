@@ -257,9 +257,8 @@ def test_a_device_is_not_asked_for_where_no_stage_that_needs_it_would_run(toy_pr
     """The toy stages stand for a training that was done; it depends on its code alone, and not on the device."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("PODIUM_CHECK_SECONDS", "120")
-    plan = (toy_project / "dvc.yaml").read_text().replace("first", "pretrain").replace("second", "evaluate")
-    (toy_project / "dvc.yaml").write_text(plan)
-    monkeypatch.setattr("flows.plan.PLAN", ("pretrain", "evaluate", "gate"))
+    plan = (toy_project / "dvc.yaml").read_text()
+    (toy_project / "dvc.yaml").write_text(plan.replace("stage.py first", "stage.py first\n    meta: {host: device}"))
     assert ("device", "problem") in look(toy_project, "device.runtime=cuda")
     subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=toy_project, check=True, capture_output=True)
     assert ("device", "problem") not in look(toy_project, "device.runtime=cuda")

@@ -8,12 +8,15 @@ import pytest
 import yaml
 
 from flows import received
-from flows.plan import PLAN
+from flows.plan import stages_to_run
 from flows.report import StageRecord
 from flows.stages import RunFailed
+from tasks.project.plan_file import read_plan
+from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 
 NAMES = ["finetune", "gate"]
+PLAN = stages_to_run(ROOT, read_yaml(ROOT / "params.yaml"))
 RECORD = dataclasses.asdict(StageRecord("finetune", "ran", 1.5, "pod-a"))
 MD5 = "0123456789abcdef0123456789abcdef"
 
@@ -76,7 +79,7 @@ def test_a_record_of_something_else_is_refused(record):
 
 
 def lock(name="finetune", **out):
-    entries = [{"path": path, "hash": "md5", "md5": MD5, "size": 1} for path in received.outs_of("finetune", ROOT)]
+    entries = [{"path": path, "hash": "md5", "md5": MD5, "size": 1} for path in read_plan(ROOT)["finetune"].outs]
     entries[0].update(out)
     return yaml.safe_dump({"schema": "2.0", "stages": {name: {"cmd": "python -m x", "outs": entries}}})
 

@@ -3,44 +3,38 @@
 import httpx
 import pytest
 
-from flows import api, plan
-from flows.plan import plan_of
+from flows import api
 from flows.report import RunReport, StageRecord, outcome
 from flows.sent_runs import Queue
 from flows.workers import around_shares, groups, queues_of
 from tasks.project.errors import ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.plan_file import read_plan
+from tasks.project.strict_yaml import read_yaml
+from tests.places import ROOT
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
-
-
-def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
-    pretraining, finetuning = plan_of("pretraining"), plan_of("finetuning")
-    assert sorted(pretraining + finetuning) == sorted(plan.PLAN) == sorted(plan_of("all"))
-    assert pretraining[-1] == "pretrain@phase2"
-    assert "tokenizer" in pretraining
-    assert not {"questions", "squad_rows@dev", "validate@squad-train", "finetune"} & set(pretraining)
-    assert finetuning[-1] == "gate"
+KNOWN = read_plan(ROOT, resolve(read_yaml(ROOT / "params.yaml"), None, ["pretrain_rows.shares=[1,2]"]))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():
     plan = ["corpus", "validate@corpus", "pretrain@phase1", "finetune", "predict", "evaluate", "gate"]
-    assert list(groups(plan, CPU, POD)) == [
+    assert list(groups(plan, KNOWN, CPU, POD)) == [
         (CPU, ["corpus", "validate@corpus"]),
         (POD, ["pretrain@phase1", "finetune", "predict"]),
         (CPU, ["evaluate", "gate"]),
     ]
-    assert list(groups(plan, CPU, CPU)) == [(CPU, plan)]
+    assert list(groups(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
 
 
 def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
-    shared = plan.with_shares(["corpus", "tokenizer", "pretrain_rows@phase1", "validate@phase1"], [1, 2])
-    assert around_shares(shared) == (
+    shared = ["corpus", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"]
+    assert around_shares(shared, KNOWN) == (
         ["corpus", "tokenizer"],
         ["row_share@1", "row_share@2"],
         ["row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"],
     )
-    assert around_shares(["evaluate", "gate"]) == ([], [], ["evaluate", "gate"])
-    assert plan.with_shares(["questions", "finetune"], [1, 2]) == ["questions", "finetune"], "rows are not made there"
+    assert around_shares(["evaluate", "gate"], KNOWN) == ([], [], ["evaluate", "gate"])
 
 
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():

@@ -21,7 +21,6 @@ COPIED = (
 )  # fmt: skip
 
 ALL = ["corpus", "validate@corpus", "pretrain@phase1", "evaluate", "gate"]
-PLAN = f"\nPLAN = {tuple(ALL)}\n"
 DVC_YAML = """
 stages:
   corpus:
@@ -33,23 +32,27 @@ stages:
     foreach: [corpus]
     do:
       cmd: python -m tasks.toy validate ${item}
+      meta: {page: "reports/validation/${item}.json"}
       deps: [tasks/toy.py, data/corpus]
       outs: ["reports/validation/${item}.json"]
   pretrain:
     foreach: [phase1]
     do:
       cmd: python -m tasks.toy pretrain ${item}
+      meta: {host: device, part: pretraining}
       deps: [tasks/toy.py, data/corpus, reports/validation/corpus.json]
       params: [device, pretrain.seed]
       outs: ["models/${item}"]
       metrics: ["metrics/pretrain-${item}.json"]
   evaluate:
     cmd: python -m tasks.toy evaluate
+    meta: {page: evaluation/report.html}
     deps: [tasks/toy.py, models/phase1]
     outs: [evaluation]
     metrics: [metrics/squad.json]
   gate:
     cmd: python -m tasks.toy gate
+    meta: {publish: tasks.release.publish}
     deps: [tasks/toy.py, metrics/squad.json]
     params: [gate]
     metrics: [metrics/gate.json]
@@ -179,8 +182,6 @@ class Host:
         (self.project / "dvc.yaml").write_text(DVC_YAML)
         (self.project / "tasks" / "toy.py").write_text(TOY)
         (self.project / "tasks/release/publish.py").write_text(PUBLISH)
-        with (self.project / "flows" / "plan.py").open("a") as module:
-            module.write(PLAN)
         self.environment = {
             **server.environment(), "HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"),
             "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"), "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
@@ -216,8 +217,6 @@ class Host:
             source = self.project / f"tasks/{name}.py"
             assert size in (text := source.read_text())
             source.write_text(text.replace(size, small))
-        with (self.project / "flows" / "plan.py").open("a") as module:
-            module.write("\nPLAN = ('corpus', 'tokenizer', 'pretrain_rows@phase1')\n")
 
     def start(self, *words):
         """Start a module of the checkout; what it says is in `said`."""

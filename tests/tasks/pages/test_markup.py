@@ -278,9 +278,7 @@ def test_what_the_hub_reads_has_a_pattern(key: str, value: str) -> None:
 
 
 WRITERS: dict[str, Callable[[str], object]] = {
-    "html": re.compile(
-        r"from html import|html\.escape\(|</?(p|td|th|tr|div|span|table|svg|h\d|li)\b[^<]*>"
-    ).search,
+    "html": re.compile(r"from html import|html\.escape\(|</?(p|td|th|tr|div|span|table|svg|h\d|li)\b[^<]*>").search,
     "templates": re.compile(r"(import|from) (jinja2|markupsafe)|\bMarkup\(").search,
     "csv": re.compile(r"csv\.(writer|DictWriter)\(").search,
     "yaml": re.compile(r"yaml\.(safe_)?dump\(|\.to_yaml\(").search,

@@ -8,7 +8,10 @@ import sys
 import pytest
 
 from tasks.project.errors import InputError
-from tasks.project.stage_kinds import default_remote, kind_of, offered_kinds, outs_of
+from tasks.project.overlays import resolve
+from tasks.project.plan_file import read_plan
+from tasks.project.stage_kinds import default_remote, offered_kinds
+from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 
 REMOTE = "[core]\n    remote = store\n['remote \"store\"']\n    url = ssh://podium:geheim@host/srv/store\n"
@@ -41,7 +44,8 @@ def start(stage, checkout, **environment):
      ("parity@cpu:bf16", "ipu", "cpu"), ("parity@ipu", "cpu", "ipu")],
 )  # fmt: skip
 def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
-    assert kind_of(stage, runtime) == kind
+    values = resolve(read_yaml(ROOT / "params.yaml"), None, ["parity.against=[cpu:bf16,ipu]"])
+    assert read_plan(ROOT, values)[stage].kind(runtime) == kind
 
 
 def test_a_kind_that_is_none_is_refused(monkeypatch):
@@ -50,15 +54,6 @@ def test_a_kind_that_is_none_is_refused(monkeypatch):
         offered_kinds()
     monkeypatch.setenv("PODIUM_STAGE_KINDS", " ipu,cpu ")
     assert offered_kinds() == ("ipu", "cpu")
-
-
-def test_outs_are_stated_with_the_foreach_item_filled_in():
-    assert outs_of("pretrain@phase2", ROOT) == [
-        "models/phase2", "metrics/pretrain-phase2.json", "plots/pretrain-phase2.csv",
-        "plots/pretrain-phase2-held-out.csv",
-    ]  # fmt: skip
-    assert outs_of("parity@cpu:bf16", ROOT) == ["metrics/parity-cpu:bf16.json"]
-    assert outs_of("squad_rows@dev", ROOT) == ["data/rows/squad-dev"]
 
 
 def test_the_remote_is_named_without_its_password(checkout):
