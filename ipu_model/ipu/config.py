@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ipu_model.errors import ConfigError
-from ipu_model.files import read_json, write_text
+from ipu_model.files import write_text
 from ipu_model.ipu.config_checks import conflicts, pipeline, raise_problems, value_problem
 from ipu_model.ipu.migration import ignore, migrate, unknown_key
 
@@ -123,11 +123,6 @@ class IpuConfig:
         """executable_cache_dir, or None where it switches the cache off."""
         return None if self.executable_cache_dir in CACHE_OFF else self.executable_cache_dir
 
-    @property
-    def explicit_placement(self) -> bool:
-        """Whether device_mapping and pipeline_stages place the blocks, instead of layers_per_ipu."""
-        return self.device_mapping is not None
-
     def to_dict(self) -> Dict[str, Any]:
         """The keys of ipu_config.json: what is derived is left out, so that overriding one key cannot clash with it."""
         values = self._values()
@@ -197,22 +192,6 @@ def read_ipu_config(
     bad = {name for name, problem in wrong.items() if problem}
     raise_problems(where, problems + conflicts({**known, **stated}, bad))
     return IpuConfig(**{name: _copied(value) for name, value in stated.items()})
-
-
-def load_ipu_config(path: Path, say: Callable[[str], None] = ignore, pod_type: Optional[str] = None) -> IpuConfig:
-    """Read an ipu_config.json; see read_ipu_config.
-
-    Raises:
-        ConfigError: no such file, not JSON, or not a valid config.
-    """
-    path = Path(path)
-    try:
-        values = read_json(path)
-    except FileNotFoundError:
-        raise ConfigError(f"{path} does not exist: name an existing ipu_config.json") from None
-    except ValueError as error:
-        raise ConfigError(f"{path} is not JSON ({error}): it must hold one JSON object") from None
-    return read_ipu_config(values, str(path), say, pod_type)
 
 
 def save_ipu_config(path: Path, config: IpuConfig) -> None:

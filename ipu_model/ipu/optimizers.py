@@ -3,8 +3,8 @@
 PopTorch runs no Python of an optimizer: it reads the object's attributes and compiles PopART's own update.
 What it reads is therefore stated in full here. Only the learning rate and the loss scaling stay variable;
 every other number is compiled in as a constant, which saves a stream each and lets PopART fold it.
-After set_learning_rate or set_loss_scaling the caller hands the optimizer to `executor.setOptimizer`:
-without that call the device goes on with the old value.
+After set_learning_rate the caller hands the optimizer to `executor.setOptimizer`: without that call the device goes on
+with the old value.
 """
 
 from __future__ import annotations
@@ -91,26 +91,6 @@ def set_learning_rate(optimizer: Any, rate: float) -> None:
     """Set the rate of every group; it reaches the device by `executor.setOptimizer(optimizer)`."""
     for group in optimizer.param_groups:
         group["lr"] = rate
-
-
-def set_loss_scaling(optimizer: Any, value: float) -> None:
-    """Set the factor on the loss; it reaches the device by `executor.setOptimizer(optimizer)`.
-
-    Raises:
-        ConfigError: the value is not above 0, or the optimizer is SGD with momentum and the value another.
-            PopTorch ties the scale of SGD's stored velocity to the loss scaling (CompilerImpl.cpp,
-            getPopartOptimizer: lossScaling is copied to velocityScaling), so a change would multiply the
-            velocity. LAMB and Adam keep their moments unscaled.
-    """
-    if not value > 0:
-        raise ConfigError(f"loss_scaling={value} must be above 0; 1 means no scaling")
-    velocity = any(group.get("momentum") for group in optimizer.param_groups)
-    if velocity and value != optimizer.loss_scaling:
-        raise ConfigError(
-            f"the loss scaling of sgd with momentum cannot change from {optimizer.loss_scaling:g} to {value:g}: "
-            "the velocity on the IPU is multiplied by it. Keep loss_scaling, set momentum to 0, or use lamb or adamw"
-        )
-    optimizer.loss_scaling = value
 
 
 def optimizer_tensors(optimizer: Any) -> Dict[str, Tensor]:

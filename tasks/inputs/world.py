@@ -79,19 +79,16 @@ class Question(NamedTuple):
     answer_start: int
 
 
-def split_of(name: str) -> Split:
-    """The one split in which `name` may occur: a stable function of its letters (CRC-32, without case)."""
-    percent = zlib.crc32(name.lower().encode()) % 100
-    return next(split for split in SPLITS if percent in _SHARES[split])
-
-
 @functools.cache
 def names_of(kind: str, split: Split) -> tuple[str, ...]:
-    """All names of `kind` (a key of `ENDINGS`) that `split` owns, in a fixed order."""
+    """All names of `kind` (a key of `ENDINGS`) that `split` owns, in a fixed order.
+
+    The letters of a name (their CRC-32, without case) decide which split owns it.
+    """
     share = _SHARES[split]
     first, after_last = share.start, share.stop
     stems = [onset + vowel + coda for onset in ONSETS[kind] for vowel in VOWELS for coda in CODAS]
-    crc32 = zlib.crc32  # inlined split_of: up to 9,600 names per kind
+    crc32 = zlib.crc32  # up to 9,600 names per kind
     names = (stem + ending for stem in stems for ending in ENDINGS[kind])
     return tuple(name for name in names if first <= crc32(name.lower().encode()) % 100 < after_last)
 

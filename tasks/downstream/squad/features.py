@@ -50,11 +50,6 @@ class Features:
         """int64[F] context tokens of each feature; sum C."""
         return self.lengths - self.context_starts - 1
 
-    def offsets_of(self, feature: int) -> np.ndarray:
-        """int32[context tokens, 2] of one feature."""
-        end = int(self.context_lengths[: feature + 1].sum())
-        return self.offsets[end - int(self.context_lengths[feature]) : end]
-
 
 @dataclass(frozen=True)
 class Spans:

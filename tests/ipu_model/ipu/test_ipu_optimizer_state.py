@@ -17,7 +17,6 @@ from ipu_model.ipu.optimizers import (
     make_ipu_optimizer,
     optimizer_tensors,
     set_learning_rate,
-    set_loss_scaling,
 )
 from ipu_model.job import OptimizerConfig
 
@@ -112,6 +111,5 @@ def test_no_attribute_appears_after_the_first_update(update: str) -> None:
     device.update(RATES[0], rows(1)[0])
     noted = attributes(device.optimizer)
     load_optimizer_tensors(poptorch, device.optimizer, optimizer_tensors(device.optimizer))
-    set_loss_scaling(device.optimizer, 1.0)
     device.update(RATES[1], rows(1)[0])
     assert attributes(device.optimizer) == noted

@@ -11,7 +11,7 @@ from torch import Tensor
 from toy_training import MICRO_BATCHES, RATES, ROWS, UPDATES, Device, config_of, make_line, rows, toy
 
 from ipu_model.errors import ConfigError
-from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate, set_loss_scaling
+from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
 from ipu_model.job import OptimizerConfig
 from ipu_model.optim.optimizers import clip_gradients, make_optimizer
 
@@ -83,28 +83,6 @@ def test_momentum_and_decay_of_sgd_are_those_worked_out_by_hand() -> None:
 @pytest.mark.parametrize("update", UPDATES)
 def test_loss_scaling_does_not_change_the_weights_in_fp32(update: str) -> None:
     assert_same(train(config_of(update, loss_scaling=16384.0)), train(config_of(update)), 1e-6)
-
-
-@pytest.mark.parametrize("update", ["lamb", "adamw"])
-def test_loss_scaling_may_change_between_updates(update: str) -> None:
-    device = Device(toy(), config_of(update, loss_scaling=1024.0))
-    for scaling, rate, batch in zip([1024.0, 64.0, 64.0, 16384.0], RATES, rows(4)):
-        device.update(rate, batch, scaling)
-    assert compiled_optimizer()["defaults"]["lossScaling"][1] is False
-    assert_same(device.weights(), train(config_of(update), updates=4), 1e-6)
-
-
-def test_loss_scaling_of_a_velocity_cannot_change() -> None:
-    parameters = list(toy().named_parameters())
-    with_velocity = make_ipu_optimizer(poptorch, config_of("sgd", loss_scaling=64.0), parameters, half=False)
-    set_loss_scaling(with_velocity, 64.0)
-    with pytest.raises(ConfigError, match="cannot change from 64 to 128.*set momentum to 0"):
-        set_loss_scaling(with_velocity, 128.0)
-    without = make_ipu_optimizer(poptorch, config_of("sgd", momentum=0.0), parameters, half=False)
-    set_loss_scaling(without, 128.0)
-    assert without.loss_scaling == 128.0
-    with pytest.raises(ConfigError, match="above 0"):
-        set_loss_scaling(without, 0.0)
 
 
 def test_groups_are_compiled_with_only_the_rate_and_the_loss_scaling_variable() -> None:

@@ -10,7 +10,8 @@ from typing import Any, List
 import pytest
 from tiny_jobs import make_columns, make_job, run_here, write_rows
 
-from ipu_model.ipu.config import load_ipu_config
+from ipu_model.files import read_json
+from ipu_model.ipu.config import read_ipu_config
 from ipu_model.job import BatchGeometry, Job, ScheduleConfig
 
 
@@ -37,7 +38,7 @@ def test_a_model_trained_on_ipus_carries_the_ipu_config_it_was_trained_with(
     run_here(job)
     path = tmp_path / "model" / "ipu_config.json"
     said: List[str] = []
-    config = load_ipu_config(path, said.append)
+    config = read_ipu_config(read_json(path), say=said.append)
     assert said == []  # in the words of today, nothing left to translate
     assert (config.layers_per_ipu, config.matmul_proportion, config.seed) == ([1, 1], 0.25, 0)
     assert config.gradient_accumulation_steps == 6  # derived, and stated for Optimum, which would take 1

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Tuple
 
 import poptorch
 import torch
 from torch import Tensor, nn
 
-from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate, set_loss_scaling
+from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
 from ipu_model.job import OptimizerConfig
 
 MICRO_BATCHES, ROWS = 2, 4
@@ -77,10 +77,8 @@ class Device:
         self.optimizer = make_ipu_optimizer(poptorch, config, model.named_parameters(), half)
         self.executor = poptorch.trainingModel(model, options, optimizer=self.optimizer)
 
-    def update(self, rate: float, batch: Tuple[Tensor, Tensor], scaling: Optional[float] = None) -> None:
+    def update(self, rate: float, batch: Tuple[Tensor, Tensor]) -> None:
         set_learning_rate(self.optimizer, rate)
-        if scaling is not None:
-            set_loss_scaling(self.optimizer, scaling)
         self.executor.setOptimizer(self.optimizer)
         self.executor(*batch)
 

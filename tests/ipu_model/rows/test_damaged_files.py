@@ -12,7 +12,6 @@ from tiny_jobs import TINY
 
 from ipu_model.errors import DeviceJobError, RowsError
 from ipu_model.files import sha256_of
-from ipu_model.ipu.config import load_ipu_config
 from ipu_model.models.model_folder import Origin, read_model, write_model
 from ipu_model.models.modeling import build_model
 from ipu_model.rows.format import MANIFEST, read_manifest
@@ -47,14 +46,6 @@ def test_a_manifest_cannot_name_files_outside_its_folder(pretrain_rows: Path, na
 def write_tiny(folder: Path) -> None:
     weights = build_model("pretraining", TINY).state_dict()
     write_model(folder, "pretraining", TINY, weights, Origin("a", "b", "c", 1, 2))
-
-
-def test_an_ipu_config(tmp_path: Path) -> None:
-    path = tmp_path / "ipu_config.json"
-    good = {"layers_per_ipu": [1, 1], "ipus_per_replica": 2, "matmul_proportion": [0.1, 0.2], "seed": 3}
-    for what, content in damaged_json(good, COUNT):
-        path.write_bytes(content)
-        holds(lambda: load_ipu_config(path), what)
 
 
 @pytest.mark.parametrize("name", ["config.json", "podium.json"])

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -54,9 +55,11 @@ def test_no_name_is_of_two_kinds() -> None:
 
 def test_the_split_of_a_name_never_changes() -> None:
     # the CRC-32 of "velmora" is 0xbb54d7b3 = 3142899635, and 35 is among the corpus' 0 to 69
-    assert world.split_of("Velmora") == world.split_of("VELMORA") == "corpus"
+    owners = {"train": range(70, 85), "dev": range(85, 100), "corpus": range(70)}
+    assert zlib.crc32(b"velmora") % 100 == 35
     for split in world.SPLITS:
-        assert all(world.split_of(name) == split for name in islice(world.names_of("river", split), 50))
+        for name in islice(world.names_of("river", split), 50):
+            assert zlib.crc32(name.lower().encode()) % 100 in owners[split]
 
 
 def test_names_of_a_split_occur_in_no_other_whatever_the_seeds() -> None:

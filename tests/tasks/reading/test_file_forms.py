@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from ipu_model.errors import DeviceJobError
-from ipu_model.ipu.config import load_ipu_config
 from tasks.downstream.glue.data import make_glue_data
 from tasks.downstream.glue.tasks import glue_task
 from tasks.downstream.squad.files import read_predictions, read_references
@@ -166,7 +165,6 @@ EMPTY: dict[str, tuple[str, Callable[[Path], None]]] = {
     "params.yaml": ("params.yaml", empty_params),
     "predictions": ("given.json", empty_predictions(read_predictions)),
     "references": ("given.json", empty_predictions(read_references)),
-    "ipu config of a device job": ("given.json", empty_predictions(load_ipu_config)),
 }
 
 

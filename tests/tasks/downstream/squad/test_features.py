@@ -28,6 +28,12 @@ def tokens_of(features: Features, feature: int) -> list[int]:
     return features.token_ids[stop - int(features.lengths[feature]) : stop].tolist()
 
 
+def offsets_of(features: Features, feature: int) -> np.ndarray:
+    """int32[context tokens, 2] of one feature."""
+    end = int(features.context_lengths[: feature + 1].sum())
+    return features.offsets[end - int(features.context_lengths[feature]) : end]
+
+
 def test_windows_share_the_stride_and_end_with_the_context() -> None:
     assert windows(10, window=6, doc_stride=2) == [(0, 6), (4, 10)]
     assert windows(11, window=6, doc_stride=2) == [(0, 6), (4, 10), (8, 11)]
@@ -49,8 +55,8 @@ def test_one_question_and_one_context_by_hand(tokenizer: Tokenizer) -> None:
     assert features.lengths.tolist() == [12, 9]
     assert features.context_starts.tolist() == [5, 5]
     assert features.example_index.tolist() == [0, 0]
-    assert features.offsets_of(0).tolist() == [[0, 2], [3, 5], [5, 6], [7, 9], [10, 12], [13, 15]]
-    assert features.offsets_of(1).tolist() == [[10, 12], [13, 15], [15, 16]]
+    assert offsets_of(features, 0).tolist() == [[0, 2], [3, 5], [5, 6], [7, 9], [10, 12], [13, 15]]
+    assert offsets_of(features, 1).tolist() == [[10, 12], [13, 15], [15, 16]]
 
 
 @pytest.mark.parametrize(("row_length", "doc_stride"), [(384, 128), (128, 32), (96, 0)])
@@ -75,7 +81,7 @@ def test_features_equal_the_tokenizers_own_pair_truncation(tmp_path: Path, row_l
             assert features.example_index[number] == example
             assert features.context_starts[number] == window.type_ids.index(1)
             inside = [offset for offset, part in zip(window.offsets, window.sequence_ids, strict=True) if part == 1]
-            assert features.offsets_of(number).tolist() == [list(offset) for offset in inside]
+            assert offsets_of(features, number).tolist() == [list(offset) for offset in inside]
             number += 1
     assert number == len(features)
 
@@ -99,7 +105,7 @@ def test_empty_questions_and_contexts_have_one_feature_each(tokenizer: Tokenizer
     assert [tokens_of(features, n)[-1] for n in range(2)] == [SEP, SEP]
     assert features.lengths.tolist() == [5, 5]
     assert features.context_starts.tolist() == [2, 4]
-    assert features.offsets_of(1).tolist() == []
+    assert offsets_of(features, 1).tolist() == []
     assert find_answers(features, np.array([0, 0]), np.array([2, 0])).starts.tolist() == [2, 0]
     assert len(make_features(tokenizer, [], [], 16, 2, 5)) == 0
 
@@ -122,7 +128,7 @@ def test_answers_are_labelled_in_the_windows_that_hold_them_whole(tokenizer: Tok
 def test_an_answer_inside_a_word_takes_the_whole_tokens(tokenizer: Tokenizer) -> None:
     features = make_features(tokenizer, ["Ba?"], ["go banden ka"], 20, 2, 10)  # "banden" is split in pieces
     start, end = answer(features, 4, 8)[0]
-    pieces = features.offsets_of(0)[start - 4 : end - 3]
+    pieces = offsets_of(features, 0)[start - 4 : end - 3]
     assert pieces[0, 0] <= 4
     assert pieces[-1, 1] >= 8
 
@@ -131,7 +137,7 @@ def test_accents_and_wide_characters_keep_character_offsets(tokenizer: Tokenizer
     context = "\U0001f600 Bá dé go."
     features = make_features(tokenizer, ["Ba?"], [context], 20, 2, 10)
     start = context.index("dé")
-    (first, last), offsets = answer(features, start, start + 2)[0], features.offsets_of(0)
+    (first, last), offsets = answer(features, start, start + 2)[0], offsets_of(features, 0)
     assert context[offsets[first - 4, 0] : offsets[last - 4, 1]] == "dé"
 
 
@@ -208,6 +214,6 @@ def test_many_questions_on_one_context_equal_one_at_a_time(tokenizer: Tokenizer)
         alone = make_features(tokenizer, [question], [context], 32, 4, 8)
         for feature in range(len(alone)):
             assert tokens_of(alone, feature) == tokens_of(together, number)
-            assert alone.offsets_of(feature).tolist() == together.offsets_of(number).tolist()
+            assert offsets_of(alone, feature).tolist() == offsets_of(together, number).tolist()
             number += 1
     assert number == len(together)

@@ -17,6 +17,7 @@ from tasks.reading.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
+from tests.tasks.downstream.squad.test_features import offsets_of
 from tests.tasks.pretraining.row_inputs import (
     CLS,
     SEP,
@@ -186,7 +187,7 @@ def test_features_of_any_question_can_be_written_anywhere(tmp_path: Path) -> Non
     table = pq.read_table(tmp_path / "ask/rows/features.parquet").to_pydict()
     assert table["example_id"] == ["the question"] * 6
     assert table["n_tokens"] == features.lengths.tolist()
-    assert table["offsets"][1] == features.offsets_of(1).reshape(-1).tolist()
+    assert table["offsets"][1] == offsets_of(features, 1).reshape(-1).tolist()
     tokens = read_rows(tmp_path / "ask/rows")["input_ids"]
     assert (tokens == SEP).sum() == 12
 
