@@ -41,7 +41,7 @@ ALLOWED = {
         "ipu_model/",
         "tasks/pretraining/base_model.py",
         "tasks/jobs/device_job.py",
-        "tasks/reading/row_folders.py",
+        "tasks/project/row_folders.py",
         "tasks/rows/row_files.py",
         "bench/",
         "tests/",

@@ -18,7 +18,7 @@ from tasks.jobs.training import (
 )
 from tasks.project import artifacts
 from tasks.project.params import DeviceParams, ModelParams, Params
-from tasks.reading.row_folders import read_manifest
+from tasks.project.row_folders import read_manifest
 
 FINETUNE, PREDICT = "finetune", "predict"
 JOBS = (FINETUNE, PREDICT)

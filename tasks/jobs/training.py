@@ -28,7 +28,7 @@ from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.param_sections import TrackingParams
 from tasks.project.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
-from tasks.reading.row_folders import Manifest, held_out_folder, read_manifest
+from tasks.project.row_folders import Manifest, held_out_folder, read_manifest
 from tasks.tracking.trackers import Trackers, description, tracked
 
 EXECUTION_ONLY = (

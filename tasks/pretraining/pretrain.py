@@ -28,7 +28,7 @@ from tasks.jobs.training import (
 from tasks.project import artifacts
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, PhaseParams, PretrainParams, load_params
-from tasks.reading.row_folders import read_manifest
+from tasks.project.row_folders import read_manifest
 
 
 def pretrain_job(

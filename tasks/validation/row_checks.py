@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.reading.row_folders import Manifest, read_manifest
+from tasks.project.row_folders import Manifest, read_manifest
 from tasks.reading.text_files import read_reading
 from tasks.rows.row_files import row_schema
 from tasks.validation import row_features, text_features

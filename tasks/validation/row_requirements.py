@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.reading.row_folders import Manifest
+from tasks.project.row_folders import Manifest
 from tasks.validation.checks import Check
 
 ENOUGH_SEQUENCES = 100

@@ -24,7 +24,7 @@ from tasks.project import artifacts
 from tasks.project.errors import DataInvalid, ParamsError
 from tasks.project.main import run_main
 from tasks.project.params import Params, load_params
-from tasks.reading.row_folders import HELD_OUT, held_out_folder
+from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import (
     MAX_EXAMPLES,
     RECORD,

@@ -26,8 +26,8 @@ from tasks.project.main import run_main
 from tasks.project.param_inputs import RowsParams
 from tasks.project.params import load_params, packed
 from tasks.project.process import item
+from tasks.project.row_folders import Manifest
 from tasks.reading.parquet import read_batches
-from tasks.reading.row_folders import Manifest
 from tasks.rows.packing import pack
 from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry, from_arrow, ranges
 from tasks.vocabulary.encoding import encode, load_tokenizer, read_vocabulary, tokenizer_file

@@ -30,8 +30,8 @@ from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import SquadRowsParams, load_params, packed
+from tasks.project.row_folders import HELD_OUT, Manifest
 from tasks.reading.parquet import size_of
-from tasks.reading.row_folders import HELD_OUT, Manifest
 from tasks.rows.packing import pack
 from tasks.rows.row_files import ABSENT, IGNORED, Layout, RowWriter, check_geometry, from_arrow, to_arrow
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file

@@ -21,7 +21,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.parallel import Progress
 from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
-from tasks.reading.row_folders import HELD_OUT, Manifest
+from tasks.project.row_folders import HELD_OUT, Manifest
 from tasks.reading.text_files import Reading, repetitions, write_reading
 from tasks.rows.held_out import is_held_out
 from tasks.rows.packing import NO_SEQUENCE, pack

@@ -26,7 +26,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
-from tasks.reading.row_folders import HELD_OUT, Manifest
+from tasks.project.row_folders import HELD_OUT, Manifest
 
 
 @dataclass(frozen=True)

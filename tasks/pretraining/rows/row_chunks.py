@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Shard, texts_of
-from tasks.reading.row_folders import HELD_OUT
+from tasks.project.row_folders import HELD_OUT
 
 CHUNK_DOCUMENTS = 2048
 """Documents per chunk at most. Another number gives other rows, so it is no parameter."""

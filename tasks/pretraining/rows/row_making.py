@@ -23,7 +23,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import PHASES, PretrainRowsParams
-from tasks.reading.row_folders import HELD_OUT
+from tasks.project.row_folders import HELD_OUT
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import RowWriter, check_geometry
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from tasks.project import artifacts
+from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.reading.parquet import read_batches, sizes_of_groups
-from tasks.reading.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.rows.row_files import row_file
 
 SHARD_BYTES = 64 << 20

@@ -19,7 +19,7 @@ from tasks.downstream.squad.questions import make_questions
 from tasks.downstream.squad.rows import write_squad_rows
 from tasks.inputs.corpus import make_corpus
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
-from tasks.reading.row_folders import read_manifest
+from tasks.project.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_job, run_here
 from tests.tasks.downstream.squad.test_question_tables import as_flat, as_json_text, as_struct, write_table
 from tests.tasks.downstream.squad.test_questions import params as question_params

@@ -23,8 +23,8 @@ from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
+from tasks.project.row_folders import HELD_OUT
 from tasks.project.strict_yaml import read_yaml
-from tasks.reading.row_folders import HELD_OUT
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus, write_questions
 

@@ -20,7 +20,7 @@ from tasks.pretraining.rows import prepared_rows, tfrecords
 from tasks.pretraining.rows.prepared_rows import write_prepared_rows
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError
-from tasks.reading.row_folders import held_out_folder, read_manifest
+from tasks.project.row_folders import held_out_folder, read_manifest
 from tasks.validation.row_checks import RowData
 from tasks.validation.validate import Judge, validate
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here

@@ -15,7 +15,7 @@ from tasks.pretraining.rows import row_chunks
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.pretraining.rows.row_shards import plan_shards
 from tasks.project.errors import InputError
-from tasks.reading.row_folders import read_manifest
+from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (

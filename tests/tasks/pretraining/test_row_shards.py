@@ -18,7 +18,7 @@ from tasks.pretraining.rows.row_chunks import Item
 from tasks.pretraining.rows.row_making import Making
 from tasks.pretraining.rows.row_shards import Share, plan_shards, texts_of
 from tasks.pretraining.rows.row_share import write_share
-from tasks.reading.row_folders import HELD_OUT, read_manifest
+from tasks.project.row_folders import HELD_OUT, read_manifest
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, word_tokenizer, write_corpus
 from tests.test_architecture import ROOT, import_closure
 

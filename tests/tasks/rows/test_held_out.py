@@ -8,7 +8,7 @@ import pytest
 from tasks.downstream.squad.rows import write_squad_rows
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project.errors import InputError
-from tasks.reading.row_folders import HELD_OUT, held_out_folder, read_manifest
+from tasks.project.row_folders import HELD_OUT, held_out_folder, read_manifest
 from tasks.rows.held_out import choose_groups, is_held_out
 from tasks.validation.validate import with_others
 from tests.tasks.pretraining.row_inputs import (

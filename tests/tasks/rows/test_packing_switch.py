@@ -24,8 +24,8 @@ from tasks.jobs.device_job import BatchGeometry, Job, JobResult, OptimizerConfig
 from tasks.pretraining.rows import pretrain_rows
 from tasks.project import artifacts
 from tasks.project.params import check, packed
+from tasks.project.row_folders import Manifest, read_manifest
 from tasks.project.strict_yaml import read_yaml
-from tasks.reading.row_folders import Manifest, read_manifest
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     WORDS,

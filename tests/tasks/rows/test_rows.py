@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from tasks.project.errors import InputError
-from tasks.reading.row_folders import read_manifest
+from tasks.project.row_folders import read_manifest
 from tasks.rows.packing import pack
 from tasks.rows.row_files import Layout, RowWriter, check_geometry, ranges, row_schema
 from tests.tasks.pretraining.row_inputs import folder_bytes, read_rows

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.reading.row_folders import Manifest
+from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
 from tasks.validation import corpus_checks, question_checks, row_checks
 from tasks.validation.validate import Judge, validate

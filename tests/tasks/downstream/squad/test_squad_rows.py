@@ -13,7 +13,7 @@ from tasks.downstream.squad import question_chunks
 from tasks.downstream.squad.features import make_features
 from tasks.downstream.squad.rows import FEATURES_SCHEMA, write_rows, write_squad_rows
 from tasks.project.errors import InputError
-from tasks.reading.row_folders import read_manifest
+from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
