@@ -117,7 +117,8 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
     try:
         run.write(*{project, root})
-        artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
+        if not (run.nothing_ran and (root / artifacts.RUN_PAGE).exists()):  # that page says more than this run could
+            artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
     except OSError as error:
         text = f"the report could not be written: {error}"
         get_run_logger().error(text)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from tasks.pages.markup import markdown_block
 from tasks.project import artifacts
+from tasks.project.plan_file import Plan, Stage, read_plan
 
 HEADER = f"{'stage':<24} {'status':<9} seconds"
 
@@ -37,16 +38,16 @@ class RunReport:
     preset: str | None = None
     overrides: list[str] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
-    metrics: dict[str, float] | None = None
-    gate: dict[str, Any] | None = None
-    published: dict[str, Any] | None = None
+    results: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Gate of the run -> name of what it judges, scores (in percent), decision (accepted, reasons) and published, the
+    receipt; the last two None where there is none."""
     error: str | None = None
     programs: dict[str, str] = field(default_factory=dict)
     """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
+    pages: list[str] = field(default_factory=list)
+    """What stages of the run wrote for people, from its folder."""
     packing: dict[str, dict[str, float]] = field(default_factory=dict)
     """Of each stage that ran on a device: packing_factor and packing_efficiency of its rows."""
-    glue: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Of each GLUE task: metrics (percent), gate, and published, the receipt or None."""
     paused: str | None = None
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
     interrupted: str | None = None
@@ -65,44 +66,45 @@ class RunReport:
         self.stages.append(record)
 
     def read_results(self, root: Path) -> None:
-        """Take the scores and the gate's decision from the files the stages wrote."""
-        names = [stage.name for stage in self.stages]
-        tasks = [name.partition("@")[2] for name in names if name.startswith("glue_gate@")]
-        if "gate" in names or not tasks:  # a run of GLUE alone does not speak of older answers
-            scores = read_json_object(root / artifacts.SQUAD_METRICS)
-            if scores is not None:
-                self.metrics = {name: scores[name] for name in ("exact_match", "f1")}
-            self.gate = _gate(root / artifacts.GATE)
-        for task in tasks:
-            scores = read_json_object(root / artifacts.glue_metrics(task)) or {}
-            metrics = {name: scores[name] for name in scores if f"{name}_low" in scores}
-            gate = _gate(root / artifacts.glue_metrics(task, "gate"))
-            self.glue[task] = {"metrics": metrics, "gate": gate, "published": None}
-        self._read_figures(root, (*artifacts.DEVICE_METRICS, *(name for name in names if name.startswith("glue_"))))
-
-    def _read_figures(self, root: Path, stages: Iterable[str]) -> None:
-        ran = {stage.name for stage in self.stages if stage.status == "ran"}
+        """Take what the stages of the run wrote: scores, decisions, figures of device jobs, pages."""
+        plan = read_plan(root)
+        stages = [plan[stage.name] for stage in self.stages if stage.name in plan]
         for stage in stages:
-            name = artifacts.device_metrics(stage)
-            figures = {} if name is None else read_json_object(root / artifacts.METRICS / f"{name}.json") or {}
-            if "packing_factor" in figures:
-                self.packing[stage] = {name: figures[name] for name in ("packing_factor", "packing_efficiency")}
-            if stage in ran and "program" in figures:
-                self.programs[stage] = figures["program"]
+            if stage.is_gate:
+                self.results[stage.name] = _result(stage, plan, root)
+            elif stage.uses_device:
+                self._read_figures(stage, root)
+        self.pages = _together([str(stage.meta["page"]) for stage in stages if "page" in stage.meta])
 
-    def enter_receipt(self, receipt: dict[str, Any], task: str = "") -> None:
+    def _read_figures(self, stage: Stage, root: Path) -> None:
+        figures = read_json_object(root / stage.metrics[0]) or {} if stage.metrics else {}
+        if "packing_factor" in figures:
+            self.packing[stage.name] = {name: figures[name] for name in ("packing_factor", "packing_efficiency")}
+        if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
+            self.programs[stage.name] = figures["program"]
+
+    @property
+    def nothing_ran(self) -> bool:
+        """Whether the run came to its end, and found every stage up to date."""
+        ended = self.error is None and self.paused is None
+        return ended and all(stage.status == "skipped" for stage in self.stages)
+
+    def accepts(self, gate: str) -> bool:
+        """Whether a gate of the run accepted."""
+        decision = self.results[gate]["decision"]
+        return decision is not None and bool(decision["accepted"])
+
+    def enter_receipt(self, receipt: dict[str, Any], gate: str) -> None:
         """Take what publish says of itself; its folder is stated from the checkout, ours from the project.
 
         Args:
-            task: of GLUE, "" for questions.
+            receipt: what it wrote.
+            gate: the stage that accepted it.
         """
         published = dict(receipt)
         if "folder" in receipt:
             published["folder"] = os.path.normpath(os.path.join(self.folder, receipt["folder"]))
-        if task:
-            self.glue[task]["published"] = published
-        else:
-            self.published = published
+        self.results[gate]["published"] = published
 
     def write(self, *roots: Path) -> None:
         """Write reports/run.json in each of `roots`."""
@@ -110,12 +112,12 @@ class RunReport:
             artifacts.write_json(root / artifacts.RUN_REPORT, self.as_values())
 
     def as_values(self) -> dict[str, Any]:
-        """The report as plain values; what only runs on workers, of GLUE, or paused ones have is left out of others."""
+        """The report as plain values; what only runs on workers or paused ones have is left out of others."""
         values = asdict(self)
         for stage in values["stages"]:
             if stage["host"] is None:
                 del stage["host"]
-        for name in ("paused", "interrupted", "glue"):
+        for name in ("paused", "interrupted"):
             if not values[name]:
                 del values[name]
         return values
@@ -129,9 +131,25 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     return values
 
 
-def _gate(path: Path) -> dict[str, Any] | None:
-    gate = read_json_object(path)
-    return None if gate is None else {"accepted": gate["accepted"], "reasons": gate["reasons"]}
+def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
+    """What a gate decided, and on which scores: those with bounds that the page of an evaluation shows."""
+    evaluations = [plan[name] for name in plan.needs[gate.name] if "page" in plan[name].meta and plan[name].metrics]
+    files = [path for stage in evaluations for path in stage.metrics]
+    scores = read_json_object(root / files[0]) or {} if files else {}
+    decided = read_json_object(root / gate.metrics[0])
+    return {
+        "name": Path(files[0]).stem if files else gate.name,
+        "scores": {name: value for name, value in scores.items() if f"{name}_low" in scores},
+        "decision": None if decided is None else {name: decided[name] for name in ("accepted", "reasons")},
+        "published": None,
+    }
+
+
+def _together(pages: Sequence[str]) -> list[str]:
+    """Pages of one folder as one pattern."""
+    folders = [str(PurePosixPath(page).parent) for page in pages]
+    found = (page if folders.count(one) == 1 else f"{one}/*.html" for page, one in zip(pages, folders, strict=True))
+    return list(dict.fromkeys(found))
 
 
 def outcome(report: RunReport) -> str:
@@ -142,15 +160,15 @@ def outcome(report: RunReport) -> str:
         return "failed"
     if report.paused is not None:
         return "paused"
-    gates = [report.gate, *(task["gate"] for task in report.glue.values())]
-    if any(gate is not None and not gate["accepted"] for gate in gates):
+    results = report.results.values()
+    if any(one["decision"] is not None and not one["decision"]["accepted"] for one in results):
         return "rejected"
-    receipts = [report.published, *(task["published"] for task in report.glue.values())]
-    found = [_how_published(receipt) for receipt in receipts if receipt is not None]
+    found = [how_published(one["published"]) for one in results if one["published"] is not None]
     return min(found, key=("proposed", "published").index, default="finished")
 
 
-def _how_published(receipt: dict[str, Any]) -> str:
+def how_published(receipt: dict[str, Any]) -> str:
+    """A receipt in one word: published, or proposed (for review)."""
     return "proposed" if receipt.get("pull_request") else "published"
 
 
@@ -179,22 +197,21 @@ def total(report: RunReport) -> str:
 def results(report: RunReport) -> list[str]:
     """Scores, verdicts, and where the models went."""
     lines = [f"program of {stage}: {how}" for stage, how in report.programs.items()]
-    if report.metrics is not None:
-        lines.append(f"exact match {report.metrics['exact_match']:.2f}, F1 {report.metrics['f1']:.2f} (dev questions)")
-    lines += _decided("gate", report.gate, report.published)
-    for task, found in report.glue.items():
-        scores = ", ".join(f"{name} {value:.2f}" for name, value in found["metrics"].items())
-        lines += [f"{task}: {scores}", *_decided(f"{task} gate", found["gate"], found["published"])]
+    for found in report.results.values():
+        lines += [scores_in_words(found), *_decided(f"{found['name']} gate", found["decision"], found["published"])]
     return lines
+
+
+def scores_in_words(result: dict[str, Any]) -> str:
+    """What a gate judged, and its scores."""
+    scores = ", ".join(f"{name} {value:.2f}" for name, value in result["scores"].items())
+    return f"{result['name']}: {scores or 'no scores'}"
 
 
 def to_look_at(report: RunReport) -> str:
     """The pages of the run."""
     prefix = "" if report.folder == "." else f"{report.folder}/"
-    pages = ["reports/run.html"]
-    if report.metrics is not None:
-        pages += ["evaluation/report.html", "reports/validation/*.html"]
-    pages += [f"{artifacts.glue_evaluation(task)}/report.html" for task in report.glue]
+    pages = [str(artifacts.RUN_PAGE), *report.pages]
     return "to look at: " + ", ".join(prefix + page for page in pages)
 
 
@@ -205,7 +222,7 @@ def _decided(name: str, gate: dict[str, Any] | None, receipt: dict[str, Any] | N
         lines.append(f"{name}: {'accepted' if gate['accepted'] else 'rejected, nothing was published'}")
         lines += [f"  - {reason}" for reason in gate["reasons"]]
     if receipt is not None:
-        lines.append(f"{_how_published(receipt)}: {where_published(receipt)}")
+        lines.append(f"{how_published(receipt)}: {where_published(receipt)}")
     return lines
 
 
@@ -219,7 +236,8 @@ def read(root: Path) -> RunReport | None:
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
-    return RunReport(**values)
+    known = {one.name for one in fields(RunReport)}  # of an older one, what is still in use
+    return RunReport(**{name: value for name, value in values.items() if name in known})
 
 
 def markdown(report: RunReport) -> str:

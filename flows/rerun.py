@@ -63,12 +63,11 @@ def _publish(gates: Sequence[Stage], root: Path, run: report.RunReport) -> bool:
     """Publish what the gates accept; whether something was not as it was published before."""
     changed = False
     for gate in gates:
-        verdict = run.glue[gate.item]["gate"] if gate.item else run.gate
-        if verdict is None or not verdict["accepted"]:
+        if not run.accepts(gate.name):
             continue
         began = time.perf_counter()
         receipt = publishing.publish(gate, root, screen().tell)
-        run.enter_receipt(receipt, gate.item)
+        run.enter_receipt(receipt, gate.name)
         status = "skipped" if receipt.get("unchanged") else "ran"
         run.enter(report.StageRecord(publish_after(gate), status, round(time.perf_counter() - began, 2)))
         changed = changed or status == "ran"

@@ -6,16 +6,11 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from flows.report import RunReport, outcome, read_json_object, where_published
+from flows.report import RunReport, how_published, outcome, read_json_object, scores_in_words, where_published
 from tasks.jobs.device_job import figures_in_words
 from tasks.pages.render import html_page
-from tasks.project import artifacts
+from tasks.project.plan_file import Stage, read_plan
 
-CURVES = (
-    ("pretrain-phase1", "Pre-training, phase 1"),
-    ("pretrain-phase2", "Pre-training, phase 2"),
-    ("finetune", "Fine-tuning"),
-)
 WIDTH, HEIGHT, MARGIN = 320, 170, 34
 
 
@@ -26,7 +21,8 @@ def page(report: RunReport, root: Path) -> str:
         report: the finished (or failed) run.
         root: its checkout, where plots/*.csv lie.
     """
-    curves = [_curve(root, name, title) for name, title in _curves_of(report)]
+    names, plan = {stage.name for stage in report.stages}, read_plan(root)
+    curves = [_curve(root, stage) for stage in plan.values() if stage.name in names and _is_training(stage)]
     return html_page(
         __file__,
         "run.html.j2",
@@ -44,42 +40,27 @@ def page(report: RunReport, root: Path) -> str:
     )
 
 
-def _curves_of(report: RunReport) -> list[tuple[str, str]]:
-    """Names and titles of the trainings of a run; of one that is all about GLUE without that on questions."""
-    shown = [curve for curve in CURVES if curve[0] != "finetune" or report.metrics is not None or not report.glue]
-    return [*shown, *((f"glue-{task}-finetune", f"Fine-tuning, {task}") for task in report.glue)]
+def _is_training(stage: Stage) -> bool:
+    """Whether it draws its loss, and that on held-out rows, which are its two plots."""
+    return stage.uses_device and len(stage.plots) == 2
 
 
 def _results(report: RunReport) -> list[str]:
     lines = []
-    if report.metrics is not None:
-        lines.append(
-            f"Exact match {report.metrics['exact_match']:.2f}, F1 {report.metrics['f1']:.2f} on dev questions."
-        )
-    if report.gate is not None:
-        lines.append("Gate: accepted." if report.gate["accepted"] else "Gate: rejected, nothing was published.")
-        lines += report.gate["reasons"]
-    if report.published is not None:
-        lines.append(_published(report.published))
-    for task, found in report.glue.items():
-        scores = ", ".join(f"{name} {value:.2f}" for name, value in found["metrics"].items())
-        verdict = "no decision" if found["gate"] is None else "accepted" if found["gate"]["accepted"] else "rejected"
-        lines.append(f"GLUE {task}: {scores}; gate: {verdict}.")
-        lines += found["gate"]["reasons"] if found["gate"] is not None else []
-        lines += [_published(found["published"])] if found["published"] is not None else []
+    for found in report.results.values():
+        decision, receipt = found["decision"], found["published"]
+        verdict = "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected"
+        lines += [f"{scores_in_words(found)}; gate: {verdict}.", *(decision["reasons"] if decision else [])]
+        if receipt is not None:
+            lines.append(f"{how_published(receipt).capitalize()}: {where_published(receipt)}.")
     return lines + [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
 
 
-def _published(receipt: dict[str, Any]) -> str:
-    how = "Proposed for review" if receipt.get("pull_request") else "Published"
-    return f"{how}: {where_published(receipt)}."
-
-
-def _curve(root: Path, name: str, title: str) -> dict[str, Any]:
+def _curve(root: Path, training: Stage) -> dict[str, Any]:
     """The loss over the updates, as a line that ends in a dot, all there is of a short run, and rings for the loss on
     held-out rows; the axis begins at zero, so that curves of runs can be compared by eye."""
-    points, rings = read_curve(root / artifacts.PLOTS / f"{name}.csv"), read_curve(root / artifacts.held_out_plot(name))
-    curve: dict[str, Any] = {"title": title, "line": [], "rings": [], "held_out": _held_out(root, name)}
+    points, rings = (read_curve(root / plot) for plot in training.plots)
+    curve: dict[str, Any] = {"title": training.name, "line": [], "rings": [], "held_out": _held_out(root, training)}
     if not points:
         return curve
     (_, first), (updates, loss) = points[0], points[-1]
@@ -96,9 +77,9 @@ def _curve(root: Path, name: str, title: str) -> dict[str, Any]:
     }
 
 
-def _held_out(root: Path, name: str) -> str:
+def _held_out(root: Path, training: Stage) -> str:
     """The figures of the saved weights on rows that the training did not see."""
-    found = (read_json_object(root / artifacts.METRICS / f"{name}.json") or {}).get("held_out")
+    found = (read_json_object(root / training.metrics[0]) or {}).get("held_out")
     if not found:
         return ""
     after = f"held-out rows, after update {found['step']:,}"

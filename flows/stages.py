@@ -79,15 +79,12 @@ def run_plan(
             reproduce(stage, repro if stage in left else None, root, run, entered)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
         _push(kept, root)  # found in a cache of this host: other hosts may not have them
-    if not gates:
-        return
-    if any(stage.status == "restored" for stage in run.stages):
+    if gates and any(stage.status == "restored" for stage in run.stages):
         _require_restored([gate.name for gate in gates], root)
     run.read_results(root)
     for gate in gates if publish else ():
-        verdict = run.glue[gate.item]["gate"] if gate.item else run.gate
-        if verdict is not None and verdict["accepted"]:
-            run.enter_receipt(_publish(gate, root, run, entered), gate.item)
+        if run.accepts(gate.name):
+            run.enter_receipt(_publish(gate, root, run, entered), gate.name)
 
 
 def reproduce(stage: str, repro: Repro | None, root: Path, run: RunReport, entered: Entered) -> None:

@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
 from flows import dvc
-from flows.plan import PUBLISH
+from flows.plan import publish_after
 from flows.sent_runs import Office, Queue, SentRun, deployment_of
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
@@ -80,19 +80,18 @@ class Sender(Office):
             RunFailed: see `run`.
         """
         known = read_plan(self.root)
-        gates = {stage for stage in plan if known[stage].is_gate}
+        gates = [stage for stage in plan if known[stage].is_gate]
         for queue, names in groups(plan, known, cpu, device):
             before, shares, rest = around_shares(names, known)
             if shares:
                 self.run(queue, [before])
                 self.run(queue, [[share] for share in shares])
-            self.run(queue, [rest], publish and not gates.isdisjoint(names))
-        if gates:
-            self.report.read_results(self.root)
-        for name in [stage.name for stage in self.report.stages if stage.name.partition("@")[0] == PUBLISH]:
-            task = name.partition("@")[2]
-            receipt = (self.root / artifacts.publish_receipt(task)).read_text(encoding="utf-8")
-            self.report.enter_receipt(json.loads(receipt), task)
+            self.run(queue, [rest], publish and not set(gates).isdisjoint(names))
+        self.report.read_results(self.root)
+        entered = {stage.name for stage in self.report.stages}
+        for gate in (known[name] for name in gates if publish_after(known[name]) in entered):
+            receipt = (self.root / artifacts.publish_receipt(gate.item)).read_text(encoding="utf-8")
+            self.report.enter_receipt(json.loads(receipt), gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]
         if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")

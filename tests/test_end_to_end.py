@@ -110,7 +110,7 @@ def test_the_score_is_the_one_the_scoring_command_gives(project):
                          "--predictions", str(folder / "evaluation" / "predictions.json")])  # fmt: skip
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
-    assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["metrics"]
+    assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["results"]["gate"]["scores"]
     assert scores["total"] == 20
 
 

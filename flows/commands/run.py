@@ -23,6 +23,8 @@ from tasks.project import artifacts
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
+ANSWERS = "exact_match"
+"""A score of models that answer questions, which podium ask can be asked of."""
 
 
 @click.command(
@@ -62,9 +64,13 @@ def command(
 def _useful_after(run: report.RunReport) -> str:
     if report.outcome(run) == "rejected":
         return "podium params list gate shows the limits, the page of the evaluation the answers"
-    if run.published is not None:
-        return f"podium ask {report.where_published(run.published).split(' (')[0]} QUESTION --context TEXT"
-    return "podium publish makes a release of what the gate accepted" if run.gate else "podium run goes on from there"
+    published = [one for one in run.results.values() if one["published"] is not None]
+    for one in published:
+        if ANSWERS in one["scores"]:
+            return f"podium ask {report.where_published(one['published']).split(' (')[0]} QUESTION --context TEXT"
+    if published or not run.results:
+        return "podium run goes on from there"
+    return "podium publish makes a release of what the gate accepted"
 
 
 def _code_of(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:

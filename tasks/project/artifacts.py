@@ -45,11 +45,6 @@ SQUAD_PREDICTIONS = EVALUATION / "predictions.json"
 METRICS = Path("metrics")
 SQUAD_METRICS = METRICS / "squad.json"
 PREDICT_METRICS = METRICS / "predict.json"
-DEVICE_METRICS = {
-    "pretrain@phase1": "pretrain-phase1", "pretrain@phase2": "pretrain-phase2", "finetune": "finetune",
-    "predict": "predict",
-}  # fmt: skip
-"""Stages that run device jobs, and the names of their figures in metrics/."""
 GATE = METRICS / "gate.json"
 PLOTS = Path("plots")
 EXECUTABLES = Path("executables")
@@ -200,14 +195,6 @@ def parity_file(name: str, place: str) -> Path:
 def receipt_file(name: str) -> Path:
     """What publishing the model of an entry says of itself."""
     return Path("reports") / ("publish.json" if name == _QUESTIONS else f"publish-{name}.json")
-
-
-def device_metrics(stage: str) -> str | None:
-    """The name in metrics/ of the figures of a stage that runs device jobs; None for others."""
-    name, _, task = stage.partition("@")
-    if name in ("glue_finetune", "glue_predict"):
-        return job_name(f"glue-{task}", name.removeprefix("glue_"))
-    return DEVICE_METRICS.get(stage)
 
 
 def executables_folder(job: str) -> Path:

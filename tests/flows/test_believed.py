@@ -46,7 +46,7 @@ def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, comman
     assert not gate.exists()
     run()
     assert statuses(linked) == {"first": "skipped", "second": "skipped", "gate": "ran"}
-    assert run_json(linked)["gate"]["accepted"] is False
+    assert run_json(linked)["results"]["gate"]["decision"]["accepted"] is False
     assert ACCEPTED in (linked / "runs" / "damaged" / "metrics" / "gate.json").read_bytes()
     assert command()[0] == 3, "rejected, and nothing to do"
 
@@ -56,7 +56,7 @@ def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked
     accept(linked / "metrics" / "gate.json")
     run()
     assert statuses(linked)["gate"] == "ran"
-    assert run_json(linked)["gate"]["accepted"] is False
+    assert run_json(linked)["results"]["gate"]["decision"]["accepted"] is False
     assert not (linked / "published").exists()
 
 
@@ -76,9 +76,9 @@ def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, 
         assert statuses(linked).get("gate") == "restored", report
         assert "metrics/gate.json does not hold what its stage wrote" in report["error"]
         assert f"it comes so from the remote far ({store})" in report["error"]
-        assert report["published"] is None
+        assert report["results"] == {}
     bad.unlink()
     run()
     assert statuses(linked)["gate"] == "ran"
-    assert run_json(linked)["gate"]["accepted"] is False
+    assert run_json(linked)["results"]["gate"]["decision"]["accepted"] is False
     assert REJECTED in bad.read_bytes(), "pushed"

@@ -29,6 +29,12 @@ def test_a_run_of_glue_alone_asks_for_no_questions():
     assert plan[-1] == "glue_gate@rte"
 
 
+def in_checkout(folder, *tasks):
+    """Make `folder` one of these tasks."""
+    (folder / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
+    (folder / "params.yaml").write_text(yaml.safe_dump(with_tasks(*tasks)))
+
+
 def write(path, values):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(values))
@@ -36,6 +42,7 @@ def write(path, values):
 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answers(tmp_path, accepted):
+    in_checkout(tmp_path, "sst2")
     write(tmp_path / "metrics/squad.json", {"exact_match": 1.0, "f1": 2.0})
     write(tmp_path / "metrics/gate.json", {"accepted": False, "reasons": ["of another run"]})
     write(tmp_path / "metrics/glue-sst2.json", {"accuracy": 91.5, "accuracy_low": 90.0, "score": 91.5, "score_low": 90})
@@ -46,19 +53,19 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     run = report.RunReport(".", stages=[report.StageRecord(name, "ran", 1.0) for name in stages_of("glue", "sst2")])
     run.read_results(tmp_path)
     if accepted:
-        run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "sst2")
+        run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "glue_gate@sst2")
     run.write(tmp_path)
     text = report.summary(run)
     assert text == report.summary(report.read(tmp_path))
     assert text.startswith(f"Podium run: {'published' if accepted else 'rejected'}\n")
-    assert "sst2: accuracy 91.50, score 91.50\nsst2 gate: " in text
+    assert "glue-sst2: accuracy 91.50, score 91.50\nglue-sst2 gate: " in text
     assert ("published: published/podium-glue-sst2" in text) == accepted
     assert ("  - score 91.5 is under" in text) != accepted
     assert "exact match" not in text
     assert "glue/sst2/evaluation/report.html" in text
     page = run_page.page(run, tmp_path)
-    assert "Fine-tuning, sst2" in page
-    assert "GLUE sst2: accuracy 91.50" in page
+    assert "<figcaption>glue_finetune@sst2</figcaption>" in page
+    assert "glue-sst2: accuracy 91.50" in page
     assert "Rings" not in page, "no rows were held out"
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots/glue-sst2-finetune.csv").write_text("step,loss\n10,1.0\n20,0.6\n")
@@ -80,14 +87,13 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
         stages, "reproduce", lambda stage, repro, root, run, entered: run.enter(report.StageRecord(stage, "ran", 1))
     )
     monkeypatch.setattr(stages, "_publish", lambda gate, root, run, entered: {"folder": f"published/x-{gate.item}"})
-    (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(with_tasks("sst2", "rte")))
+    in_checkout(tmp_path, "sst2", "rte")
     run = report.RunReport(".")
     stages.run_plan(stages_of("all", "sst2", "rte"), tmp_path, run, publish=True)
-    assert run.published == {"folder": "published/x-"}
-    assert run.glue["sst2"]["published"] == {"folder": "published/x-sst2"}
-    assert run.glue["rte"]["published"] is None
+    assert {gate: result["published"] for gate, result in run.results.items()} == {
+        "gate": {"folder": "published/x-"}, "glue_gate@sst2": {"folder": "published/x-sst2"}, "glue_gate@rte": None,
+    }  # fmt: skip
     assert report.outcome(run) == "rejected"
     alone = report.RunReport(".")
     stages.run_plan(stages_of("all"), tmp_path, alone, publish=False)
-    assert (alone.published, alone.glue) == (None, {})
+    assert {gate: result["published"] for gate, result in alone.results.items()} == {"gate": None}

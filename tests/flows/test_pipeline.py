@@ -1,6 +1,7 @@
 """The flow on a toy plan: report, states, exit codes, overrides in a checkout of their own."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from flows import checkout, cli, pipeline, report, run_page
 from flows.repro import StageFailed
 from tasks.project.errors import ParamsError
+from tests.places import ROOT
 
 ACCEPTED = ["gate.min_f1=80.0"]
 
@@ -28,9 +30,10 @@ def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(prefec
     state = run()
     assert (state.name, state.is_completed()) == ("Rejected", True)
     values = run_json(toy_project)
-    assert values["gate"] == {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]}
-    assert values["metrics"] == {"exact_match": 70.0, "f1": 80.5}
-    assert values["published"] is None
+    assert values["results"] == {"gate": {
+        "name": "squad", "scores": {"exact_match": 70.0, "f1": 80.5}, "published": None,
+        "decision": {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]},
+    }}  # fmt: skip
     assert not (toy_project / "reports" / "publish.json").exists()
 
 
@@ -41,19 +44,22 @@ def test_an_accepted_model_is_published_and_the_report_has_the_promised_layout(p
     assert [set(stage) for stage in values["stages"]] == [{"name", "status", "seconds"}] * 4
     assert statuses(toy_project) == {"first": "ran", "second": "ran", "gate": "ran", "publish": "ran"}
     assert values["folder"].startswith("runs/checkouts/")
-    assert values["published"] == {"folder": "published/podium-demo", "unchanged": False}, "from the project's folder"
+    published = values["results"]["gate"]["published"]
+    assert published == {"folder": "published/podium-demo", "unchanged": False}, "from the project's folder"
 
 
 def test_without_publish_the_run_stops_after_the_gate(prefect_session, toy_project):
     run(*ACCEPTED, publish=False)
-    assert run_json(toy_project)["published"] is None
+    assert run_json(toy_project)["results"]["gate"]["published"] is None
     assert "publish" not in statuses(toy_project)
 
 
 def test_a_second_run_skips_every_stage(prefect_session, toy_project, ran):
     run()
+    page = (toy_project / "reports" / "run.html").read_text()
     run()
     assert statuses(toy_project) == {"first": "skipped", "second": "skipped", "gate": "skipped"}
+    assert (toy_project / "reports" / "run.html").read_text() == page, "it says what the run before it made"
     assert ran() == ["first", "second"]
 
 
@@ -147,17 +153,20 @@ def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
 
 def test_the_summary_names_stages_scores_gate_and_place():
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "ran", 1.25)])
-    run.metrics, run.gate = {"exact_match": 91.5, "f1": 93.25}, {"accepted": True, "reasons": []}
-    run.published = {"folder": "published/podium-demo", "unchanged": True}
+    run.results["gate"] = {
+        "name": "squad", "scores": {"exact_match": 91.5, "f1": 93.25}, "decision": {"accepted": True, "reasons": []},
+        "published": {"folder": "published/podium-demo", "unchanged": True},
+    }  # fmt: skip
     text = report.summary(run)
     assert "Podium run: published" in text
-    assert "exact match 91.50, F1 93.25" in text
+    assert "squad: exact_match 91.50, f1 93.25" in text
     assert "published: published/podium-demo (unchanged)" in text
 
 
 def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
-    run = report.RunReport(".", gate={"accepted": True, "reasons": []})
-    run.published = {"url": "http://hub/user/demo/discussions/1", "pull_request": 1, "unchanged": False}
+    receipt = {"url": "http://hub/user/demo/discussions/1", "pull_request": 1, "unchanged": False}
+    accepted = {"name": "squad", "scores": {}, "decision": {"accepted": True, "reasons": []}, "published": receipt}
+    run = report.RunReport(".", results={"gate": accepted})
     assert report.summary(run).startswith("Podium run: proposed\n")
     assert "proposed: http://hub/user/demo/discussions/1" in report.summary(run)
 
@@ -167,6 +176,8 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     (tmp_path / "plots" / "finetune.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,1.0,0.0\n")
     (tmp_path / "plots" / "pretrain-phase2.csv").write_text("step,loss,learning_rate\n6,5.5,0.1\n")
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "failed", 2.0)], error="<script>alert(1)</script>")
+    shutil.copy(ROOT / "dvc.yaml", tmp_path)
+    run.stages += [report.StageRecord(name, "ran", 1.0) for name in ("pretrain@phase2", "finetune")]
     text = run_page.page(run, tmp_path)
     assert "final loss 1.000" in text
     assert "20 updates" in text
@@ -175,7 +186,7 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     assert "<th>host</th>" not in text, "there is one host only"
     run.stages.append(report.StageRecord("pretrain@phase1", "ran", 3.0, "pod-<a>"))
     assert "<td>pod-&lt;a&gt;</td>" in run_page.page(run, tmp_path)
-    assert text.count("no update was made") == 1, "the curve that is not there is said to be missing"
+    assert run_page.page(run, tmp_path).count("no update was made") == 1, "the curve that is not there is missing"
     assert "<script>" not in text
     assert "Podium run: failed" in text
 
@@ -191,6 +202,7 @@ def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own(
 
 def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
     (tmp_path / "metrics").mkdir()
+    shutil.copy(ROOT / "dvc.yaml", tmp_path)
     for name, how in (("pretrain-phase1", "restored from executables/phase1"), ("finetune", "built: no executable yet"),
                       ("predict", "loaded from the cache")):  # fmt: skip
         (tmp_path / "metrics" / f"{name}.json").write_text(json.dumps({"program": how}))

@@ -75,7 +75,8 @@ def test_a_run_to_a_stage_runs_what_it_needs_and_publishes_nothing(prefect_sessi
     assert ([stage["name"] for stage in run["stages"]], run["error"]) == (["first", "second"], None)
     pipeline.pipeline(None, ["gate.min_f1=0"], to=["gate"], return_state=True)
     run = json.loads((toy_project / "reports" / "run.json").read_text())
-    assert (run["gate"]["accepted"], run["published"]) == (True, None)
+    found = run["results"]["gate"]
+    assert (found["decision"]["accepted"], found["published"]) == (True, None)
 
 
 def test_the_command_takes_stages_and_refuses_others(toy_project, capsys):

@@ -41,8 +41,9 @@ def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(te
     assert team.office.ran() == []
     assert team.statuses() == {**dict.fromkeys(ALL, "ran"), "publish": "ran"}
     report = team.report()
-    assert report["metrics"] == {"exact_match": 90.0, "f1": 91.0}
-    assert report["published"]["folder"] == "published/podium-demo"
+    result = report["results"]["gate"]
+    assert result["scores"] == {"exact_match": 90.0, "f1": 91.0}
+    assert result["published"]["folder"] == "published/podium-demo"
     folder = team.office.project / report["folder"]
     assert json.loads((folder / "metrics" / "pretrain-phase1.json").read_text()) == {"steps": 7}
     assert (folder / "evaluation" / "report.html").read_text() == "<p>answers</p>"

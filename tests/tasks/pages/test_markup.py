@@ -161,10 +161,10 @@ def _run(text: str) -> RunReport:
     return RunReport(
         f"runs{text}", f"preset{text}", [f"a={text}"],
         stages=[StageRecord(f"corpus{text}", f"ran{text}", 1.0, f"pod{text}")],
-        metrics={"exact_match": 1.0, "f1": 2.0}, gate=gate, published={"folder": f"published{text}"},
+        results={"gate": {"name": f"sst2{text}", "scores": {f"acc{text}": 1.0}, "decision": gate,
+                          "published": {"url": f"http://a/{text}"}}},
         error=f"error{text}", paused=f"paused{text}", programs={f"finetune{text}": f"built{text}"},
         packing={f"predict{text}": {"packing_factor": 1.0, "packing_efficiency": 0.5}},
-        glue={f"sst2{text}": {"metrics": {f"acc{text}": 1.0}, "gate": gate, "published": {"url": f"http://a/{text}"}}},
     )  # fmt: skip
 
 
