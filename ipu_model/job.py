@@ -11,15 +11,15 @@ import dataclasses
 import difflib
 import json
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence
 
+from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.strict import read_strictly
 
 KINDS = ("pretrain", "finetune", "predict")
-HEADS = ("pretraining", "question_answering", "sequence_classification")
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
@@ -98,7 +98,7 @@ class Job:
     kind: str
     """pretrain, finetune or predict."""
     head: str
-    """pretraining (MLM and NSP), question_answering or sequence_classification."""
+    """One of the files of ipu_model/heads."""
     rows: str
     """Folder of packed rows with its manifest.json."""
     output: str
@@ -134,12 +134,12 @@ class Job:
     """On ipu: folder of programs that travels between hosts. A compile_only job fills it; others take from it, checked,
     what the cache of their host lacks. null: neither."""
     labels: Optional[List[str]] = None
-    """Of a sequence_classification head: names of its classes in order of their numbers, one name for the value of a
-    regression. null: as init_checkpoint has them, or another head."""
+    """Of a head that has classes: their names in order of their numbers, one name for the value of a regression. null:
+    as init_checkpoint has them, or a head without."""
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
-        _one_of("head", self.head, HEADS)
+        _one_of("head", self.head, heads.names())
         _one_of("runtime", self.runtime, RUNTIMES)
         _one_of("precision", self.precision, PRECISIONS)
         _one_of("inference_execution", self.inference_execution, INFERENCE)
@@ -173,7 +173,7 @@ class JobResult:
     final_loss: Optional[float]
     """Mean loss of the last logged window; null when no update was made."""
     final_losses: Dict[str, float]
-    """The same, by part: mlm_loss and nsp_loss, start_loss and end_loss, or label_loss."""
+    """The same, by part of the loss (Head.parts)."""
     sequences: int
     """Sequences processed in this run (not before a resume)."""
     real_tokens: int
@@ -204,7 +204,7 @@ class JobResult:
         return read_strictly(JobResult, json.loads(text), "result")
 
 
-def _one_of(name: str, value: str, valid: Tuple[str, ...]) -> None:
+def _one_of(name: str, value: str, valid: Sequence[str]) -> None:
     if value not in valid:
         near: List[str] = difflib.get_close_matches(str(value), list(valid), 1)
         hint = f"; did you mean {near[0]}?" if near else ""

@@ -7,13 +7,14 @@ person reads all of them at once.
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Callable, Collection, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
 
 OUTPUT_MODES = ("all", "sum", "final", "default")
-STAGE_NAMES = ("emb", "hid", "enc_out", "pool", "heads", "qa_head", "glue_head")
-"""Blocks that pipeline_stages may name, as in Graphcore's TensorFlow 2 example."""
+BLOCKS = ("emb", "hid", "enc_out", "pool")
+"""What pipeline_stages name beside the head, as in Graphcore's TensorFlow 2 example; in order of execution."""
 MODES = ("", "inference_")
 """Prefixes of the keys of training and of inference."""
 
@@ -30,6 +31,11 @@ def _is_proportion(value: Any) -> bool:
 
 def _is_list(value: Any, entry: Callable[[Any], bool]) -> bool:
     return isinstance(value, list) and bool(value) and all(entry(each) for each in value)
+
+
+def _is_block(value: Any) -> bool:
+    """Which heads there are is known where the model is placed (placement.py)."""
+    return isinstance(value, str) and (value in BLOCKS or re.fullmatch(r"([a-z]+_)*heads?", value) is not None)
 
 
 def _at_least(floor: int) -> Rule:
@@ -66,8 +72,8 @@ _SPLITS: Rule = (
 _SEED: Rule = ("a whole number from 0 to 2**64 - 1", lambda value: _is_int(value) and 0 <= value < 2**64)
 _OUTPUT: Rule = (f"one of {', '.join(OUTPUT_MODES)}", lambda value: isinstance(value, str) and value in OUTPUT_MODES)
 _STAGES: Rule = (
-    f"a list of stages, each a list of blocks out of {', '.join(STAGE_NAMES)}",
-    lambda value: _is_list(value, lambda stage: _is_list(stage, lambda block: block in STAGE_NAMES)),
+    f"a list of stages, each a list of blocks: {', '.join(BLOCKS)}, or that of a head (heads, qa_head, glue_head ...)",
+    lambda value: _is_list(value, lambda stage: _is_list(stage, _is_block)),
 )
 
 _RULES: Dict[str, Rule] = {

@@ -3,7 +3,7 @@
 Legend: B rows of a micro-batch, L row length, S sequences per row at most, P masked positions per row at
 most, H hidden size, A heads, D = H / A, V vocabulary size.
 
-The modules and the names of their parameters are those of `ipu_model.models.modeling`; only the way they are
+The modules and the names of their parameters are those of the heads (ipu_model/heads); only the way they are
 computed differs. PopTorch traces `forward` once, so every shape and every Python branch here is fixed by
 the placement and the config. Operations are among those of the PopTorch user guide, "IPU supported
 operations". What belongs to the device (blocks, recomputation, serialised products) comes in as `DeviceOps`,
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Dict, Optional, Tuple, Type
+from typing import Any, Optional
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,7 @@ class Layout:
 
 
 class DeviceModel(nn.Module):
-    """Embeddings and encoder of a model of `ipu_model.models.modeling`, placed on IPUs; the heads are in subclasses.
+    """Embeddings and encoder of a BERT, placed on IPUs; each head has a subclass (ipu_model/heads).
 
     Args:
         bert_model: A model of `build_model`; held under this name, so parameters are "bert_model.<Hugging Face name>".
@@ -84,11 +84,11 @@ class DeviceModel(nn.Module):
         # Not outlined with the LayerNorms of the encoder: it would tie the tile layout of the pipeline's stashes.
         with self.ops.outline("embeddings"):
             summed = table.LayerNorm(summed)
-        return drop(summed, self.layout.hidden_dropout, dropping)
+        return drop_out(summed, self.layout.hidden_dropout, dropping)
 
     def _layer(self, layer: Any, hidden: Tensor, mask: Tensor, dropping: bool) -> Tensor:
         def finish(half: Residual, inner: Tensor, residual: Tensor) -> Tensor:
-            dropped = drop(half.dense(inner), self.layout.hidden_dropout, dropping)
+            dropped = drop_out(half.dense(inner), self.layout.hidden_dropout, dropping)
             return half.LayerNorm(residual + dropped)
 
         attention = layer.attention
@@ -96,99 +96,6 @@ class DeviceModel(nn.Module):
         hidden = finish(attention["output"], context, hidden)
         inner = functional.gelu(layer.intermediate["dense"](hidden))
         return finish(layer.output, inner, hidden)
-
-
-class PretrainingOnIpu(DeviceModel):
-    """Masked-token and next-sentence losses of one micro-batch."""
-
-    def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
-        cls_positions: Tensor, masked_positions: Tensor, masked_labels: Tensor, next_sentence_labels: Tensor,
-        label_weights: Tensor,
-    ) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-        """All inputs [B, width] int32, the columns of rows/format.py; label_weights [B, 2] fp32, see batches.py.
-
-        Returns:
-            loss, mlm_loss and nsp_loss, fp32 scalars.
-        """
-        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=True)
-        placement, model = self.layout.placement, self.bert_model
-        assert placement.pooler is not None  # of a pretraining placement
-        with self.ops.block("pooler", placement.pooler):
-            pooled = model.bert.pool(pick(hidden, cls_positions))  # [B, S, H]
-        with self.ops.block("heads", placement.heads):
-            predictions = self._predictions(pick(hidden, masked_positions))
-            mlm = weighted_loss(predictions, masked_labels, label_weights[:, :1])
-            nsp = weighted_loss(model.cls["seq_relationship"](pooled), next_sentence_labels, label_weights[:, 1:])
-            return self.ops.final_loss(mlm + nsp), mlm, nsp
-
-    def _predictions(self, hidden: Tensor) -> Tensor:
-        """[B, P, H] -> [B, P, V]; the decoder is the word table, hence on its IPU."""
-        head = self.bert_model.cls["predictions"]
-        hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
-        words = self.bert_model.bert.embeddings.word_embeddings.weight
-        return self.ops.serial_matmul(hidden, words.t(), self.layout.projection_serialization_factor) + head.bias
-
-
-class QuestionAnsweringOnIpu(DeviceModel):
-    """Losses of one micro-batch, or its logits where no labels are given."""
-
-    def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
-        start_positions: Optional[Tensor] = None, end_positions: Optional[Tensor] = None,
-        label_weights: Optional[Tensor] = None,
-    ) -> Any:  # fmt: skip
-        """Inputs as those of PretrainingOnIpu.
-
-        Returns:
-            With labels: loss, start_loss and end_loss, fp32 scalars. Without: start and end logits [B, L, 2] fp32.
-        """
-        training = start_positions is not None
-        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
-        with self.ops.block("heads", self.layout.placement.heads):
-            logits = self.bert_model.qa_outputs(hidden)
-            if start_positions is None or end_positions is None or label_weights is None:
-                return logits.float()
-            slots = start_positions.shape[1]
-            starts, ends = (per_sequence(logits[..., part], sequence_ids, slots) for part in (0, 1))
-            start = weighted_loss(starts, start_positions, label_weights[:, :1])
-            end = weighted_loss(ends, end_positions, label_weights[:, 1:])
-            return self.ops.final_loss((start + end) / 2), start, end
-
-
-class SequenceClassificationOnIpu(DeviceModel):
-    """Loss of one micro-batch, or the logits of its sequences where no labels are given."""
-
-    def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
-        cls_positions: Tensor, labels: Optional[Tensor] = None, label_weights: Optional[Tensor] = None,
-    ) -> Any:  # fmt: skip
-        """Inputs as those of PretrainingOnIpu; labels [B, S] int32 classes, or fp32 values of a regression (C = 1).
-
-        Returns:
-            With labels: loss and label_loss, the same fp32 scalar. Without: logits [B, S, C] fp32.
-        """
-        training = labels is not None
-        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
-        placement, model = self.layout.placement, self.bert_model
-        assert placement.pooler is not None  # of a classification placement
-        with self.ops.block("pooler", placement.pooler):
-            pooled = drop(model.bert.pool(pick(hidden, cls_positions)), self.layout.hidden_dropout, training)
-        with self.ops.block("heads", placement.heads):
-            logits = model.classifier(pooled)  # [B, S, C]
-            if labels is None or label_weights is None:
-                return logits.float()
-            compare = weighted_squares if labels.is_floating_point() else weighted_loss
-            loss = compare(logits, labels, label_weights)
-            return self.ops.final_loss(loss), loss
-
-
-DEVICE_MODELS: Dict[str, Type[DeviceModel]] = {
-    "pretraining": PretrainingOnIpu,
-    "question_answering": QuestionAnsweringOnIpu,
-    "sequence_classification": SequenceClassificationOnIpu,
-}
-"""By head of the job."""
 
 
 def block_mask(sequence_ids: Tensor, dtype: torch.dtype) -> Tensor:
@@ -209,11 +116,11 @@ def row_attention(attention: SelfAttention, hidden: Tensor, mask: Tensor, dropou
     mixed = functional.linear(hidden, weight, bias).split(width, dim=-1)
     query, key, value = (x.view(split).transpose(1, 2) for x in mixed)  # [B, A, L, D]
     scores = query @ key.transpose(-1, -2) * (1 / math.sqrt(split[-1])) + mask
-    probabilities = drop(scores.softmax(-1), dropout, dropping)
+    probabilities = drop_out(scores.softmax(-1), dropout, dropping)
     return (probabilities @ value).transpose(1, 2).reshape(rows, length, width)
 
 
-def drop(x: Tensor, rate: float, dropping: bool) -> Tensor:
+def drop_out(x: Tensor, rate: float, dropping: bool) -> Tensor:
     """Dropout; with rate 0 nothing enters the program, not even random numbers."""
     return functional.dropout(x, rate, True) if dropping and rate else x
 
@@ -246,7 +153,7 @@ def embed_serially(ids: Tensor, table: Tensor, factor: int) -> Tensor:
     return total
 
 
-def per_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
+def by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
     """Logits of rows [B, L] -> [B, S, L], MASKED outside each sequence: an exact softmax over its tokens alone."""
     numbers = torch.arange(1, slots + 1, dtype=sequence_ids.dtype, device=sequence_ids.device)
     inside = (sequence_ids[:, None, :] == numbers[None, :, None]).to(logits.dtype)

@@ -10,19 +10,10 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
+from ipu_model import heads
 from ipu_model.errors import ConfigError
+from ipu_model.ipu.config_checks import BLOCKS
 
-HEADS_OF = {
-    "pretraining": "MLM and NSP heads",
-    "question_answering": "question answering head",
-    "sequence_classification": "classification head",
-}
-"""What a head is called in the table."""
-STAGE_OF_HEAD = {"pretraining": "heads", "question_answering": "qa_head", "sequence_classification": "glue_head"}
-"""Name of a head's block in `pipeline_stages`."""
-STAGE_NAMES = ("emb", "hid", "enc_out", "pool", *STAGE_OF_HEAD.values())
-"""Names in `pipeline_stages`, in order of execution; several heads never stand in one model."""
-WITHOUT_POOLER = ("question_answering",)
 Block = Tuple[str, int]
 
 
@@ -44,7 +35,7 @@ class Placement:
         """(name, IPU) of every block in order of execution."""
         layers = [(f"encoder layer {index}", ipu) for index, ipu in enumerate(self.layers)]
         pooler = [] if self.pooler is None else [("pooler", self.pooler)]
-        return (("embeddings", self.embeddings), *layers, *pooler, (HEADS_OF[self.head], self.heads))
+        return (("embeddings", self.embeddings), *layers, *pooler, (heads.of(self.head).title, self.heads))
 
     @property
     def order(self) -> Tuple[int, ...]:
@@ -109,12 +100,11 @@ def place(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_re
     Raises:
         ConfigError: see `expand_layers`; an unknown head.
     """
-    _check_head(head)
+    kind = heads.of(head)
     counts = expand_layers(num_layers, layers_per_ipu, ipus_per_replica)
     layers = tuple(ipu for ipu, count in enumerate(counts) for _ in range(count))
-    tied = head == "pretraining"
-    pooler = None if head in WITHOUT_POOLER else (0 if tied else layers[-1])
-    return Placement(head, 0, layers, pooler, 0 if tied else ipus_per_replica - 1, ipus_per_replica)
+    pooler = None if not kind.pooler else (0 if kind.tied else layers[-1])
+    return Placement(head, 0, layers, pooler, 0 if kind.tied else ipus_per_replica - 1, ipus_per_replica)
 
 
 def expand_layers(num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> List[int]:
@@ -162,16 +152,16 @@ def place_by_stages(
     """Place a model as the TensorFlow 2 configurations do: blocks listed by stage, and the IPU of each stage.
 
     Args:
-        head: of job.HEADS.
+        head: of heads.names.
         num_layers: how often "hid" must stand.
-        pipeline_stages: names of STAGE_NAMES. "enc_out" has no block of its own; so has "pool" where the
+        pipeline_stages: names of BLOCKS, and of the head's. "enc_out" has no block of its own; so has "pool" where the
             model has no pooler.
         device_mapping: IPU of each stage, for example [0, 1, 2, 3, 0].
 
     Raises:
         ConfigError: all that is wrong, in one message.
     """
-    _check_head(head)
+    kind = heads.of(head)
     stages, mapping = [list(stage) for stage in pipeline_stages], list(device_mapping)
     problems = []
     if len(stages) != len(mapping):
@@ -184,43 +174,36 @@ def place_by_stages(
     if not problems:
         placed = [(name, ipu) for stage, ipu in zip(stages, mapping) for name in stage]
         where = {name: ipu for name, ipu in placed if name != "hid"}
-        if head == "pretraining" and where["heads"] != where["emb"]:
+        if kind.tied and where[kind.stage] != where["emb"]:
             problems.append(
-                f"heads on IPU {where['heads']}, emb on IPU {where['emb']}: the MLM decoder is the word embedding, and "
-                f"a weight lives on one IPU; map the stage of heads to IPU {where['emb']}"
+                f"{kind.stage} on IPU {where[kind.stage]}, emb on IPU {where['emb']}: the MLM decoder is the word "
+                f"embedding, and a weight lives on one IPU; map the stage of {kind.stage} to IPU {where['emb']}"
             )
     if problems:
         raise ConfigError("pipeline_stages and device_mapping cannot be used: " + "; ".join(problems))
     layers = tuple(ipu for name, ipu in placed if name == "hid")
-    pooler = None if head in WITHOUT_POOLER else where["pool"]
-    return Placement(head, where["emb"], layers, pooler, where[STAGE_OF_HEAD[head]], max(mapping) + 1)
+    pooler = where["pool"] if kind.pooler else None
+    return Placement(head, where["emb"], layers, pooler, where[kind.stage], max(mapping) + 1)
 
 
 def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str]:
     """What is wrong with the names of all stages in one list."""
-    unknown = sorted(set(names) - set(STAGE_NAMES))
+    kind, others = heads.of(head), [heads.of(other).stage for other in heads.names() if other != head]
+    known = [*BLOCKS, kind.stage, *others]
+    unknown = sorted(set(names) - set(known))
     if unknown:
-        return [f"{', '.join(unknown)} not known; valid: {', '.join(STAGE_NAMES)}"]
-    needed = ["emb", *([] if head in WITHOUT_POOLER else ["pool"]), STAGE_OF_HEAD[head]]
+        return [f"{', '.join(unknown)} not known; valid: {', '.join(known)}"]
+    needed = ["emb", *(["pool"] if kind.pooler else []), kind.stage]
     problems = [f"{name} must stand once, found {names.count(name)} times" for name in needed if names.count(name) != 1]
-    problems += [f"{name} is no part of a {head} model" for name in _other_heads(head) if name in names]
+    problems += [f"{name} is no part of a {head} model" for name in others if name in names]
     problems += [f"{name} stands {names.count(name)} times" for name in ("enc_out", "pool")
                  if name not in needed and names.count(name) > 1]  # fmt: skip
     if names.count("hid") != num_layers:
         problems.append(f"hid stands {names.count('hid')} times, the model has {num_layers} encoder layers")
-    positions = [STAGE_NAMES.index(name) for name in names]
+    positions = [known.index(name) for name in names]
     if positions != sorted(positions):
-        problems.append(f"the order must be {', '.join(STAGE_NAMES[:4])}, {STAGE_OF_HEAD[head]}")
+        problems.append(f"the order must be {', '.join(BLOCKS)}, {kind.stage}")
     return problems
-
-
-def _other_heads(head: str) -> List[str]:
-    return [name for other, name in STAGE_OF_HEAD.items() if other != head]
-
-
-def _check_head(head: str) -> None:
-    if head not in HEADS_OF:
-        raise ConfigError(f"head={head!r} is not one of {', '.join(HEADS_OF)}")
 
 
 def _together(names: Sequence[str]) -> List[str]:

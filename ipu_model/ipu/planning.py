@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Tuple
 import torch
 from torch import Tensor
 
+from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError
 from ipu_model.ipu import checks
@@ -87,7 +88,7 @@ class IpuPlan:
         mode = self.config.inference if inference else self.config.training
         return Layout(
             self.inference_placement if inference else self.placement,
-            mode.embedding_serialization_factor if self.head != "pretraining" else 1,
+            mode.embedding_serialization_factor if not heads.of(self.head).tied else 1,
             decoder_factor(mode),
             self.config.recompute_checkpoint_every_layer and not inference,
             model.hidden_dropout,
@@ -190,7 +191,7 @@ def decoder_factor(mode: ModeConfig) -> int:
 
 
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
-    if head == "pretraining":
+    if heads.of(head).tied:
         stated = "projection" if mode.projection_serialization_factor != 1 else "embedding"
         checks.check_serialization(model.vocab_size, decoder_factor(mode), stated)
     else:

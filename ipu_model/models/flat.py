@@ -8,7 +8,7 @@ serves them in one call (attention.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, List
+from typing import Callable, Dict, List, Optional
 
 import numpy as np
 import torch
@@ -16,8 +16,8 @@ from torch import Tensor
 
 from ipu_model.models.attention import SequenceAttention
 from ipu_model.models.encoder import Tokens
-from ipu_model.rows.format import ABSENT, IGNORED
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.format import ABSENT
+from ipu_model.rows.reading import Batch, Columns
 
 TILE = 64
 """Tokens, and masked tokens, are filled up to a multiple of it: oneDNN compiles a kernel for every new shape of a
@@ -35,11 +35,9 @@ class FlatBatch:
     lengths: np.ndarray
     """[N] int64, descending; on the host, as shapes follow from it."""
     labels: Dict[str, Tensor]
-    """pretrain: masked_index [M], masked_labels [M], next_sentence_labels [N];
-    question_answering: start_labels [N], end_labels [N] inside their sequence, -100 = none;
-    sequence_classification: class_labels [N]; sequence_regression: targets [N], fp64."""
+    """What the head learns from (Head.flat_labels): 64-bit numbers of one dimension."""
     feature_ids: np.ndarray
-    """[N] int32; empty for pretrain rows."""
+    """[N] int32; empty where rows have none."""
 
     @property
     def real_tokens(self) -> int:
@@ -52,8 +50,39 @@ class FlatBatch:
         return _blocks(self.lengths, len(self.tokens.input_ids) - self.real_tokens)
 
 
-def flatten(batch: Batch) -> FlatBatch:
-    """Drop the padding of whole rows; every step is a NumPy call over all rows at once."""
+@dataclass(frozen=True)
+class Places:
+    """Where the sequences and tokens of a flat batch lie in its rows."""
+
+    columns: Columns
+    """Of the rows."""
+    row: np.ndarray
+    """[N] the row of each sequence."""
+    slot: np.ndarray
+    """[N] its place among those of the row, 0..S-1."""
+    first: np.ndarray
+    """[N] int64: its first token among the R * L of the rows."""
+    source: np.ndarray
+    """[T] int64: each token, without the filler, among the R * L of the rows."""
+
+    def per_sequence(self, column: str) -> np.ndarray:
+        """[N] of a column with a value for each sequence."""
+        return self.columns[column][self.row, self.slot]
+
+    def per_token(self, column: str, filler: int) -> np.ndarray:
+        """[T], filler included, of a column with a value for each token."""
+        return fill(self.columns[column].reshape(-1)[self.source], -len(self.source) % TILE, filler)
+
+
+Labels = Callable[[Places], Dict[str, Tensor]]
+
+
+def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
+    """Drop the padding of whole rows; every step is a NumPy call over all rows at once.
+
+    Args:
+        labels: Makes the labels (Head.flat_labels); None: there are none.
+    """
     columns = batch.columns
     rows, length = columns["input_ids"].shape
     at_row, at_slot = np.nonzero(columns["cls_positions"] != ABSENT)
@@ -64,23 +93,15 @@ def flatten(batch: Batch) -> FlatBatch:
     starts = np.cumsum(lengths) - lengths
     real = int(lengths.sum())
     source = np.repeat(firsts - starts, lengths) + np.arange(real)  # [T] position in the rows
-    filler = -real % TILE
+    places = Places(columns, at_row, at_slot, firsts, source)
     tokens = Tokens(
-        input_ids=_tensor(_fill(columns["input_ids"].reshape(-1)[source], filler)),
-        token_type_ids=_tensor(_fill(columns["token_type_ids"].reshape(-1)[source], filler)),
-        position_ids=_tensor(_fill(columns["position_ids"].reshape(-1)[source], filler)),
-        attention=SequenceAttention(_blocks(lengths, filler)),
+        input_ids=to_tensor(places.per_token("input_ids", 0)),
+        token_type_ids=to_tensor(places.per_token("token_type_ids", 0)),
+        position_ids=to_tensor(places.per_token("position_ids", 0)),
+        attention=SequenceAttention(_blocks(lengths, -real % TILE)),
     )
-    if "masked_labels" in columns:
-        flat_position = np.zeros(rows * length, dtype=np.int64)
-        flat_position[source] = np.arange(len(source))
-        labels = _pretraining_labels(columns, flat_position, at_row, at_slot)
-    elif "start_positions" in columns:
-        labels = _answer_labels(columns, firsts, at_row, at_slot)
-    else:
-        labels = _sequence_labels(columns, at_row, at_slot)
     ids = columns["feature_ids"][at_row, at_slot] if "feature_ids" in columns else np.empty(0, dtype=np.int32)
-    return FlatBatch(tokens, _tensor(starts), lengths, labels, ids)
+    return FlatBatch(tokens, to_tensor(starts), lengths, labels(places) if labels is not None else {}, ids)
 
 
 def _blocks(lengths: np.ndarray, filler: int) -> List[int]:
@@ -95,43 +116,13 @@ def _sequence_lengths(sequence_ids: np.ndarray, max_sequences: int) -> np.ndarra
     return counts.reshape(rows, max_sequences + 1)[:, 1:]
 
 
-def _pretraining_labels(
-    columns: Dict[str, np.ndarray], flat_position: np.ndarray, at_row: np.ndarray, at_slot: np.ndarray
-) -> Dict[str, Tensor]:
-    length = columns["input_ids"].shape[1]
-    label_row, label_slot = np.nonzero(columns["masked_labels"] != IGNORED)
-    positions = columns["masked_positions"][label_row, label_slot].astype(np.int64)
-    filler = -len(positions) % TILE
-    return {
-        "masked_index": _tensor(_fill(flat_position[label_row * length + positions], filler)),
-        "masked_labels": _tensor(_fill(columns["masked_labels"][label_row, label_slot], filler, IGNORED)),
-        "next_sentence_labels": _tensor(columns["next_sentence_labels"][at_row, at_slot]),
-    }
-
-
-def _answer_labels(
-    columns: Dict[str, np.ndarray], firsts: np.ndarray, at_row: np.ndarray, at_slot: np.ndarray
-) -> Dict[str, Tensor]:
-    length = columns["input_ids"].shape[1]
-    labels = {}
-    for name, column in (("start_labels", "start_positions"), ("end_labels", "end_positions")):
-        absolute = columns[column][at_row, at_slot].astype(np.int64)
-        inside = absolute - (firsts - at_row * length)
-        labels[name] = _tensor(np.where(absolute == IGNORED, IGNORED, inside))
-    return labels
-
-
-def _sequence_labels(columns: Dict[str, np.ndarray], at_row: np.ndarray, at_slot: np.ndarray) -> Dict[str, Tensor]:
-    if "class_labels" in columns:
-        return {"class_labels": _tensor(columns["class_labels"][at_row, at_slot])}
-    return {"targets": torch.from_numpy(columns["targets"][at_row, at_slot].astype(np.float64))}
-
-
-def _fill(values: np.ndarray, count: int, value: int = 0) -> np.ndarray:
+def fill(values: np.ndarray, count: int, value: int = 0) -> np.ndarray:
+    """`values` with `count` times `value` after them."""
     return np.pad(values, (0, count), constant_values=value) if count else values
 
 
-def _tensor(values: np.ndarray) -> Tensor:
+def to_tensor(values: np.ndarray) -> Tensor:
+    """As int64."""
     return torch.from_numpy(values.astype(np.int64))
 
 

@@ -9,15 +9,15 @@ from typing import Dict, List, Mapping, Set, Tuple
 import torch
 from torch import Tensor
 
+from ipu_model import heads
 from ipu_model.errors import CheckpointError
-from ipu_model.files import read_json
-from ipu_model.job import HEADS
 from ipu_model.models.architecture import CONFIG, read_config
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import (
-    ARCHITECTURES,
     ModelFolder,
     Origin,
+    architecture_of,
+    class_of,
     missing_parameters,
     write_model,
 )
@@ -25,7 +25,6 @@ from ipu_model.models.modeling import build_model
 from ipu_model.models.weight_files import read_weights
 from ipu_model.models.weight_shapes import our_name
 
-CLASSIFIER = "sequence_classification"
 WORDS = "bert.embeddings.word_embeddings.weight"
 TIED = {"cls.predictions.decoder.weight": WORDS, "cls.predictions.decoder.bias": "cls.predictions.bias"}
 """Other name of a weight -> the name it is saved under."""
@@ -61,40 +60,42 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> Imported:
     """
     config, names = read_config(source / CONFIG)
     raw, sha256 = read_weights(source, config, pickled=True)
-    labels = _labels(source, names, raw)
-    expected = _expected(config, len(labels))
+    head, labels = _labels(source, names, raw)
+    expected = _expected(config, head, len(labels))
     state, left_out = _ours(raw, expected, source)
     missing = missing_parameters(ModelFolder(source, config, state, None, sha256), expected)
     types = [str(x.dtype).replace("torch.", "") for x in state.values() if x.dtype is not torch.float32]
-    architecture = _architecture(set(state))
+    found = _head(head, set(state))
     state = {name: x.to(torch.float32) for name, x in state.items()}
-    origin = Origin(tokenizer_sha256, "import", architecture, steps=0, seed=0)
-    write_model(target, architecture, config, state, origin, labels)
+    origin = Origin(tokenizer_sha256, "import", found, steps=0, seed=0)
+    write_model(target, found, config, state, origin, labels)
     return Imported(
-        ARCHITECTURES[architecture], sha256, sum(x.numel() for x in state.values()), left_out, missing,
+        class_of(found), sha256, sum(x.numel() for x in state.values()), left_out, missing,
         {name: types.count(name) for name in sorted(set(types))},
     )  # fmt: skip
 
 
-def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> List[str]:
-    """Names of the classes of a sequence_classification head, none for a model without one.
+def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> Tuple[str, List[str]]:
+    """The head whose classes the model has, and their names; empty, and none, for a model without classes.
 
-    transformers leaves names out of config.json where they are LABEL_0 and LABEL_1, and calls the heads of other
-    tasks `classifier`, too.
+    transformers leaves names out of config.json where they are LABEL_0 and LABEL_1. The matrix of classes has one name
+    in several of its models, so that only config.json tells what they are classes of.
     """
-    classifier = raw.get("classifier.weight")
-    if classifier is None or read_json(source / CONFIG).get("architectures") != [ARCHITECTURES[CLASSIFIER]]:
-        return []
-    return names or [f"LABEL_{number}" for number in range(len(classifier))]
+    architecture = architecture_of(source)
+    for name in heads.names():
+        head = heads.of(name)
+        if head.labelled and head.architecture == architecture and head.weight in raw:
+            return name, names or [f"LABEL_{number}" for number in range(len(raw[head.weight]))]
+    return "", []
 
 
-def _expected(config: ModelConfig, labels: int) -> Dict[str, Tensor]:
-    """Every weight that some head of ours has, without memory."""
+def _expected(config: ModelConfig, labelled: str, labels: int) -> Dict[str, Tensor]:
+    """Every weight that a model with one of our heads has, without memory; of heads with classes, `labelled` alone."""
     expected: Dict[str, Tensor] = {}
     with torch.device("meta"):
-        for head in HEADS:
-            if labels or head != CLASSIFIER:
-                expected.update(build_model(head, config, labels).state_dict())
+        for name in heads.names():
+            if not heads.of(name).labelled or name == labelled:
+                expected.update(build_model(name, config, labels).state_dict())
     return expected
 
 
@@ -134,12 +135,11 @@ def _ours(raw: Dict[str, Tensor], known: Mapping[str, Tensor], source: Path) -> 
     return {name: x for name, x in state.items() if name in known}, foreign
 
 
-def _architecture(names: Set[str]) -> str:
-    """The head that a set of weights has, as a key of ARCHITECTURES."""
-    if "classifier.weight" in names:
-        return CLASSIFIER
-    if "qa_outputs.weight" in names:
-        return "question_answering"
-    if "cls.seq_relationship.weight" in names:
-        return "pretraining"
-    return "masked_lm" if "cls.predictions.bias" in names else "encoder"
+def _head(labelled: str, weights: Set[str]) -> str:
+    """The head that a set of weights has, or one of model_folder.WITHOUT_HEAD."""
+    if labelled:
+        return labelled
+    for name in reversed(heads.names()):
+        if not heads.of(name).labelled and heads.of(name).weight in weights:
+            return name
+    return "masked_lm" if "cls.predictions.bias" in weights else "encoder"

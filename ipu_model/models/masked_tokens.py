@@ -1,4 +1,4 @@
-"""The loss of masked tokens, from their hidden states: the dearest part of a small BERT.
+"""Vocabulary logits of masked tokens, and their loss: the dearest part of a small BERT.
 
 Legend: M masked tokens, H hidden size, V vocabulary size.
 
@@ -9,17 +9,45 @@ a Xeon (Sapphire Rapids), where log_softmax and its gradient alone took 56 ms of
 
 from __future__ import annotations
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import Dense, normalise
 from ipu_model.rows.format import IGNORED
 
 LOGITS_IN_CACHE = 1 << 18
 """fp32 numbers that stay in the cache of a core, 1 MB."""
 LOGITS_ON_ACCELERATOR = 1 << 28
 """1 GB: there the number of calls counts, not the cache."""
+
+
+class PredictionHead(nn.Module):
+    """Hidden states that the word table turns into vocabulary logits, and the bias of these."""
+
+    words_copy: Optional[Tensor] = None
+    """Low-precision copy of the word table, as in Dense."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.transform = nn.ModuleDict(
+            {
+                "dense": Dense(config.hidden_size, config.hidden_size),
+                "LayerNorm": nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps),
+            }
+        )
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """[M, H] -> [M, H]."""
+        norm: Any = self.transform["LayerNorm"]
+        return normalise(nn.functional.gelu(self.transform["dense"](hidden)), norm.weight, norm.bias, norm.eps)
+
+    def decoder(self, words: Tensor) -> Tuple[Tensor, Tensor]:
+        """The word table `words` [V, H] in the precision of products, and the bias [V]: hidden @ table.T + bias."""
+        return words if self.words_copy is None else self.words_copy, self.bias
 
 
 def masked_token_loss(hidden: Tensor, words: Tensor, bias: Tensor, labels: Tensor) -> Tensor:

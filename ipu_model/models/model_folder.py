@@ -13,22 +13,19 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from torch import Tensor
 
+from ipu_model import heads
 from ipu_model.errors import CheckpointError
 from ipu_model.files import write_json
 from ipu_model.models.architecture import CONFIG, CONFIG_KEYS, read_config, read_object
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.head import Head
 from ipu_model.models.tensors import save_tensors
 from ipu_model.models.weight_files import WEIGHTS, read_weights
 from ipu_model.models.weight_shapes import our_name
 
 ORIGIN = "podium.json"
-ARCHITECTURES = {
-    "pretraining": "BertForPreTraining",
-    "question_answering": "BertForQuestionAnswering",
-    "sequence_classification": "BertForSequenceClassification",
-    "masked_lm": "BertForMaskedLM",  # this and the next: of models that were taken in
-    "encoder": "BertModel",
-}
+WITHOUT_HEAD = {"masked_lm": "BertForMaskedLM", "encoder": "BertModel"}
+"""What models that were taken in may have instead of a head, and the class of transformers that loads them."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,27 @@ class ModelFolder:
     sha256: str
     """Of model.safetensors; of shards, of their hashes."""
     labels: Sequence[str] = ()
-    """Names of the classes of a sequence_classification head, in order; one for a regression, none for other heads."""
+    """Names of the classes of its head, in order; one for a regression, none for a head without."""
+    architecture: str = ""
+    """The class of transformers that its config.json names; empty where it names none."""
+
+    def for_head(self, head: Head) -> ModelFolder:
+        """The folder as a model with this head starts from it: classes of another head are left behind."""
+        if not head.labelled or self.architecture in ("", head.architecture):
+            return self
+        state = {name: x for name, x in self.state.items() if name.startswith("bert.")}
+        return dataclasses.replace(self, state=state, labels=())
+
+
+def class_of(head: str) -> str:
+    """The class of transformers that loads a model with this head, or one of WITHOUT_HEAD."""
+    return WITHOUT_HEAD[head] if head in WITHOUT_HEAD else heads.of(head).architecture
+
+
+def architecture_of(folder: Path) -> str:
+    """The class of transformers that the config.json of a folder names; empty where it names none, or several."""
+    named = read_object(folder / CONFIG).get("architectures")
+    return named[0] if isinstance(named, list) and len(named) == 1 and isinstance(named[0], str) else ""
 
 
 def write_model(
@@ -67,14 +84,14 @@ def write_model(
     """
     values: Dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()}
     values.update(
-        architectures=[ARCHITECTURES[head]], model_type="bert", hidden_act="gelu", pad_token_id=0,
+        architectures=[class_of(head)], model_type="bert", hidden_act="gelu", pad_token_id=0,
         position_embedding_type="absolute", tie_word_embeddings=True,
     )  # fmt: skip
     if labels:
         values.update(
             id2label={str(number): name for number, name in enumerate(labels)},
             label2id={name: number for number, name in enumerate(labels)},
-            problem_type="regression" if len(labels) == 1 else "single_label_classification",
+            **heads.of(head).settings(labels),
         )
     write_json(folder / CONFIG, values)
     save_tensors(folder / WEIGHTS, state)
@@ -92,9 +109,11 @@ def read_model(folder: Path) -> ModelFolder:
     state, sha256 = read_weights(folder, config)
     origin = read_object(folder / ORIGIN) if (folder / ORIGIN).is_file() else {}
     state = {our_name(name): x.float() for name, x in state.items()}
-    if "classifier.weight" not in state:
+    named = architecture_of(folder)
+    classes = [heads.of(name).weight for name in heads.names() if heads.of(name).labelled]
+    if not any(weight in state for weight in classes):
         labels = []  # transformers gives every model the names of two
-    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels)
+    return ModelFolder(folder, config, state, origin.get("tokenizer_sha256"), sha256, labels, named)
 
 
 def missing_parameters(found: ModelFolder, expected: Dict[str, Tensor]) -> List[str]:

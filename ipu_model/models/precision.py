@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from ipu_model.models.encoder import Dense
-from ipu_model.models.modeling import BertForPreTraining
+from ipu_model.models.masked_tokens import PredictionHead
+
+WORDS = "bert.embeddings.word_embeddings.weight"
 
 
 class LowPrecisionCopies:
@@ -30,9 +32,9 @@ class LowPrecisionCopies:
         for module in model.modules():
             if isinstance(module, Dense):
                 module.copy = self._add(module.weight, dtype)
-        if isinstance(model, BertForPreTraining):
-            head: Any = model.cls["predictions"]
-            head.words_copy = self._add(model.bert.embeddings.word_embeddings.weight, dtype)
+        for module in model.modules():
+            if isinstance(module, PredictionHead):
+                module.words_copy = self._add(model.get_parameter(WORDS), dtype)
 
     def _add(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
         copy = weight.detach().to(dtype).requires_grad_()

@@ -16,6 +16,7 @@ from typing import Any, Mapping, Optional
 import numpy as np
 import torch
 
+from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.files import read_json, write_json
 from ipu_model.job import Job
@@ -78,8 +79,8 @@ def work_of(plan: Plan, job: Job, config: ModelConfig, rows: RowFolder) -> Work:
     """The passes over the first rows of the folder, as many as the device takes at once."""
     training = job.kind != "predict"
     batch = rows.take(np.arange(min(len(rows), plan.micro_batch_size if training else plan.rows_per_call)))
-    masked = batch.labels("masked_labels") if training and job.head == "pretraining" else 0
-    return Work(config, tuple(lengths_of(batch.columns["sequence_ids"])), masked, training)
+    decoded = heads.of(job.head).decoded(batch) if training else 0
+    return Work(config, tuple(lengths_of(batch.columns["sequence_ids"])), decoded, training)
 
 
 def _operations(config: ModelConfig, rows: RowFolder) -> float:

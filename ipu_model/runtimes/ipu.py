@@ -18,12 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.ipu import options as ipu_options
 from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import explained
-from ipu_model.ipu.model import DEVICE_MODELS, DeviceModel
+from ipu_model.ipu.model import DeviceModel
 from ipu_model.ipu.ops import device_ops
 from ipu_model.ipu.optimizers import (
     load_optimizer_tensors,
@@ -36,11 +37,11 @@ from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_err
 from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.job import Job
 from ipu_model.models.config import ModelConfig
+from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch
-from ipu_model.runtimes.runtime import Immediate, Logits, StepMetrics
+from ipu_model.runtimes.runtime import Immediate, StepMetrics
 from ipu_model.train.evaluation import add_up
-from ipu_model.train.losses import LOSS_PARTS
 
 PREFIX = "bert_model."
 """Of the device model's parameters: DeviceModel holds the model under this name."""
@@ -93,9 +94,10 @@ class IpuRuntime(Immediate):
         self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
     ) -> None:
         self._poptorch, self._job, self._plan, self._config, self._emit = poptorch, job, plan, config, emit
-        self._host = model
+        self._host, self._head = model, heads.of(job.head)
         layout = plan.layout(config, inference=job.kind == "predict")
-        self._model: DeviceModel = DEVICE_MODELS[job.head](copy.deepcopy(model), layout, device_ops(poptorch))
+        device_model: Any = self._head.on_ipu
+        self._model: DeviceModel = device_model(copy.deepcopy(model), layout, device_ops(poptorch))
         if plan.half:
             self._model.half()
         self._optimizer: Any = None
@@ -131,7 +133,7 @@ class IpuRuntime(Immediate):
             self._training.rng_state = self._rng
 
     def _compile_inference(self, example: Batch) -> None:
-        tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._job.head, self._plan.rows_per_call)
+        tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._head, self._plan.rows_per_call)
         parts = executable_parts(self._poptorch.__version__, "inference", self._job, self._plan, self._config, tensors)
         options = self._options("inference", parts)
         training_layout = self._model.layout
@@ -190,7 +192,7 @@ class IpuRuntime(Immediate):
             self._hold(self._training)
             outputs = self._training(*tensors)
         loss, *parts = (self._mean(x) for x in outputs)
-        figures = {"loss": loss, **dict(zip(LOSS_PARTS[self._job.head], parts))}
+        figures = {"loss": loss, **dict(zip(self._head.parts, parts))}
         figures = self._plan.instances.mean(figures)
         loss = figures.pop("loss")
         scaling = self._job.optimizer.loss_scaling if self._job.optimizer is not None else None
@@ -212,19 +214,19 @@ class IpuRuntime(Immediate):
                 self._compile_inference(part)
             with self._explained():
                 self._hold(self._inference)
-                logits = self._inference(*inference_tensors(part, self._job.head, self._plan.rows_per_call))
-            answers += sequence_logits(part, self._job.head, logits.numpy())
+                logits = self._inference(*inference_tensors(part, self._head, self._plan.rows_per_call))
+            answers += sequence_logits(part, self._head, logits.numpy())
         return answers
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
         """On the host, in fp32: an inference program would have to take turns with that of training on the IPUs."""
         self._host.load_state_dict(self.state_dict())
-        return self._plan.instances.mean(add_up(self._host, self._job.head, batches), "evaluate")
+        return self._plan.instances.mean(add_up(self._host, self._head, batches), "evaluate")
 
     def _training_tensors(self, batch: Batch) -> Tuple[Tensor, ...]:
         plan = self._plan
         share = plan.instances.share(len(batch.rows) // plan.device_iterations)
-        return training_tensors(batch, self._job.head, plan.device_iterations, plan.micro_batches, share)
+        return training_tensors(batch, self._head, plan.device_iterations, plan.micro_batches, share)
 
     def _hold(self, executor: Any) -> None:
         """Give the IPUs to `executor`: whoever had them lets go, its weights and state come to the host first."""

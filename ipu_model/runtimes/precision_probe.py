@@ -16,15 +16,14 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ipu_model.models.attention import SequenceAttention
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.encoder import Attention
+from ipu_model.models.encoder import Attention, Bert
 from ipu_model.models.flat import TILE
 from ipu_model.models.inference import EqualLengthAttention
-from ipu_model.models.masked_tokens import masked_token_loss
-from ipu_model.models.modeling import build_model
+from ipu_model.models.masked_tokens import PredictionHead, masked_token_loss
 from ipu_model.models.precision import LowPrecisionCopies
 
 DTYPES: Dict[str, Optional[torch.dtype]] = {"fp32": None, "bf16": torch.bfloat16}
@@ -92,13 +91,27 @@ class Rates:
     unit: str
 
 
+class ProbeModel(nn.Module):
+    """An encoder, and the decoder of masked tokens where the job has one."""
+
+    def __init__(self, config: ModelConfig, decoder: bool) -> None:
+        super().__init__()
+        self.bert = Bert(config, pooler=decoder)
+        self.predictions = PredictionHead(config) if decoder else None
+
+    def decoder(self) -> Tuple[Tensor, Tensor]:
+        """Word table and bias, as PredictionHead gives them."""
+        assert self.predictions is not None
+        return self.predictions.decoder(self.bert.embeddings.word_embeddings.weight)
+
+
 class Passes:
     """The passes of one precision.
 
     Args:
         work: Says of which model, and whether it trains.
         precision: Of DTYPES.
-        model: From probe_model; it becomes this precision's own.
+        model: A ProbeModel; it becomes this precision's own.
     """
 
     def __init__(self, work: Work, precision: str, model: Any) -> None:
@@ -146,7 +159,7 @@ class Passes:
         labels = torch.zeros(masked, dtype=torch.int64)
         words, bias = self._model.decoder()
         began = self._clock()
-        masked_token_loss(self._model.cls["predictions"](hidden), words, bias, labels).backward()
+        masked_token_loss(self._model.predictions(hidden), words, bias, labels).backward()
         of_one = (self._clock() - began) / masked * self._config.vocab_size / len(words)
         return of_one * self._masked_share
 
@@ -166,7 +179,7 @@ def passes_of(work: Work) -> Sides:
     """Those of both precisions, with the same weights: one layer, and the decoder of some words."""
     words = min(work.config.vocab_size, VOCABULARY) if work.masked else 1
     config = dataclasses.replace(work.config, num_layers=1, vocab_size=words)
-    model = build_model("pretraining" if work.masked else "question_answering", config)
+    model = ProbeModel(config, decoder=bool(work.masked))
     return {"fp32": Passes(work, "fp32", copy.deepcopy(model)), "bf16": Passes(work, "bf16", model)}
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Iterable, Optional, Protocol, Sequence, Union
+from typing import Dict, Iterable, Optional, Protocol, Sequence
 
-import numpy as np
 from torch import Tensor
 
+from ipu_model.models.head import Logits
 from ipu_model.rows.reading import Batch
 
 
@@ -18,33 +18,13 @@ class StepMetrics:
     loss: float
     """Mean over the real labels of the update."""
     parts: Dict[str, float]
-    """By part of the loss (losses.LOSS_PARTS)."""
+    """By part of the loss (Head.parts)."""
     sequences: int
     real_tokens: int
     gradient_norm: Optional[float]
     """Before clipping; None where the device does not tell."""
     loss_scaling: Optional[float] = None
     """Of fp16 gradients; None where there is none."""
-
-
-@dataclass(frozen=True)
-class AnswerLogits:
-    """Logits of one feature, over its own tokens: [n_tokens] fp32 each."""
-
-    feature_id: int
-    start: np.ndarray
-    end: np.ndarray
-
-
-@dataclass(frozen=True)
-class ClassLogits:
-    """Logits of one sequence: [C] fp32, C = 1 for a regression."""
-
-    feature_id: int
-    logits: np.ndarray
-
-
-Logits = Union[AnswerLogits, ClassLogits]
 
 
 class Runtime(Protocol):
@@ -84,7 +64,7 @@ class Runtime(Protocol):
         """Logits of every feature or sequence in the batch, of the kind that the head gives; dropout off."""
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
-        """evaluation.SUMS over labelled rows, dropout off; neither weights nor generators change.
+        """Head.sums over labelled rows, dropout off; neither weights nor generators change.
 
         Every process of a training must call it with the same batches, and gets the same sums.
         """

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.job import OptimizerConfig
-from ipu_model.models.flat import FlatBatch, flatten, split_sequences
+from ipu_model.models.flat import FlatBatch, flatten
+from ipu_model.models.head import Logits
 from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import Blocked
 from ipu_model.optim.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
@@ -22,9 +23,8 @@ from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.compiling import Compiler
 from ipu_model.runtimes.cpu import CpuDevice
 from ipu_model.runtimes.device import Device
-from ipu_model.runtimes.runtime import AnswerLogits, ClassLogits, Logits, StepMetrics, UpdateGivenUp
+from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
 from ipu_model.train.evaluation import add_up
-from ipu_model.train.losses import LOSS_PARTS, answer_loss, label_counts, label_loss, pretraining_loss
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class TorchRuntime:
 
     Args:
         model: From modeling.build_model, with its weights; moved to the device.
-        head: Of job.HEADS.
+        head: Of heads.names.
         micro_batch_size: Rows in one forward pass.
         precision: fp32, or bf16 for products in bf16 with fp32 weights (precision.py).
         optimizer: None for a runtime that only predicts.
@@ -66,9 +66,9 @@ class TorchRuntime:
         hurried: Callable[[], bool] = bool,
     ) -> None:
         self._device, self._instances = device or CpuDevice(), instances or Instances()
-        # Any: both heads have forward, only one has a decoder.
+        # Any: what forward takes and gives is between the model and its head.
         self._model: Any = model.to(self._device.place_of)
-        self._head, self._micro_batch_size, self._compiler = head, micro_batch_size, compiler
+        self._head, self._micro_batch_size, self._compiler = heads.of(head), micro_batch_size, compiler
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
@@ -110,7 +110,9 @@ class TorchRuntime:
             self.predict(example)
             return
         self._model.train()
-        share, _ = self._loss(self.prepare(example).micro_batches[0], label_counts(example, self._head))
+        share, _ = self._head.loss(
+            self._model, self.prepare(example).micro_batches[0], self._head.label_counts(example)
+        )
         share.backward()
         self._zero_grad()
 
@@ -121,13 +123,16 @@ class TorchRuntime:
 
     def prepare(self, batch: Batch) -> PreparedBatch:
         """Drop the padding and bring to the device what a step reads."""
-        flats = [flatten(batch)] if self._optimizer is None else list(self._share(batch))
+        flats = [self._flatten(batch)] if self._optimizer is None else list(self._share(batch))
         return PreparedBatch(batch.rows, batch.columns, tuple(self._device.place(flat) for flat in flats))
 
     def _share(self, batch: Batch) -> Iterator[FlatBatch]:
         share = self._instances.share(len(batch.rows))
         for start in range(share.start, share.stop, self._micro_batch_size):
-            yield flatten(batch.part(start, min(start + self._micro_batch_size, share.stop)))
+            yield self._flatten(batch.part(start, min(start + self._micro_batch_size, share.stop)))
+
+    def _flatten(self, batch: Batch) -> FlatBatch:
+        return flatten(batch, self._head.flat_labels)
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
         """One update: forward and backward per micro-batch, clip, step.
@@ -139,15 +144,13 @@ class TorchRuntime:
         prepared = batch if isinstance(batch, PreparedBatch) else self.prepare(batch)
         self._model.train()
         self._zero_grad()
-        counts = label_counts(batch, self._head)  # of all processes: each one reads the whole batch
+        counts = self._head.label_counts(batch)  # of all processes: each one reads the whole batch
         with self._device.running():
             figures = self._accumulate(prepared.micro_batches, counts)
             norm = self._clip()
             self._update(learning_rate)
             loss, *means, norm_before = torch.cat([figures, norm.double().reshape(1)]).tolist()
-        return StepMetrics(
-            loss, dict(zip(LOSS_PARTS[self._head], means)), batch.sequences, batch.real_tokens, norm_before
-        )
+        return StepMetrics(loss, dict(zip(self._head.parts, means)), batch.sequences, batch.real_tokens, norm_before)
 
     def _accumulate(self, micro_batches: Sequence[FlatBatch], counts: Dict[str, int]) -> Tensor:
         """Gradients of this process's share of an update; the update's loss and its parts, of all processes, fp64."""
@@ -159,7 +162,7 @@ class TorchRuntime:
             given_up = self._hurried is not None and bool(shares) and self._hurried()
             if given_up:
                 break
-            share, parts = self._loss(flat, counts)
+            share, parts = self._head.loss(self._model, flat, counts)
             share.backward()
             if not (one_is_all and isinstance(self._optimizer, Blocked)):  # sums are made in fp32
                 self._copies.collect_gradients()
@@ -171,15 +174,6 @@ class TorchRuntime:
             self._device.load_rng_state(generators)
             raise UpdateGivenUp
         return figures
-
-    def _loss(self, flat: FlatBatch, counts: Dict[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
-        """Share of a micro-batch in the loss of the update, and in its parts, in the order of LOSS_PARTS."""
-        if self._head == "pretraining":
-            outputs = self._model(flat.tokens, flat.labels["masked_index"], flat.starts)
-            return pretraining_loss(outputs, self._model.decoder(), flat, counts)
-        if self._head == "sequence_classification":
-            return label_loss(self._model(flat.tokens, flat.starts), flat, counts)
-        return answer_loss(self._model(flat.tokens), flat, counts)
 
     def _clip(self) -> Tensor:
         """Add up the gradients of all processes and clip them; their norm before."""
@@ -198,22 +192,20 @@ class TorchRuntime:
             self._copies.refresh()
 
     def predict(self, batch: Batch) -> Sequence[Logits]:
-        """Start and end logits of every feature in the batch, or logits of every sequence; dropout off."""
+        """Logits of every sequence in the batch; dropout off."""
         self._model.eval()
         if isinstance(batch, PreparedBatch) and self._optimizer is None:
             (flat,) = batch.micro_batches
         else:
-            flat = self._device.place(flatten(batch))
+            flat = self._device.place(self._flatten(batch))
         with torch.inference_mode(), self._device.running():
-            if self._head == "sequence_classification":
-                parts = [self._model(tokens, starts) for _, tokens, starts in self._device.passes(flat)]
-            else:
-                parts = [self._model(tokens)[:count] for count, tokens, _ in self._device.passes(flat)]
+            parts = [
+                self._head.predict(self._model, tokens, starts, count)
+                for count, tokens, starts in self._device.passes(flat)
+            ]
             logits = torch.cat(parts).float().cpu().numpy()
-        if self._head == "sequence_classification":
-            return [ClassLogits(int(i), of_one) for i, of_one in zip(flat.feature_ids, logits)]
-        starts, ends = (split_sequences(np.ascontiguousarray(logits[:, i]), flat.lengths) for i in (0, 1))
-        return [AnswerLogits(int(i), start, end) for i, start, end in zip(flat.feature_ids, starts, ends)]
+        each = zip(flat.feature_ids, self._head.split(logits, flat.lengths))
+        return [Logits(int(i), dict(zip(self._head.logits, own))) for i, own in each]
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
         """Sums over the batches; of several processes each takes its share of them."""

@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 from torch import Tensor
 
+from ipu_model import heads
 from ipu_model.errors import NonFiniteWeights
 from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.files import write_text
@@ -17,7 +18,7 @@ from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime
-from ipu_model.train.evaluation import FIGURES, figures, goodness
+from ipu_model.train.evaluation import goodness
 
 EVALUATIONS = "evaluations.csv"
 
@@ -63,7 +64,7 @@ class Judge(NoJudge):
         rows: Held out from training.
         config: How often, and what follows.
         batch_rows: Rows of one forward pass.
-        folder: Run folder, for `evaluations.csv`: step and evaluation.FIGURES of every evaluation.
+        folder: Run folder, for `evaluations.csv`: step and Head.figures of every evaluation.
         updates: Of the whole run.
         state, best: From `state()` and `best` of an earlier run.
     """
@@ -72,7 +73,7 @@ class Judge(NoJudge):
         self, runtime: Runtime, head: str, rows: RowFolder, config: EvaluationConfig, batch_rows: int, folder: Path,
         updates: int, emit: Emit, state: Dict[str, Any], best: Dict[str, Tensor],
     ) -> None:  # fmt: skip
-        self._runtime, self._head, self._rows, self._config, self._emit = runtime, head, rows, config, emit
+        self._runtime, self._head, self._rows, self._config, self._emit = runtime, heads.of(head), rows, config, emit
         self._batch_rows, self._updates = batch_rows, updates
         self._path = Path(folder) / EVALUATIONS
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
@@ -92,11 +93,13 @@ class Judge(NoJudge):
             NonFiniteWeights: the weights, or what they compute, are not finite.
         """
         began = time.perf_counter()
-        found = figures(self._head, self._runtime.evaluate(self._batches()))
+        found = self._head.figures(self._runtime.evaluate(self._batches()))
         if not math.isfinite(found["loss"]):
             require_finite(self._runtime.state_dict(), done)
             raise NonFiniteWeights(done, ["the logits of the held-out rows"])
-        better = not self._best_step or goodness(found) > goodness(self._of_step(self._best_step))
+        better = not self._best_step or goodness(self._head, found) > goodness(
+            self._head, self._of_step(self._best_step)
+        )
         self._lines.append({"step": done, **found})
         if better:
             self._best_step = done
@@ -150,7 +153,8 @@ class Judge(NoJudge):
             yield self._rows.take(chosen[first : first + self._batch_rows])
 
     def _write(self) -> None:
-        names = ("step", *FIGURES[self._head])
+        known = self._head.figures(dict.fromkeys(self._head.sums, 1.0))
+        names = ("step", *(name for name in known if not self._lines or name in self._lines[0]))
         lines = [
             ",".join([str(int(line["step"])), *(f"{line[name]:.8g}" for name in names[1:])]) for line in self._lines
         ]

@@ -10,27 +10,24 @@ from typing import Dict, Generator, List
 import numpy as np
 import pyarrow as pa
 
+from ipu_model import heads
 from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import RowsError
 from ipu_model.files import new_file
+from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
 from ipu_model.rows.format import to_arrow
 from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes.runtime import Logits, Runtime
+from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.prefetch import ahead
 from ipu_model.train.training import Totals
 
-COLUMNS = {
-    "question_answering": {"start_logits": "start", "end_logits": "end"},
-    "sequence_classification": {"logits": "logits"},
-}
-"""Head -> column of the file -> field of what the runtime gives."""
 FEATURES_PER_RECORD_BATCH = 1024
 
 
 def logits_schema(head: str) -> pa.Schema:
-    """The columns of a file of logits: feature_id, and a list of numbers for each of COLUMNS."""
-    lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in COLUMNS[head]]
+    """The columns of a file of logits: feature_id, and a list of numbers for each of Head.logits."""
+    lists = [pa.field(name, pa.list_(pa.float32()), nullable=False) for name in heads.of(head).logits]
     return pa.schema([pa.field("feature_id", pa.int32(), nullable=False), *lists])
 
 
@@ -119,7 +116,7 @@ class _InOrder:
         if not self._ready:
             return
         ids = np.arange(self._written, self._written + len(self._ready), dtype=np.int32)
-        lists = [_lists([getattr(x, name) for x in self._ready]) for name in COLUMNS[self._head].values()]
+        lists = [_lists([x.columns[name] for x in self._ready]) for name in heads.of(self._head).logits]
         self._arrow.write_batch(pa.record_batch([to_arrow(ids), *lists], schema=logits_schema(self._head)))
         self._written += len(self._ready)
         self._ready = []

@@ -10,6 +10,7 @@ from typing import Any, Dict, Optional
 
 from torch import nn
 
+from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
 from ipu_model.fingerprint import flat
 from ipu_model.job import Job
@@ -21,10 +22,7 @@ from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.rows.reading import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
-from ipu_model.train.evaluation import require_head
 
-FINE_TUNED = ("question_answering", "sequence_classification")
-HEADS_OF_KIND = {"pretrain": ("pretraining",), "finetune": FINE_TUNED, "predict": FINE_TUNED}
 NOT_IN_FINGERPRINT = (
     "run_folder", "output", "log_every_updates", "checkpoint_every_updates",  # change no weights
     "compile_only", "executables", "inference_execution",  # train nothing
@@ -50,11 +48,12 @@ def check_job(job: Job) -> None:
         RowsError: there are no held-out rows where the job says.
         OSError: the output cannot be written where it should go.
     """
-    if job.head not in HEADS_OF_KIND[job.kind]:
-        valid = " or ".join(HEADS_OF_KIND[job.kind])
+    head, pretrains = heads.of(job.head), job.kind == "pretrain"
+    if head.pretrains != pretrains:
+        valid = " or ".join(name for name in heads.names() if heads.of(name).pretrains == pretrains)
         raise ConfigError(f"a {job.kind} job has the head {valid}, found {job.head}: change job.head")
-    if (job.labels is not None) and (job.head != "sequence_classification" or not job.labels):
-        raise ConfigError(f"job.labels={job.labels}: a sequence_classification head has one or more, others none")
+    if job.labels is not None and not (head.labelled and job.labels):
+        raise ConfigError(f"job.labels={job.labels}: {job.head} has {'one or more' if head.labelled else 'none'}")
     if job.kind == "predict" and job.init_checkpoint is None and not job.compile_only:
         raise ConfigError("a predict job needs init_checkpoint: the model folder to predict with")
     if job.log_every_updates < 1:
@@ -62,7 +61,6 @@ def check_job(job: Job) -> None:
     if job.checkpoint_every_updates < 0:
         raise ConfigError(f"checkpoint_every_updates={job.checkpoint_every_updates} must be at least 0 (0: none)")
     if job.evaluation is not None:
-        require_head(job.head)
         read_manifest(Path(job.evaluation.rows))  # a missing one is told now, and not when training begins
     for folder in (Path(job.output).absolute().parent, Path(job.run_folder).absolute()):
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,25 +91,18 @@ def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
     return job.model
 
 
-def row_kind(job: Job) -> str:
-    """The kind of rows that the head of a job reads; one label means a regression."""
-    if job.head == "sequence_classification":
-        return "sequence_regression" if job.labels is not None and len(job.labels) == 1 else job.head
-    return "pretrain" if job.head == "pretraining" else job.head
-
-
 def with_labels(job: Job, base: Optional[ModelFolder]) -> Job:
     """The job with the names of its classes: its own, else those of init_checkpoint; none for heads without.
 
     Raises:
-        ConfigError: a sequence_classification head, and neither states any.
+        ConfigError: a head that has classes, and neither states any.
         CheckpointError: both state some, and they differ.
     """
-    if job.head != "sequence_classification":
+    if not heads.of(job.head).labelled:
         return job
     found = list(base.labels) if base is not None else []
     if job.labels is None and not found:
-        raise ConfigError("a sequence_classification head needs job.labels, as init_checkpoint has none")
+        raise ConfigError(f"a {job.head} head needs job.labels, as init_checkpoint has none")
     if job.labels is not None and found and found != job.labels:
         assert base is not None
         raise CheckpointError(

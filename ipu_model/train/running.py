@@ -13,13 +13,14 @@ import pyarrow
 import safetensors
 import torch
 
+from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, peak_memory_mb
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.files import new_folder, write_text
 from ipu_model.job import Job, JobResult
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import Origin, read_model, write_model
+from ipu_model.models.model_folder import ModelFolder, Origin, read_model, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.plan import DevicePlan, Plan, make_plan, spread
 from ipu_model.progress import Emit
@@ -30,7 +31,6 @@ from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint, Checkpoints, Fingerprint
 from ipu_model.train.early_stopping import Judge, NoJudge
 from ipu_model.train.history import History
-from ipu_model.train.losses import LOSS_PARTS
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import (
     architecture,
@@ -38,7 +38,6 @@ from ipu_model.train.preparation import (
     check_tokenizer,
     make_fingerprint,
     make_model,
-    row_kind,
     with_labels,
 )
 from ipu_model.train.training import Keeper, Pace, Totals, require_time, train
@@ -61,9 +60,9 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     check_job(job)
     _forget_result(Path(job.run_folder))
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
-    base = read_model(Path(job.init_checkpoint)) if job.init_checkpoint is not None else None
+    base = _start(job)
     config, job = architecture(job, base), with_labels(job, base)
-    rows = RowFolder(Path(job.rows), row_kind(job), config, len(job.labels or ()))
+    rows = _rows(job, job.rows, config)
     check_tokenizer(rows, base)
     precision = choose_precision(job.precision, chosen.value)
     stop.agree = instances.any_of
@@ -87,6 +86,17 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         runtime.close()
     write_text(Path(job.run_folder) / RESULT, result.to_json())
     return result
+
+
+def _start(job: Job) -> Optional[ModelFolder]:
+    if job.init_checkpoint is None:
+        return None
+    return read_model(Path(job.init_checkpoint)).for_head(heads.of(job.head))
+
+
+def _rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
+    labels = len(job.labels or ())
+    return RowFolder(Path(folder), heads.of(job.head).row_kind(labels), config, labels)
 
 
 def _forget_result(run_folder: Path) -> None:
@@ -136,7 +146,7 @@ def _train(
     if first_step < plan.updates:
         require_time(stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
         compile_seconds = _compile(runtime, job, rows, plan)
-    history = History(run_folder, LOSS_PARTS[job.head], saved.history if saved is not None else None)
+    history = History(run_folder, heads.of(job.head).parts, saved.history if saved is not None else None)
     judge = _judge(job, plan, config, rows, runtime, saved, emit)
     pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
     keep = Keeper(runtime, checkpoints, history, judge, emit, first_step)
@@ -166,7 +176,7 @@ def _judge(
     """
     if job.evaluation is None or not plan.updates:
         return NoJudge()
-    held_out = RowFolder(Path(job.evaluation.rows), row_kind(job), config)
+    held_out = _rows(job, job.evaluation.rows, config)
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
     if plan.runtime == "ipu":

@@ -14,6 +14,7 @@ from bench.ours import flops_of, make_job, start
 from bench.peer import make_model
 from bench.peer_data import Collator, cut, read_sequences
 from bench.setup import SEED, Training, model_config
+from ipu_model import heads
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.format import IGNORED
@@ -81,7 +82,7 @@ def test_flops_count_every_sequence_of_a_batch(pretrain_rows: Path) -> None:
 
     both = training("pretrain", pretrain_rows)
     batch = RowFolder(pretrain_rows, both.row_kind, both.model).take(np.arange(30))
-    flat = flatten(batch)
+    flat = flatten(batch, heads.of("pretraining").flat_labels)
     masked = int((flat.labels["masked_labels"] != IGNORED).sum())
     expected = pretraining_flops(both.model, flat.lengths.tolist(), masked)
     assert flops_of(both, batch) == expected

@@ -45,7 +45,7 @@ def test_packed_rows_give_the_logits_of_one_sequence_at_a_time(tmp_path: Path, k
     ours, theirs = make_models(tmp_path / "model", kind, CONFIG, AutoModelForSequenceClassification)
     assert type(theirs).__name__ == "BertForSequenceClassification"
     batch = make_batch(tmp_path / "rows", kind, CONFIG)
-    found = {x.feature_id: x.logits for x in TorchRuntime(ours, HEAD, 4, "fp32", None, 0).predict(batch)}
+    found = {x.feature_id: x.columns["logits"] for x in TorchRuntime(ours, HEAD, 4, "fp32", None, 0).predict(batch)}
     theirs.eval()
     seen = 0
     for sample in samples(batch):
@@ -61,11 +61,11 @@ def test_other_tokens_in_a_neighbouring_sequence_change_no_logits(tmp_path: Path
     ours, _ = make_models(tmp_path / "model", HEAD, CONFIG, BertForSequenceClassification)
     batch = make_batch(tmp_path / "rows", HEAD, CONFIG)
     runtime = TorchRuntime(ours, HEAD, 4, "fp32", None, 0)
-    before = {x.feature_id: x.logits for x in runtime.predict(batch)}
+    before = {x.feature_id: x.columns["logits"] for x in runtime.predict(batch)}
     second = batch.columns["sequence_ids"] == 2
     assert second.any()
     batch.columns["input_ids"][second] = 7
-    after = {x.feature_id: x.logits for x in runtime.predict(batch)}
+    after = {x.feature_id: x.columns["logits"] for x in runtime.predict(batch)}
     changed = set(batch.columns["feature_ids"][:, 1].tolist()) - {-1}
     for number, logits in before.items():
         assert (np.abs(after[number] - logits).max() > 1e-4) == (number in changed)

@@ -117,8 +117,8 @@ def test_packed_rows_give_the_logits_of_one_sequence_at_a_time(tmp_path: Path) -
         answer = answers[int(sample["feature_id"])]
         with torch.no_grad():
             alone = theirs(input_ids=sample["input_ids"], token_type_ids=sample["token_type_ids"])
-        np.testing.assert_allclose(answer.start, alone.start_logits[0].numpy(), rtol=1e-5, atol=1e-5)
-        np.testing.assert_allclose(answer.end, alone.end_logits[0].numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(answer.columns["start_logits"], alone.start_logits[0].numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(answer.columns["end_logits"], alone.end_logits[0].numpy(), rtol=1e-5, atol=1e-5)
         seen += 1
     assert seen == len(answers) == batch.sequences
 

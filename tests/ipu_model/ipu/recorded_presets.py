@@ -11,7 +11,7 @@ from preset_layouts import Layout
 from tiny_ipu import FOUR_LAYERS, ipu_runtime
 from tiny_jobs import make_columns
 
-from ipu_model.ipu.model import PretrainingOnIpu, QuestionAnsweringOnIpu
+from ipu_model import heads
 from ipu_model.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import Batch
@@ -64,7 +64,7 @@ def compiled(job: Job, layout: Layout) -> Dict[str, Any]:
     rows = accumulation(layout) * layout.replicas * layout.iterations
     columns = make_columns("pretrain" if layout.head == "pretraining" else layout.head, rows, seed=3)
     types: Dict[str, Tuple[str, ...]] = {}
-    kind = PretrainingOnIpu if layout.head == "pretraining" else QuestionAnsweringOnIpu
+    kind: Any = heads.of(layout.head).on_ipu
     forward = kind.forward
 
     def noting(*args: Any, **kwargs: Any) -> Any:

@@ -46,10 +46,10 @@ def test_logits_are_those_of_the_cpu_and_of_real_sequences_only(kind: str, tmp_p
                   geometry=BatchGeometry(1, 1))  # fmt: skip
     ipu = ipu_runtime(job, model=make_model(kind))
     try:
-        ours = {x.feature_id: x.logits for x in ipu.predict(batch)}
+        ours = {x.feature_id: x.columns["logits"] for x in ipu.predict(batch)}
     finally:
         ipu.close()
     cpu = TorchRuntime(make_model(kind), "sequence_classification", 4, "fp32", None, 0).predict(batch)
     assert len(ours) == len(cpu) == batch.sequences
     for found in cpu:
-        np.testing.assert_allclose(ours[found.feature_id], found.logits, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(ours[found.feature_id], found.columns["logits"], rtol=1e-5, atol=1e-5)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from ipu_model.ipu.model import drop
+from ipu_model.ipu.model import drop_out
 
 
 class Dropping(torch.nn.Module):
@@ -18,7 +18,7 @@ class Dropping(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.tensor(3.0))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return drop(x * self.weight, 0.25, dropping=True)
+        return drop_out(x * self.weight, 0.25, dropping=True)
 
 
 @pytest.mark.ipu

@@ -18,12 +18,12 @@ from test_poprun import DOUBLE, poprun
 from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import finish, run_here, start_job
 
+from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import ConfigError
 from ipu_model.job import Job, ScheduleConfig
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
-from ipu_model.train.losses import LOSS_PARTS, label_counts
 from ipu_model.train.running import run_job
 
 __all__ = ["poprun"]
@@ -122,8 +122,8 @@ def check_inputs(job: Job, seen: Dict[int, List[Tuple[torch.Tensor, ...]]]) -> N
     order = UpdateRows(len(rows), 2 * PER_INSTANCE, job.seed)
     for step in range(2):
         whole: Batch = rows.take(order(step))
-        counts = label_counts(whole, "pretraining")
-        weights = [9 * REPLICAS / counts[name] for name in LOSS_PARTS["pretraining"]]
+        counts = heads.of("pretraining").label_counts(whole)
+        weights = [9 * REPLICAS / counts[name] for name in heads.of("pretraining").parts]
         for index, calls in seen.items():
             block = whole.columns["input_ids"][index * PER_INSTANCE : (index + 1) * PER_INSTANCE]
             np.testing.assert_array_equal(calls[step][0].numpy(), block.astype(np.int32))

@@ -141,15 +141,19 @@ def test_training_and_inference_take_turns_and_share_the_weights(tmp_path: Path)
     losses += updates(turns, batches, 4, 6)
     assert losses == updates(alone, batches, 0, 6)
     assert same(turns.state_dict(), alone.state_dict())
-    assert not np.array_equal(before[0].start, after[0].start)
+    assert not np.array_equal(before[0].columns["start_logits"], after[0].columns["start_logits"])
     fourth = TorchRuntime(make_model("question_answering"), "question_answering", 32, "fp32", ADAMW, seed=7)
     for step in range(4):
         fourth.train_step(batches[step], RATES[step])
     expected = {x.feature_id: x for x in fourth.predict(batches[5])}
     assert sorted(expected) == sorted(x.feature_id for x in after)
     for answer in after:
-        np.testing.assert_allclose(answer.start, expected[answer.feature_id].start, rtol=0, atol=1e-5)
-        np.testing.assert_allclose(answer.end, expected[answer.feature_id].end, rtol=0, atol=1e-5)
+        np.testing.assert_allclose(
+            answer.columns["start_logits"], expected[answer.feature_id].columns["start_logits"], rtol=0, atol=1e-5
+        )
+        np.testing.assert_allclose(
+            answer.columns["end_logits"], expected[answer.feature_id].columns["end_logits"], rtol=0, atol=1e-5
+        )
     alone.close()
     turns.close()
 

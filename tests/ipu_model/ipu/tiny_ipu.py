@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from tiny_jobs import TINY, head_of, labels_of, make_columns
 
+from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
@@ -18,7 +19,6 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 from ipu_model.runtimes.torch_device import TorchRuntime
-from ipu_model.train.losses import LOSS_PARTS
 
 FOUR_LAYERS = dataclasses.replace(TINY, num_layers=4, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.2)
 ACCUMULATION = 16
@@ -116,7 +116,7 @@ def train(
         for call in range(0, updates, iterations):
             group = singles[call : call + iterations]
             row = [sum(x.loss for x in group) / iterations]
-            row += [sum(x.parts[part] for x in group) / iterations for part in LOSS_PARTS[head_of(head)]]
+            row += [sum(x.parts[part] for x in group) / iterations for part in heads.of(head_of(head)).parts]
             figures.append(tuple(row))
         return figures, cpu.state_dict()
     job = ipu_job(head, optimizer, folder, replicas, iterations, **changes)
@@ -127,7 +127,7 @@ def train(
             if call == 0:
                 ipu.compile(together)
             step = ipu.train_step(together, RATES[call])
-            figures.append((step.loss, *(step.parts[part] for part in LOSS_PARTS[head_of(head)])))
+            figures.append((step.loss, *(step.parts[part] for part in heads.of(head_of(head)).parts)))
         return figures, ipu.state_dict()
     finally:
         ipu.close()

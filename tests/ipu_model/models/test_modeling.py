@@ -10,6 +10,7 @@ import pytest
 import torch
 from tiny_jobs import TINY, make_columns, write_rows
 
+from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.job import OptimizerConfig
 from ipu_model.models.attention import RowAttention
@@ -54,7 +55,7 @@ def test_dropping_pads_changes_neither_states_nor_gradients(tmp_path: Path) -> N
     length = batch.columns["input_ids"].shape[1]
     label_row, slot = np.nonzero(batch.columns["masked_labels"] != -100)
     in_rows = torch.from_numpy(label_row * length + batch.columns["masked_positions"][label_row, slot])
-    flat = flatten(batch)
+    flat = flatten(batch, heads.of("pretraining").flat_labels)
     # The order of labels is that of (row, slot) in both layouts; the filler comes last.
     whole = model(whole_rows(batch), in_rows, torch.zeros(1, dtype=torch.long))["masked_hidden"]
     alone = model(flat.tokens, flat.labels["masked_index"], flat.starts)["masked_hidden"][: len(whole)]
@@ -125,8 +126,8 @@ def test_predictions_take_no_dropout_and_cover_every_feature(tmp_path: Path) -> 
     first, second = ours.predict(batch), ours.predict(batch)
     assert sorted(a.feature_id for a in first) == list(range(batch.sequences))
     for one, other in zip(first, second):
-        np.testing.assert_array_equal(one.start, other.start)
-        np.testing.assert_array_equal(one.end, other.end)
+        np.testing.assert_array_equal(one.columns["start_logits"], other.columns["start_logits"])
+        np.testing.assert_array_equal(one.columns["end_logits"], other.columns["end_logits"])
 
 
 def test_rows_that_do_not_cut_into_micro_batches_are_refused(tmp_path: Path) -> None:

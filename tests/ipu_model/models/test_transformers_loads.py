@@ -53,8 +53,8 @@ def test_answer_logits_are_those_of_transformers(tmp_path: Path) -> None:
         ids, types = (columns[c][row][here].astype(np.int64)[None] for c in ("input_ids", "token_type_ids"))
         with torch.no_grad():
             alone = loaded(input_ids=torch.from_numpy(ids), token_type_ids=torch.from_numpy(types))
-        np.testing.assert_allclose(answer.start, alone.start_logits[0].numpy(), rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(answer.end, alone.end_logits[0].numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(answer.columns["start_logits"], alone.start_logits[0].numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(answer.columns["end_logits"], alone.end_logits[0].numpy(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["sequence_classification", "sequence_regression"])
@@ -77,4 +77,4 @@ def test_class_logits_and_names_are_those_of_transformers(tmp_path: Path, kind: 
         ids, types = (columns[c][row][here].astype(np.int64)[None] for c in ("input_ids", "token_type_ids"))
         with torch.no_grad():
             alone = loaded(input_ids=torch.from_numpy(ids), token_type_ids=torch.from_numpy(types)).logits[0]
-        np.testing.assert_allclose(found.logits, alone.numpy(), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(found.columns["logits"], alone.numpy(), rtol=1e-5, atol=1e-6)

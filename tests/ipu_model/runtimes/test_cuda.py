@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
 
+from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.errors import ConfigError
 from ipu_model.job import JobResult, OptimizerConfig, ScheduleConfig
@@ -74,7 +75,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("rows", [1, 2, 3, 12])
 def test_a_micro_batch_arrives_whole_in_one_copy(tmp_path: Path, head: str, rows: int) -> None:
     """Odd and even numbers of sequences: the offsets travel as halves of int64."""
-    flat = flatten(make_batch(tmp_path / "rows", head, rows))
+    flat = flatten(make_batch(tmp_path / "rows", head, rows), heads.of(head).flat_labels)
     copies: List[torch.Tensor] = []
 
     def move(packed: torch.Tensor) -> torch.Tensor:
@@ -176,7 +177,7 @@ def test_cuda_trains_and_predicts_as_the_cpu_in_fp32(tmp_path: Path, head: str, 
             torch.testing.assert_close(weights[name], expected_weight, rtol=0, atol=1e-5)
     if head == "question_answering":
         for one, other in zip(cpu.predict(batch), gpu.predict(batch)):
-            np.testing.assert_allclose(other.start, one.start, rtol=0, atol=1e-4)
+            np.testing.assert_allclose(other.columns["start_logits"], one.columns["start_logits"], rtol=0, atol=1e-4)
 
 
 @needs_gpu

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from tiny_jobs import TINY, make_columns, make_job, run_here, write_rows
 from torch import Tensor
 
+from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, NonFiniteWeights, RowsError
@@ -26,7 +27,6 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
 from ipu_model.train.early_stopping import EVALUATIONS, Judge
-from ipu_model.train.evaluation import figures
 from ipu_model.train.running import run_job
 
 HEADS = {"pretraining": "pretrain", "question_answering": "question_answering"}
@@ -45,20 +45,22 @@ def runtime_of(head: str, precision: str = "fp32", **more: Any) -> TorchRuntime:
 
 def test_figures_are_means_over_labels() -> None:
     sums = {"mlm_loss": 6.0, "mlm_right": 1.0, "mlm_labels": 4.0, "nsp_loss": 1.0, "nsp_right": 2.0, "nsp_labels": 2.0}
-    assert figures("pretraining", sums) == {
+    assert heads.of("pretraining").figures(sums) == {
         "loss": 2.0, "mlm_loss": 1.5, "mlm_accuracy": 0.25, "perplexity": math.exp(1.5), "nsp_loss": 0.5,
         "nsp_accuracy": 1.0,
     }  # fmt: skip
-    answers = figures("question_answering", {"start_loss": 3.0, "end_loss": 5.0, "spans_right": 1.0, "windows": 4.0})
+    answers = heads.of("question_answering").figures(
+        {"start_loss": 3.0, "end_loss": 5.0, "spans_right": 1.0, "windows": 4.0}
+    )
     assert answers == {"loss": 1.0, "start_loss": 0.75, "end_loss": 1.25, "span_accuracy": 0.25}
-    assert figures("pretraining", dict.fromkeys(sums, 0.0))["mlm_loss"] == 0.0
+    assert heads.of("pretraining").figures(dict.fromkeys(sums, 0.0))["mlm_loss"] == 0.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("head", sorted(HEADS))
 def test_the_loss_is_that_of_training_without_dropout(head: str, precision: str) -> None:
     batch, runtime = batch_of(head), runtime_of(head, precision)
-    found = figures(head, runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
+    found = heads.of(head).figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
     trained = runtime.train_step(batch, 1e-3)
     expected = {"loss": trained.loss, **trained.parts}
     assert {name: found[name] for name in expected} == pytest.approx(
@@ -78,10 +80,12 @@ def test_a_span_is_right_when_both_of_its_ends_are() -> None:
     right = 0
     for answer in runtime.predict(batch):
         row, slot, first = starts[answer.feature_id]
-        start, end = int(answer.start.argmax()), int(answer.end.argmax())
+        start, end = int(answer.columns["start_logits"].argmax()), int(answer.columns["end_logits"].argmax())
         wrong = answer.feature_id % 3 == 0  # of every third window the label is moved off the predicted end
         columns["start_positions"][row, slot] = first + start
-        columns["end_positions"][row, slot] = first + (end + 1) % len(answer.end) if wrong else first + end
+        columns["end_positions"][row, slot] = (
+            first + (end + 1) % len(answer.columns["end_logits"]) if wrong else first + end
+        )
         right += not wrong
     sums = runtime.evaluate([batch])
     assert (sums["spans_right"], sums["windows"]) == (right, len(starts))
@@ -97,7 +101,7 @@ def test_masked_tokens_and_next_sentences_are_right_when_their_largest_logit_is(
     right = {"mlm": 0, "nsp": 0}
     with torch.no_grad():
         for row in range(10):
-            flat = flatten(batch.part(row, row + 1))
+            flat = flatten(batch.part(row, row + 1), heads.of("pretraining").flat_labels)
             outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
             words, bias = model.decoder()
             for name, logits, labels in (

@@ -12,8 +12,8 @@ from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import RowsError
+from ipu_model.models.head import Logits
 from ipu_model.rows.reading import Batch, RowFolder
-from ipu_model.runtimes.runtime import AnswerLogits
 from ipu_model.train import prediction
 from ipu_model.train.prediction import logits_schema, predict
 
@@ -28,11 +28,11 @@ class Counting:
     def prepare(self, batch: Batch) -> Batch:
         return batch
 
-    def predict(self, batch: Batch) -> List[AnswerLogits]:
+    def predict(self, batch: Batch) -> List[Logits]:
         ids = batch.columns["feature_ids"]
         ids = ids[ids >= 0]
-        return [AnswerLogits(int(i), *(sign * (i + np.arange(1 + i % 7, dtype=np.float32)) for sign in (1, -1)))
-                for i in ids[::-1]]  # fmt: skip
+        values = [(int(i), i + np.arange(1 + i % 7, dtype=np.float32)) for i in ids[::-1]]
+        return [Logits(i, {"start_logits": x, "end_logits": -x}) for i, x in values]
 
 
 def run(folder: Path, ids: np.ndarray, size: int = 6) -> List[Dict[str, Any]]:
@@ -80,7 +80,7 @@ def test_only_features_that_wait_for_others_are_kept(
     kept: List[int] = []
     add = prediction._InOrder.add
 
-    def watched(self: Any, answer: AnswerLogits) -> None:
+    def watched(self: Any, answer: Logits) -> None:
         add(self, answer)
         kept.append(len(self._waiting) + len(self._ready))
 

@@ -1,0 +1,172 @@
+"""Pre-training: masked tokens, and whether the second segment follows the first.
+
+Legend: T tokens of all sequences one after the other, H hidden size, N sequences, M masked positions, V vocabulary
+size; B rows of a micro-batch, S sequences and P masked positions a row at most.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, Mapping, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from ipu_model.ipu.model import DeviceModel, pick, weighted_loss
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import Bert, Dense, Tokens
+from ipu_model.models.flat import TILE, FlatBatch, Places, fill, to_tensor
+from ipu_model.models.head import Head
+from ipu_model.models.losses import judged, summed_loss
+from ipu_model.models.masked_tokens import PredictionHead, masked_token_loss
+from ipu_model.rows.format import IGNORED
+from ipu_model.rows.reading import Batch
+
+LOGITS_AT_ONCE = 1 << 24
+"""fp32 numbers, 64 MB: bound on the vocabulary logits of masked tokens while a model is evaluated."""
+
+
+class BertForPreTraining(nn.Module):
+    """Masked-token and next-sentence heads."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.bert = Bert(config, pooler=True)
+        self.cls = nn.ModuleDict(
+            {"predictions": PredictionHead(config), "seq_relationship": Dense(config.hidden_size, 2)}
+        )
+
+    def forward(self, tokens: Tokens, masked_index: Tensor, cls_index: Tensor) -> Dict[str, Tensor]:
+        """What both losses are made of, at the chosen tokens only.
+
+        Args:
+            masked_index: [M] positions in the flattened tokens.
+            cls_index: [N] positions of the [CLS] tokens.
+
+        Returns:
+            masked_hidden [M, H], which `decoder` turns into logits, and next_sentence_logits [N, 2].
+        """
+        hidden = self.bert(tokens).flatten(0, -2)
+        return {
+            "masked_hidden": self.cls["predictions"](hidden[masked_index]),
+            "next_sentence_logits": self.cls["seq_relationship"](self.bert.pool(hidden[cls_index])),
+        }
+
+    def decoder(self) -> Tuple[Tensor, Tensor]:
+        """Word table [V, H] in the precision of products, and bias [V]: masked_hidden @ table.T + bias."""
+        head: Any = self.cls["predictions"]
+        decoder: Tuple[Tensor, Tensor] = head.decoder(self.bert.embeddings.word_embeddings.weight)
+        return decoder
+
+
+class PretrainingOnIpu(DeviceModel):
+    """Masked-token and next-sentence losses of one micro-batch."""
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
+        cls_positions: Tensor, masked_positions: Tensor, masked_labels: Tensor, next_sentence_labels: Tensor,
+        label_weights: Tensor,
+    ) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
+
+        Returns:
+            loss, mlm_loss and nsp_loss, fp32 scalars.
+        """
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=True)
+        placement, model = self.layout.placement, self.bert_model
+        assert placement.pooler is not None  # of a pretraining placement
+        with self.ops.block("pooler", placement.pooler):
+            pooled = model.bert.pool(pick(hidden, cls_positions))  # [B, S, H]
+        with self.ops.block("heads", placement.heads):
+            predictions = self._predictions(pick(hidden, masked_positions))
+            mlm = weighted_loss(predictions, masked_labels, label_weights[:, :1])
+            nsp = weighted_loss(model.cls["seq_relationship"](pooled), next_sentence_labels, label_weights[:, 1:])
+            return self.ops.final_loss(mlm + nsp), mlm, nsp
+
+    def _predictions(self, hidden: Tensor) -> Tensor:
+        """[B, P, H] -> [B, P, V]; the decoder is the word table, hence on its IPU."""
+        head = self.bert_model.cls["predictions"]
+        hidden = head.transform["LayerNorm"](functional.gelu(head.transform["dense"](hidden)))
+        words = self.bert_model.bert.embeddings.word_embeddings.weight
+        return self.ops.serial_matmul(hidden, words.t(), self.layout.projection_serialization_factor) + head.bias
+
+
+class Pretraining(Head):
+    """MLM + NSP, as BertForPreTraining adds them."""
+
+    pretrains = True
+    architecture = "BertForPreTraining"
+    weight = "cls.seq_relationship.weight"
+    parts = ("mlm_loss", "nsp_loss")
+    sums = ("mlm_loss", "mlm_right", "mlm_labels", "nsp_loss", "nsp_right", "nsp_labels")
+    title = "MLM and NSP heads"
+    stage = "heads"
+    tied = True
+    inputs = ("cls_positions", "masked_positions")
+    on_ipu = PretrainingOnIpu
+
+    def row_kind(self, labels: int) -> str:
+        return "pretrain"
+
+    def build(self, config: ModelConfig, labels: int) -> nn.Module:
+        return BertForPreTraining(config)
+
+    def label_columns(self, batch: Batch) -> Dict[str, str]:
+        return {"mlm_loss": "masked_labels", "nsp_loss": "next_sentence_labels"}
+
+    def decoded(self, batch: Batch) -> int:
+        return batch.labels("masked_labels")
+
+    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+        """masked_index [M], masked_labels [M], next_sentence_labels [N]; M a multiple of TILE."""
+        columns = places.columns
+        rows, length = columns["input_ids"].shape
+        flat_position = np.zeros(rows * length, dtype=np.int64)
+        flat_position[places.source] = np.arange(len(places.source))
+        row, slot = np.nonzero(columns["masked_labels"] != IGNORED)
+        positions = columns["masked_positions"][row, slot].astype(np.int64)
+        filler = -len(positions) % TILE
+        return {
+            "masked_index": to_tensor(fill(flat_position[row * length + positions], filler)),
+            "masked_labels": to_tensor(fill(columns["masked_labels"][row, slot], filler, IGNORED)),
+            "next_sentence_labels": to_tensor(places.per_sequence("next_sentence_labels")),
+        }
+
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+        outputs, labels = model(flat.tokens, flat.labels["masked_index"], flat.starts), flat.labels
+        words, bias = model.decoder()
+        masked = masked_token_loss(outputs["masked_hidden"], words, bias, labels["masked_labels"])
+        following = summed_loss(outputs["next_sentence_logits"], labels["next_sentence_labels"])
+        parts = {"mlm_loss": masked / counts["mlm_loss"], "nsp_loss": following / counts["nsp_loss"]}
+        return parts["mlm_loss"] + parts["nsp_loss"], parts
+
+    def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
+        outputs = model(flat.tokens, flat.labels["masked_index"], flat.starts)
+        words, bias = model.decoder()
+        hidden, labels = outputs["masked_hidden"], flat.labels["masked_labels"]
+        at_once = max(1, LOGITS_AT_ONCE // len(words))
+        masked = [
+            judged(torch.mm(hidden[part], words.t()).float() + bias, labels[part])
+            for part in (slice(first, first + at_once) for first in range(0, len(labels), at_once))
+        ]
+        following = judged(outputs["next_sentence_logits"].float(), flat.labels["next_sentence_labels"])
+        return torch.cat([torch.stack(masked).sum(0) if masked else torch.zeros_like(following), following])
+
+    def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
+        """perplexity = exp(mlm_loss), of the masked tokens, as Devlin et al. (arXiv 1810.04805, table 6) state it for
+        held-out text; accuracies from 0 to 1."""
+        mlm, nsp = (max(1.0, sums[name]) for name in ("mlm_labels", "nsp_labels"))
+        mlm_loss, nsp_loss = sums["mlm_loss"] / mlm, sums["nsp_loss"] / nsp
+        return {
+            "loss": mlm_loss + nsp_loss,
+            "mlm_loss": mlm_loss,
+            "mlm_accuracy": sums["mlm_right"] / mlm,
+            "perplexity": math.exp(min(mlm_loss, 700.0)),
+            "nsp_loss": nsp_loss,
+            "nsp_accuracy": sums["nsp_right"] / nsp,
+        }
+
+
+HEAD = Pretraining()

@@ -1,0 +1,134 @@
+"""Answers as spans of a text: start and end logits of every token.
+
+Legend: T tokens of all sequences one after the other, N sequences; B rows of a micro-batch, L row length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from ipu_model.ipu.model import DeviceModel, by_sequence, weighted_loss
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.encoder import Bert, Dense, Tokens
+from ipu_model.models.flat import FlatBatch, Places, per_sequence, split_sequences, to_tensor
+from ipu_model.models.head import Head
+from ipu_model.models.losses import summed_loss
+from ipu_model.rows.format import IGNORED
+from ipu_model.rows.reading import Batch
+
+
+class BertForQuestionAnswering(nn.Module):
+    """Start and end logits of every token."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.bert = Bert(config, pooler=False)
+        self.qa_outputs = Dense(config.hidden_size, 2)
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """[...] -> [T, 2], the flattened tokens: column 0 start, column 1 end."""
+        return self.qa_outputs(self.bert(tokens).flatten(0, -2))
+
+
+class QuestionAnsweringOnIpu(DeviceModel):
+    """Losses of one micro-batch, or its logits where no labels are given."""
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
+        start_positions: Optional[Tensor] = None, end_positions: Optional[Tensor] = None,
+        label_weights: Optional[Tensor] = None,
+    ) -> Any:  # fmt: skip
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
+
+        Returns:
+            With labels: loss, start_loss and end_loss, fp32 scalars. Without: start and end logits [B, L, 2] fp32.
+        """
+        training = start_positions is not None
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
+        with self.ops.block("heads", self.layout.placement.heads):
+            logits = self.bert_model.qa_outputs(hidden)
+            if start_positions is None or end_positions is None or label_weights is None:
+                return logits.float()
+            slots = start_positions.shape[1]
+            starts, ends = (by_sequence(logits[..., part], sequence_ids, slots) for part in (0, 1))
+            start = weighted_loss(starts, start_positions, label_weights[:, :1])
+            end = weighted_loss(ends, end_positions, label_weights[:, 1:])
+            return self.ops.final_loss((start + end) / 2), start, end
+
+
+class QuestionAnswering(Head):
+    """(start + end) / 2, as BertForQuestionAnswering computes it on samples without padding."""
+
+    architecture = "BertForQuestionAnswering"
+    weight = "qa_outputs.weight"
+    parts = ("start_loss", "end_loss")
+    sums = ("start_loss", "end_loss", "spans_right", "windows")
+    best = "span_accuracy"
+    logits = ("start_logits", "end_logits")
+    title = "question answering head"
+    stage = "qa_head"
+    pooler = False
+    on_ipu = QuestionAnsweringOnIpu
+
+    def build(self, config: ModelConfig, labels: int) -> nn.Module:
+        return BertForQuestionAnswering(config)
+
+    def label_columns(self, batch: Batch) -> Dict[str, str]:
+        return {"start_loss": "start_positions", "end_loss": "end_positions"}
+
+    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+        """start_labels [N] and end_labels [N] inside their sequence, -100 = none."""
+        length = places.columns["input_ids"].shape[1]
+        labels = {}
+        for name, column in (("start_labels", "start_positions"), ("end_labels", "end_positions")):
+            absolute = places.per_sequence(column).astype(np.int64)
+            inside = absolute - (places.first - places.row * length)
+            labels[name] = to_tensor(np.where(absolute == IGNORED, IGNORED, inside))
+        return labels
+
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+        tokens = per_sequence(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
+        parts = {
+            "start_loss": summed_loss(tokens[..., 0], flat.labels["start_labels"]) / counts["start_loss"],
+            "end_loss": summed_loss(tokens[..., 1], flat.labels["end_labels"]) / counts["end_loss"],
+        }
+        return (parts["start_loss"] + parts["end_loss"]) / 2, parts
+
+    def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
+        tokens = per_sequence(model(flat.tokens).float(), flat.starts, flat.lengths)  # [N, longest, 2]
+        sums, right = [], torch.ones(len(tokens), dtype=torch.bool, device=tokens.device)
+        for place, name in enumerate(("start_labels", "end_labels")):
+            labels, logits = flat.labels[name], tokens[..., place]
+            sums.append(cross_entropy(logits, labels, ignore_index=IGNORED, reduction="none").double().sum())
+            right &= (logits.argmax(1) == labels) & (labels != IGNORED)
+        windows = (flat.labels["start_labels"] != IGNORED).sum()
+        return torch.stack([*sums, right.sum().double(), windows.double()])
+
+    def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
+        """span_accuracy: of the windows whose most probable start and most probable end are both the labelled ones
+        (in a window without the answer: [CLS]), from 0 to 1."""
+        windows = max(1.0, sums["windows"])
+        start, end = sums["start_loss"] / windows, sums["end_loss"] / windows
+        return {
+            "loss": (start + end) / 2,
+            "start_loss": start,
+            "end_loss": end,
+            "span_accuracy": sums["spans_right"] / windows,
+        }
+
+    def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
+        """Start and end logits over the tokens of each sequence."""
+        starts, ends = (split_sequences(np.ascontiguousarray(logits[:, i]), lengths) for i in (0, 1))
+        return list(zip(starts, ends))
+
+    def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
+        own = logits[tokens]
+        return own[:, 0].copy(), own[:, 1].copy()
+
+
+HEAD = QuestionAnswering()

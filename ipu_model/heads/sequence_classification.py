@@ -1,0 +1,143 @@
+"""A class of each sequence, or a value: one label means a regression.
+
+Legend: N sequences, C classes; B rows of a micro-batch, S sequences a row at most.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ipu_model.ipu.model import DeviceModel, drop_out, pick, weighted_loss, weighted_squares
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.dropout import drop, mask_for
+from ipu_model.models.encoder import Bert, Dense, Tokens
+from ipu_model.models.flat import FlatBatch, Places, to_tensor
+from ipu_model.models.head import Head, require_labels
+from ipu_model.models.losses import judged, summed_loss
+from ipu_model.rows.format import IGNORED
+from ipu_model.rows.reading import Batch
+
+
+class BertForSequenceClassification(nn.Module):
+    """Logits of each sequence, from its pooled [CLS]; a single one is the value of a regression."""
+
+    def __init__(self, config: ModelConfig, labels: int) -> None:
+        super().__init__()
+        self.bert = Bert(config, pooler=True)
+        self.classifier = Dense(config.hidden_size, labels)
+        self.dropout = config.hidden_dropout
+
+    def forward(self, tokens: Tokens, cls_index: Tensor) -> Tensor:
+        """[...], [N] positions of the [CLS] tokens in the flattened tokens -> [N, C]."""
+        pooled = self.bert.pool(self.bert(tokens).flatten(0, -2)[cls_index])
+        dropout = self.dropout if self.training else 0.0
+        return self.classifier(drop(pooled, mask_for(pooled, dropout), dropout))
+
+
+class SequenceClassificationOnIpu(DeviceModel):
+    """Loss of one micro-batch, or the logits of its sequences where no labels are given."""
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
+        cls_positions: Tensor, labels: Optional[Tensor] = None, label_weights: Optional[Tensor] = None,
+    ) -> Any:  # fmt: skip
+        """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, or fp32 values of a
+        regression (C = 1); label_weights [B, 1] fp32, see ipu/batches.py.
+
+        Returns:
+            With labels: loss and label_loss, the same fp32 scalar. Without: logits [B, S, C] fp32.
+        """
+        training = labels is not None
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
+        placement, model = self.layout.placement, self.bert_model
+        assert placement.pooler is not None  # of a classification placement
+        with self.ops.block("pooler", placement.pooler):
+            pooled = drop_out(model.bert.pool(pick(hidden, cls_positions)), self.layout.hidden_dropout, training)
+        with self.ops.block("heads", placement.heads):
+            logits = model.classifier(pooled)  # [B, S, C]
+            if labels is None or label_weights is None:
+                return logits.float()
+            compare = weighted_squares if labels.is_floating_point() else weighted_loss
+            loss = compare(logits, labels, label_weights)
+            return self.ops.final_loss(loss), loss
+
+
+class SequenceClassification(Head):
+    """Cross-entropy of classes, or squared error of values, as BertForSequenceClassification computes them."""
+
+    labelled = True
+    architecture = "BertForSequenceClassification"
+    weight = "classifier.weight"
+    parts = ("label_loss",)
+    sums = ("label_loss", "right", "labels", "classes")
+    best = "label_accuracy"
+    logits = ("logits",)
+    title = "classification head"
+    stage = "glue_head"
+    inputs = ("cls_positions",)
+    on_ipu = SequenceClassificationOnIpu
+
+    def row_kind(self, labels: int) -> str:
+        return "sequence_regression" if labels == 1 else self.name
+
+    def build(self, config: ModelConfig, labels: int) -> nn.Module:
+        require_labels(self.name, labels)
+        return BertForSequenceClassification(config, labels)
+
+    def settings(self, labels: Sequence[str]) -> Dict[str, Any]:
+        return {"problem_type": "regression" if len(labels) == 1 else "single_label_classification"}
+
+    def label_columns(self, batch: Batch) -> Dict[str, str]:
+        return {"label_loss": "class_labels" if "class_labels" in batch.columns else "targets"}
+
+    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+        """class_labels [N], or targets [N] fp64."""
+        if "class_labels" in places.columns:
+            return {"class_labels": to_tensor(places.per_sequence("class_labels"))}
+        return {"targets": torch.from_numpy(places.per_sequence("targets").astype(np.float64))}
+
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+        logits = model(flat.tokens, flat.starts)
+        if "class_labels" in flat.labels:
+            total = summed_loss(logits, flat.labels["class_labels"])
+        else:
+            total = _squares(logits, flat.labels["targets"]).sum()
+        parts = {"label_loss": total / counts["label_loss"]}
+        return parts["label_loss"], parts
+
+    def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
+        logits = model(flat.tokens, flat.starts).float()
+        if "class_labels" in flat.labels:
+            loss, right, labels = judged(logits, flat.labels["class_labels"])
+            return torch.stack([loss, right, labels, labels])
+        targets = flat.labels["targets"]
+        total, labels = _squares(logits, targets).double().sum(), (targets != IGNORED).sum().double()
+        return torch.stack([total, torch.zeros_like(total), labels, torch.zeros_like(total)])
+
+    def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
+        """label_accuracy: the share of right classes, from 0 to 1; none of a regression."""
+        loss = sums["label_loss"] / max(1.0, sums["labels"])
+        found = {"loss": loss, "label_loss": loss}
+        return {**found, "label_accuracy": sums["right"] / sums["classes"]} if sums["classes"] else found
+
+    def predict(self, model: Any, tokens: Tokens, starts: Tensor, count: int) -> Tensor:
+        logits: Tensor = model(tokens, starts)
+        return logits
+
+    def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
+        return [(of_one,) for of_one in logits]
+
+    def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
+        return (logits[slot].copy(),)
+
+
+def _squares(logits: Tensor, targets: Tensor) -> Tensor:
+    """Squared errors [N] of values [N, 1], 0 where there is no target."""
+    return (logits[:, 0].float() - targets.float()).square() * (targets.float() != IGNORED)
+
+
+HEAD = SequenceClassification()

@@ -1,0 +1,104 @@
+"""What every head states of itself, and what becomes of the classes of another head."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Dict, Tuple
+
+import numpy as np
+import pytest
+from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
+
+from ipu_model import heads
+from ipu_model.errors import ConfigError
+from ipu_model.job import EvaluationConfig, OptimizerConfig
+from ipu_model.models.head import Head
+from ipu_model.models.model_folder import read_model
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.format import columns_of
+from ipu_model.rows.reading import Batch
+from ipu_model.runtimes.torch_device import TorchRuntime
+
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
+
+
+def test_a_head_that_is_not_there_is_refused_with_those_that_are() -> None:
+    with pytest.raises(ConfigError, match="head='tagging' is not one of pretraining, question_answering, sequence_"):
+        heads.of("tagging")
+
+
+@pytest.mark.parametrize("name", heads.names())
+def test_what_a_head_states_fits_together(name: str) -> None:
+    head, labels = heads.of(name), 3 if heads.of(name).labelled else 0
+    assert head.name == name
+    assert head.weight in head.build(TINY, labels).state_dict()
+    known = {column.name for column in columns_of(head.row_kind(labels), TINY.vocab_size)}
+    assert set(head.inputs) <= known
+    assert head.pretrains == (not head.logits)
+    assert set(head.parts) | {"loss"} <= set(head.figures(dict.fromkeys(head.sums, 1.0)))
+    assert head.best is None or head.best in head.figures(dict.fromkeys(head.sums, 1.0))
+
+
+@pytest.mark.parametrize("field", ["architecture", "stage", "title"])
+def test_no_two_heads_share_a_name_in_files(field: str) -> None:
+    assert len({getattr(heads.of(name), field) for name in heads.names()}) == len(heads.names())
+
+
+def _evaluated(kind: str, labels: int, columns: Dict[str, np.ndarray]) -> Tuple[Head, TorchRuntime, Batch]:
+    model = build_model("sequence_classification", STILL, labels)
+    initialise(model, STILL, seed=3)
+    runtime = TorchRuntime(model, "sequence_classification", 10, "fp32", OptimizerConfig(learning_rate=1e-3), 7)
+    return heads.of("sequence_classification"), runtime, Batch(np.arange(10), columns)
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("sequence_classification", 3), ("sequence_regression", 1)])
+def test_the_held_out_loss_of_sequences_is_that_of_training(kind: str, labels: int) -> None:
+    head, runtime, batch = _evaluated(kind, labels, make_columns(kind, 10, seed=5))
+    found = head.figures(runtime.evaluate([batch.part(0, 4), batch.part(4, 10)]))
+    trained = runtime.train_step(batch, 1e-3)
+    assert found["loss"] == pytest.approx(trained.loss, rel=1e-5)
+    assert found["label_loss"] == pytest.approx(trained.parts["label_loss"], rel=1e-5)
+    assert ("label_accuracy" in found) == (labels > 1), "a value is not right or wrong"
+
+
+def test_a_class_is_right_when_its_logit_is_the_largest() -> None:
+    head, runtime, batch = _evaluated("sequence_classification", 3, make_columns("sequence_classification", 10, seed=5))
+    right = 0
+    for answer in runtime.predict(batch):
+        place = np.argwhere(batch.columns["feature_ids"] == answer.feature_id)[0]
+        largest = int(answer.columns["logits"].argmax())
+        wrong = answer.feature_id % 3 == 0
+        batch.columns["class_labels"][tuple(place)] = (largest + 1) % 3 if wrong else largest
+        right += not wrong
+    found = head.figures(runtime.evaluate([batch]))
+    assert found["label_accuracy"] == pytest.approx(right / batch.sequences)
+    assert 0 < right < batch.sequences
+
+
+def test_the_best_classes_on_held_out_rows_are_kept(tmp_path: Path) -> None:
+    kind = "sequence_classification"
+    for name, seed in (("rows", 0), ("held", 1)):
+        write_rows(tmp_path / name, kind, make_columns(kind, 20, seed=seed))
+    evaluation = EvaluationConfig(str(tmp_path / "held"), 2, keep="best")
+    done = run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS),
+                             evaluation=evaluation))  # fmt: skip
+    told = done.of("evaluated")
+    assert len(told) == 3
+    best = max(told, key=lambda event: (event["label_accuracy"], -event["loss"]))
+    assert told[-1]["best_after"] == best["after"]
+    header = (tmp_path / "run" / "evaluations.csv").read_text().split("\n")[0]
+    assert header == "step,loss,label_loss,label_accuracy"
+
+
+def test_a_head_starts_from_the_encoder_alone_of_a_model_with_other_classes(tmp_path: Path) -> None:
+    kind = "sequence_classification"
+    write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
+    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS)))
+    folder = read_model(tmp_path / "model")
+    assert folder.architecture == "BertForSequenceClassification"
+    assert folder.for_head(heads.of(kind)) is folder
+    other = dataclasses.replace(folder, architecture="BertForTokenClassification").for_head(heads.of(kind))
+    assert list(other.labels) == []
+    assert {name.split(".")[0] for name in other.state} == {"bert"}
+    assert folder.for_head(heads.of("question_answering")) is folder
