@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 
 from bench.generated import write_generated
 from bench.setup import VOCABULARY
-from tasks.downstream.squad.questions import make_questions
-from tasks.downstream.squad.rows import write_squad_rows
+from tasks.downstream.entries import entry_of
+from tasks.downstream.rows import write_rows
+from tasks.downstream.squad.examples import make_questions
+from tasks.downstream.task import part_of
 from tasks.inputs.corpus import make_corpus
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
@@ -71,8 +73,8 @@ class Data:
         """Rows of train or dev, made when first asked for."""
         folder = self.folder / "rows" / f"squad-{split}"
         if not folder.exists():
-            params = params_for(self.stages).squad_rows
-            write_squad_rows(params, split, self.questions(split), self.tokenizer, folder)
+            task = part_of(entry_of(params_for(self.stages), "squad"), "rows")
+            write_rows(task, split, self.questions(split), self.tokenizer, folder)
         return folder
 
     def sized_corpus(self, share: float) -> Path:

@@ -22,13 +22,15 @@ def _rounds(spec: dict[str, Any], session: Session, once: Callable[[], float]) -
 
 
 def questions_ours(spec: dict[str, Any], session: Session) -> None:
-    """tasks.downstream.squad.rows, its files written; units are questions."""
-    from tasks.downstream.squad.rows import write_squad_rows
+    """tasks.downstream.rows, its files written; units are questions."""
+    from tasks.downstream.entries import entry_of
+    from tasks.downstream.rows import write_rows
+    from tasks.downstream.task import part_of
 
-    params = params_for(spec["stages"]).squad_rows
+    task = part_of(entry_of(params_for(spec["stages"]), "squad"), "rows")
     with tempfile.TemporaryDirectory() as folder:
         questions, tokenizer, rows = Path(spec["questions"]), Path(spec["tokenizer"]), Path(folder) / "rows"
-        _rounds(spec, session, lambda: write_squad_rows(params, "train", questions, tokenizer, rows).questions)
+        _rounds(spec, session, lambda: write_rows(task, "train", questions, tokenizer, rows).examples)
 
 
 def questions_peer(spec: dict[str, Any], session: Session) -> None:

@@ -63,7 +63,7 @@ def corpus(params: Params) -> str:
 
 def questions(params: Params) -> str:
     """Both files of questions: whole where they are small."""
-    from tasks.downstream.squad.questions import check_question_file
+    from tasks.downstream.squad.examples import check_question_file
 
     section = params.questions
     for key, path in (("train_path", section.train_path), ("dev_path", section.dev_path)):

@@ -23,13 +23,14 @@ def is_held_out(text: str, fraction: float, seed: int) -> bool:
     return fraction > 0 and _hash(text, f"text {seed}") < fraction * _WHOLE
 
 
-def choose_groups(questions: Mapping[str, int], fraction: float, what: str) -> frozenset[str]:
+def choose_groups(questions: Mapping[str, int], fraction: float, what: str, key: str) -> frozenset[str]:
     """Names of the groups to hold out: at least one, never all, and together a `fraction` of the questions or more.
 
     Args:
         questions: questions in every group.
         fraction: 0 to 1, 0 for none.
         what: a group is, for the message.
+        key: the parameter that states the fraction, for the message.
 
     Raises:
         InputError: there is a single group, so that nothing could be left to train on.
@@ -38,7 +39,7 @@ def choose_groups(questions: Mapping[str, int], fraction: float, what: str) -> f
         return frozenset()
     if len(questions) < 2:
         raise InputError(
-            f"squad_rows.held_out_fraction={fraction:g} needs training questions about at least two {what}s, found "
+            f"{key}={fraction:g} needs training questions about at least two {what}s, found "
             f"{len(questions)}: use more questions, or set it to 0"
         )
     wanted, chosen, reached = fraction * sum(questions.values()), set[str](), 0

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.downstream.entries import QUESTIONS, entry_of
+from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import DataInvalid, ParamsError
 from tasks.project.main import run_main
@@ -39,7 +41,6 @@ from tasks.validation.checks import (
     verdict,
 )
 from tasks.validation.corpus_checks import corpus_data
-from tasks.validation.question_checks import QuestionData
 from tasks.validation.row_checks import RowData
 from tasks.validation.validation_page import page
 
@@ -179,7 +180,7 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     if name == "corpus":
         return [corpus_data(root / artifacts.CORPUS, params.validate_)]
     if name == "questions":
-        return [QuestionData(root / artifacts.QUESTIONS, params.validate_)]
+        return [part_of(entry_of(params, QUESTIONS), "checks").data(root / artifacts.QUESTIONS)]
     masked_fraction = params.pretrain_rows.masked_fraction if name in ("phase1", "phase2") else None
     rows = root / artifacts.rows_folder(name)
     folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]

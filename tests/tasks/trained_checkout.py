@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from tasks.downstream.gate import gate
 from tasks.downstream.glue import gate as glue_gate
 from tasks.downstream.glue.answers import read_labels, read_predictions
-from tasks.downstream.glue.data import schema_of
+from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.gate import subject_of
 from tasks.downstream.glue.scores import figures as glue_figures
 from tasks.downstream.glue.tasks import TASKS, GlueTask

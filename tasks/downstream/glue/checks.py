@@ -9,15 +9,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.glue.data import schema_of
+from tasks.downstream.checks import ChecksTask
+from tasks.downstream.glue import about
+from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.project.errors import InputError
 from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths
 
 LOOK = "look at glue.source, glue.path and glue.dataset in params.yaml"
+
+
+class Task(about.Task, ChecksTask):
+    """The examples of one task."""
+
+    def data(self, folder: Path) -> DataSet:
+        return GlueData(self.glue, folder, self.entry.least_examples)
 
 
 class GlueData:

@@ -1,43 +1,74 @@
-"""Stage glue_rows@TASK: the examples of a GLUE task as packed rows, a folder for each split.
+"""Examples of GLUE as sequences of rows: [CLS] sentence [SEP], or [CLS] first [SEP] second [SEP].
 
-    python -m tasks.downstream.glue.rows sst2
-
-A sequence is [CLS] sentence [SEP], or [CLS] first [SEP] second [SEP]. One that is too long loses tokens at the end of
-the longer sentence first, as the `longest_first` of Hugging Face's tokenizers does. Examples are read and packed in
-chunks of a fixed number, so memory does not grow with them.
+One that is too long loses tokens at the end of the longer sentence first, as the `longest_first` of Hugging Face's
+tokenizers does.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.glue.tasks import TASKS, GlueTask, glue_task
-from tasks.project import artifacts
+from tasks.downstream.glue import about
+from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
 from tasks.project.errors import InputError
-from tasks.project.main import run_main
-from tasks.project.param_inputs import RowsParams
-from tasks.project.params import load_params, packed
-from tasks.project.process import item
-from tasks.project.row_folders import Manifest
 from tasks.reading.parquet import read_batches
-from tasks.rows.packing import pack
-from tasks.rows.row_files import IGNORED, Layout, RowWriter, check_geometry, from_arrow, ranges
-from tasks.vocabulary.encoding import encode, load_tokenizer, read_vocabulary, tokenizer_file
+from tasks.rows.held_out import is_held_out
+from tasks.rows.row_files import IGNORED, Layout, from_arrow, ranges
+from tasks.vocabulary.encoding import encode, read_vocabulary
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-CHUNK_EXAMPLES = 65536
-"""Examples packed among themselves; another number gives other rows, so it is no parameter."""
-COLUMNS = ("first", "second", "label")
+TEXTS = ("first", "second")
+
+
+class Task(about.Task, RowsTask):
+    """Each example becomes one sequence."""
+
+    chunk: ClassVar[int] = 65536
+    columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
+
+    def hold_out(self, source: Path, fraction: float) -> Sides:
+        """By hashes of the texts, so that equal ones are on the same side."""
+
+        def held_out(batch: pa.RecordBatch) -> pa.Array:
+            pairs = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)
+            return pa.array(
+                [is_held_out("\t".join(filter(None, pair)), fraction, seed=0) for pair in pairs], pa.bool_()
+            )
+
+        def training(batch: pa.RecordBatch) -> pa.Array:
+            return pa.array([not kept for kept in held_out(batch).to_pylist()], pa.bool_())
+
+        kept = {one for batch in read_batches(source, TEXTS, READ_AT_ONCE, self.entry.stage("examples"))
+                for one in held_out(batch).to_pylist()}  # fmt: skip
+        if kept != {True, False}:
+            raise InputError(
+                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the examples in {source} leaves none "
+                "on one side: use more examples, or another fraction"
+            )
+        return Sides(TEXTS[0], training, held_out)
+
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+        seconds = examples.column("second").to_pylist() if len(self.glue.columns) > 1 else None
+        made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
+        return Sequences(
+            made.token_ids,
+            made.lengths,
+            made.second_starts,
+            labels={"label": from_arrow(examples.column("label"))},
+            counts={"shortened to fit": made.shortened},
+        )
+
+    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+        labels = sequences.labels["label"]
+        name = "targets" if self.glue.is_regression else "class_labels"
+        return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
 
 
 @dataclass(frozen=True)
@@ -52,14 +83,6 @@ class GlueSequences:
     """int64[N] first token of the second sentence; the length where there is none."""
     shortened: int
     """Sequences that lost tokens."""
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """What was made of a split."""
-
-    manifest: Manifest
-    shortened: int
 
 
 def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,99 +125,3 @@ def make_sequences(
     if seconds is not None:
         token_ids[ranges(starts + second_starts, others)] = two.token_ids[ranges(two.starts, others)]
     return GlueSequences(token_ids, lengths, second_starts, shortened)
-
-
-def write_split(task: GlueTask, params: RowsParams, source: Path, tokenizer_folder: Path, folder: Path) -> SplitRows:
-    """Write the rows of one split into the existing `folder`.
-
-    Raises:
-        InputError: examples or tokenizer missing or unusable, or no example.
-    """
-    tokenizer = load_tokenizer(tokenizer_folder)
-    kind = "sequence_regression" if task.is_regression else "sequence_classification"
-    size = read_vocabulary(tokenizer).size
-    shortened = done = 0
-    with RowWriter(
-        folder, kind, params.row_length, params.max_sequences_per_row, 0, size, num_labels=len(task.labels)
-    ) as writer:
-        for chunk in _chunks(source):
-            sequences = _sequences(task, tokenizer, chunk, params.row_length)
-            writer.write(_columns(task, params, sequences, chunk, done))
-            shortened, done = shortened + sequences.shortened, done + len(chunk)
-        if not done:
-            raise InputError(f"{source} holds no example, at least one is required: see glue.path")
-        return SplitRows(writer.finish(artifacts.sha256_of(tokenizer_file(tokenizer_folder)), seed=0), shortened)
-
-
-def _chunks(source: Path) -> Iterator[pa.Table]:
-    """Tables of CHUNK_EXAMPLES examples, the last one of what is left, wherever the file's row groups end."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in read_batches(source, COLUMNS, CHUNK_EXAMPLES, "glue_data"):
-        waiting.append(batch)
-        while sum(map(len, waiting)) >= CHUNK_EXAMPLES:
-            table = pa.Table.from_batches(waiting)
-            yield table.slice(0, CHUNK_EXAMPLES)
-            waiting = table.slice(CHUNK_EXAMPLES).to_batches()
-    if sum(map(len, waiting)):
-        yield pa.Table.from_batches(waiting)
-
-
-def _sequences(task: GlueTask, tokenizer: Tokenizer, chunk: pa.Table, row_length: int) -> GlueSequences:
-    seconds = chunk.column("second").to_pylist() if len(task.columns) > 1 else None
-    return make_sequences(tokenizer, chunk.column("first").to_pylist(), seconds, row_length)
-
-
-def _columns(
-    task: GlueTask, params: RowsParams, sequences: GlueSequences, chunk: pa.Table, first: int
-) -> dict[str, np.ndarray]:
-    """The columns of rows with a label for each sequence; `first` is the number of the chunk's first example."""
-    packs = pack(sequences.lengths, params.row_length, params.max_sequences_per_row)
-    layout = Layout.of(packs, sequences.lengths, params.row_length)
-    columns = layout.columns(sequences.token_ids, sequences.second_starts)
-    labels = from_arrow(chunk.column("label").combine_chunks())
-    name = "targets" if task.is_regression else "class_labels"
-    columns[name] = layout.per_sequence(labels, IGNORED).astype(labels.dtype)
-    columns["feature_ids"] = np.where(packs >= 0, packs + first, packs).astype(np.int32)
-    return columns
-
-
-def write_glue_rows(
-    task: GlueTask,
-    params: RowsParams,
-    examples: Path,
-    folder: Path,
-    tokenizer: Path = artifacts.TOKENIZER,
-) -> dict[str, SplitRows]:
-    """Write the rows of all splits of `task` into `folder`, whole or not at all.
-
-    Raises:
-        InputError: see `write_split`; or rows that the schema cannot hold.
-    """
-    check_geometry(params.row_length, params.max_sequences_per_row, 0, "glue_rows")
-    made = {}
-    with artifacts.new_folder(folder) as partial:
-        for split in task.splits:
-            (partial / split).mkdir()
-            made[split] = write_split(task, params, examples / f"{split}.parquet", tokenizer, partial / split)
-    return made
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Make the packed rows of a GLUE task.")
-    parser.add_argument("task", type=item, choices=sorted(TASKS))
-    task = glue_task(parser.parse_args().task)
-    started_at, params = time.perf_counter(), load_params()
-    rows = packed(params.glue_rows, params.packing)
-    made = write_glue_rows(task, rows, artifacts.glue_folder(task.name), artifacts.glue_rows_folder(task.name))
-    for split, rows_of in made.items():
-        manifest = rows_of.manifest
-        print(
-            f"glue-{task.name} {split}: {manifest.rows:,} rows of {manifest.row_length} with {manifest.sequences:,} "
-            f"examples ({manifest.packing_factor:.2f} a row, {manifest.packing_efficiency:.1%} real tokens), "
-            f"{rows_of.shortened:,} shortened to fit"
-        )
-    print(f"glue-{task.name} rows: {time.perf_counter() - started_at:.1f} s")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -130,10 +130,10 @@ def _predict(
     model: QuestionModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, place: Place
 ) -> None:
     """Write folder/rows and folder/logits.arrow."""
-    from tasks.downstream.squad.rows import write_rows
+    from tasks.downstream.squad.rows import write_feature_rows
     from tasks.jobs.device_job import BatchGeometry, Job, run_device_job
 
-    write_rows(
+    write_feature_rows(
         folder / "rows",
         features,
         ["question"],

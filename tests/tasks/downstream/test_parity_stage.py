@@ -17,7 +17,6 @@ from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import read_dev_questions
 from tasks.downstream.squad.question_model import WindowShape, find_model
-from tasks.downstream.squad.rows import write_squad_rows
 from tasks.jobs import device_job
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost
@@ -29,7 +28,7 @@ from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 from tests.tasks.downstream.squad.test_ask import SHORT, VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
-from tests.tasks.pretraining.row_inputs import squad_params, write_questions
+from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
 from tests.tasks.tiny_model import write_tiny_model
 

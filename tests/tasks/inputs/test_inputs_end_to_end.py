@@ -15,8 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ipu_model.models.config import ModelConfig
-from tasks.downstream.squad.questions import make_questions
-from tasks.downstream.squad.rows import write_squad_rows
+from tasks.downstream.squad.examples import make_questions
 from tasks.inputs.corpus import make_corpus
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project.row_folders import read_manifest
@@ -30,6 +29,7 @@ from tests.tasks.pretraining.row_inputs import (
     squad_params,
     squad_questions,
     word_tokenizer,
+    write_squad_rows,
 )
 
 LENGTH = 48

@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
+from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams, SquadRowsParams
 from tests.places import SHARED
+from tests.tasks.downstream.entries import task_with
 
 DATA = SHARED / "data"
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -137,6 +139,13 @@ def squad_params(**changes: Any) -> SquadRowsParams:
         "held_out_fraction": 0.0,
     }  # fmt: skip
     return SquadRowsParams(**{**values, **changes})
+
+
+def write_squad_rows(
+    params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path, workers: int | None = None
+) -> RowsSummary:
+    """Rows of questions in a file."""
+    return write_rows(task_with("squad", "rows", rows=params), split, source, tokenizer, folder, workers)
 
 
 def read_rows(folder: Path) -> dict[str, np.ndarray]:

@@ -16,7 +16,6 @@ from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import finetune_job
-from tasks.downstream.squad.rows import write_squad_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import Job
 from tasks.pretraining.base_model import RECORD, summary, wanted_files, write_base_model
@@ -35,6 +34,7 @@ from tests.tasks.pretraining.row_inputs import (
     squad_params,
     write_corpus,
     write_questions,
+    write_squad_rows,
 )
 from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
 

@@ -12,7 +12,6 @@ from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import finetune_job
-from tasks.downstream.squad.rows import write_squad_rows
 from tasks.downstream.task import about
 from tasks.jobs import training
 from tasks.jobs.device_job import in_words
@@ -26,7 +25,13 @@ from tasks.project.params import Params, check
 from tasks.project.row_folders import HELD_OUT
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
-from tests.tasks.pretraining.row_inputs import random_texts, word_tokenizer, write_corpus, write_questions
+from tests.tasks.pretraining.row_inputs import (
+    random_texts,
+    word_tokenizer,
+    write_corpus,
+    write_questions,
+    write_squad_rows,
+)
 
 SMALL = (
     "model.hidden_size=32", "model.intermediate_size=64", "model.num_layers=1", "model.num_heads=2",

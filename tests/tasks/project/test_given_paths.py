@@ -16,10 +16,10 @@ import pytest
 import yaml
 
 from flows import checkout
-from tasks.downstream.glue.data import make_glue_data
+from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.tasks import glue_task
+from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.question_model import find_model
-from tasks.downstream.squad.questions import make_questions
 from tasks.preflight.source_size import expected_mb
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared

@@ -12,7 +12,6 @@ from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import finetune_job, predict_job
-from tasks.downstream.squad.rows import write_squad_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import Job, JobResult
 from tasks.pretraining.base_model import write_base_model
@@ -23,7 +22,7 @@ from tasks.project.overlays import resolve
 from tasks.project.params import Params, check, packed
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
-from tests.tasks.pretraining.row_inputs import WORDS, random_texts, write_corpus, write_questions
+from tests.tasks.pretraining.row_inputs import WORDS, random_texts, write_corpus, write_questions, write_squad_rows
 from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
 
 FAMILIES = (

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ipu_model.errors import DeviceJobError
-from tasks.downstream.glue.data import make_glue_data
+from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.tasks import glue_task
+from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_predictions, read_references
-from tasks.downstream.squad.questions import make_questions
 from tasks.jobs.training import ipu_config
 from tasks.pretraining.base_model import write_base_model
 from tasks.project.errors import InputError, ParamsError

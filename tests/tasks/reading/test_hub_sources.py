@@ -35,10 +35,11 @@ QUESTIONS = {
 }
 MODULES = {
     "corpus": "tasks.inputs.corpus",
-    "questions": "tasks.downstream.squad.questions",
+    "questions": "tasks.downstream.examples",
     "tokenizer": "tasks.vocabulary.tokenizer",
     "base_model": "tasks.pretraining.base_model",
 }
+WORDS_OF = {"questions": ["squad"]}
 RUN_STAGES = """
 import contextlib, io, json, os, runpy, sys, time, traceback
 sleep = time.sleep
@@ -142,7 +143,13 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
             model={"hidden_size": 16, "intermediate_size": 32},
         )  # fmt: skip
         steps = [
-            {"name": f"{stage} {folder.name}", "stage": stage, "module": MODULES[stage], "folder": str(folder)}
+            {
+                "name": f"{stage} {folder.name}",
+                "stage": stage,
+                "module": MODULES[stage],
+                "folder": str(folder),
+                "arguments": WORDS_OF.get(stage, []),
+            }  # fmt: skip
             for folder in (here, there)
             for stage in ("corpus", "questions", "tokenizer", "base_model")
         ]
@@ -233,6 +240,7 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
                     "name": f"{stage} {case}",
                     "stage": stage,
                     "module": MODULES[stage],
+                    "arguments": WORDS_OF.get(stage, []),
                     "folder": str(folder_with(root / case / stage, **sections)),
                 }
                 for stage, (_, sections) in BAD.items()

@@ -12,17 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.downstream import gate
-from tasks.downstream.glue import data as glue_data
+from tasks.downstream import examples as read_examples
+from tasks.downstream import finetune, gate, predict, rows
+from tasks.downstream import validate as validate_entry
 from tasks.downstream.glue import evaluate as glue_evaluate
-from tasks.downstream.glue import finetune as glue_finetune
 from tasks.downstream.glue import gate as glue_gate
-from tasks.downstream.glue import predict as glue_predict
 from tasks.downstream.glue import publish as glue_publish
-from tasks.downstream.glue import rows as glue_rows
-from tasks.downstream.glue import validate as validate_glue
-from tasks.downstream.squad import evaluate, finetune, predict, questions
-from tasks.downstream.squad import rows as squad_rows
+from tasks.downstream.squad import evaluate
 from tasks.inputs import corpus
 from tasks.jobs import training
 from tasks.pretraining import base_model, pretrain
@@ -59,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / planted("place")
     place.mkdir()
     plant_host(monkeypatch, place)
-    for module in (training, predict, glue_predict):
+    for module in (training, predict):
         monkeypatch.setattr(module, "run_device_job", device_job_here)
     return place
 
@@ -116,7 +112,7 @@ def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     run_stage(corpus)
     run_stage(tokenizer)
     run_stage(base_model)
-    run_stage(questions)
+    run_stage(read_examples, "squad")
     for name in ("corpus", "questions"):
         run_stage(validate, name)
     for phase in PHASES:
@@ -124,9 +120,11 @@ def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         run_stage(validate, phase)
         run_stage(pretrain, phase)
     for split in ("train", "dev"):
-        run_stage(squad_rows, split)
+        run_stage(rows, "squad", split)
         run_stage(validate, f"squad-{split}")
-    for module in (finetune, predict, evaluate, gate, publish):
+    for module in (finetune, predict):
+        run_stage(module, "squad")
+    for module in (evaluate, gate, publish):
         run_stage(module)
     return root / planted("published") / planted("name")
 
@@ -246,11 +244,11 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
         artifacts.write_json(artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2"):
         artifacts.write_json(artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
-    run_stage(glue_data, "mrpc")
-    run_stage(validate_glue, "mrpc")
-    run_stage(glue_rows, "mrpc")
-    run_stage(validate_glue, "mrpc", "--rows")
-    for module in (glue_finetune, glue_predict, glue_evaluate, glue_gate, glue_publish):
+    run_stage(read_examples, "mrpc")
+    run_stage(validate_entry, "mrpc", "examples")
+    run_stage(rows, "mrpc")
+    run_stage(validate_entry, "mrpc", "rows")
+    for module in (finetune, predict, glue_evaluate, glue_gate, glue_publish):
         run_stage(module, "mrpc")
     published = root / planted("published") / f"{planted('name')}-mrpc"
     assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]["dev"]) == 60

@@ -14,7 +14,7 @@ import pytest
 from tasks.downstream.evidence import compare, compare_scores
 from tasks.downstream.gate import _no_drop, _no_exact_drop
 from tasks.downstream.glue.answers import Examples
-from tasks.downstream.glue.data import schema_of
+from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.released import keys_of, read_released
 from tasks.downstream.glue.released import scores_json as glue_scores_json
 from tasks.downstream.glue.tasks import TASKS

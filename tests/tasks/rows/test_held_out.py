@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.downstream.squad.rows import write_squad_rows
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project.errors import InputError
 from tasks.project.row_folders import HELD_OUT, held_out_folder, read_manifest
@@ -21,7 +20,10 @@ from tests.tasks.pretraining.row_inputs import (
     word_tokenizer,
     write_corpus,
     write_questions,
+    write_squad_rows,
 )
+
+KEY = "squad_rows.held_out_fraction"
 
 
 def test_a_document_is_held_out_by_its_text_and_the_seed_alone() -> None:
@@ -38,14 +40,14 @@ def test_a_document_is_held_out_by_its_text_and_the_seed_alone() -> None:
 def test_groups_are_held_out_until_the_share_is_reached_and_one_is_always_left() -> None:
     groups = {"a": 10, "b": 20, "c": 30, "d": 40}
     for fraction in (0.01, 0.2, 0.5):
-        chosen = choose_groups(groups, fraction, "title")
+        chosen = choose_groups(groups, fraction, "title", KEY)
         reached = sum(groups[name] for name in chosen)
         assert 100 * fraction <= reached <= 100 * fraction + 40
-    assert choose_groups(dict(reversed(groups.items())), 0.2, "title") == choose_groups(groups, 0.2, "title")
-    assert len(choose_groups({"a": 1, "b": 1000}, 0.5, "title")) == 1
-    assert choose_groups(groups, 0.0, "title") == frozenset()
+    assert choose_groups(dict(reversed(groups.items())), 0.2, "title", KEY) == choose_groups(groups, 0.2, "title", KEY)
+    assert len(choose_groups({"a": 1, "b": 1000}, 0.5, "title", KEY)) == 1
+    assert choose_groups(groups, 0.0, "title", KEY) == frozenset()
     with pytest.raises(InputError, match=r"held_out_fraction=0.1 needs .* at least two titles, found 1"):
-        choose_groups({"a": 7}, 0.1, "title")
+        choose_groups({"a": 7}, 0.1, "title", KEY)
 
 
 @pytest.fixture(scope="module")
@@ -113,8 +115,8 @@ def test_questions_are_held_out_by_title_and_none_is_lost(tmp_path: Path) -> Non
     params = squad_params(held_out_fraction=0.15)
     made = write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "rows", 1)
     assert made.held_out is not None
-    assert made.held_out.questions == 80  # two articles of 40: 60 is the least
-    assert made.questions == 320
+    assert made.held_out.examples == 80  # two articles of 40: 60 is the least
+    assert made.examples == 320
     sides = [features_of(tmp_path / "rows"), features_of(tmp_path / "rows" / HELD_OUT)]
     titles = {q["id"]: q["title"] for q in questions}
     assert not {titles[name] for name in sides[0]} & {titles[name] for name in sides[1]}
@@ -138,7 +140,7 @@ def test_questions_about_one_title_are_split_by_context_and_dev_questions_never(
     assert held_out
     assert not held_out & {contexts[name] for name in features_of(tmp_path / "rows")}
     dev = write_squad_rows(params, "dev", source, tmp_path / "tokenizer", tmp_path / "dev", 1)
-    assert (dev.held_out, dev.questions) == (None, 100)
+    assert (dev.held_out, dev.examples) == (None, 100)
 
 
 def features_of(folder: Path) -> set[str]:

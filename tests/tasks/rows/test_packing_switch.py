@@ -15,10 +15,10 @@ import yaml
 
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
+from tasks.downstream import rows
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import predict_job
 from tasks.downstream.predict import figures
-from tasks.downstream.squad import rows as squad_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 from tasks.pretraining.rows import pretrain_rows
@@ -73,7 +73,7 @@ def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(root)
             patch.setenv("PODIUM_WORKERS", "1")
-            for stage, name in ((pretrain_rows, "phase1"), (squad_rows, "train"), (squad_rows, "dev")):
+            for stage, name in ((pretrain_rows, "phase1"), (rows, "squad")):
                 patch.setattr(sys, "argv", ["stage", name])
                 stage.main()
     return found

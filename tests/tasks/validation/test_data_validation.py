@@ -5,12 +5,12 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
+from tasks.downstream.squad.checks import QuestionData
 from tasks.project.errors import InputError
 from tasks.project.params import load_params
 from tasks.reading.text_files import Reading, write_reading
 from tasks.validation.checks import explain
 from tasks.validation.corpus_checks import CorpusData, corpus_data
-from tasks.validation.question_checks import QuestionData
 from tasks.validation.validate import Judge, validate
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
@@ -36,7 +36,7 @@ def judged_corpus(judge, folder, columns):
 
 
 def judged_questions(judge, folder, train, dev):
-    return validate(QuestionData(write_questions(folder, train, dev), LIMITS), judge)
+    return validate(QuestionData(write_questions(folder, train, dev), LIMITS.min_questions), judge)
 
 
 def change(columns, name, line, value):
@@ -181,7 +181,7 @@ def test_questions_without_answer_start_are_of_another_schema(judge, tmp_path):
     columns["answers"] = [["1000"]] * 12
     schema = pa.schema([(name, pa.string()) for name in ("id", "title", "context", "question")])
     schema = schema.append(pa.field("answers", pa.list_(pa.string())))
-    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), LIMITS), judge)
+    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), LIMITS.min_questions), judge)
     assert failed_checks(verdict) == ["schema"]
     assert "train.parquet: column answers is list<" in explain(verdict, "")
 
@@ -190,7 +190,7 @@ def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(InputError, match="run the corpus stage first"):
         CorpusData(tmp_path, LIMITS)
     with pytest.raises(InputError, match=r"train\.parquet is not there: run the questions stage first"):
-        QuestionData(tmp_path, LIMITS)
+        QuestionData(tmp_path, LIMITS.min_questions)
     (tmp_path / "part-00000.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         CorpusData(tmp_path, LIMITS).prepare()

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.squad import checks as question_checks
 from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
-from tasks.validation import corpus_checks, question_checks, row_checks
+from tasks.validation import corpus_checks, row_checks
 from tasks.validation.validate import Judge, validate
 
 CLS, SEP, VOCABULARY = 2, 3, 40

@@ -11,15 +11,15 @@ import torch
 import yaml
 
 from tasks.downstream import compile as compile_glue
+from tasks.downstream import examples as glue_data
 from tasks.downstream import finetune as glue_finetune
 from tasks.downstream import jobs as downstream_jobs
 from tasks.downstream import predict as glue_predict
-from tasks.downstream.glue import data as glue_data
+from tasks.downstream import rows as glue_rows
+from tasks.downstream import validate as validate_glue
 from tasks.downstream.glue import evaluate as glue_evaluate
 from tasks.downstream.glue import gate as glue_gate
 from tasks.downstream.glue import publish as glue_publish
-from tasks.downstream.glue import rows as glue_rows
-from tasks.downstream.glue import validate as validate_glue
 from tasks.downstream.glue.tasks import TASKS
 from tasks.jobs import programs, training
 from tasks.project.errors import GateRejected
@@ -46,9 +46,9 @@ def _jobs_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def run_task(folder: Path, name: str) -> dict:
     """All stages of a task in the checkout `folder`, which the process is in; its metrics."""
     run_stage(glue_data, name)
-    run_stage(validate_glue, name)
+    run_stage(validate_glue, name, "examples")
     run_stage(glue_rows, name)
-    run_stage(validate_glue, name, "--rows")
+    run_stage(validate_glue, name, "rows")
     for module in MODELS:
         run_stage(module, name)
     return read_json(folder / "metrics" / f"glue-{name}.json")

@@ -13,11 +13,12 @@ from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
 from tasks.downstream.glue.checks import GlueData
-from tasks.downstream.glue.data import make_glue_data
+from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.format import examples_from_files
-from tasks.downstream.glue.rows import keep_longest_first, write_glue_rows
+from tasks.downstream.glue.rows import keep_longest_first
 from tasks.downstream.glue.tasks import TASKS, glue_task
 from tasks.downstream.jobs import finetune_job, predict_job
+from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.task import about
 from tasks.jobs.training import model_config
 from tasks.project.errors import InputError, ParamsError
@@ -30,6 +31,7 @@ from tasks.reading.text_files import Reading
 from tasks.validation.checks import explain
 from tasks.validation.row_checks import RowData
 from tasks.validation.validate import Judge, validate
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.glue.glue_checkout import ROOT, WORDS, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 
@@ -139,6 +141,13 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
                 assert (kept[0][0], kept[1][0]) == (ids.count(0), ids.count(1)), (room, first, second)
 
 
+def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> RowsSummary:
+    """Rows of one split in a folder of its name, at most so many sequences in each."""
+    shape = RowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
+    task = task_with(name, "rows", rows=shape)
+    return write_rows(task, split, examples / f"{split}.parquet", tokenizer, folder / split)
+
+
 @pytest.mark.parametrize("name", ["sst2", "stsb"])
 def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Path, name: str, judge: Judge) -> None:
     task = TASKS[name]
@@ -148,16 +157,10 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
     sequences = {}
     for most in (4, 1):
         folder = tmp_path / f"rows-{most}"
-        made = write_glue_rows(
-            task,
-            RowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0),
-            tmp_path / "examples",
-            folder,
-            tokenizer,
-        )
-        assert made["train"].manifest.sequences == 50
-        assert made["train"].manifest.num_labels == len(task.labels)
-        assert (made["train"].manifest.packing_factor > 1.5) == (most > 1)
+        made = write_split(f"glue-{name}", "train", most, tmp_path / "examples", folder, tokenizer)
+        assert made.manifest.sequences == 50
+        assert made.manifest.num_labels == len(task.labels)
+        assert (made.manifest.packing_factor > 1.5) == (most > 1)
         verdict = validate(RowData("train", folder / "train", tokenizer, 512, None), judge)
         assert verdict["valid"], explain(verdict, "page")
         rows = read_rows(folder / "train")
@@ -177,8 +180,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
     write_examples(tmp_path / "data", "rte", train=20, dev=20)
     make_glue_data(TASKS["rte"], PARAMS.model_copy(update={"path": str(tmp_path / "data")}), tmp_path / "examples")
     tokenizer = save_tokenizer(tmp_path / "tokenizer", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS])
-    params = RowsParams(row_length=32, max_sequences_per_row=4, held_out_fraction=0.0)
-    write_glue_rows(TASKS["rte"], params, tmp_path / "examples", tmp_path / "rows", tokenizer)
+    write_split("glue-rte", "train", 4, tmp_path / "examples", tmp_path / "rows", tokenizer)
     path = tmp_path / "rows" / "train" / "rows-00000.arrow"
     table = pa.ipc.open_file(path.read_bytes()).read_all()
     labels = np.array(table["class_labels"].to_pylist(), np.int32)

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.squad import questions
-from tasks.downstream.squad.questions import make_questions
+from tasks.downstream.squad import examples as questions
+from tasks.downstream.squad.examples import make_questions
 from tasks.inputs.tables import NUMBERS
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError, ParamsError

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad import format as squad_format
-from tasks.downstream.squad import questions
-from tasks.downstream.squad.questions import make_questions
+from tasks.downstream.squad.examples import make_questions
 from tasks.project.errors import InputError
 from tasks.project.param_inputs import QuestionColumnParams, QuestionsParams
 from tests.places import SHARED

@@ -9,14 +9,15 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from tasks.downstream.squad import question_chunks
+from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad.features import make_features
-from tasks.downstream.squad.rows import FEATURES_SCHEMA, write_rows, write_squad_rows
+from tasks.downstream.squad.rows import FEATURES_SCHEMA, Task, write_feature_rows
 from tasks.project.errors import InputError
 from tasks.project.row_folders import read_manifest
 from tasks.rows.row_files import row_schema
 from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.test_features import offsets_of
 from tests.tasks.pretraining.row_inputs import (
     CLS,
@@ -30,6 +31,7 @@ from tests.tasks.pretraining.row_inputs import (
     tokenizer_of,
     word_tokenizer,
     write_questions,
+    write_squad_rows,
 )
 
 SMALL = {"row_length": 48, "doc_stride": 8, "max_question_length": 10}
@@ -138,7 +140,7 @@ def test_files_have_the_schemas(tmp_path: Path) -> None:
 def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(question_chunks, "CHUNK_QUESTIONS", 30)
+    monkeypatch.setattr(Task, "chunk", 30)
     questions = questions_on(random_texts(60))
     one = make(tmp_path / "one", questions, workers=1)
     two = make(tmp_path / "two", questions, workers=2)
@@ -147,11 +149,15 @@ def test_rows_are_the_same_bytes_whatever_the_number_of_processes(
 
 
 def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(question_chunks, "CHUNK_QUESTIONS", 7)
-    monkeypatch.setattr(question_chunks, "READ_AT_ONCE", 4)
+    monkeypatch.setattr(Task, "chunk", 7)
+    monkeypatch.setattr(generic_rows, "READ_AT_ONCE", 4)
     table = pa.Table.from_pylist(questions_on(random_texts(10)))
     pq.write_table(table, tmp_path / "q.parquet", row_group_size=5)
-    assert [len(chunk) for chunk in question_chunks.read_questions(tmp_path / "q.parquet")] == [7, 7, 6]
+    assert [len(chunk) for chunk in generic_rows.chunks(task_with("squad", "rows"), tmp_path / "q.parquet")] == [
+        7,
+        7,
+        6,
+    ]
 
 
 def test_a_question_without_an_answer_points_at_cls(tmp_path: Path) -> None:
@@ -168,17 +174,17 @@ def test_real_questions_make_the_rows_the_reference_predicts(tmp_path: Path) -> 
     questions = squad_questions("new-wiki-train.json")
     source, tokenizer = write_questions(tmp_path / "train.parquet", questions), bert_tokenizer(tmp_path / "bert")
     made = write_squad_rows(squad_params(), "train", source, tokenizer, tmp_path / "rows", 1)
-    assert (made.questions, made.features, made.answered) == (7024, 7110, 7035)
+    assert (made.examples, made.sequences, made.counts["holding their answer"]) == (7024, 7110, 7035)
     assert made.manifest.packing_efficiency > 0.965
     inside, exact = check_rows(tmp_path / "rows", questions, labelled=True)
-    assert inside == made.answered
+    assert inside == made.counts["holding their answer"]
     assert exact / inside > 0.99
 
 
 def test_features_of_any_question_can_be_written_anywhere(tmp_path: Path) -> None:
     folder = word_tokenizer(tmp_path / "tokenizer")
     features = make_features(load_tokenizer(folder), ["Ba?"], ["go ka lu. " * 30], 32, 8, 10)
-    manifest = write_rows(
+    manifest = write_feature_rows(
         tmp_path / "ask" / "rows", features, ["the question"], row_length=32, max_sequences=2, vocab_size=500,
         tokenizer_sha256="b" * 64,
     )  # fmt: skip
@@ -216,7 +222,7 @@ def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytes
     params["squad_rows"]["row_length"] = 144
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    command = [sys.executable, "-m", "tasks.downstream.squad.rows", "dev"]
+    command = [sys.executable, "-m", "tasks.downstream.rows", "squad", "dev"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert "of 60 questions" in finished.stdout

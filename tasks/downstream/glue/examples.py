@@ -1,33 +1,36 @@
-"""Stage glue_data@TASK: the examples of a GLUE task as Parquet, one file a split.
-
-    python -m tasks.downstream.glue.data sst2
-
-Writes data/glue/<task>/train.parquet and the development sets, with reading.json. Every example is checked before
-anything is kept (glue_format.py).
-"""
+"""The examples of a GLUE task as Parquet, one file a split, with reading.json; each is checked before anything is kept
+(format.py)."""
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.examples import ExamplesTask
+from tasks.downstream.glue import about
 from tasks.downstream.glue.format import Example, examples_from_files, examples_from_hub, stage_note, unused_files
-from tasks.downstream.glue.tasks import TASKS, TRAIN, GlueTask, glue_task
+from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.main import run_main
 from tasks.project.param_glue import GlueParams
-from tasks.project.params import load_params
-from tasks.project.process import item
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192
+
+
+class Task(about.Task, ExamplesTask):
+    """Examples of files or of the Hub."""
+
+    def write_examples(self, folder: Path) -> str:
+        assert isinstance(self.entry.data, GlueParams)
+        counts, reading = make_glue_data(self.glue, self.entry.data, folder)
+        return "; ".join(
+            [", ".join(f"{count:,} {split}" for split, count in counts.items()) + " examples", *reading.summary()]
+        )
 
 
 def schema_of(task: GlueTask) -> pa.Schema:
@@ -78,17 +81,3 @@ def _write(task: GlueTask, examples: Iterator[Example], split: str, path: Path, 
     if not count:
         raise InputError(f"{task.title} has no {split} example: look at glue.path or glue.dataset")
     return count
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Read the examples of a GLUE task.")
-    parser.add_argument("task", type=item, choices=sorted(TASKS))
-    task = glue_task(parser.parse_args().task)
-    started_at = time.perf_counter()
-    counts, reading = make_glue_data(task, load_params().glue, artifacts.glue_folder(task.name))
-    said = [", ".join(f"{count:,} {split}" for split, count in counts.items()) + " examples", *reading.summary()]
-    print(f"{task.title}: {'; '.join(said)}; {time.perf_counter() - started_at:.1f} s")
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -1,6 +1,4 @@
-"""Stage `questions`: SQuAD v1.1 questions for training and for development, as Parquet.
-
-    python -m tasks.downstream.squad.questions
+"""SQuAD v1.1 questions for training and for development, as Parquet.
 
 Writes train.parquet and dev.parquet with the columns of `SCHEMA`. `demo` asks about the invented world,
 `files` reads SQuAD v1.1 JSON, CSV, JSON lines or Parquet by the ending of the name (`questions.train_path`,
@@ -10,10 +8,8 @@ what was changed or looks odd is counted in reading.json.
 
 from __future__ import annotations
 
-import argparse
 import codecs
 import itertools
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +17,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.examples import ExamplesTask
+from tasks.downstream.squad import about
 from tasks.downstream.squad.format import Answer, Question, read_squad, refuse_common_ids
 from tasks.downstream.squad.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.inputs import world
@@ -28,8 +26,7 @@ from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.project.main import run_main
-from tasks.project.params import QuestionsParams, load_params
+from tasks.project.params import QuestionsParams
 from tasks.project.regular import open_regular
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, write_reading
@@ -53,6 +50,20 @@ WHOLE_BYTES = 16 << 20
 FIRST_RECORDS = 100
 """Of a larger table."""
 REPEATED = "questions asked more than once of the same context, kept"
+
+
+class Task(about.Task, ExamplesTask):
+    """Questions of files, of the Hub, or on the generated world."""
+
+    def write_examples(self, folder: Path) -> str:
+        params = self.entry.data
+        assert isinstance(params, QuestionsParams)
+        made = make_questions(params, folder)
+        noted = "".join(f", {part}" for part in made.reading.summary())
+        return (
+            f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} "
+            f"on {made.dev_contexts:,} contexts{noted}"
+        )
 
 
 @dataclass(frozen=True)
@@ -170,19 +181,3 @@ def _table(questions: Iterable[Question]) -> pa.Table:
 
 def _contexts(questions: Iterable[Question]) -> int:
     return len({question.context for question in questions})
-
-
-def main() -> None:
-    argparse.ArgumentParser(description="Read or generate SQuAD v1.1 questions.").parse_args()
-    params = load_params().questions
-    started_at = time.perf_counter()
-    made = make_questions(params, artifacts.QUESTIONS)
-    noted = "".join(f", {part}" for part in made.reading.summary())
-    print(
-        f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} on "
-        f"{made.dev_contexts:,} contexts{noted}, {time.perf_counter() - started_at:.1f} s"
-    )
-
-
-if __name__ == "__main__":
-    run_main(main)

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from tasks.downstream.checks import ChecksTask
+from tasks.downstream.squad import about
 from tasks.project.errors import InputError
-from tasks.project.params import ValidateParams
 from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths
 
 SPLITS = ("train", "dev")
@@ -29,12 +30,19 @@ SCHEMA = pa.schema(
 LOOK = "look at questions.train_path and questions.dev_path in params.yaml"
 
 
+class Task(about.Task, ChecksTask):
+    """Training and dev questions."""
+
+    def data(self, folder: Path) -> DataSet:
+        return QuestionData(folder, self.entry.least_examples)
+
+
 class QuestionData:
     """The training and the dev questions of a folder."""
 
     name, record = "questions", "question"
 
-    def __init__(self, folder: Path, limits: ValidateParams) -> None:
+    def __init__(self, folder: Path, least: int) -> None:
         self.files = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
         for path in self.files.values():
             if not path.is_file():
@@ -46,7 +54,7 @@ class QuestionData:
                   f"{folder} was written by something else than the questions stage: delete it and run that stage",
                   maximum=0),
         )  # fmt: skip
-        self.total_checks: Sequence[Check] = _total_checks(limits)
+        self.total_checks: Sequence[Check] = _total_checks(least)
         self.record_checks: Sequence[Check] = _RECORD_CHECKS
         self._ids = text_features.Keys()
         self._pairs = {split: text_features.Keys() for split in SPLITS}
@@ -170,11 +178,11 @@ def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) ->
     return len(given), empty, misplaced
 
 
-def _total_checks(limits: ValidateParams) -> tuple[Check, ...]:
+def _total_checks(least: int) -> tuple[Check, ...]:
     counts = [
-        Check(f"{split}_questions", f"{split}.parquet", f"at least {limits.min_questions:,} questions",
+        Check(f"{split}_questions", f"{split}.parquet", f"at least {least:,} questions",
               f"give more questions (questions.{split}_path, questions.demo_{split}), "
-              "or lower validate.min_questions", minimum=limits.min_questions)
+              "or lower validate.min_questions", minimum=least)
         for split in SPLITS
     ]  # fmt: skip
     return (

@@ -1,0 +1,309 @@
+"""Stage rows: the examples of an entry as packed rows, a folder for each split.
+
+    python -m tasks.downstream.rows NAME [SPLIT ...]
+
+Examples are read in chunks of a fixed number and a chunk's sequences are packed among themselves, so that memory does
+not grow with the examples and the rows do not depend on how many processes share the work. A fraction of the training
+examples may be held out; their rows lie in a folder inside that of the training rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import logging
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.task import TRAIN, DownstreamTask, part_of
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.main import run_main
+from tasks.project.parallel import Progress, ordered_map, useful_workers
+from tasks.project.params import load_params
+from tasks.project.row_folders import HELD_OUT
+from tasks.reading.parquet import read_batches, size_of
+from tasks.rows.packing import pack
+from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry
+from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Side = Callable[[pa.RecordBatch], pa.Array]
+"""Which examples of a batch are wanted: booleans."""
+READ_AT_ONCE = 1024
+"""Examples decoded from Parquet at a time."""
+
+
+@dataclass(frozen=True)
+class Sides:
+    """The training examples, parted: what is kept from training is evaluated while it goes on."""
+
+    column: str
+    """Read beside the others, as it says on which side an example is."""
+    training: Side
+    held_out: Side
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """N sequences that some examples became."""
+
+    token_ids: np.ndarray
+    """uint16 or uint32, special tokens included, one sequence after the other."""
+    lengths: np.ndarray
+    """int64[N] tokens of each."""
+    second_starts: np.ndarray
+    """int64[N] position in the sequence from which on token_type_ids are 1."""
+    labels: Mapping[str, np.ndarray]
+    """What `RowsTask.label_columns` places in the rows."""
+    features: pa.Table | None = None
+    """A line for each sequence, of the columns `RowsTask.features`; numbers count within the chunk."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """What people should know of them, such as how many were shortened."""
+
+
+class RowsTask(DownstreamTask):
+    """How examples become sequences of rows."""
+
+    chunk: ClassVar[int]
+    """Examples packed among themselves; another number gives other rows, so it is no parameter."""
+    columns: ClassVar[tuple[str, ...]]
+    """Columns of the examples that rows are made of."""
+    features: ClassVar[pa.Schema | None] = None
+    """Columns of features.parquet beside the rows, feature_id and example_index among them; None: sequence n is
+    example n, and no such file is needed."""
+    chunks_for_processes: ClassVar[int | None] = None
+    """From so many chunks on more processes pay; None: never."""
+
+    @abstractmethod
+    def hold_out(self, source: Path, fraction: float) -> Sides:
+        """Part the training examples in the file `source`; about `fraction` of them is held out.
+
+        Raises:
+            InputError: nothing would be left on one side.
+        """
+
+    def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
+        """The columns of one chunk as they travel to `sequences`, perhaps in another process."""
+        return examples.combine_chunks().to_batches()[0]
+
+    @abstractmethod
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+        """The sequences of a chunk, pure.
+
+        Args:
+            labelled: with the labels to train on.
+        """
+
+    @abstractmethod
+    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+        """The columns of the rows that hold labels."""
+
+
+@dataclass(frozen=True)
+class ChunkRows:
+    """Rows of one chunk; numbers of sequences count within the chunk, those of examples in all."""
+
+    columns: dict[str, np.ndarray]
+    features: pa.Table | None
+    examples: int
+    sequences: int
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class RowsSummary:
+    """What was made, for the stage's last line; all but `held_out` is of the rows to train on or to answer."""
+
+    manifest: Manifest
+    examples: int
+    sequences: int
+    counts: Counter[str] = field(default_factory=Counter)
+    held_out: RowsSummary | None = None
+    elapsed_s: float = 0.0
+
+
+class SequenceWriter:
+    """Writes rows, and features.parquet where there are features, numbering sequences and examples on."""
+
+    def __init__(self, rows: RowWriter, features: pa.Schema | None) -> None:
+        self.rows = rows
+        path = rows.folder / artifacts.FEATURES
+        self.table = None if features is None else pq.ParquetWriter(path, features)
+        self.sequences = self.examples = 0
+        self.counts: Counter[str] = Counter()
+
+    def __enter__(self) -> SequenceWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.table is not None:
+            self.table.close()
+        self.rows.__exit__(kind, error, trace)
+
+    def write(self, made: ChunkRows) -> None:
+        """Append a chunk."""
+        ids = made.columns["feature_ids"]
+        self.rows.write({**made.columns, "feature_ids": np.where(ids == ABSENT, ABSENT, ids + self.sequences)})
+        if self.table is not None and made.features is not None:
+            self.table.write_table(numbered(made.features, self.sequences, self.examples))
+        self.sequences += made.sequences
+        self.examples += made.examples
+        self.counts += made.counts
+
+
+def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "") -> Iterator[pa.RecordBatch]:
+    """The examples in `source`, those of a side, in chunks of `task.chunk`, the last one of what is left.
+
+    Args:
+        also: column that the side looks at.
+
+    Raises:
+        InputError: the file is missing or holds other columns.
+    """
+    waiting: list[pa.RecordBatch] = []
+    columns = dict.fromkeys((*task.columns, *([also] if also else [])))
+    # A batch ends with its row group: chunks are cut here, so that they depend on the examples alone.
+    for batch in read_batches(source, tuple(columns), READ_AT_ONCE, task.entry.stage("examples")):
+        waiting.append(batch if side is None else batch.filter(side(batch)))
+        while sum(map(len, waiting)) >= task.chunk:
+            table = pa.Table.from_batches(waiting)
+            yield task.chunk_of(table.slice(0, task.chunk))
+            waiting = table.slice(task.chunk).to_batches()
+    if any(map(len, waiting)):
+        yield task.chunk_of(pa.Table.from_batches(waiting))
+
+
+def numbered(features: pa.Table, sequences: int, examples: int) -> pa.Table:
+    """The lines of a chunk's features, with `feature_id` and `example_index` counted on from these numbers."""
+    for name, before in (("feature_id", sequences), ("example_index", examples)):
+        place = features.schema.get_field_index(name)
+        values = features.column(name).to_numpy() + before
+        features = features.set_column(place, features.schema.field(place), pa.array(values, pa.int32()))
+    return features
+
+
+def packed_columns(
+    sequences: Sequences,
+    row_length: int,
+    max_sequences: int,
+    label_columns: Callable[[Layout, Sequences], dict[str, np.ndarray]],
+) -> dict[str, np.ndarray]:
+    """The columns of rows that hold all sequences, packed; feature_ids count from 0."""
+    layout = Layout.of(pack(sequences.lengths, row_length, max_sequences), sequences.lengths, row_length)
+    return {
+        **layout.columns(sequences.token_ids, sequences.second_starts),
+        **label_columns(layout, sequences),
+        "feature_ids": layout.packs.astype(np.int32),
+    }
+
+
+def make_chunk_rows(task: RowsTask, tokenizer_folder: Path, labelled: bool, chunk: pa.RecordBatch) -> ChunkRows:
+    """Sequences and rows of one chunk: pure, whatever process runs it."""
+    sequences = task.sequences(load_tokenizer(tokenizer_folder), chunk, labelled=labelled)
+    shape = task.entry.rows
+    columns = packed_columns(sequences, shape.row_length, shape.max_sequences_per_row, task.label_columns)
+    counts = Counter(sequences.counts)
+    return ChunkRows(columns, sequences.features, len(chunk), len(sequences.lengths), counts)
+
+
+def write_rows(
+    task: RowsTask,
+    split: str,
+    source: Path | None = None,
+    tokenizer: Path = artifacts.TOKENIZER,
+    folder: Path | None = None,
+    workers: int | None = None,
+) -> RowsSummary:
+    """Write the rows of a split into `folder`, whole or not at all.
+
+    Args:
+        source: the examples; default: where the stage examples writes them.
+        folder: default: where the other stages look for them.
+        workers: processes; None: what pays, at most PODIUM_WORKERS. The rows do not depend on it.
+
+    Raises:
+        InputError: examples or tokenizer missing or unusable, no example at all, one that does not fit a row, rows out
+            of range of the schema.
+    """
+    shape = task.entry.rows
+    check_geometry(shape.row_length, shape.max_sequences_per_row, 0, task.entry.key("rows"))
+    source = source or task.examples_file(split)
+    total = size_of(source, task.columns, task.entry.stage("examples")).rows
+    if workers is None:
+        pays = task.chunks_for_processes
+        workers = 1 if pays is None else useful_workers(-(-total // task.chunk), pays)
+    progress = Progress(f"{task.entry.name}-{split} rows", f"{task.record}s", total)
+    make = functools.partial(make_chunk_rows, task, Path(tokenizer))
+    training = split == TRAIN
+    sides = task.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
+    with artifacts.new_folder(folder or task.rows_folder(split)) as partial:
+        read = chunks(task, source) if sides is None else chunks(task, source, sides.training, sides.column)
+        made_chunks = ordered_map(functools.partial(make, training), read, workers)
+        made = _write(task, partial, tokenizer, made_chunks, progress)
+        if not made.examples:
+            raise InputError(
+                f"{source} holds no {task.record}, at least one is required: look at {task.entry.key('data')}"
+            )
+        if sides is None:
+            return made
+        (partial / HELD_OUT).mkdir()
+        held_out = map(functools.partial(make, training), chunks(task, source, sides.held_out, sides.column))
+        kept = _write(task, partial / HELD_OUT, tokenizer, held_out, progress)
+    return RowsSummary(made.manifest, made.examples, made.sequences, made.counts, kept, made.elapsed_s)
+
+
+def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRows], progress: Progress) -> RowsSummary:
+    """Fill a row folder."""
+    vocabulary = read_vocabulary(load_tokenizer(tokenizer))
+    shape, labels = task.entry.rows, len(task.labels)
+    rows = RowWriter(
+        folder, task.row_kind, shape.row_length, shape.max_sequences_per_row, 0, vocabulary.size, num_labels=labels
+    )
+    with SequenceWriter(rows, task.features) as writer:
+        for chunk in made:
+            writer.write(chunk)
+            progress.update(writer.examples, f", {writer.sequences} sequences")
+        manifest = writer.rows.finish(artifacts.sha256_of(tokenizer_file(tokenizer)), seed=0)
+    return RowsSummary(manifest, writer.examples, writer.sequences, writer.counts, elapsed_s=progress.elapsed_s)
+
+
+def in_words(task: RowsTask, split: str, made: RowsSummary) -> str:
+    """One line for people."""
+    rows = made.manifest
+    counts = "".join(f", {count:,} {what}" for what, count in made.counts.items())
+    kept = f"; {made.held_out.examples:,} {task.record}s held out" if made.held_out else ""
+    return (
+        f"{task.entry.name} {split}: {rows.rows:,} rows of {rows.row_length} with {rows.sequences:,} sequences of "
+        f"{made.examples:,} {task.record}s ({rows.packing_factor:.2f} a row, {rows.packing_efficiency:.1%} real tokens)"
+        f"{counts}{kept}; {made.elapsed_s:.1f} s"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Make the packed rows of a downstream task.")
+    parser.add_argument("name", help="the entry, or what its stage is called")
+    parser.add_argument("splits", nargs="*", help="all of them, where none is named")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    task: RowsTask = part_of(entry_of(load_params(), arguments.name), "rows")
+    for split in arguments.splits or task.splits:
+        print(in_words(task, split, write_rows(task, split)))
+
+
+if __name__ == "__main__":
+    run_main(main)
