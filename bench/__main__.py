@@ -17,8 +17,8 @@ from bench.host import host_facts, load_average
 from bench.report import as_json, bar_rows, markdown, precision_lines, rate_rows, text_table
 from bench.results import Results
 from bench.runner import run_case
-from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.files import write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.strict_yaml import nearest
 
@@ -119,8 +119,8 @@ def say(text: str) -> None:
 
 def write_reports(folder: Path, results: Results, facts: dict[str, object]) -> None:
     """bench.json and bench.md, each whole or not at all."""
-    artifacts.write_json(folder / "bench.json", as_json(results, facts))
-    artifacts.write_text(folder / "bench.md", markdown(results, facts))
+    write_json(folder / "bench.json", as_json(results, facts))
+    write_text(folder / "bench.md", markdown(results, facts))
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from tasks.inputs.corpus import make_corpus
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
@@ -83,7 +84,7 @@ class Data:
         if not folder.exists():
             whole = pa.concat_tables(pq.read_table(path) for path in sorted(self.corpus.glob("*.parquet")))
             parts = [whole] * int(share) if share >= 1 else [whole.slice(0, max(1, round(share * whole.num_rows)))]
-            with artifacts.new_folder(folder) as partial:
+            with new_folder(folder) as partial:
                 pq.write_table(pa.concat_tables(parts), partial / "part-00000.parquet", row_group_size=1024)
         return folder
 
@@ -117,7 +118,7 @@ def make_data(given: Path | None, vocabulary: Path | None) -> Data:
     digest = hashlib.sha256(json.dumps([stages, _sizes(given)]).encode()).hexdigest()[:12]
     data = Data(WORK / f"data-{digest}", stages, f"{source}, {words}")
     if not data.folder.exists():
-        with artifacts.new_folder(data.folder) as partial:
+        with new_folder(data.folder) as partial:
             _write(params_for(stages), Data(partial, stages, ""))
     return data
 

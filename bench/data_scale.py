@@ -26,6 +26,7 @@ from tasks.pages.markup import yaml_text
 from tasks.preflight.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, read_json, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.overlays import resolve
 from tasks.project.parallel import worker_count
@@ -84,7 +85,7 @@ def prepare(folder: Path, megabytes: int, source: str) -> None:
     one = check(resolve(base, None, [f"corpus.demo_documents={SAMPLE_DOCUMENTS}"])).corpus
     documents = round(megabytes * SAMPLE_DOCUMENTS / (expected_mb(one) or 1))
     overrides = [f"corpus.demo_documents={documents}"]
-    with artifacts.new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         shutil.copytree(ROOT / "inputs", partial / "inputs", ignore=shutil.ignore_patterns("*.md"))
         if source == "files":
             overrides += ["corpus.source=files", "corpus.path=text.txt"]
@@ -92,7 +93,7 @@ def prepare(folder: Path, megabytes: int, source: str) -> None:
                 for made in world.documents(one.seed, "corpus", documents):
                     stream.write(f"{made.text}\n\n")
         values = resolve(base, None, overrides)
-        artifacts.write_text(partial / artifacts.PARAMS, yaml_text(values))
+        write_text(partial / artifacts.PARAMS, yaml_text(values))
 
 
 def measure(stage: str, folder: Path) -> Measured:
@@ -194,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     records, workers = options.work / "measured.json", worker_count()
     found: dict[str, Measured] = {}
     if records.is_file() and not options.again:
-        found = {key: Measured(**values) for key, values in artifacts.read_json(records).items()}
+        found = {key: Measured(**values) for key, values in read_json(records).items()}
     keys = [f"{options.source} {size} {workers} {stage}" for size in sizes for stage in STAGES]
     for key in keys:
         source, size, _, stage = key.split()
@@ -205,10 +206,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             prepare(folder, int(size), source)
         found[key] = measure(stage, folder)
         print(table([found[key]])[-1], flush=True)
-        artifacts.write_json(records, {name: asdict(one) for name, one in found.items()})
+        write_json(records, {name: asdict(one) for name, one in found.items()})
     asked = [found[key] for key in keys]
     facts = {**host_facts([]), "workers": workers, "source": options.source, "load": load_average()}
-    artifacts.write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in asked]})
+    write_json(options.output / "data-scale.json", {**facts, "measured": [asdict(one) for one in asked]})
     print("\n".join(["", *table(asked), "", *marginal(asked), "", *promises(asked)]))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.inputs import world
-from tasks.project.artifacts import new_folder, write_text
+from tasks.project.files import new_folder, write_text
 
 SEED = 1
 ARTICLES, DOCUMENTS_PER_ARTICLE = 1000, 8

@@ -21,6 +21,7 @@ from typing import Any
 from tasks.pages.markup import yaml_text
 from tasks.project import artifacts, plans
 from tasks.project.errors import InputError, ParamsError
+from tasks.project.files import sha256_of, write_text
 from tasks.project.given import GIVEN, NAMES, check_given, given_paths, shown, value_at
 from tasks.project.overlays import resolve
 from tasks.project.params import check
@@ -120,7 +121,7 @@ def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
         _mirror(root / part, folder / part)
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
-    artifacts.write_text(folder / artifacts.PARAMS, yaml_text(seen_from(values, root, folder)))
+    write_text(folder / artifacts.PARAMS, yaml_text(seen_from(values, root, folder)))
     return folder
 
 
@@ -147,7 +148,7 @@ def _hash_of(path: Path) -> str:
     files = [path] if path.is_file() else sorted([*path.rglob("*.py"), *path.rglob("*.j2")])
     digest = hashlib.sha256()
     for file in files:
-        digest.update(f"{file.relative_to(path).as_posix()} {artifacts.sha256_of(file)}\n".encode())
+        digest.update(f"{file.relative_to(path).as_posix()} {sha256_of(file)}\n".encode())
     return digest.hexdigest()[:12]
 
 

@@ -8,7 +8,6 @@ room on the disk that nobody gets back.
 from __future__ import annotations
 
 import fcntl
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 
 from tasks.project.artifacts import RUNS
 from tasks.project.dvc_at_work import at_work, dvc_processes
+from tasks.project.files import read_json
 from tasks.project.intact import LOCK
 from tasks.project.plan_file import OUTS, definitions_of, read_dvc_file
 from tasks.project.stage_kinds import cache_of
@@ -108,7 +108,7 @@ def _mend_list(root: Path, say: Callable[[str], None]) -> None:
 
 def _is_whole(path: Path) -> bool:
     try:
-        json.loads(path.read_text(encoding="utf-8"))
+        read_json(path)
     except FileNotFoundError:
         return True
     except ValueError:

@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from tasks.project.files import read_json
 from tasks.project.intact import LOCK
 from tasks.project.plan_file import PARAMS_FILE, read_dvc_file, read_plan, stages_of, value_at
 from tasks.project.stage_kinds import cache_of
@@ -162,7 +163,7 @@ class _Run:
         listing = self._object(md5)
         if not listing.is_file():
             return None
-        entries = json.loads(listing.read_text(encoding="utf-8"))
+        entries = read_json(listing)
         return next((str(entry["md5"]) for entry in entries if entry["relpath"] == name), None)
 
     def _json(self, path: str) -> dict[str, Any] | None:
@@ -170,7 +171,7 @@ class _Run:
         md5 = self._hash(path)
         if md5 is None or not self._object(md5).is_file():
             return None
-        content: dict[str, Any] = json.loads(self._object(md5).read_text(encoding="utf-8"))
+        content: dict[str, Any] = read_json(self._object(md5))
         return content
 
 

@@ -21,6 +21,7 @@ from flows.api import extra
 from flows.plan import ALL, stages_to_run
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
+from tasks.project.files import write_text
 
 REJECTED_STATE = "Rejected"
 
@@ -118,7 +119,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     try:
         run.write(*{project, root})
         if not (run.nothing_ran and (root / artifacts.RUN_PAGE).exists()):  # that page says more than this run could
-            artifacts.write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
+            write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
     except OSError as error:
         text = f"the report could not be written: {error}"
         get_run_logger().error(text)

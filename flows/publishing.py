@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from flows import dvc
 from flows.stopping import stop
 from tasks.project import artifacts
 from tasks.project.errors import REJECTED
+from tasks.project.files import read_json
 from tasks.project.plan_file import Stage
 from tasks.project.process import describe_exit
 
@@ -52,5 +52,5 @@ def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, An
         said = "".join(lines).strip().removeprefix(ERROR) or "it said nothing"
         rejected = "the gate's verdict changed meanwhile, " if code == REJECTED else ""
         raise PublishFailed(f"publish failed ({rejected}{describe_exit(code)}): {said}")
-    receipt: dict[str, Any] = json.loads((root / artifacts.publish_receipt(gate.item)).read_text(encoding="utf-8"))
+    receipt: dict[str, Any] = read_json(root / artifacts.publish_receipt(gate.item))
     return receipt

@@ -21,6 +21,7 @@ from flows.stages import RunFailed
 from tasks.pages.markup import yaml_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.files import parse_json, write_text
 from tasks.project.intact import LOCK
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.strict_yaml import parse_yaml
@@ -65,7 +66,7 @@ def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Re
         RunFailed: something else than the record of one of these stages and its figures, or dvc.lock.
     """
     try:
-        sent = artifacts.parse_json(data)
+        sent = parse_json(data)
         if not isinstance(sent, dict) or not set(sent) <= {"record", "files"}:
             raise ValueError("it is no record")
         record = _record(sent["record"], names, read_plan(root)) if "record" in sent else None
@@ -89,7 +90,7 @@ def write(received: Received, root: Path) -> None:
     for path, text in received.files.items():
         if (root / path.parent).resolve() != root.resolve() / path.parent:
             raise RunFailed(f"{root / path.parent} is a link: {path} is not written through it; remove the link")
-        artifacts.write_text(root / path, text)
+        write_text(root / path, text)
 
 
 def _record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRecord:
@@ -122,7 +123,7 @@ def _checked(path: Path, text: str, plan: Sequence[str], root: Path) -> str:
     if path == LOCK:
         return _lock(text, plan, root)
     if path.suffix == ".json":
-        if not isinstance(artifacts.parse_json(text, parse_constant=_no_number), dict):
+        if not isinstance(parse_json(text, parse_constant=_no_number), dict):
             raise ValueError(f"{path} is no JSON object")
     elif path.suffix == ".csv":
         widths = {len(row) for row in csv.reader(text.splitlines(), strict=True)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -11,6 +10,7 @@ from typing import Any
 
 from tasks.pages.markup import markdown_block
 from tasks.project import artifacts
+from tasks.project.files import read_json, write_json
 from tasks.project.plan_file import Plan, Stage, read_plan
 
 HEADER = f"{'stage':<24} {'status':<9} seconds"
@@ -109,7 +109,7 @@ class RunReport:
     def write(self, *roots: Path) -> None:
         """Write reports/run.json in each of `roots`."""
         for root in roots:
-            artifacts.write_json(root / artifacts.RUN_REPORT, self.as_values())
+            write_json(root / artifacts.RUN_REPORT, self.as_values())
 
     def as_values(self) -> dict[str, Any]:
         """The report as plain values; what only runs on workers or paused ones have is left out of others."""
@@ -127,7 +127,7 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
     """What a stage wrote; None where it has not run."""
     if not path.is_file():
         return None
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    values: dict[str, Any] = read_json(path)
     return values
 
 

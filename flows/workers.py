@@ -5,7 +5,6 @@ Consecutive stages for the same queue go together, as one run of the deployment 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from flows.plan import publish_after
 from flows.sent_runs import Office, Queue, SentRun, deployment_of
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.files import read_json
 from tasks.project.plan_file import Plan, read_plan
 from tasks.project.stage_kinds import AUTO
 
@@ -90,8 +90,8 @@ class Sender(Office):
         self.report.read_results(self.root)
         entered = {stage.name for stage in self.report.stages}
         for gate in (known[name] for name in gates if publish_after(known[name]) in entered):
-            receipt = (self.root / artifacts.publish_receipt(gate.item)).read_text(encoding="utf-8")
-            self.report.enter_receipt(json.loads(receipt), gate.name)
+            receipt = read_json(self.root / artifacts.publish_receipt(gate.item))
+            self.report.enter_receipt(receipt, gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]
         if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")

@@ -69,16 +69,26 @@ def fsync(path: Path) -> None:
 
 
 def _partial(path: Path) -> Path:
-    """The temporary name of a target; what killed writers of the same target left is removed.
-
-    There is one writer at a time: a job holds its run folder (process.only_one).
-    """
+    """The temporary name of a target; what killed writers of the same target left is removed."""
     for stale in path.parent.glob(f"{glob.escape(path.name)}.*{PARTIAL}"):
+        if _is_alive(stale.name.split(".")[-2]):
+            continue
         if stale.is_dir():
             shutil.rmtree(str(stale))
         else:
             stale.unlink()
     return path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+
+
+def _is_alive(pid: str) -> bool:
+    """Whether another process of this host with that number runs."""
+    try:
+        os.kill(int(pid), 0)
+    except (ValueError, ProcessLookupError):
+        return False
+    except PermissionError:
+        return True
+    return int(pid) != os.getpid()
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence
 from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.evaluation_config import EvaluationConfig
+from ipu_model.files import parse_json
 from ipu_model.models.config import ModelConfig
 from ipu_model.strict import read_strictly
 
@@ -156,7 +157,7 @@ class Job:
 
     @staticmethod
     def from_json(text: str) -> Job:
-        return read_strictly(Job, json.loads(text), "job")
+        return read_strictly(Job, parse_json(text), "job")
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,7 @@ class JobResult:
 
     @staticmethod
     def from_json(text: str) -> JobResult:
-        return read_strictly(JobResult, json.loads(text), "result")
+        return read_strictly(JobResult, parse_json(text), "result")
 
 
 def _one_of(name: str, value: str, valid: Sequence[str]) -> None:

@@ -417,6 +417,19 @@ def headings(path):
     return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in lines}
 
 
+BY_HAND = re.compile(
+    r"json\.loads?\([^\n]*\.(read_text|read_bytes|open)\(|os\.replace\(|mkstemp\(|NamedTemporaryFile\("
+)
+"""Reading a JSON file, or writing one beside another and renaming it, without the functions for it."""
+
+
+def test_each_half_reads_json_and_replaces_files_in_one_place():
+    by_hand = [path for path in sources(*PACKAGES) if BY_HAND.search(path.read_text(encoding="utf-8"))]
+    found = {path.relative_to(ROOT).as_posix() for path in by_hand}
+    gives_a_name_to_what_goes = {"ipu_model/ipu/pruning.py"}
+    assert found == {"tasks/project/files.py", "ipu_model/files.py"} | gives_a_name_to_what_goes
+
+
 @pytest.mark.parametrize("path", sources(*PACKAGES), ids=lambda p: str(p.relative_to(ROOT)))
 def test_nothing_from_outside_can_become_code(path):
     """No switch that runs code of a repository, no loader that builds objects, no archive unpacked."""

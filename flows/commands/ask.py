@@ -12,7 +12,7 @@ from flows.commands import options
 from flows.commands.project import given
 from tasks.pages.markup import readable
 from tasks.project.errors import InputError
-from tasks.project.regular import open_regular
+from tasks.project.files import open_regular
 
 if TYPE_CHECKING:
     from tasks.downstream.squad.answers import Answer

@@ -9,6 +9,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import Place, given
+from tasks.project.files import write_json, write_text
 
 FILE = click.Path(path_type=Path)
 
@@ -40,9 +41,9 @@ def command(
     references = default if questions is None else given(ctx, questions)
     found = compare_files(references, given(ctx, first), given(ctx, second), confidence)
     if output is not None:
-        artifacts.write_json(given(ctx, output), found.record())
+        write_json(given(ctx, output), found.record())
     if changed is not None:
-        artifacts.write_text(given(ctx, changed), changed_csv(found.changed))
+        write_text(given(ctx, changed), changed_csv(found.changed))
     if json_wanted:
         options.print_json(found.record())
         return

@@ -10,6 +10,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import given
+from tasks.project.files import write_json
 
 FILE = click.Path(path_type=Path)
 
@@ -25,12 +26,11 @@ FILE = click.Path(path_type=Path)
 @click.pass_context
 def command(ctx: click.Context, questions: Path, predictions: Path, output: Path | None, json_wanted: bool) -> None:
     from tasks.downstream.squad.evaluate import score_files
-    from tasks.project import artifacts
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     summary = score_files(given(ctx, questions), given(ctx, predictions)).summary()
     if output is not None:
-        artifacts.write_json(given(ctx, output), summary)
+        write_json(given(ctx, output), summary)
     if json_wanted:
         options.print_json(summary)
         return

@@ -6,13 +6,12 @@ import hashlib
 import json
 import math
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-from ipu_model.files import read_json
+from ipu_model.files import read_json, write_json
 from ipu_model.runtimes.cpu import cpu_flags, cpu_name
 from ipu_model.runtimes.precision_probe import Rates, Work
 
@@ -74,14 +73,4 @@ def keep(path: Path, key: Mapping[str, Any], rates: Rates) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({"key": key, "fp32": rates.fp32, "bf16": rates.bf16, "unit": rates.unit}, indent=2) + "\n"
-    # Not files.new_file, which takes a second writer's file for one that a killed writer left.
-    descriptor, name = tempfile.mkstemp(prefix=path.stem, dir=str(path.parent))
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-        os.replace(name, str(path))
-    except BaseException:
-        os.unlink(name)
-        raise
+    write_json(path, {"key": key, "fp32": rates.fp32, "bf16": rates.bf16, "unit": rates.unit})

@@ -13,6 +13,7 @@ from tasks.downstream.squad.metrics import figures, score
 from tasks.downstream.squad.question_scores import SCORES, key_of, read_scores, released_file
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 from tasks.project.given import require_readable
 from tasks.release.release_subject import QUESTIONS
 
@@ -203,7 +204,7 @@ def _is_number(value: Any) -> bool:
 
 def _read_object(path: Path) -> dict[str, Any] | None:
     try:
-        values = artifacts.read_json(path)
+        values = read_json(path)
     except (FileNotFoundError, ValueError):
         return None
     return values if isinstance(values, dict) else None

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.project import artifacts
+from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.params import GateParams
 from tasks.project.process import takes_no_words
@@ -179,7 +180,7 @@ def gate(parameters: Mapping[str, Any], root: Path = Path()) -> GateDecision:
     evidence = gather(released, hashes, root)
     decision = decide(evidence, limits)
     judged = judged_values(hashes, parameters, QUESTIONS.parameters)
-    artifacts.write_json(root / artifacts.GATE, {**record(decision, evidence), **judged})
+    write_json(root / artifacts.GATE, {**record(decision, evidence), **judged})
     return decision
 
 

@@ -30,6 +30,7 @@ from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import require_verdict
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost
+from tasks.project.files import read_json, write_json
 from tasks.project.main import run_main
 from tasks.project.param_sections import Place
 from tasks.project.params import EvaluateParams, Params, load_params
@@ -157,14 +158,14 @@ def stage(place: Place, name: str, params: Params) -> str:
         ParityLost: after the figures were written.
     """
     require_verdict(ROWS)
-    inputs, figures = Inputs(), artifacts.read_json(artifacts.PREDICT_METRICS)
+    inputs, figures = Inputs(), read_json(artifacts.PREDICT_METRICS)
     folder = artifacts.RUNS / f"parity-{name}"
     result = predict_in(place, inputs, params, folder / "logits.arrow", folder)
     questions = read_dev_questions(inputs.questions)
     features = inputs.rows / artifacts.FEATURES
     found = compare_logits(questions, features, artifacts.LOGITS, folder / "logits.arrow", params.evaluate)
     first = {name: figures[name] for name in ("runtime", "precision")}
-    artifacts.write_json(artifacts.parity_metrics(name), {"first": first, "second": _of(result), **found})
+    write_json(artifacts.parity_metrics(name), {"first": first, "second": _of(result), **found})
     check(found, params.parity.max_logit_difference)
     return in_words(f"{first['runtime']}:{first['precision']}", f"{result.runtime}:{result.precision}", found)
 
@@ -184,7 +185,7 @@ def between(first: Place, second: Place, inputs: Inputs, params: Params, output:
             questions, inputs.rows / artifacts.FEATURES, one / "logits.arrow", two / "logits.arrow", params.evaluate
         )
     if output is not None:
-        artifacts.write_json(output, {"first": _of(before), "second": _of(after), **found})
+        write_json(output, {"first": _of(before), "second": _of(after), **found})
     check(found, params.parity.max_logit_difference)
     return in_words(f"{before.runtime}:{before.precision}", f"{after.runtime}:{after.precision}", found)
 

@@ -15,6 +15,7 @@ from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import packing_figures, program_figures
 from tasks.project import artifacts
+from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.params import load_params
 
@@ -51,7 +52,7 @@ def main() -> None:
             f"({result.real_tokens_per_second:,.0f} tokens/s, {result.runtime}, {result.precision})\n"
         )
     of_all = next(iter(found.values())) if len(found) == 1 else found
-    artifacts.write_json(artifacts.metrics_file(name, PREDICT), of_all)
+    write_json(artifacts.metrics_file(name, PREDICT), of_all)
 
 
 if __name__ == "__main__":

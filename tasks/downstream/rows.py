@@ -28,6 +28,7 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, sha256_of
 from tasks.project.main import run_main
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import load_params
@@ -251,7 +252,7 @@ def write_rows(
     make = functools.partial(make_chunk_rows, task, Path(tokenizer))
     training = split == TRAIN
     sides = task.hold_out(source, shape.held_out_fraction) if training and shape.held_out_fraction > 0 else None
-    with artifacts.new_folder(folder or task.rows_folder(split)) as partial:
+    with new_folder(folder or task.rows_folder(split)) as partial:
         read = chunks(task, source) if sides is None else chunks(task, source, sides.training, sides.column)
         made_chunks = ordered_map(functools.partial(make, training), read, workers)
         made = _write(task, partial, tokenizer, made_chunks, progress)
@@ -278,7 +279,7 @@ def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRo
         for chunk in made:
             writer.write(chunk)
             progress.update(writer.examples, f", {writer.sequences} sequences")
-        manifest = writer.rows.finish(artifacts.sha256_of(tokenizer_file(tokenizer)), seed=0)
+        manifest = writer.rows.finish(sha256_of(tokenizer_file(tokenizer)), seed=0)
     return RowsSummary(manifest, writer.examples, writer.sequences, writer.counts, elapsed_s=progress.elapsed_s)
 
 

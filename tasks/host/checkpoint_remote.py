@@ -11,7 +11,6 @@ neither slow nor end a training. What it says on standard output is for people.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import re
 import signal
@@ -22,8 +21,8 @@ from typing import Any
 
 import fsspec
 
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, parse_json, sha256_of, write_json
 from tasks.project.main import run_main
 
 HASHES = "sha256.json"
@@ -56,7 +55,7 @@ class Remote:
         if not self._holds(step, manifest):
             self._remove(step)  # half of one, or another run's
             self._files.makedirs(self._path(step), exist_ok=True)
-            for name in json.loads(manifest):
+            for name in parse_json(manifest.decode()):
                 self._files.put_file(str(folder / name), self._path(step, name))
                 found, sent = self._files.info(self._path(step, name))["size"], (folder / name).stat().st_size
                 if found != sent:
@@ -90,12 +89,12 @@ class Remote:
 
     def _get(self, step: int, target: Path) -> None:
         hashes = _read_hashes(self._files.cat_file(self._path(step, HASHES)), self._path(step, HASHES))
-        with artifacts.new_folder(target) as partial:
+        with new_folder(target) as partial:
             for name, digest in hashes.items():
                 self._files.get_file(self._path(step, name), str(partial / name))
-                if artifacts.sha256_of(partial / name) != digest:
+                if sha256_of(partial / name) != digest:
                     raise InputError(f"{self._path(step, name)} is damaged")
-            artifacts.write_json(partial / HASHES, hashes)
+            write_json(partial / HASHES, hashes)
 
     def _folders(self) -> list[int]:
         """Whatever is there, whole or not, newest first, by number."""
@@ -141,14 +140,14 @@ def newest_whole(folder: Path) -> int:
 def _is_whole(path: Path) -> bool:
     try:
         hashes = _read_hashes((path / HASHES).read_bytes(), str(path / HASHES))
-        return all(artifacts.sha256_of(path / name) == digest for name, digest in hashes.items())
+        return all(sha256_of(path / name) == digest for name, digest in hashes.items())
     except (OSError, InputError):
         return False
 
 
 def _read_hashes(text: bytes, where: str) -> dict[str, str]:
     try:
-        hashes: Any = json.loads(text)
+        hashes: Any = parse_json(text.decode())
     except ValueError:
         hashes = None
     if not isinstance(hashes, dict) or not all(FILE.fullmatch(str(name)) for name in hashes) or not hashes:

@@ -20,8 +20,8 @@ from fsspec import get_filesystem_class
 
 from tasks.host.checkpoint_remote import HASHES, NAME, step_of
 from tasks.jobs.device_job import Event
-from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, ParamsError, StagePaused
+from tasks.project.files import link_or_copy
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 FETCH_SECONDS = 1800.0
@@ -201,7 +201,7 @@ class _Courier:
         shutil.rmtree(self._luggage, ignore_errors=True)
         packed = self._luggage / checkpoint.name
         try:
-            shutil.copytree(checkpoint, packed, copy_function=artifacts.link_or_copy)
+            shutil.copytree(checkpoint, packed, copy_function=link_or_copy)
         except OSError:
             return None
         return packed if (packed / HASHES).is_file() else None

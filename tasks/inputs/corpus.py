@@ -28,6 +28,7 @@ from tasks.inputs.readers import read_files
 from tasks.inputs.tables import Line, checked
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import CorpusParams, load_params
 from tasks.reading.hub_inputs import open_dataset
@@ -79,7 +80,7 @@ def write_documents(
         InputError: no document has text.
     """
     summary = CorpusSummary(reading=reading or Reading())
-    with artifacts.new_folder(output) as folder:
+    with new_folder(output) as folder:
         if source != "none":
             _write(documents, folder, summary)
             if not summary.documents:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.project.artifacts import parse_json
 from tasks.project.errors import InputError
+from tasks.project.files import each_key_once, parse_json
 from tasks.project.memory import limited_steps
 from tasks.reading.foreign_tables import open_parquet
 from tasks.reading.text_files import MAX_LINE_BYTES, Reading, refuse_empty, text_lines
@@ -123,19 +123,6 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
                 f"{path}, line {number} is no JSON object but {type(values).__name__}: one object a line is required"
             )
         yield Line(f"line {number}", values)
-
-
-def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON for `json`'s object_pairs_hook: by itself it keeps the last of equal keys and says nothing.
-
-    Raises:
-        ValueError: a key stands twice.
-    """
-    values = dict(pairs)
-    if len(values) != len(pairs):
-        twice, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {twice!r} stands twice in an object")
-    return values
 
 
 def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:

@@ -29,8 +29,8 @@ from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
-from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, StagePaused
+from tasks.project.files import write_text
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
 
 __all__ = [
@@ -90,7 +90,7 @@ def run_device_job(
     folder.mkdir(parents=True, exist_ok=True)
     result_path = folder / "result.json"  # an old one is removed by the job, once the folder is its own
     before = _version(result_path)
-    artifacts.write_text(folder / "job.json", job.to_json())
+    write_text(folder / "job.json", job.to_json())
     command = [*launcher, python or device_python(), "-m", "ipu_model", str(folder / "job.json")]
     with (folder / "job.log").open("a", encoding="utf-8") as log:
         told = _Told(log, say or print_line, on_event)

@@ -17,6 +17,7 @@ from tasks.host.launcher import launch_words
 from tasks.jobs.device_job import Job, JobResult, run_device_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed
+from tasks.project.files import new_folder, read_json, write_json
 from tasks.project.params import DeviceParams
 
 OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "instances")
@@ -54,16 +55,16 @@ def build_program(
     """
     folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
     if job is None:
-        with artifacts.new_folder(folder) as partial:
-            artifacts.write_json(partial / artifacts.EXECUTABLES_RECORD, {NOTHING: nothing})
-        artifacts.write_json(report, {"job": name, "program": None, NOTHING: nothing})
+        with new_folder(folder) as partial:
+            write_json(partial / artifacts.EXECUTABLES_RECORD, {NOTHING: nothing})
+        write_json(report, {"job": name, "program": None, NOTHING: nothing})
         return None
     result = run_device_job(job, launcher=launch_words(job, device))
     record = folder / artifacts.EXECUTABLES_RECORD
     if not record.is_file():
         raise DeviceJobFailed(f"{name}: the program was compiled, but {record} was not written")
-    parts = json.loads(record.read_text(encoding="utf-8"))["parts"]
-    artifacts.write_json(report, {"job": name, **_reported(parts)})
+    parts = read_json(record)["parts"]
+    write_json(report, {"job": name, **_reported(parts)})
     return result
 
 

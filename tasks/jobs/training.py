@@ -25,6 +25,7 @@ from tasks.jobs.device_job import (
 )
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json, sha256_of, write_json, write_text
 from tasks.project.given import require_readable
 from tasks.project.param_sections import TrackingParams
 from tasks.project.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
@@ -102,7 +103,7 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
     values: Any = {}
     if path.exists():
         try:
-            values = artifacts.read_json(path)
+            values = read_json(path)
         except ValueError as error:
             raise InputError(f"{path} is not JSON: {error}") from None
         if not isinstance(values, dict):
@@ -154,7 +155,7 @@ def train(
             result = run_device_job(job, launcher=launcher, on_event=in_turn(trackers.on_event, carry))
         found = {**figures(result), "fingerprint": folder.name}
         file_curves(folder, name, root)
-        artifacts.write_json(root / artifacts.METRICS / f"{name}.json", found)
+        write_json(root / artifacts.METRICS / f"{name}.json", found)
         trackers.close("finished", {name: found}, result.steps)
     for other in runs.iterdir():
         if other != folder:
@@ -186,10 +187,10 @@ def in_turn(*takers: Callable[[Event], None] | None) -> Callable[[Event], None]:
 def file_curves(folder: Path, name: str, root: Path) -> None:
     """Copy the curves of a run folder to plots/."""
     history = (folder / "history.csv").read_text(encoding="utf-8")
-    artifacts.write_text(root / artifacts.PLOTS / f"{name}.csv", history)
+    write_text(root / artifacts.PLOTS / f"{name}.csv", history)
     evaluations = folder / "evaluations.csv"  # none of a job that was not evaluated: the plot is empty then
     curve = evaluations.read_text(encoding="utf-8") if evaluations.is_file() else "step,loss\n"
-    artifacts.write_text(root / artifacts.held_out_plot(name), curve)
+    write_text(root / artifacts.held_out_plot(name), curve)
 
 
 def fingerprint(job: Job) -> str:
@@ -201,7 +202,7 @@ def fingerprint(job: Job) -> str:
     if job.evaluation is not None:
         parts["evaluation"]["rows"] = json.loads(read_manifest(Path(job.evaluation.rows)).to_json())
     if job.init_checkpoint is not None:
-        parts["init_checkpoint"] = artifacts.sha256_of(Path(job.init_checkpoint) / "model.safetensors")
+        parts["init_checkpoint"] = sha256_of(Path(job.init_checkpoint) / "model.safetensors")
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -255,7 +256,7 @@ def require_verdict(name: str, root: Path = Path(), stage: str | None = None) ->
     path = root / artifacts.validation_report(name)
     if not path.is_file():
         raise InputError(f"{path} is missing: run `dvc repro {stage or f'validate@{name}'}` first")
-    if not json.loads(path.read_text(encoding="utf-8"))["valid"]:
+    if not read_json(path)["valid"]:
         raise InputError(f"{path} says the data are not valid; see {path.with_suffix('.html')}")
 
 

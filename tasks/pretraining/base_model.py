@@ -18,6 +18,7 @@ from typing import Any
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, sha256_of, write_json
 from tasks.project.given import require_readable
 from tasks.project.main import run_main
 from tasks.project.param_inputs import BaseModelParams
@@ -53,9 +54,9 @@ def write_base_model(
         InputError: no such model, no BERT that is computed here, weights incomplete or unsafe to read, or another
             architecture or vocabulary than the parameters and the tokenizer have.
     """
-    with artifacts.new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         record = {"source": params.source} if params.source == "none" else _take_in(params, model, tokenizer, partial)
-        artifacts.write_json(partial / RECORD, record)
+        write_json(partial / RECORD, record)
     return record
 
 
@@ -115,7 +116,7 @@ def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Pa
     vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
     _same_vocabulary(source, size, sorted(vocabulary, key=lambda entry: vocabulary[entry]), key)
     try:
-        imported = import_model(source, target, artifacts.sha256_of(tokenizer_file(tokenizer)))
+        imported = import_model(source, target, sha256_of(tokenizer_file(tokenizer)))
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
     return dataclasses.asdict(imported)

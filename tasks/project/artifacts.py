@@ -1,17 +1,8 @@
-"""Every path the stages read or write, relative to the checkout's root, and how files are written."""
+"""Every path the stages read or write, relative to the checkout's root."""
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
-import os
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-from tasks.project.regular import NotAFile, open_regular
 
 PARAMS = Path("params.yaml")
 PRESETS = Path("presets")
@@ -56,11 +47,6 @@ RUN_REPORT = Path("reports/run.json")
 RUN_PAGE = Path("reports/run.html")
 RUNS = Path("runs")
 """Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
-
-MAX_JSON_BYTES = 128 << 20
-"""Reports, predictions and configurations are far smaller; parsed JSON takes many times its size."""
-MAX_JSON_VALUES = 4_000_000
-"""In one document: an empty list of two bytes takes 64 in memory."""
 
 
 def rows_folder(name: str, split: str = "") -> Path:
@@ -210,107 +196,3 @@ def compile_report(job: str) -> Path:
 def validation_report(name: str) -> Path:
     """JSON verdict of a data set; the HTML page has the same name with `.html`."""
     return VALIDATION / f"{name}.json"
-
-
-@contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
-    """Fill `path` as a whole or not at all: yields a temporary folder beside it, renamed at the end.
-
-    An existing `path` is replaced only after the new one is complete.
-    """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    for left in path.parent.glob(f"{path.name}.*.partial"):
-        if left.is_dir() and not is_alive(left.name.split(".")[-2]):
-            shutil.rmtree(left, ignore_errors=True)  # of a run that was killed
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    partial.mkdir()
-    try:
-        yield partial
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(partial, path)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def is_alive(pid: str) -> bool:
-    """Whether another process of this host with that number runs."""
-    try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
-        return False
-    except PermissionError:
-        return True
-    return int(pid) != os.getpid()
-
-
-def link_or_copy(source: Path | str, target: Path | str) -> None:
-    """Give a file a second name, or where the file system has no hard links, a copy."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copyfile(source, target)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all (temporary name in the same folder, then rename)."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
-def read_json(path: Path, *, encoding: str = "utf-8") -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        FileNotFoundError: it is not there.
-        ValueError: empty, not UTF-8, not JSON, nested too deeply, or larger than MAX_JSON_BYTES.
-    """
-    try:
-        with open_regular(path) as stream:
-            content = stream.read(MAX_JSON_BYTES + 1)
-    except NotAFile as error:
-        raise ValueError(f"it {error.strerror}") from None
-    if not content:
-        raise ValueError("the file is empty")
-    if len(content) > MAX_JSON_BYTES:
-        raise ValueError(f"it has {path.stat().st_size} bytes; up to {MAX_JSON_BYTES} are read")
-    return parse_json(content.decode(encoding))
-
-
-def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:
-    """`json.loads`, where nesting too deep for the interpreter is a ValueError, as everything else that is wrong.
-
-    Args:
-        values: at most so many of them, about; commas and brackets inside of texts count, too.
-        options: of `json.loads`.
-    """
-    if len(text) > values and (found := sum(text.count(mark) for mark in ",[{")) > values:
-        raise ValueError(f"it holds some {found:,} values; up to {values:,} are read")
-    try:
-        return json.loads(text, **options)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def write_json(path: Path, values: Any) -> None:
-    """Write JSON, keys sorted, NaN refused, whole or not at all."""
-    write_text(path, json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file, hexadecimal; memory flat in its size."""
-    digest = hashlib.sha256()
-    with open_regular(path) as stream:
-        while block := stream.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from tasks.project import artifacts
 from tasks.project.dvc_at_work import at_work
 from tasks.project.errors import InputError
+from tasks.project.files import parse_json
 from tasks.project.plan_file import read_dvc_file, read_plan
 from tasks.project.stage_kinds import cache_of, default_remote
 
@@ -172,7 +173,7 @@ def _listing(md5: str, root: Path) -> Iterator[dict[str, str]]:
         return
     text = place.read_bytes()
     if hashlib.md5(text, usedforsecurity=False).hexdigest() == md5.removesuffix(FOLDER):
-        yield from json.loads(text)
+        yield from parse_json(text.decode())
 
 
 def _object(md5: str, root: Path) -> Path:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import write_text
 from tasks.project.main import run_main
 from tasks.project.overlays import Preset, preset_names, read_preset, resolve
 from tasks.project.params import Params, check
@@ -86,7 +87,7 @@ def write_page(base: dict[str, Any], path: Path = PAGE) -> bool:
     before = path.read_text(encoding="utf-8")
     after = new_page(before, base)
     if after != before:
-        artifacts.write_text(path, after)
+        write_text(path, after)
     return after != before
 
 

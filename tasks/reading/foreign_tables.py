@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from tasks.project.errors import InputError
+from tasks.project.files import open_regular
 from tasks.project.memory import limited_steps
-from tasks.project.regular import open_regular
 
 if TYPE_CHECKING:
     import pyarrow as pa

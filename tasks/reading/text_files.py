@@ -13,7 +13,7 @@ import numpy as np
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.regular import open_regular, require_regular
+from tasks.project.files import open_regular, read_json, require_regular, write_json
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused: it would have to be held in memory as a whole."""
@@ -69,7 +69,7 @@ def write_reading(folder: Path, source: str, reading: Reading) -> None:
         "ignored": reading.ignored[:SHOWN_NAMES],
         "columns_not_used": sorted(reading.unused_columns)[:SHOWN_NAMES],
     }
-    artifacts.write_json(folder / artifacts.READING, values)
+    write_json(folder / artifacts.READING, values)
 
 
 def read_reading(folder: Path) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def read_reading(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {"source": "", "numbers": {}}
     try:
-        values = artifacts.read_json(path)
+        values = read_json(path)
         return {"source": str(values["source"]), "numbers": {str(k): int(v) for k, v in values["numbers"].items()}}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is not what its stage writes ({error}): delete {folder} and run that stage") from None

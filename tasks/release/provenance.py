@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
+from tasks.project import artifacts, files
 from tasks.project.errors import PublishError
+from tasks.project.files import sha256_of
 from tasks.release.release_subject import QUESTIONS, Subject
 from tasks.release.released_parameters import released_parameters
 
@@ -56,7 +57,7 @@ def provenance(
     return {
         "podium": FORMAT_VERSION,
         "git": git_state(checkout or root),
-        "dvc_lock_sha256": artifacts.sha256_of(lock) if lock.is_file() else None,
+        "dvc_lock_sha256": sha256_of(lock) if lock.is_file() else None,
         "parameters": published,
         "parameters_sha256": hashlib.sha256(canonical(published).encode()).hexdigest(),
         "packages": package_versions(),
@@ -183,7 +184,7 @@ def read_json(path: Path, made_by: str) -> dict[str, Any]:
         PublishError: not there, not JSON, or not an object; names `made_by`, the command that writes it.
     """
     try:
-        values = artifacts.parse_json(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        values = files.read_json(path, parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise PublishError(f"{path} is not there: run `{made_by}` first; nothing was published") from None
     except ValueError as error:  # also not UTF-8

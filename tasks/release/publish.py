@@ -22,6 +22,7 @@ from tasks.downstream.gate import GateDecision
 from tasks.downstream.squad.card import model_card
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
+from tasks.project.files import sha256_of, write_json
 from tasks.project.intact import LOCK, require_judged
 from tasks.project.main import run_main
 from tasks.project.params import PublishParams, load_params, parameter_values
@@ -89,7 +90,7 @@ def publish(
         if dry_run:
             return _receipt(params, release, unchanged=None)
         receipt = _send(params, release, root)
-    artifacts.write_json(root / subject.receipt, receipt)
+    write_json(root / subject.receipt, receipt)
     return receipt
 
 
@@ -171,10 +172,10 @@ def release_name(params: PublishParams) -> str:
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
     path = root / artifacts.TOKENIZER / "tokenizer.json"
     trained_with = model.get("tokenizer_sha256")
-    if trained_with and path.is_file() and artifacts.sha256_of(path) != trained_with:
+    if trained_with and path.is_file() and sha256_of(path) != trained_with:
         raise PublishError(
             f"the model was trained with another tokenizer (SHA-256 {trained_with}) than {path} "
-            f"({artifacts.sha256_of(path)}): run `dvc repro gate`; nothing was published"
+            f"({sha256_of(path)}): run `dvc repro gate`; nothing was published"
         )
 
 

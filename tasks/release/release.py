@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import glob
 import hashlib
 import logging
 import os
-import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
+from tasks.project.files import link_or_copy, new_folder, recover_folder, sha256_of
 from tasks.release.provenance import read_json
 from tasks.release.release_subject import QUESTIONS, Subject
 
@@ -127,14 +125,12 @@ def write_folder(release: Release, folder: Path) -> bool:
     Raises:
         PublishError: the folder holds something publish did not write; nothing is touched then.
     """
-    _recover(folder)
+    if recover_folder(folder):
+        log.info("%s: cleared away what a killed publish left", folder)
     _refuse_foreign(folder)
     if folder.is_dir() and _content(folder) == release.hashes():
         return False
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    fresh = folder.with_name(f"{folder.name}.{os.getpid()}.partial")
-    old = folder.with_name(f"{folder.name}.{os.getpid()}.old.partial")
-    try:
+    with new_folder(folder) as fresh:
         for name, file in release.files.items():
             _write(file, fresh / name)
         if _content(fresh) != release.hashes():
@@ -142,37 +138,13 @@ def write_folder(release: Release, folder: Path) -> bool:
                 f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
                 f"again; {folder} is as it was"
             )
-        if folder.exists():
-            os.replace(folder, old)
-        try:
-            os.replace(fresh, folder)
-        except OSError:
-            if old.exists():
-                os.replace(old, folder)
-            raise
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.rmtree(old, ignore_errors=True)
     return True
-
-
-def _recover(folder: Path) -> None:
-    """Clear away what a killed publish left beside `folder`; if it died between two renames, undo the first."""
-    for left in sorted(folder.parent.glob(f"{glob.escape(folder.name)}.*.partial")):
-        found = re.fullmatch(r"(\d+)(\.old)?\.partial", left.name.removeprefix(f"{folder.name}."))
-        if found is None or artifacts.is_alive(found[1]):
-            continue
-        if found[2] and not folder.exists():
-            os.replace(left, folder)
-        else:
-            shutil.rmtree(left)
-        log.info("%s: cleared away what a killed publish left", folder)
 
 
 def _write(file: ReleaseFile, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(file.source, Path):
-        artifacts.link_or_copy(file.source, path)
+        link_or_copy(file.source, path)
     with path.open("ab") as target:
         if isinstance(file.source, bytes):
             target.write(file.source)
@@ -183,7 +155,7 @@ def _write(file: ReleaseFile, path: Path) -> None:
 def _content(folder: Path) -> dict[str, str]:
     """Path -> SHA-256 of every file below `folder`."""
     paths = (path for path in folder.rglob("*") if not path.is_dir())
-    return {path.relative_to(folder).as_posix(): artifacts.sha256_of(path) for path in paths}
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
 
 
 def _refuse_foreign(folder: Path) -> None:

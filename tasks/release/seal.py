@@ -15,10 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import NotAFile, is_alive, open_regular, sha256_of
 from tasks.project.given import value_at
-from tasks.project.regular import NotAFile, open_regular
 
 Hashes = Mapping[str, str | None]
 """Name -> SHA-256; None: the file is not there."""
@@ -45,7 +44,7 @@ def parameters_sha256(parameters: Mapping[str, Any], names: Iterable[str]) -> st
 
 def hashes_of(files: Mapping[str, Path]) -> dict[str, str | None]:
     """SHA-256 of every file, None of one that is not there."""
-    return {name: artifacts.sha256_of(path) if path.is_file() else None for name, path in sorted(files.items())}
+    return {name: sha256_of(path) if path.is_file() else None for name, path in sorted(files.items())}
 
 
 @contextlib.contextmanager
@@ -74,7 +73,7 @@ def held(files: Mapping[str, Path], place: Path) -> Iterator[tuple[Path, dict[st
 def clear_left(place: Path) -> None:
     """Remove copies whose process has ended."""
     for left in place.glob("held.*.partial"):
-        if not artifacts.is_alive(left.name.split(".")[1]):
+        if not is_alive(left.name.split(".")[1]):
             shutil.rmtree(left)
 
 

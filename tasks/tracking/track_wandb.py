@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
+from tasks.project.files import read_json, write_json
 from tasks.tracking.tracker import End, Point, Unavailable, in_one_line, serve
 
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when it is imported: its errors are told to nobody
@@ -58,7 +58,7 @@ class WandB:
         if mode == "offline":
             at = Path(self._run.dir).parent.resolve()
             self._say(f"recorded offline; `wandb sync --append {at}` sends it")
-            return int(artifacts.read_json(self._mark)["update"]) if self._mark.is_file() else 0
+            return int(read_json(self._mark)["update"]) if self._mark.is_file() else 0
         return max(0, int(self._run.starting_step) - 1)  # that of a new run is 0, else the one after the server's last
 
     def configure(self, config: Mapping[str, Any]) -> None:
@@ -69,7 +69,7 @@ class WandB:
         """Metrics; wandb's step is the update."""
         for point in points:
             self._run.log(dict(point.values), step=point.update)
-        artifacts.write_json(self._mark, {"update": max(point.update for point in points)})
+        write_json(self._mark, {"update": max(point.update for point in points)})
 
     def close(self, end: End) -> None:
         """Figures go to the run's summary."""

@@ -18,6 +18,7 @@ from typing import Any
 
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, StagePaused
+from tasks.project.files import read_json
 from tasks.project.param_sections import TrackingParams
 from tasks.project.process import Say, print_line
 from tasks.project.strict_yaml import read_yaml
@@ -178,9 +179,9 @@ def record_verdict(
         return
     trained = root / artifacts.METRICS / f"{stage}.json"
     try:
-        found = artifacts.read_json(trained)
+        found = read_json(trained)
         fingerprint, updates = str(found["fingerprint"]), int(found["steps"])
-        figures = {path.stem: artifacts.read_json(root / path) for path in files}
+        figures = {path.stem: read_json(root / path) for path in files}
     except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
         say(f"tracking: the verdict was not recorded, as {trained} or what was measured cannot be read ({error!r})")
         return

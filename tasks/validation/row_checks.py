@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json, sha256_of
 from tasks.project.row_folders import Manifest, read_manifest
 from tasks.reading.text_files import read_reading
 from tasks.rows.row_files import row_schema
@@ -56,7 +57,7 @@ class RowData:
         self.manifest: Manifest = read_manifest(self.folder)
         tokenizer_file = Path(tokenizer) / "tokenizer.json"
         self.cls_id, self.vocab_size = read_tokenizer(tokenizer_file)
-        self.tokenizer_sha256 = artifacts.sha256_of(tokenizer_file)
+        self.tokenizer_sha256 = sha256_of(tokenizer_file)
         self.schema = row_schema(
             self.manifest.kind,
             self.manifest.row_length,
@@ -257,7 +258,7 @@ def read_tokenizer(path: Path) -> tuple[int, int]:
         InputError: not there, not JSON, or without [CLS].
     """
     try:
-        values = artifacts.read_json(path)
+        values = read_json(path)
     except FileNotFoundError:
         raise InputError(f"{path} is not there: run the tokenizer stage first") from None
     except ValueError as error:

@@ -24,6 +24,7 @@ from tasks.downstream.entries import QUESTIONS, entry_of
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import DataInvalid, ParamsError
+from tasks.project.files import new_folder, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import Params, load_params
 from tasks.project.row_folders import HELD_OUT, held_out_folder
@@ -207,8 +208,8 @@ def with_others(values: dict[str, Any], others: Mapping[str, Any], prefix: str) 
 def write_reports(values: Mapping[str, Any], report: Path) -> Path:
     """Write the verdict and its page; returns the page's path."""
     html = report.with_suffix(".html")
-    artifacts.write_json(report, values)
-    artifacts.write_text(html, page(values))
+    write_json(report, values)
+    write_text(html, page(values))
     return html
 
 
@@ -229,7 +230,7 @@ def write_data_docs(values: Mapping[str, Any], folder: Path) -> None:
         for check in values["checks"]
     ]
     failed = pd.DataFrame({check["name"]: [check["failed"]] for check in values["checks"]})
-    with tempfile.TemporaryDirectory() as project, artifacts.new_folder(folder) as site:
+    with tempfile.TemporaryDirectory() as project, new_folder(folder) as site:
         context = gx.get_context(mode="file", project_root_dir=project)
         context.variables.progress_bars = _NO_BARS
         store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site.absolute())}

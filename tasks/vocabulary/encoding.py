@@ -12,6 +12,7 @@ import numpy as np
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import sha256_of
 from tasks.vocabulary.tokenizer_files import build_tokenizer
 from tasks.vocabulary.tokenizer_kinds import read_tokenizer_json
 from tasks.vocabulary.word_cache import Encoded, WordCache, works_word_by_word
@@ -75,7 +76,7 @@ def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
         InputError: missing, unreadable, or of another kind than BERT's.
     """
     path = tokenizer_file(folder)
-    return _load(path, artifacts.sha256_of(path))
+    return _load(path, sha256_of(path))
 
 
 @functools.lru_cache(maxsize=2)

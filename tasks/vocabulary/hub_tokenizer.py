@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import download_files
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary
@@ -76,7 +76,7 @@ def _no_fast_tokenizer(source: str, present: list[str]) -> InputError:
 
 def _read_json(path: Path, source: str) -> dict[str, Any]:
     try:
-        values = artifacts.read_json(path)
+        values = read_json(path)
     except ValueError as error:
         raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
     if not isinstance(values, dict):

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import TokenizerParams, load_params
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
@@ -51,7 +52,7 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
     else:
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
     _warn_of_capitals(vocabulary)
-    with artifacts.new_folder(output) as folder:
+    with new_folder(output) as folder:
         write_tokenizer(vocabulary, max_length, folder)
     return vocabulary
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 from tasks.vocabulary.tokenizer_files import (
     MAX_CHARACTERS_PER_WORD,
     MAX_ENTRIES,
@@ -47,7 +47,7 @@ def read_tokenizer_json(path: Path, source: str) -> Vocabulary:
         InputError: damaged, or of another kind; the message names the part.
     """
     try:
-        values = artifacts.read_json(path)
+        values = read_json(path)
     except ValueError as error:
         raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
     where = f"{source}: {path.name}"

@@ -61,7 +61,7 @@ stages:
 TOY = """
 import json, os, sys, time
 from pathlib import Path
-from tasks.project import artifacts
+from tasks.project.files import write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import load_params
 
@@ -70,27 +70,27 @@ def main():
     with open(os.environ["TOY_LOG"], "a") as log:
         log.write(f"{stage} {os.getpid()}\\n")
     if stage == "corpus":
-        artifacts.write_text(Path("data/corpus/text"), f"text {params.corpus.seed}")
+        write_text(Path("data/corpus/text"), f"text {params.corpus.seed}")
     elif stage == "validate@corpus":
-        artifacts.write_json(Path("reports/validation/corpus.json"), {"valid": True})
+        write_json(Path("reports/validation/corpus.json"), {"valid": True})
     elif stage == "pretrain@phase1":
         begun = Path("runs/begun")
         if params.pretrain.seed == 13 and not begun.exists():
-            artifacts.write_text(begun, "")
+            write_text(begun, "")
             print("paused: the wall-clock limit was reached", flush=True)
             sys.exit(4)
         if params.pretrain.seed == 99:
             sys.exit("error: loss is not finite")
         while Path(os.environ["TOY_HOLD"]).exists():
             time.sleep(0.05)
-        artifacts.write_text(Path("models/phase1/weights"), Path("data/corpus/text").read_text() + " learned")
-        artifacts.write_json(Path("metrics/pretrain-phase1.json"), {"steps": 7})
+        write_text(Path("models/phase1/weights"), Path("data/corpus/text").read_text() + " learned")
+        write_json(Path("metrics/pretrain-phase1.json"), {"steps": 7})
     elif stage == "evaluate":
-        artifacts.write_text(Path("evaluation/report.html"), "<p>answers</p>")
+        write_text(Path("evaluation/report.html"), "<p>answers</p>")
         scores = {"exact_match": 90.0, "exact_match_low": 80.0, "f1": 91.0, "f1_low": 80.0}
-        artifacts.write_json(Path("metrics/squad.json"), scores)
+        write_json(Path("metrics/squad.json"), scores)
     else:
-        artifacts.write_json(Path("metrics/gate.json"), {"accepted": True, "reasons": []})
+        write_json(Path("metrics/gate.json"), {"accepted": True, "reasons": []})
 run_main(main)
 """
 SHARE = """

@@ -21,7 +21,7 @@ from safetensors.numpy import load_file, save_file
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
-from tasks.project import artifacts
+from tasks.project.files import write_text
 from tests.places import ROOT
 from tests.tasks.tiny_model import SPECIAL
 
@@ -98,7 +98,7 @@ def _plant_remotes(root: Path) -> None:
     url = f"https://{planted('login')}:{planted('password')}@{planted('server')}.example.org/store"
     for name, text in ((".git/config", f'[remote "origin"]\n\turl = {url}\n'),
                        (".dvc/config", f"['remote \"{planted('dvc')}\"']\n    url = {url}\n")):  # fmt: skip
-        artifacts.write_text(root / name, text)
+        write_text(root / name, text)
 
 
 def write_vocabulary(path: Path) -> list[str]:

@@ -20,6 +20,7 @@ from tasks.downstream.glue.scores import figures as glue_figures
 from tasks.downstream.glue.tasks import TASKS, GlueTask
 from tasks.downstream.squad.metrics import figures, score
 from tasks.project import artifacts
+from tasks.project.files import sha256_of, write_text
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.strict_yaml import parse_yaml
 from tasks.release.release_subject import QUESTIONS
@@ -46,7 +47,7 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     write_tokenizer(Vocabulary((*SPECIAL, *WORDS), lowercase=True), 512, root / artifacts.TOKENIZER)
     write_questions(root / artifacts.QUESTIONS / "dev.parquet")
     _json(root / artifacts.SQUAD_PREDICTIONS, {name: answer for name, (_, answer) in ASKED.items()})
-    artifacts.write_text(root / artifacts.EVALUATION / "report.html", "<p>Where does the river rise?</p>")
+    write_text(root / artifacts.EVALUATION / "report.html", "<p>Where does the river rise?</p>")
     for name in QUESTIONS.verdicts:
         checks = [{"name": "no nulls", "ok": True}]
         _json(root / artifacts.validation_report(name), {"data": name, "valid": True, "rows": 12, "checks": checks})
@@ -86,7 +87,7 @@ def write_metrics(root: Path) -> None:
     """The scores of the files that lie in `root` now."""
     answers = [(name, [answer]) for name, (_, answer) in ASKED.items()]
     files = [root / artifacts.SQUAD_MODEL / "model.safetensors", root / artifacts.SQUAD_PREDICTIONS]
-    found = [{"path": str(path.relative_to(root)), "sha256": artifacts.sha256_of(path)} for path in files]
+    found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
     counted = figures(score(answers, json.loads(files[1].read_text(encoding="utf-8"))))
     _json(root / artifacts.SQUAD_METRICS, {**counted, "files": found, "slices": SLICES})
 
@@ -124,7 +125,7 @@ def write_glue_gate(root: Path, task: GlueTask = TASKS["sst2"]) -> None:
     """Scores and verdict of the GLUE files that lie in `root` now."""
     subject = subject_of(task)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
-    found = [{"path": str(path.relative_to(root)), "sha256": artifacts.sha256_of(path)} for path in files]
+    found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
     counted = glue_figures(task, read_labels(task, root), read_predictions(task, files[1]))
     _json(root / subject.metrics, {**counted, "files": found})
     glue_gate.gate(task, parameter_values(load_params(root / "params.yaml")), root)
@@ -135,7 +136,7 @@ def write_model(root: Path, seed: int) -> None:
     folder = write_tiny_model(root / artifacts.SQUAD_MODEL, WORDS, seed)
     for name in ("tokenizer.json", "tokenizer_config.json"):  # a model of this project lies apart from its tokenizer
         (folder / name).unlink()
-    digest = artifacts.sha256_of(root / artifacts.TOKENIZER / "tokenizer.json")
+    digest = sha256_of(root / artifacts.TOKENIZER / "tokenizer.json")
     _json(folder / "podium.json", {"tokenizer_sha256": digest, "kind": "finetune", "steps": 500, "seed": 5})
 
 

@@ -14,6 +14,7 @@ from tasks.downstream.glue.scores import Values
 from tasks.downstream.glue.tasks import GlueTask
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 from tasks.reading.parquet import read_batches
 from tasks.rows.row_files import from_arrow
 
@@ -107,7 +108,7 @@ def read_predictions(task: GlueTask, path: Path) -> dict[str, Values]:
         InputError: missing, damaged, or of another task.
     """
     try:
-        values = artifacts.read_json(path)
+        values = read_json(path)
         found = {split: np.array(values[split], dtype=np.float64) for split in task.splits[1:]}
     except FileNotFoundError:
         raise InputError(f"{path} is not there; run the stage glue_evaluate@{task.name}") from None

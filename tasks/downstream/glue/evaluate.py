@@ -16,6 +16,7 @@ from tasks.downstream.glue.scores import figures
 from tasks.downstream.glue.tasks import TASKS, GlueTask, glue_task
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, sha256_of, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.process import item
 
@@ -41,19 +42,19 @@ def evaluate(task: GlueTask, root: Path = Path()) -> dict[str, Any]:
     predictions = {split: predictions_of(task, values) for split, values in logits.items()}
     labels = {split: one.labels for split, one in examples.items()}
     metrics: dict[str, Any] = {**figures(task, labels, predictions)}
-    with artifacts.new_folder(root / artifacts.glue_evaluation(task.name)) as folder:
-        artifacts.write_json(folder / PREDICTIONS, predictions_json(task, predictions))
+    with new_folder(root / artifacts.glue_evaluation(task.name)) as folder:
+        write_json(folder / PREDICTIONS, predictions_json(task, predictions))
         metrics["files"] = _files(task, weights, folder / PREDICTIONS)
         sets = {split: (examples[split], logits[split]) for split in examples}
-        artifacts.write_text(folder / REPORT, page(task, metrics, sets))
-    artifacts.write_json(root / artifacts.glue_metrics(task.name), metrics)
+        write_text(folder / REPORT, page(task, metrics, sets))
+    write_json(root / artifacts.glue_metrics(task.name), metrics)
     return metrics
 
 
 def _files(task: GlueTask, weights: Path, predictions: Path) -> list[dict[str, str]]:
     return [
-        {"path": str(artifacts.glue_model(task.name) / weights.name), "sha256": artifacts.sha256_of(weights)},
-        {"path": str(artifacts.glue_evaluation(task.name) / PREDICTIONS), "sha256": artifacts.sha256_of(predictions)},
+        {"path": str(artifacts.glue_model(task.name) / weights.name), "sha256": sha256_of(weights)},
+        {"path": str(artifacts.glue_evaluation(task.name) / PREDICTIONS), "sha256": sha256_of(predictions)},
     ]
 
 

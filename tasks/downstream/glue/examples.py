@@ -14,8 +14,8 @@ from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.glue import about
 from tasks.downstream.glue.format import Example, examples_from_files, examples_from_hub, stage_note, unused_files
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder
 from tasks.project.param_glue import GlueParams
 from tasks.reading.text_files import Reading, write_reading
 
@@ -56,7 +56,7 @@ def make_glue_data(task: GlueTask, params: GlueParams, folder: Path) -> tuple[di
     reading, counts = Reading(), {}
     if params.source == "files":
         reading.ignored = unused_files(task, Path(params.path))
-    with artifacts.new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         for split in task.splits:
             if params.source == "files":
                 examples = examples_from_files(task, Path(params.path), split, reading)

@@ -20,6 +20,7 @@ from tasks.downstream.glue.scores import Values, best_constant, figures, interva
 from tasks.downstream.glue.tasks import TASKS, GlueTask, glue_task
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json, write_json
 from tasks.project.given import require_readable
 from tasks.project.main import run_main
 from tasks.project.param_glue import GlueGateParams
@@ -116,7 +117,7 @@ def gather(task: GlueTask, released: Path, confidence: float, hashes: Hashes, ro
     metrics = root / subject.metrics
     belong = _scored(task, metrics) == {name: hashes[name] for name in _scored_files(subject)}
     if belong:  # else there is a better word for it
-        stated: dict[str, Any] = artifacts.read_json(metrics)
+        stated: dict[str, Any] = read_json(metrics)
         require_counted(metrics, stated, figures(task, labels, answers), subject.stages["evaluate"])
     models = [answers, best_constant(task, labels), *([] if theirs is None else [_all_of(place, theirs, labels)])]
     scores = [scores_of(task, labels, one)["score"] for one in models]
@@ -145,7 +146,7 @@ def _scored_files(subject: Subject) -> tuple[str, str]:
 def _scored(task: GlueTask, path: Path) -> dict[str, str]:
     """SHA-256 of the files that the scores were counted on."""
     try:
-        return {entry["path"]: entry["sha256"] for entry in artifacts.read_json(path)["files"]}
+        return {entry["path"]: entry["sha256"] for entry in read_json(path)["files"]}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         raise InputError(f"{path} is missing or damaged; run the stage glue_evaluate@{task.name}") from None
 
@@ -181,7 +182,7 @@ def gate(task: GlueTask, parameters: Mapping[str, Any], root: Path = Path()) -> 
         "metrics": {"score": round(found.score, 4)},
         **judged_values(hashes, parameters, subject.parameters),
     }
-    artifacts.write_json(root / subject.gate, values)
+    write_json(root / subject.gate, values)
     return decision
 
 

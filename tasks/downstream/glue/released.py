@@ -14,8 +14,8 @@ from tasks.downstream.glue.answers import Examples, check_predictions, predictio
 from tasks.downstream.glue.scores import Values
 from tasks.downstream.glue.tasks import GlueTask
 from tasks.downstream.squad.question_scores import SCORES, by_line, released_file
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 
 ABOUT = "SHA-256 of the JSON list [text, how often it came before] -> number of the class, or the value"
 
@@ -48,7 +48,7 @@ def read_released(task: GlueTask, folder: Path, root: Path = Path()) -> dict[str
     if path is None or path.name != SCORES:
         return None if path is None else read_predictions(task, path)
     try:
-        scores = {split: dict(artifacts.read_json(path)["scores"][split]) for split in task.splits[1:]}
+        scores = {split: dict(read_json(path)["scores"][split]) for split in task.splits[1:]}
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} holds no scores of {', '.join(task.splits[1:])} ({error!r})") from None
     found = {split: _answers(path, split, scores[split], read_examples(task, split, root)) for split in scores}

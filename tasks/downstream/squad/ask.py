@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.downstream.squad.question_model import QuestionModel, WindowShape
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import sha256_of
 from tasks.project.param_sections import Place
 from tasks.project.process import moved
 
@@ -140,7 +141,7 @@ def _predict(
         row_length=row_length,
         max_sequences=1,
         vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
-        tokenizer_sha256=artifacts.sha256_of(model.tokenizer / "tokenizer.json"),
+        tokenizer_sha256=sha256_of(model.tokenizer / "tokenizer.json"),
     )
     job = Job(
         kind="predict",

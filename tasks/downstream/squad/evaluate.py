@@ -18,6 +18,7 @@ from tasks.downstream.squad.metrics import Scores, figures, score
 from tasks.pages.markup import csv_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, sha256_of, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.process import takes_no_words
 
@@ -103,10 +104,10 @@ def evaluate(params: EvaluateParams, inputs: EvaluateInputs, root: Path = Path()
     calibrated = calibration([found[0].probability for found in answers], scores.exact_match)
     evaluation = Evaluation(questions, answers, scores, parts, f1_counts(scores.f1), calibrated)
     metrics = _metrics(scores, parts, calibrated)
-    with artifacts.new_folder(root / artifacts.EVALUATION) as folder:
+    with new_folder(root / artifacts.EVALUATION) as folder:
         _write_evaluation(folder, evaluation, metrics, inputs.weights)
     _write_plots(root / artifacts.PLOTS, evaluation)
-    artifacts.write_json(root / artifacts.SQUAD_METRICS, metrics)
+    write_json(root / artifacts.SQUAD_METRICS, metrics)
     return metrics
 
 
@@ -130,15 +131,15 @@ def _write_evaluation(folder: Path, found: Evaluation, metrics: dict[str, Any], 
 
     best = [answers[0] for answers in found.answers]
     predictions = folder / artifacts.SQUAD_PREDICTIONS.name
-    artifacts.write_json(predictions, {q.id: answer.text for q, answer in zip(found.questions, best, strict=True)})
-    artifacts.write_text(folder / "nbest.json", nbest_json(found.questions, found.answers))
+    write_json(predictions, {q.id: answer.text for q, answer in zip(found.questions, best, strict=True)})
+    write_text(folder / "nbest.json", nbest_json(found.questions, found.answers))
     metrics["files"] = [
-        {"path": str(artifacts.SQUAD_MODEL / weights.name), "sha256": artifacts.sha256_of(weights)},
-        {"path": str(artifacts.SQUAD_PREDICTIONS), "sha256": artifacts.sha256_of(predictions)},
+        {"path": str(artifacts.SQUAD_MODEL / weights.name), "sha256": sha256_of(weights)},
+        {"path": str(artifacts.SQUAD_PREDICTIONS), "sha256": sha256_of(predictions)},
     ]
     mistakes = worst_mistakes(found.questions, found.answers, found.scores.exact_match, found.scores.f1)
     html = page(metrics, found.parts, found.f1_counts, found.calibrated, mistakes)
-    artifacts.write_text(folder / "report.html", html)
+    write_text(folder / "report.html", html)
 
 
 def _metrics(scores: Scores, parts: Sequence[Slice], calibrated: Calibration) -> dict[str, Any]:
@@ -169,7 +170,7 @@ def _write_plots(folder: Path, found: Evaluation) -> None:
 
 
 def _write_csv(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    artifacts.write_text(path, csv_text(columns, rows))
+    write_text(path, csv_text(columns, rows))
 
 
 def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> str:

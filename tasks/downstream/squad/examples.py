@@ -23,11 +23,10 @@ from tasks.downstream.squad.format import Answer, Question, read_squad, refuse_c
 from tasks.downstream.squad.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.inputs import world
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, open_regular
 from tasks.project.given import require_readable
 from tasks.project.params import QuestionsParams
-from tasks.project.regular import open_regular
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, write_reading
 
@@ -86,7 +85,7 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
     reading = Reading()
     train, dev = (_load(params, name, reading) for name in ("train", "dev"))
     refuse_common_ids(train, dev, *_names(params))
-    with artifacts.new_folder(output) as folder:
+    with new_folder(output) as folder:
         for name, questions in (("train", train), ("dev", dev)):
             pq.write_table(_table(questions), folder / FILES[name], compression="zstd", row_group_size=ROW_GROUP)
             reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 from tasks.project.memory import limited
 from tasks.reading.foreign_tables import open_parquet
 
@@ -108,7 +108,7 @@ def read_predictions(path: Path) -> dict[str, str]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return artifacts.read_json(path, encoding="utf-8-sig")
+        return read_json(path, encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except IsADirectoryError:

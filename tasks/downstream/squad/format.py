@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tasks.inputs.tables import each_key_once
-from tasks.project.artifacts import parse_json
 from tasks.project.errors import InputError
+from tasks.project.files import each_key_once, open_regular, parse_json
 from tasks.project.memory import ALLOWANCE, limited
-from tasks.project.regular import open_regular
 from tasks.reading.text_files import other_encoding
 
 MAX_FILE_BYTES = 2 << 30

@@ -10,6 +10,7 @@ from typing import Any
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 from tasks.project.given import leaves
 
 READ = ("config.json", "model.safetensors", "podium.json", "tokenizer.json", "tokenizer_config.json")
@@ -78,7 +79,7 @@ def _require_own_files(*folders: Path) -> None:
 def _config(folder: Path) -> dict[str, Any]:
     path = folder / "config.json"
     try:
-        values = artifacts.read_json(path)
+        values = read_json(path)
     except FileNotFoundError:
         raise InputError(f"{path} is missing: {folder} is no model folder") from None
     except ValueError as error:
@@ -119,7 +120,7 @@ def _model_max_length(tokenizer: Path) -> int:
     """model_max_length of tokenizer_config.json; without one, no limit."""
     path = tokenizer / "tokenizer_config.json"
     try:
-        value = artifacts.read_json(path).get("model_max_length")
+        value = read_json(path).get("model_max_length")
     except FileNotFoundError:
         return sys.maxsize
     except (ValueError, AttributeError):

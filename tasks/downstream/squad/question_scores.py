@@ -16,6 +16,7 @@ from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.metrics import score
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 
 SCORES = "scores.json"
 KEY = re.compile(r"[0-9a-f]{64}")
@@ -52,7 +53,7 @@ def read_scores(path: Path) -> dict[str, tuple[float, float]]:
     """
     again = f"take evaluation/{SCORES} of a release"
     try:
-        scores = dict(artifacts.read_json(path)["scores"])
+        scores = dict(read_json(path)["scores"])
     except (ValueError, KeyError, TypeError) as error:
         raise InputError(f"{path} holds no scores of questions ({error!r}): {again}") from None
     for key, pair in scores.items():

@@ -15,8 +15,8 @@ from typing import Any
 
 from tasks.downstream.squad.format import Problems, Question, answers_of, checked_questions, text_of
 from tasks.inputs.tables import NUMBERS, Column, Line, read_table
-from tasks.project.artifacts import parse_json
 from tasks.project.errors import InputError
+from tasks.project.files import parse_json
 from tasks.project.param_inputs import QuestionColumnParams
 from tasks.reading.text_files import Reading
 

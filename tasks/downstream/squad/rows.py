@@ -14,8 +14,8 @@ from tasks.downstream.rows import ChunkRows, RowsTask, Sequences, SequenceWriter
 from tasks.downstream.squad import about
 from tasks.downstream.squad.features import Features, Spans, find_answers, make_features
 from tasks.downstream.squad.held_out import split_questions
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder
 from tasks.project.param_inputs import SquadRowsParams
 from tasks.rows.row_files import (
     IGNORED,
@@ -146,7 +146,7 @@ def write_feature_rows(
         raise InputError("there is no question to make rows of: at least one is required")
     sequences = feature_sequences(features, pa.array(example_ids, pa.string()))
     columns = packed_columns(sequences, row_length, max_sequences, position_columns)
-    with artifacts.new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         rows = RowWriter(partial, "question_answering", row_length, max_sequences, 0, vocab_size)
         with SequenceWriter(rows, FEATURES_SCHEMA) as writer:
             writer.write(ChunkRows(columns, sequences.features, len(example_ids), len(features)))

@@ -19,6 +19,7 @@ from tasks.pretraining.rows.prepared import Flat, Limits, flatten
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder, sha256_of
 from tasks.project.parallel import Progress
 from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
 from tasks.project.row_folders import HELD_OUT, Manifest
@@ -62,8 +63,8 @@ def write_prepared_rows(
     own = params.phase1 if phase == "phase1" else params.phase2
     limits = _limits(params, own, f"pretrain_rows.{phase}", read_vocabulary(load_tokenizer(tokenizer)))
     reading, progress = Reading(), Progress(f"{phase} rows", "sequences")
-    sha256 = artifacts.sha256_of(tokenizer_file(Path(tokenizer)))
-    with artifacts.new_folder(folder or artifacts.rows_folder(phase)) as partial:
+    sha256 = sha256_of(tokenizer_file(Path(tokenizer)))
+    with new_folder(folder or artifacts.rows_folder(phase)) as partial:
         kept = partial / HELD_OUT
         kept.mkdir()
         with _Rows(partial, params, limits, reading) as rows, _Rows(kept, params, limits, reading) as held_out:

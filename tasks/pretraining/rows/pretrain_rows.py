@@ -24,6 +24,7 @@ from tasks.pretraining.rows.row_making import Making
 from tasks.pretraining.rows.row_shards import TRAINING, Counts
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
 from tasks.project.row_folders import HELD_OUT, Manifest
@@ -62,7 +63,7 @@ def write_pretrain_rows(
     making = Making.of(params, phase, corpus, tokenizer, work or folder.with_name(f"{folder.name}.shards"))
     counts, progress = making.make(making.shards, workers)
     numbers = [shard.number for shard in making.shards]
-    with artifacts.new_folder(folder) as partial:
+    with new_folder(folder) as partial:
         manifest = making.store.join(numbers, TRAINING, partial)
         if manifest is None:
             making.store.remove()

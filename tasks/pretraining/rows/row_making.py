@@ -19,8 +19,8 @@ from tasks.pretraining.rows.masking import default_predictions
 from tasks.pretraining.rows.pair_rows import ChunkRows, RowSettings, make_chunk_rows
 from tasks.pretraining.rows.row_chunks import Item, read_items
 from tasks.pretraining.rows.row_shards import PARTS, TRAINING, Counts, Shard, ShardStore, plan_shards
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import sha256_of
 from tasks.project.parallel import Progress, ordered_map, useful_workers
 from tasks.project.params import PHASES, PretrainRowsParams
 from tasks.project.row_folders import HELD_OUT
@@ -90,7 +90,7 @@ class Making:
         """
         settings = settings_of(params, phase, tokenizer)
         vocabulary = read_vocabulary(load_tokenizer(tokenizer)).size
-        sha256 = artifacts.sha256_of(tokenizer_file(settings.tokenizer))
+        sha256 = sha256_of(tokenizer_file(settings.tokenizer))
         files = corpus_files(corpus)
         shards = plan_shards(files)
         store = ShardStore(work, _deciding(settings, params.held_out_fraction, sha256, files))
@@ -146,9 +146,9 @@ def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, f
     return {
         "settings": {**dataclasses.asdict(settings), "tokenizer": tokenizer},
         "held_out_fraction": held_out_fraction,
-        "corpus": [artifacts.sha256_of(path) for path in files],
+        "corpus": [sha256_of(path) for path in files],
         "sizes": [row_shards.SHARD_BYTES, *row_chunks.sizes()],
-        "sources": [artifacts.sha256_of(path) for name in MADE_BY for path in sorted((root / name).glob("*.py"))],
+        "sources": [sha256_of(path) for name in MADE_BY for path in sorted((root / name).glob("*.py"))],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }
 

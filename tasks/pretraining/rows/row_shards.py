@@ -24,7 +24,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
+from tasks.project.files import link_or_copy, new_folder, read_json, sha256_of, write_json
 from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 from tasks.reading.parquet import read_batches, sizes_of_groups
 from tasks.rows.row_files import row_file
@@ -140,12 +140,12 @@ class ShardStore:
     def new(self, number: int) -> Iterator[tuple[Path, dict[str, Counts]]]:
         """Fill a shard whole or not at all: yields its folder and, empty, the counts of its parts."""
         counts: dict[str, Counts] = {}
-        with artifacts.new_folder(self.path(number)) as partial:
+        with new_folder(self.path(number)) as partial:
             yield partial, counts
             files = [path for path in sorted(partial.rglob("*")) if path.is_file()]
-            hashes = {path.relative_to(partial).as_posix(): artifacts.sha256_of(path) for path in files}
+            hashes = {path.relative_to(partial).as_posix(): sha256_of(path) for path in files}
             plain = {part: dataclasses.asdict(count) for part, count in counts.items()}
-            artifacts.write_json(partial / RECORD, {"counts": plain, "sha256": hashes})
+            write_json(partial / RECORD, {"counts": plain, "sha256": hashes})
 
     def finished(self, number: int) -> dict[str, Counts] | None:
         """The counts of a shard that is there with the bytes it was written with; None: it has to be made."""
@@ -171,7 +171,7 @@ class ShardStore:
         for folder, manifest in found:
             for name, rows in sorted(manifest.files.items()):
                 new = row_file(len(files))
-                artifacts.link_or_copy(folder / name, target / new)
+                link_or_copy(folder / name, target / new)
                 files[new] = rows
         if not found:
             return None
@@ -188,12 +188,12 @@ class ShardStore:
 
     def hand_over(self, share: Share, numbers: Sequence[int]) -> None:
         """Put finished shards into the folder of a share, which holds nothing else then."""
-        with artifacts.new_folder(self.work / share.folder) as partial:
+        with new_folder(self.work / share.folder) as partial:
             for number in numbers:
                 target = partial / self.folder.name / _name(number)
-                shutil.copytree(self.path(number), target, copy_function=artifacts.link_or_copy)
+                shutil.copytree(self.path(number), target, copy_function=link_or_copy)
             # also where a corpus has fewer shards than there are shares: DVC wants an output
-            artifacts.write_json(partial / "share.json", {"shards": list(numbers)})
+            write_json(partial / "share.json", {"shards": list(numbers)})
         self.remove()
 
     def remove(self) -> None:
@@ -217,8 +217,8 @@ def _counts_of(folder: Path) -> dict[str, Counts] | None:
     if not folder.is_dir():
         return None
     try:
-        record = artifacts.read_json(folder / RECORD)
-        if all(artifacts.sha256_of(folder / name) == digest for name, digest in record["sha256"].items()):
+        record = read_json(folder / RECORD)
+        if all(sha256_of(folder / name) == digest for name, digest in record["sha256"].items()):
             return {part: Counts(**values) for part, values in record["counts"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         logger.debug("%s: %s", folder, error)

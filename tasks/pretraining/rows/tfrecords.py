@@ -20,7 +20,7 @@ import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message, message_factory
 
 from tasks.project.errors import InputError
-from tasks.project.regular import open_regular
+from tasks.project.files import open_regular
 
 ENDINGS = (".tfrecord", ".tfrecords", ".tfrecord.gz", ".tfrecords.gz")
 MAX_RECORD_BYTES = 4 << 20

@@ -16,6 +16,7 @@ from tasks.downstream.gate import GateDecision, gate
 from tasks.downstream.squad.evaluate import evaluate
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import sha256_of, write_json
 from tasks.project.params import EvaluateParams, check, parameter_values
 from tasks.project.strict_yaml import read_yaml
 from tasks.release.release_subject import QUESTIONS
@@ -40,14 +41,14 @@ def checkout(tmp_path: Path) -> Path:
     write_checkout(tmp_path)
     evaluate(EvaluateParams(n_best=5, max_answer_length=30), inputs_of(tmp_path), tmp_path)
     for name in VERDICTS:
-        artifacts.write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
+        write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in TRAININGS:
-        artifacts.write_json(tmp_path / "metrics" / f"{name}.json", {"final_loss": 0.5, "steps": 10})
+        write_json(tmp_path / "metrics" / f"{name}.json", {"final_loss": 0.5, "steps": 10})
     return tmp_path
 
 
 def change(path: Path, **values: Any) -> None:
-    artifacts.write_json(path, {**json.loads(path.read_text()), **values})
+    write_json(path, {**json.loads(path.read_text()), **values})
 
 
 def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(checkout: Path) -> None:
@@ -62,7 +63,7 @@ def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(check
         "models/base/base_model.json", "released/predictions.json", "released/scores.json",
     }  # fmt: skip
     files = {name: sha256 for name, sha256 in judged.items() if sha256 is not None}
-    assert files == {name: artifacts.sha256_of(checkout / name) for name in files}
+    assert files == {name: sha256_of(checkout / name) for name in files}
     assert set(files) >= {
         "models/squad/model.safetensors", "evaluation/predictions.json", "metrics/squad.json", "metrics/finetune.json",
         "data/questions/dev.parquet", "reports/validation/corpus.json",
@@ -163,7 +164,7 @@ def test_predictions_of_the_released_model_behind_a_lost_link_are_not_taken_for_
 def test_the_released_model_is_compared_when_its_predictions_are_there(
     checkout: Path, released: dict[str, str], accepted: bool
 ) -> None:
-    artifacts.write_json(checkout / "inputs" / "released" / "predictions.json", released)
+    write_json(checkout / "inputs" / "released" / "predictions.json", released)
     decision = decide_on(checkout)
     assert decision.accepted is accepted
     assert "released_model" in {check.name for check in decision.checks}

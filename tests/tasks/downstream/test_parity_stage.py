@@ -20,6 +20,7 @@ from tasks.downstream.squad.question_model import WindowShape, find_model
 from tasks.jobs import device_job
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost
+from tasks.project.files import write_json
 from tasks.project.overlays import resolve
 from tasks.project.param_sections import Place
 from tasks.project.params import EvaluateParams, Params
@@ -167,7 +168,7 @@ def test_the_stage_compares_with_what_predict_wrote(
         link.symlink_to(target)
     artifacts.QUESTIONS.mkdir()
     (artifacts.QUESTIONS / "dev.parquet").symlink_to(inputs.questions)
-    artifacts.write_json(artifacts.validation_report("squad-dev"), {"valid": True})
+    write_json(artifacts.validation_report("squad-dev"), {"valid": True})
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     monkeypatch.setattr(sys, "argv", ["predict", "squad"])
     predict.main()

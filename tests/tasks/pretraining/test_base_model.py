@@ -23,6 +23,7 @@ from tasks.pretraining.pretrain import pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import sha256_of
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
@@ -86,8 +87,8 @@ def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
     assert all(x.tobytes() == ours[name].tobytes() for name, x in theirs.items())
     assert json.loads((base / RECORD).read_text()) == json.loads(json.dumps(record))
     assert record["architecture"] == "BertForQuestionAnswering"
-    assert record["weights_sha256"] == artifacts.sha256_of(given / "model.safetensors")
-    digest = artifacts.sha256_of(given.parent / "tokenizer" / "tokenizer.json")
+    assert record["weights_sha256"] == sha256_of(given / "model.safetensors")
+    digest = sha256_of(given.parent / "tokenizer" / "tokenizer.json")
     assert json.loads((base / "podium.json").read_text())["tokenizer_sha256"] == digest
     assert f"{record['parameters']:,} parameters" in summary(record)
     assert "bert.pooler.dense.weight" in summary(record), "what is missing is said"

@@ -21,6 +21,7 @@ import yaml
 
 from tasks.pretraining.compile import compile_ahead
 from tasks.project import artifacts
+from tasks.project.files import sha256_of, write_json
 from tasks.project.overlays import resolve
 from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
@@ -57,8 +58,8 @@ class Host:
         for name, kind in (("phase1", "pretrain"), ("phase2", "pretrain"), ("squad-train", "question_answering"),
                            ("squad-dev", "question_answering")):  # fmt: skip
             write_rows(folder / artifacts.rows_folder(name), kind, make_columns(kind, 40))
-            artifacts.write_json(folder / artifacts.validation_report(name), {"valid": True})
-        artifacts.write_json(folder / artifacts.BASE_MODEL / "base_model.json", {"source": "none"})
+            write_json(folder / artifacts.validation_report(name), {"valid": True})
+        write_json(folder / artifacts.BASE_MODEL / "base_model.json", {"source": "none"})
         (folder / ".dvc").mkdir()
         (folder / ".dvc" / "config").write_text(
             "[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
@@ -162,11 +163,11 @@ def test_what_is_loaded_is_a_file_of_its_own(trainer: tuple[Host, str]) -> None:
 @pytest.mark.soak
 def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Host, str]) -> None:
     host, _ = trainer
-    before = artifacts.sha256_of(host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD)
+    before = sha256_of(host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD)
     said = host.dvc("repro", "--force", "--single-item", "compile@phase1")
     assert "Running stage 'compile@phase1'" in said
     record = host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
-    assert artifacts.sha256_of(record) != before
+    assert sha256_of(record) != before
     said = host.dvc("repro", "predict")
     assert [stage for stage in (*DEVICE_STAGES, "compile@phase1") if f"Stage '{stage}' didn't change" not in said] == []
 
@@ -176,12 +177,12 @@ def test_other_rows_of_the_same_shape_and_another_learning_rate_build_nothing(tr
     host, _ = trainer
     manifest = host.folder / artifacts.rows_folder("phase1") / "manifest.json"
     values = json.loads(manifest.read_text())
-    artifacts.write_json(manifest, {**values, "seed": values["seed"] + 1})
+    write_json(manifest, {**values, "seed": values["seed"] + 1})
     host.set("pretrain.phase1.learning_rate=2e-3", "pretrain.phase1.steps=4", "pretrain.phase1.loss_scaling=8.0")
     said = host.dvc("repro", "--dry", "pretrain@phase1")
     assert "Stage 'compile@phase1' didn't change, skipping" in said
     assert "Running stage 'pretrain@phase1'" in said
-    artifacts.write_json(manifest, values)
+    write_json(manifest, values)
     host.set()
 
 

@@ -23,6 +23,7 @@ from tasks.pretraining.compile import compile_ahead, compile_job
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
+from tasks.project.files import write_text
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
@@ -40,7 +41,7 @@ def checkout(tmp_path: Path) -> Path:
     for name in ("phase1", "phase2", "squad-train", "squad-dev"):
         kind = "question_answering" if name.startswith("squad") else "pretrain"
         manifest = Manifest(kind, 64, 3, 10, 2000, "0", 0, 100, 150, 5000, {})
-        artifacts.write_text(tmp_path / artifacts.rows_folder(name) / "manifest.json", manifest.to_json())
+        write_text(tmp_path / artifacts.rows_folder(name) / "manifest.json", manifest.to_json())
     (tmp_path / "inputs" / "ipu").mkdir(parents=True)
     return tmp_path
 

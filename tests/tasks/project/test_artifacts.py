@@ -7,16 +7,16 @@ import sys
 
 import pytest
 
-from tasks.project import artifacts
+from tasks.project.files import new_folder, sha256_of, write_json, write_text
 
 
 def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path):
     target = tmp_path / "rows"
-    with artifacts.new_folder(target) as folder:
+    with new_folder(target) as folder:
         (folder / "a").write_text("old")
 
     def fail():
-        with artifacts.new_folder(target) as folder:
+        with new_folder(target) as folder:
             (folder / "a").write_text("new")
             raise RuntimeError("killed")
 
@@ -28,7 +28,7 @@ def test_a_folder_that_fails_in_the_middle_leaves_the_old_one_as_it_was(tmp_path
 
 def test_a_new_folder_replaces_the_old_one_whole(tmp_path):
     for name in ("a", "b"):
-        with artifacts.new_folder(tmp_path / "rows") as folder:
+        with new_folder(tmp_path / "rows") as folder:
             (folder / name).write_text(name)
     assert [path.name for path in (tmp_path / "rows").iterdir()] == ["b"]
 
@@ -39,7 +39,7 @@ def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(t
     dead, alive = tmp_path / f"rows.{gone.pid}.partial", tmp_path / f"rows.{os.getppid()}.partial"
     for left in (dead, alive):
         left.mkdir()
-    with artifacts.new_folder(tmp_path / "rows"):
+    with new_folder(tmp_path / "rows"):
         pass
     assert not dead.exists()
     assert alive.exists()
@@ -47,22 +47,22 @@ def test_what_a_killed_run_left_is_removed_and_what_a_living_one_writes_is_not(t
 
 def test_text_that_cannot_be_encoded_leaves_the_old_file_as_it_was(tmp_path):
     path = tmp_path / "card.md"
-    artifacts.write_text(path, "old")
+    write_text(path, "old")
     with pytest.raises(UnicodeEncodeError):
-        artifacts.write_text(path, "new \ud800")
+        write_text(path, "new \ud800")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_json_refuses_nan_and_sorts_keys(tmp_path):
     with pytest.raises(ValueError, match="JSON compliant"):
-        artifacts.write_json(tmp_path / "m.json", {"f1": float("nan")})
+        write_json(tmp_path / "m.json", {"f1": float("nan")})
     assert not (tmp_path / "m.json").exists()
-    artifacts.write_json(tmp_path / "m.json", {"b": 1, "a": "é"})
+    write_json(tmp_path / "m.json", {"b": 1, "a": "é"})
     assert (tmp_path / "m.json").read_text(encoding="utf-8") == '{\n  "a": "é",\n  "b": 1\n}\n'
 
 
 def test_sha256_of_a_file_larger_than_a_block(tmp_path):
     content = bytes(range(256)) * 5000
     (tmp_path / "f").write_bytes(content)
-    assert artifacts.sha256_of(tmp_path / "f") == hashlib.sha256(content).hexdigest()
+    assert sha256_of(tmp_path / "f") == hashlib.sha256(content).hexdigest()

@@ -24,10 +24,9 @@ import pytest
 from tasks.inputs import tables
 from tasks.inputs.tables import Column, check_columns, each_key_once
 from tasks.pretraining.rows import tfrecords
-from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import NotAFile, open_regular, parse_json, read_json, sha256_of
 from tasks.project.memory import limited, limited_steps
-from tasks.project.regular import NotAFile, open_regular
 from tasks.reading.text_files import Reading, text_lines
 from tests.places import ROOT as PROJECT
 from tests.tasks.tiny_model import write_tiny_model
@@ -348,8 +347,8 @@ def unix_socket(path: Path) -> None:
 NO_FILES: dict[str, Callable[[Path], Any]] = {"pipe": os.mkfifo, "device": device, "socket": unix_socket}
 READERS: dict[str, Callable[[Path], Any]] = {
     "lines": lambda path: list(text_lines(path, "corpus.path")),
-    "json": artifacts.read_json,
-    "sha256": artifacts.sha256_of,
+    "json": read_json,
+    "sha256": sha256_of,
     "bytes": open_regular,
 }
 
@@ -382,7 +381,7 @@ def test_a_pipe_that_takes_the_place_of_a_file_is_found_out(tmp_path: Path, monk
 @pytest.mark.parametrize("unit", ["[],", "{},", '{"":0},'])
 def test_json_of_millions_of_empty_values(unit: str) -> None:
     with pytest.raises(ValueError, match="up to 4,000,000 are read"):
-        artifacts.parse_json("[" + unit * 5_000_000 + "0]")
+        parse_json("[" + unit * 5_000_000 + "0]")
 
 
 def test_an_object_and_a_table_of_a_million_names_are_looked_through_once() -> None:

@@ -16,7 +16,7 @@ from tasks.downstream.squad.question_model import find_model
 from tasks.downstream.squad.question_tables import read_question_table
 from tasks.inputs.documents import TextColumns
 from tasks.inputs.readers import read_files
-from tasks.project import artifacts
+from tasks.project import files
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.overlays import resolve
 from tasks.project.param_inputs import QuestionColumnParams
@@ -150,7 +150,7 @@ def test_the_folder_of_a_published_model(tmp_path: Path) -> None:
 
 
 def test_what_is_left_of_artifacts_is_read_with_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "MAX_JSON_BYTES", 10)
+    monkeypatch.setattr(files, "MAX_JSON_BYTES", 10)
     (tmp_path / "big.json").write_text('"' + "x" * 20 + '"')
     with pytest.raises(ValueError, match="22 bytes.*up to 10"):
-        artifacts.read_json(tmp_path / "big.json")
+        files.read_json(tmp_path / "big.json")

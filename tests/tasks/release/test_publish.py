@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project import artifacts
 from tasks.project.errors import GateRejected, PublishError
+from tasks.project.files import sha256_of
 from tasks.project.params import parameter_values
 from tasks.release.publish import publish
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
@@ -46,7 +46,7 @@ def test_the_published_folder_holds_the_hub_layout_and_the_receipt_its_hashes(ch
         "README.md", "config.json", "evaluation/metrics.json", "evaluation/scores.json", "model.safetensors",
         "provenance.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
     ]  # fmt: skip
-    assert receipt["files"] == {name: artifacts.sha256_of(folder / name) for name in sorted(content(folder))}
+    assert receipt["files"] == {name: sha256_of(folder / name) for name in sorted(content(folder))}
     assert receipt == json.loads((checkout / "reports/publish.json").read_text(encoding="utf-8"))
     assert {key: receipt[key] for key in ("target", "folder", "commit", "url", "unchanged")} == {
         "target": "local", "folder": FOLDER, "commit": None, "url": None, "unchanged": False,
@@ -111,11 +111,11 @@ def test_a_rejected_model_is_not_published_and_the_reasons_are_said(checkout: Pa
 
 
 def test_a_verdict_about_other_weights_is_refused_with_both_hashes(checkout: Path) -> None:
-    judged = artifacts.sha256_of(checkout / "models/squad/model.safetensors")
+    judged = sha256_of(checkout / "models/squad/model.safetensors")
     write_model(checkout, seed=9)
     with pytest.raises(PublishError) as refused:
         publish_here(checkout)
-    present = artifacts.sha256_of(checkout / "models/squad/model.safetensors")
+    present = sha256_of(checkout / "models/squad/model.safetensors")
     assert f"models/squad/model.safetensors has SHA-256 {present}, judged was {judged}" in str(refused.value)
     assert "dvc repro gate" in str(refused.value)
     assert not (checkout / "published").exists()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.project import artifacts
+from tasks.project.files import sha256_of
 from tests.hub_server import HubServer
 from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content
 from tests.tasks.trained_checkout import PROJECT, make_checkout
@@ -108,7 +108,7 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checko
             assert done.stderr.startswith("error: "), done.stderr
             assert not published.exists()
         elif (sent := SWAPPED[name]) is not None:
-            assert artifacts.sha256_of(published / sent) == judged[name]
+            assert sha256_of(published / sent) == judged[name]
         assert opened <= (2 if name == "metrics/gate.json" else 1), "once; the verdict is asked for its answer before"
         if opened < at:
             assert done.returncode == 0, "nothing was replaced"
@@ -132,7 +132,7 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_the_hub(
     assert done.returncode == 0, done.stderr
     (commit,) = commits(hub)
     (checkout / "sent").write_bytes(content(hub, commit)[SWAPPED[name]])
-    assert artifacts.sha256_of(checkout / "sent") == judged[name]
+    assert sha256_of(checkout / "sent") == judged[name]
 
 
 @pytest.mark.slow
@@ -149,7 +149,7 @@ def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_t
                 done = run(checkout, "-m", "tasks.release.publish")
                 assert done.returncode in (0, 1), done.stderr
                 published = checkout / "published/podium-demo/model.safetensors"
-                assert not published.exists() or artifacts.sha256_of(published) == judged
+                assert not published.exists() or sha256_of(published) == judged
                 assert published.exists() or "model.safetensors has SHA-256" in done.stderr
         finally:
             writer.kill()

@@ -16,6 +16,7 @@ from tasks.downstream.glue.publish import kind_of
 from tasks.downstream.glue.tasks import TASKS
 from tasks.project import artifacts
 from tasks.project.errors import GateRejected, InputError, PublishError
+from tasks.project.files import sha256_of, write_json
 from tasks.project.params import load_params, parameter_values
 from tasks.release.publish import OF_QUESTIONS, Kind, publish
 from tests.tasks.trained_checkout import make_checkout, make_glue_checkout, write_gate, write_model
@@ -41,7 +42,7 @@ def publish_here(root: Path, kind: Kind) -> dict[str, Any]:
 
 
 def change(path: Path, **values: Any) -> None:
-    artifacts.write_json(path, {**json.loads(path.read_text()), **values})
+    write_json(path, {**json.loads(path.read_text()), **values})
 
 
 def require_refused(root: Path, kind: Kind, words: str) -> None:
@@ -95,7 +96,7 @@ def forged_interval_and_judged_hash(root: Path) -> None:
 
 def reseal(root: Path, *names: Path) -> None:
     gate = json.loads((root / artifacts.GATE).read_text())
-    judged = {str(name): artifacts.sha256_of(root / name) for name in names}
+    judged = {str(name): sha256_of(root / name) for name in names}
     change(root / artifacts.GATE, judged={**gate["judged"], **judged})
 
 
@@ -135,7 +136,7 @@ def predictions_that_fit_forged_metrics(root: Path) -> None:
     write_gate(root)
     (root / artifacts.SQUAD_PREDICTIONS).write_bytes(good)
     metrics = json.loads((root / artifacts.SQUAD_METRICS).read_text())
-    sha256 = artifacts.sha256_of(root / artifacts.SQUAD_PREDICTIONS)
+    sha256 = sha256_of(root / artifacts.SQUAD_PREDICTIONS)
     change(root / artifacts.SQUAD_METRICS, files=[{**one, "sha256": sha256} for one in metrics["files"]])
     change(root / artifacts.GATE, accepted=True, reasons=[])
 
@@ -164,9 +165,7 @@ def lower_limits(root: Path) -> None:
 
 def a_verdict_from_before(root: Path) -> None:
     gate = json.loads((root / artifacts.GATE).read_text())
-    artifacts.write_json(
-        root / artifacts.GATE, {k: v for k, v in gate.items() if k not in ("judged", "parameters_sha256")}
-    )
+    write_json(root / artifacts.GATE, {k: v for k, v in gate.items() if k not in ("judged", "parameters_sha256")})
 
 
 @pytest.mark.parametrize(
@@ -201,7 +200,7 @@ def test_a_better_score_of_a_glue_task_is_refused_though_the_verdict_names_its_b
     root, subject = copied("glue"), GLUE.subject
     change(root / subject.metrics, accuracy=100.0)
     gate = json.loads((root / subject.gate).read_text())
-    judged = {**gate["judged"], str(subject.metrics): artifacts.sha256_of(root / subject.metrics)}
+    judged = {**gate["judged"], str(subject.metrics): sha256_of(root / subject.metrics)}
     change(root / subject.gate, judged=judged)
     require_refused(root, GLUE, "accuracy=100.0, counted was 90.0.*single-item glue_evaluate@sst2")
 
@@ -210,7 +209,7 @@ def test_another_score_beside_the_counted_ones_is_refused(copied: Callable[[str]
     root, subject = copied("glue"), GLUE.subject
     change(root / subject.metrics, honesty=100.0, honesty_low=99.0, honesty_high=100.0)
     gate = json.loads((root / subject.gate).read_text())
-    judged = {**gate["judged"], str(subject.metrics): artifacts.sha256_of(root / subject.metrics)}
+    judged = {**gate["judged"], str(subject.metrics): sha256_of(root / subject.metrics)}
     change(root / subject.gate, judged=judged)
     require_refused(root, GLUE, "honesty_low, which is not counted")
 

@@ -24,6 +24,7 @@ from tasks.jobs import training
 from tasks.pretraining import base_model, pretrain
 from tasks.pretraining.rows import pretrain_rows
 from tasks.project import artifacts
+from tasks.project.files import write_json, write_text
 from tasks.release import publish
 from tasks.release.released_parameters import WITHHELD
 from tasks.validation import validate
@@ -134,7 +135,7 @@ def write_lock(root: Path) -> None:
     values = yaml.safe_load((root / "params.yaml").read_text())
     paths = [values["corpus"]["path"], values["questions"]["dev_path"], values["tokenizer"]["path"]]
     deps = [{"path": path, "hash": "md5", "md5": f"{number:032x}"} for number, path in enumerate(paths)]
-    artifacts.write_text(root / "dvc.lock", yaml.safe_dump({"schema": "2.0", "stages": {"corpus": {"deps": deps}}}))
+    write_text(root / "dvc.lock", yaml.safe_dump({"schema": "2.0", "stages": {"corpus": {"deps": deps}}}))
 
 
 def change(root: Path, **sections: dict[str, Any]) -> None:
@@ -158,7 +159,7 @@ def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_w
     )  # fmt: skip
     write_lock(root)
     old = {planted(f"dev{number}"): planted("answer") if number else planted("text") for number in range(14)}
-    artifacts.write_json(given / planted("released") / "predictions.json", old)
+    write_json(given / planted("released") / "predictions.json", old)
     change(root, gate={"max_f1_drop": 100.0, "max_exact_match_drop": 100.0})
     published = run_questions(root, monkeypatch)
     assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]) == 14
@@ -205,7 +206,7 @@ def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
     shutil.copytree(given / planted("corpus"), root / names["corpus"])
     write_vocabulary(root / names["tokenizer"] / "vocab.txt")
     config = {"name_or_path": f"/home/{planted('user')}", "tokenizer_file": planted("path"), "do_lower_case": True}
-    artifacts.write_json(root / names["tokenizer"] / "tokenizer_config.json", config)
+    write_json(root / names["tokenizer"] / "tokenizer_config.json", config)
     published = run_questions(root, monkeypatch)
     assert found(published) == []
     assert json.loads((published / "provenance.json").read_text())["parameters"]["corpus"]["dataset"] == WITHHELD
@@ -241,9 +242,9 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
     for module in (tokenizer, base_model):
         run_stage(module)
     for name in ("corpus", "phase1", "phase2"):
-        artifacts.write_json(artifacts.validation_report(name), {"data": name, "valid": True})
+        write_json(artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2"):
-        artifacts.write_json(artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
+        write_json(artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
     run_stage(read_examples, "mrpc")
     run_stage(validate_entry, "mrpc", "examples")
     run_stage(rows, "mrpc")

@@ -22,6 +22,7 @@ from tasks.downstream.squad.files import Question, read_dev_questions
 from tasks.downstream.squad.question_scores import key_of, read_scores, scores_json
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import write_json, write_text
 from tasks.project.params import GateParams
 from tests.tasks.downstream.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
 
@@ -70,13 +71,13 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
     released: dict[str, str],
 ) -> None:
     folder = checkout / LIMITS["released"]
-    artifacts.write_json(folder / "predictions.json", released)
+    write_json(folder / "predictions.json", released)
     of_predictions = decide_on(checkout)
     (folder / "predictions.json").unlink()
     questions = read_dev_questions(checkout / "data/questions/dev.parquet")
-    artifacts.write_text(folder / "scores.json", scores_json(questions, released))
+    write_text(folder / "scores.json", scores_json(questions, released))
     assert decide_on(checkout) == of_predictions
-    artifacts.write_json(folder / "predictions.json", released)
+    write_json(folder / "predictions.json", released)
     with pytest.raises(InputError, match=r"scores\.json and predictions\.json, which may be of two models"):
         decide_on(checkout)
 
@@ -114,8 +115,8 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
         answers[split] = draw.random(50) * high if task.is_regression else draw.integers(high, size=50).astype(float)
         assert len(set(keys_of(sets[split]))) == 50
     folder = tmp_path / "released"
-    artifacts.write_text(folder / "scores.json", glue_scores_json(task, sets, answers))
-    artifacts.write_json(tmp_path / "old/predictions.json", {k: v.round(6).tolist() for k, v in answers.items()})
+    write_text(folder / "scores.json", glue_scores_json(task, sets, answers))
+    write_json(tmp_path / "old/predictions.json", {k: v.round(6).tolist() for k, v in answers.items()})
     found, old = read_released(task, folder, tmp_path), read_released(task, tmp_path / "old", tmp_path)
     assert found is not None
     assert old is not None
@@ -123,6 +124,6 @@ def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, 
         assert found[split].tolist() == old[split].tolist()
     assert read_released(task, tmp_path / "none", tmp_path) is None
     other = {split: Examples([*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
-    artifacts.write_text(folder / "scores.json", glue_scores_json(task, other, answers))
+    write_text(folder / "scores.json", glue_scores_json(task, other, answers))
     with pytest.raises(InputError, match="holds 50 answers of dev.*, 49 of them to the 50 examples"):
         read_released(task, folder, tmp_path)

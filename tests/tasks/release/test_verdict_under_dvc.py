@@ -20,6 +20,7 @@ import pytest
 import yaml
 
 from tasks.project import artifacts
+from tasks.project.files import write_json
 from tasks.release.release_subject import QUESTIONS
 from tests.parts import in_part
 from tests.tasks.trained_checkout import PROJECT, make_checkout, write_metrics
@@ -39,7 +40,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_checkout(tmp_path_factory.mktemp("decided") / "project")
     shutil.copytree(PROJECT / "tasks", root / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
     for folder in QUESTIONS.rows:
-        artifacts.write_json(root / folder / "manifest.json", {"rows": 1})
+        write_json(root / folder / "manifest.json", {"rows": 1})
     for name in (artifacts.GATE, Path("dvc.lock")):
         (root / name).unlink()
     answer(root, "the hills")
@@ -66,7 +67,7 @@ def project(decided: Path, tmp_path: Path) -> Path:
 def answer(root: Path, text: str) -> None:
     """Another answer to the first question, and the scores of it."""
     path = root / artifacts.SQUAD_PREDICTIONS
-    artifacts.write_json(path, {**json.loads(path.read_text()), "q1": text})
+    write_json(path, {**json.loads(path.read_text()), "q1": text})
     write_metrics(root)
 
 

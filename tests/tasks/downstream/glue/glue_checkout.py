@@ -17,6 +17,7 @@ from ipu_model.models.modeling import build_model, initialise
 from ipu_model.train.running import run_job
 from tasks.downstream.glue.tasks import TASKS, TRAIN
 from tasks.project import artifacts
+from tasks.project.files import sha256_of, write_json
 from tasks.vocabulary.tokenizer_files import read_vocabulary, write_tokenizer
 from tests.places import ROOT
 
@@ -44,13 +45,13 @@ def make_checkout(folder: Path, data: Path, tasks: list[str], vocabulary: Path, 
     model = build_model("pretraining", config)
     initialise(model, config, seed=1)
     (folder / "models/phase2").mkdir(parents=True)
-    sha = artifacts.sha256_of(folder / artifacts.TOKENIZER / "tokenizer.json")
+    sha = sha256_of(folder / artifacts.TOKENIZER / "tokenizer.json")
     write_model(folder / "models/phase2", "pretraining", config, model.state_dict(),
                 Origin(sha, "pretrain", "pretraining", 0, 1))  # fmt: skip
     for name in ("corpus", "phase1", "phase2"):
-        artifacts.write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
+        write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2"):
-        artifacts.write_json(folder / artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
+        write_json(folder / artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
     return folder
 
 
