@@ -7,16 +7,17 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
+from tasks.project.plan_file import Stage, read_plan
 from tests.places import ROOT
-from tests.test_architecture import EXAMPLES, FRAME, code_of, dvc_stages, lies_in, outs_of
+from tests.test_architecture import EXAMPLES, FRAME, PACKAGES, lies_in
 
-pytestmark = pytest.mark.slow
+WANTED = EXAMPLES | {"glue": {"tasks": ["sst2"]}, "pretrain_rows": {"shares": [1]}}
 STATUS = """
 import json, pathlib, sys
 from dvc.repo import Repo
@@ -25,7 +26,7 @@ def changed():
     with Repo(".") as repo:
         return sorted(repo.status())
 
-found = {"": changed()}
+found = {"before": changed()}
 for name, files in json.loads(sys.stdin.read()).items():
     before = {path: pathlib.Path(path).read_bytes() for path in files}
     for path, content in before.items():
@@ -33,7 +34,6 @@ for name, files in json.loads(sys.stdin.read()).items():
     found[name] = changed()
     for path, content in before.items():
         pathlib.Path(path).write_bytes(content)
-found["again"] = changed()
 print(json.dumps(found))
 """
 
@@ -48,11 +48,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("dvc.yaml", "params.yaml", ".dvcignore"):
         shutil.copy(ROOT / name, root / name)
     values = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
-    for place, items in EXAMPLES.items():
-        section, _, key = place.strip("${}").partition(".")
-        values[section][key] = items
+    for section, items in WANTED.items():
+        values[section] |= items
     (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    for path, text in sorted(_data().items(), key=lambda one: -len(one[0].parts)):
+    for path, text in sorted(_data(read_plan(ROOT, WANTED).values()).items(), key=lambda one: -len(one[0].parts)):
         if not (root / path).exists():  # a folder of what lies deeper
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text, encoding="utf-8")
@@ -62,15 +61,20 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def _data() -> dict[Path, str]:
+def code_of(stage: Stage) -> set[str]:
+    """The packages and modules of the project that a stage depends on."""
+    return {dep for dep in stage.deps if dep.split("/")[0] in PACKAGES}
+
+
+def _data(stages: Iterable[Stage]) -> dict[Path, str]:
     """Every path that a stage reads or writes, given ones aside, and what its file may hold."""
     found, parameters = {}, {}
-    for stage in dvc_stages().values():
-        read = [dep for dep in stage["deps"] if not dep.startswith("${") and dep not in code_of(stage)]
-        found |= {Path(path): "made\n" for path in (*read, *outs_of(stage))}
-        for entry in stage.get("params", []):
-            if isinstance(entry, dict):
-                parameters |= {Path(path): json.dumps(dict.fromkeys(keys, 1)) for path, keys in entry.items()}
+    for stage in stages:
+        read = [dep for dep in stage.deps if not dep.startswith("${") and dep not in code_of(stage)]
+        found |= {Path(path): "made\n" for path in (*read, *stage.outs)}
+        for path, keys in stage.params.items():
+            parameters[Path(path)] = json.dumps(dict.fromkeys(keys, 1))
+    del parameters[Path("params.yaml")]
     return found | parameters
 
 
@@ -92,15 +96,26 @@ def modules_of(place: str) -> list[str]:
     return [file.relative_to(ROOT).as_posix() for file in files]
 
 
-def test_a_comment_runs_those_stages_again_that_depend_on_its_package_and_none_for_the_frame(project: Path) -> None:
-    stages = dvc_stages()
-    places = sorted({dep for stage in stages.values() for dep in code_of(stage)})
-    edits: dict[str, Any] = {place: modules_of(place)[:1] for place in places}
-    edits |= {place: modules_of(place) for place in FRAME}
+def status_after(project: Path, edits: dict[str, list[str]]) -> dict[str, list[str]]:
+    """What DVC would run again after a comment in all of these files; "before": with none."""
     found = json.loads(_run(project, "-c", STATUS, text=json.dumps(edits)))
-    assert found.pop("") == found.pop("again") == [], "the project is not done before anything is edited"
-    assert {place: found[place] for place in FRAME} == {place: [] for place in FRAME}
-    for place in places:
-        edited = edits[place][0]
+    assert found.pop("before") == [], "the project is not done before anything is edited"
+    return found
+
+
+@pytest.mark.slow
+def test_a_comment_in_what_says_how_stages_run_runs_none_of_them_again(project: Path) -> None:
+    frame = [file for place in FRAME for file in modules_of(place)]
+    assert len(frame) > len(FRAME)
+    assert status_after(project, {"frame": frame}) == {"frame": []}
+
+
+@pytest.mark.soak
+def test_a_comment_in_a_package_runs_those_stages_again_that_depend_on_it(project: Path) -> None:
+    stages = read_plan(ROOT, WANTED)
+    places = sorted({dep for stage in stages.values() for dep in code_of(stage)})
+    edits = {place: modules_of(place)[:1] for place in places}
+    found = status_after(project, edits)
+    for place, (edited,) in edits.items():
         assert found[place] == sorted(name for name, stage in stages.items() if lies_in(edited, code_of(stage))), place
         assert found[place]
