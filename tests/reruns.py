@@ -46,16 +46,16 @@ def changed_files(last: str, count: int) -> dict[str, list[str]]:
     return {commit: files for commit, *files in blocks}
 
 
-def renames_since(commit: str) -> list[tuple[str, str]]:
+def renames(commit: str, until: str) -> list[tuple[str, str]]:
     """(old, new) paths of every rename after a commit, oldest first."""
     how = ("--reverse", "--format=", "--name-status", "--find-renames=40%", "--diff-filter=R")
-    text = git("log", *how, f"{commit}..HEAD")
+    text = git("log", *how, f"{commit}..{until}")
     return [(fields[1], fields[2]) for line in text.splitlines() if len(fields := line.split("\t")) == 3]
 
 
-def now_called(path: str, renames: Iterable[tuple[str, str]]) -> str:
-    """Where a file lies now that had this path before all of `renames`."""
-    for old, new in renames:
+def after(path: str, moves: Iterable[tuple[str, str]]) -> str:
+    """Where a file lies after all of these moves that had this path before them."""
+    for old, new in moves:
         path = new if path == old else path
     return path
 
@@ -74,11 +74,16 @@ def then_and_now(last: str = LAST, count: int = COUNT) -> tuple[Counted, Counted
     """The counts with the dependencies of `last` and of now, and the files of each commit as they are called now."""
     commits = changed_files(last, count)
     then = Plan(expand(yaml.safe_load(git("show", f"{last}:dvc.yaml"))["stages"], EXAMPLES))
-    moved = {}
+    of_then, of_now = (_as_called_in(revision, commits) for revision in (last, "HEAD"))
+    return counted(then, of_then), counted(read_plan(ROOT, EXAMPLES), of_now), of_now
+
+
+def _as_called_in(revision: str, commits: dict[str, list[str]]) -> dict[str, list[str]]:
+    found = {}
     for commit, files in commits.items():
-        renames = renames_since(commit)
-        moved[commit] = [now_called(file, renames) for file in files]
-    return counted(then, commits), counted(read_plan(ROOT, EXAMPLES), moved), moved
+        moves = renames(commit, revision)
+        found[commit] = [after(file, moves) for file in files]
+    return found
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tasks.project.plan_file import Stage, read_plan
+from tests import reruns
 from tests.places import ROOT
 from tests.test_architecture import EXAMPLES, FRAME, PACKAGES, lies_in
 
@@ -119,3 +120,21 @@ def test_a_comment_in_a_package_runs_those_stages_again_that_depend_on_it(projec
     for place, (edited,) in edits.items():
         assert found[place] == sorted(name for name, stage in stages.items() if lies_in(edited, code_of(stage))), place
         assert found[place]
+
+
+def has_history() -> bool:
+    done = subprocess.run(
+        ["git", "cat-file", "-e", f"{reruns.LAST}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
+    )
+    return done.returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not has_history(), reason=f"the history of git does not go back to {reruns.LAST}")
+def test_fewer_commits_than_before_would_have_trained_again_and_none_for_the_frame() -> None:
+    then, now, files = reruns.then_and_now()
+    assert now.pretraining < then.pretraining
+    assert now.upstream < then.upstream
+    frame_alone = {commit: names for commit, names in files.items() if all(lies_in(name, FRAME) for name in names)}
+    assert frame_alone
+    assert reruns.counted(read_plan(ROOT, EXAMPLES), frame_alone).upstream == 0
