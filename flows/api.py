@@ -10,6 +10,7 @@ from typing import NoReturn, TypeVar
 
 import httpx
 from prefect.exceptions import PrefectHTTPStatusError
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 PATIENCE_S = 900.0
 """How long a server may be away: a restart or an upgrade, not a lost machine."""
@@ -32,24 +33,28 @@ def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s
     Raises:
         httpx.TransportError, PrefectHTTPStatusError: the server stayed away, or it refused.
     """
-    lost_at: float | None = None
-    while True:
-        try:
-            answer = call()
-        except UNREACHED as error:
-            if isinstance(error, PrefectHTTPStatusError) and error.response.status_code < 500:
-                raise
-            now = time.monotonic()
-            if lost_at is None:
-                lost_at = now
-                say(f"the Prefect server does not answer ({type(error).__name__}); waiting up to {patience_s:.0f} s")
-            if now - lost_at > patience_s:
-                raise
-            time.sleep(WAIT_S)
-        else:
-            if lost_at is not None:
-                say(f"the Prefect server is back after {time.monotonic() - lost_at:.0f} s")
-            return answer
+
+    def lost(state: RetryCallState) -> None:
+        if state.attempt_number == 1 and state.outcome is not None:
+            error = type(state.outcome.exception()).__name__
+            say(f"the Prefect server does not answer ({error}); waiting up to {patience_s:.0f} s")
+
+    called = Retrying(
+        retry=retry_if_exception(_is_away), wait=wait_fixed(WAIT_S), stop=stop_after_delay(patience_s),
+        before_sleep=lost, reraise=True,
+    )  # fmt: skip
+    began = time.monotonic()
+    answer = called(call)
+    if called.statistics["attempt_number"] > 1:
+        say(f"the Prefect server is back after {time.monotonic() - began:.0f} s")
+    return answer
+
+
+def _is_away(error: BaseException) -> bool:
+    """Whether nobody answers, or the server has a fault of its own; a refusal stays one however often it is asked."""
+    if isinstance(error, PrefectHTTPStatusError):
+        return error.response.status_code >= 500
+    return isinstance(error, UNREACHED)
 
 
 QUIET_S = 120.0

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -33,20 +32,24 @@ def push(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
     Raises:
         PushFailed: it did not take them; they are safe in the cache of this host.
     """
-    for wait in (*PUSH_WAITS, None):
-        done = call("push", "--run-cache", "--", *stages, root=root)
-        if done.returncode == 0:
-            return
-        name, url = default_remote(root) or ("?", "?")
-        what = f"the remote {name} ({url}) did not take the outs of {', '.join(stages)}"
-        if wait is None:
-            said = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-KEPT_LINES:])
-            raise PushFailed(
-                f"{what}. They are done and in the cache of this host: bring the remote back and run again, nothing is "
-                f"computed twice. DVC said:\n{said}"
-            )
-        say(f"{what}; again in {wait:.0f} s")
-        time.sleep(wait)
+    # Imported here: it takes a while, and a run of which nothing changed pushes nothing.
+    from tenacity import Retrying, retry_if_result, stop_after_attempt, wait_chain, wait_fixed
+
+    name, url = default_remote(root) or ("?", "?")
+    what = f"the remote {name} ({url}) did not take the outs of {', '.join(stages)}"
+    pushed = Retrying(
+        retry=retry_if_result(lambda done: done.returncode != 0),
+        wait=wait_chain(*map(wait_fixed, PUSH_WAITS)), stop=stop_after_attempt(len(PUSH_WAITS) + 1),
+        before_sleep=lambda state: say(f"{what}; again in {state.upcoming_sleep:.0f} s"),
+        retry_error_callback=lambda state: state.outcome.result() if state.outcome is not None else None,
+    )  # fmt: skip
+    done = pushed(call, "push", "--run-cache", "--", *stages, root=root)
+    if done.returncode:
+        said = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-KEPT_LINES:])
+        raise PushFailed(
+            f"{what}. They are done and in the cache of this host: bring the remote back and run again, nothing is "
+            f"computed twice. DVC said:\n{said}"
+        )
 
 
 def pull(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> str | None:
