@@ -26,7 +26,7 @@ TORCHRUN = (
 """As tasks/host/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4
 LABELS = ("no", "yes", "maybe")
-"""Classes of make_columns("sequence_classification")."""
+"""Classes of sequences, and of tokens, that make_columns makes."""
 CLS, SEP, MASK = 2, 3, 4
 
 
@@ -51,6 +51,8 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
         columns["end_positions"] = np.full((rows, S), -100, np.int16)
     elif kind == "sequence_classification":
         columns["class_labels"] = np.full((rows, S), -100, np.int32)
+    elif kind == "token_classification":
+        columns["token_labels"] = np.full((rows, L), -100, np.int16)
     elif kind == "sequence_regression":
         columns["targets"] = np.full((rows, S), -100, np.float32)
     feature = 0
@@ -78,6 +80,9 @@ def make_columns(kind: str, rows: int, seed: int = 0, vocab: int = 60) -> Dict[s
                     columns["end_positions"][row, slot] = at + int(rng.integers(start, length - 1))
                 elif kind == "sequence_classification":
                     columns["class_labels"][row, slot] = rng.integers(len(LABELS))
+                elif kind == "token_classification":  # of words of one and of two pieces
+                    words = np.flatnonzero(rng.random(length - 2) < 0.7) + at + 1
+                    columns["token_labels"][row, words] = rng.integers(len(LABELS), size=len(words))
                 else:
                     columns["targets"][row, slot] = 5 * rng.random()
                 columns["feature_ids"][row, slot] = feature
@@ -93,7 +98,9 @@ def head_of(kind: str) -> str:
 
 def labels_of(kind: str) -> int:
     """Labels of the head that rows of this kind are for."""
-    return {"sequence_classification": len(LABELS), "sequence_regression": 1}.get(kind, 0)
+    return {"sequence_classification": len(LABELS), "token_classification": len(LABELS), "sequence_regression": 1}.get(
+        kind, 0
+    )
 
 
 def write_rows(

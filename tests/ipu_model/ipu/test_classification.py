@@ -1,4 +1,4 @@
-"""Classes and values of whole sequences on IPUs, beside the CPU: losses, weights and logits."""
+"""Classes of sequences and of tokens, and values, on IPUs, beside the CPU: losses, weights and logits."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import pytest
 import torch
 from test_parity import largest_differences, optimizer_of
 from tiny_ipu import ipu_job, ipu_runtime, make_batches, make_model, train
+from tiny_jobs import head_of
 
 from ipu_model.job import BatchGeometry
 from ipu_model.runtimes.torch_device import TorchRuntime
 
-KINDS = ["sequence_classification", "sequence_regression"]
+KINDS = ["sequence_classification", "sequence_regression", "token_classification"]
 
 
 @pytest.mark.ipu
@@ -49,7 +50,7 @@ def test_logits_are_those_of_the_cpu_and_of_real_sequences_only(kind: str, tmp_p
         ours = {x.feature_id: x.columns["logits"] for x in ipu.predict(batch)}
     finally:
         ipu.close()
-    cpu = TorchRuntime(make_model(kind), "sequence_classification", 4, "fp32", None, 0).predict(batch)
+    cpu = TorchRuntime(make_model(kind), head_of(kind), 4, "fp32", None, 0).predict(batch)
     assert len(ours) == len(cpu) == batch.sequences
     for found in cpu:
         np.testing.assert_allclose(ours[found.feature_id], found.columns["logits"], rtol=1e-5, atol=1e-5)

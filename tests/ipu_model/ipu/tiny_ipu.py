@@ -47,6 +47,8 @@ def unpacked(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     for name, values in columns.items():
         if name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids"):
             alone[name] = np.where(first, values, 0).astype(values.dtype)
+        elif name == "token_labels":
+            alone[name] = np.where(first, values, -100).astype(values.dtype)
         elif name in ("masked_positions", "masked_labels"):
             alone[name] = values[:, :1].copy()
         else:

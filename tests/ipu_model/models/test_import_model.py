@@ -106,7 +106,7 @@ def test_labels_are_kept_and_the_classifier_of_another_task_is_left_out(tmp_path
     assert read_model(tmp_path / "a").labels == ["bad", "fair", "good"]
     taken_in(save(their_model("BertForSequenceClassification"), tmp_path / "two"), tmp_path / "b")
     assert read_model(tmp_path / "b").labels == ["LABEL_0", "LABEL_1"]
-    found = taken_in(save(their_model("BertForTokenClassification"), tmp_path / "tokens"), tmp_path / "c")
+    found = taken_in(save(their_model("BertForMultipleChoice"), tmp_path / "choice"), tmp_path / "c")
     assert found.left_out == ["classifier.bias", "classifier.weight"]
     assert found.architecture == "BertModel"
 

@@ -1,0 +1,110 @@
+"""A class of each token: names, parts of speech.
+
+Legend: T tokens of all sequences one after the other, N sequences, C classes; B rows of a micro-batch, L row length.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import numpy as np
+from torch import Tensor, nn
+
+from ipu_model.ipu.model import DeviceModel, drop_out, weighted_loss
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.dropout import drop, mask_for
+from ipu_model.models.encoder import Bert, Dense, Tokens
+from ipu_model.models.flat import FlatBatch, Places, split_sequences, to_tensor
+from ipu_model.models.head import Head, require_labels
+from ipu_model.models.losses import judged, summed_loss
+from ipu_model.rows.format import IGNORED
+from ipu_model.rows.reading import Batch
+
+
+class BertForTokenClassification(nn.Module):
+    """Logits of every token."""
+
+    def __init__(self, config: ModelConfig, labels: int) -> None:
+        super().__init__()
+        self.bert = Bert(config, pooler=False)
+        self.classifier = Dense(config.hidden_size, labels)
+        self.dropout = config.hidden_dropout
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """[...] -> [T, C], the flattened tokens."""
+        hidden = self.bert(tokens).flatten(0, -2)
+        dropout = self.dropout if self.training else 0.0
+        return self.classifier(drop(hidden, mask_for(hidden, dropout), dropout))
+
+
+class TokenClassificationOnIpu(DeviceModel):
+    """Loss of one micro-batch, or the logits of its tokens where no labels are given."""
+
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
+        labels: Optional[Tensor] = None, label_weights: Optional[Tensor] = None,
+    ) -> Any:  # fmt: skip
+        """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/batches.py.
+
+        Returns:
+            With labels: loss and label_loss, the same fp32 scalar. Without: logits [B, L, C] fp32.
+        """
+        training = labels is not None
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
+        with self.ops.block("heads", self.layout.placement.heads):
+            logits = self.bert_model.classifier(drop_out(hidden, self.layout.hidden_dropout, training))
+            if labels is None or label_weights is None:
+                return logits.float()
+            loss = weighted_loss(logits, labels, label_weights)
+            return self.ops.final_loss(loss), loss
+
+
+class TokenClassification(Head):
+    """Cross-entropy over the labelled tokens, as BertForTokenClassification computes it."""
+
+    labelled = True
+    architecture = "BertForTokenClassification"
+    weight = "classifier.weight"
+    parts = ("label_loss",)
+    sums = ("label_loss", "right", "labels")
+    best = "token_accuracy"
+    logits = ("logits",)
+    title = "token classification head"
+    stage = "token_head"
+    pooler = False
+    on_ipu = TokenClassificationOnIpu
+
+    def build(self, config: ModelConfig, labels: int) -> nn.Module:
+        require_labels(self.name, labels)
+        return BertForTokenClassification(config, labels)
+
+    def label_columns(self, batch: Batch) -> Dict[str, str]:
+        return {"label_loss": "token_labels"}
+
+    def flat_labels(self, places: Places) -> Dict[str, Tensor]:
+        """token_labels [T], -100 = none."""
+        return {"token_labels": to_tensor(places.per_token("token_labels", IGNORED))}
+
+    def loss(self, model: Any, flat: FlatBatch, counts: Mapping[str, int]) -> Tuple[Tensor, Dict[str, Tensor]]:
+        total = summed_loss(model(flat.tokens), flat.labels["token_labels"])
+        parts = {"label_loss": total / counts["label_loss"]}
+        return parts["label_loss"], parts
+
+    def add_up(self, model: Any, flat: FlatBatch) -> Tensor:
+        return judged(model(flat.tokens).float(), flat.labels["token_labels"])
+
+    def figures(self, sums: Mapping[str, float]) -> Dict[str, float]:
+        """token_accuracy: the share of labelled tokens whose class is right, from 0 to 1."""
+        labels = max(1.0, sums["labels"])
+        loss = sums["label_loss"] / labels
+        return {"loss": loss, "label_loss": loss, "token_accuracy": sums["right"] / labels}
+
+    def split(self, logits: np.ndarray, lengths: np.ndarray) -> List[Tuple[np.ndarray, ...]]:
+        """Logits of the tokens of each sequence, [tokens * C]: those of the first token, then of the second."""
+        return [(own.reshape(-1),) for own in split_sequences(logits, lengths)]
+
+    def of_slot(self, logits: np.ndarray, slot: int, tokens: np.ndarray) -> Tuple[np.ndarray, ...]:
+        return (logits[tokens].reshape(-1),)
+
+
+HEAD = TokenClassification()

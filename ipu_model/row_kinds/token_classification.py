@@ -1,0 +1,17 @@
+"""Rows of sequences whose tokens are of one class each, or of none.
+
+| column          | type  | meaning                                                         |
+|-----------------|-------|-----------------------------------------------------------------|
+| feature_ids[S]  | int32 | number of the example, -1 = none                                |
+| token_labels[L] | int16 | class, 0..num_labels - 1; -100 = none: padding, special tokens, |
+|                 |       | and all pieces of a word but the first                          |
+"""
+
+from __future__ import annotations
+
+from ipu_model.rows.format import ABSENT, FEATURES, IGNORED, SEQUENCES, TOKENS, Column
+
+COLUMNS = (
+    Column("feature_ids", "int32", SEQUENCES, ABSENT, FEATURES),
+    Column("token_labels", "int16", TOKENS, IGNORED, "num_labels"),
+)

@@ -1,0 +1,168 @@
+"""Classes of tokens: what counts, what a packed row changes (nothing), jobs, and the same logits in transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
+
+from ipu_model import heads
+from ipu_model.errors import RowsError
+from ipu_model.job import EvaluationConfig, OptimizerConfig, ScheduleConfig
+from ipu_model.models.import_model import import_model
+from ipu_model.models.model_folder import Origin, read_model, write_model
+from ipu_model.models.modeling import build_model, initialise
+from ipu_model.rows.reading import Batch, RowFolder
+from ipu_model.runtimes.torch_device import TorchRuntime
+
+HEAD = "token_classification"
+STILL = dataclasses.replace(TINY, hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.3)
+Columns = Dict[str, np.ndarray]
+
+
+def runtime_of(precision: str = "fp32") -> TorchRuntime:
+    model = build_model(HEAD, STILL, len(LABELS))
+    initialise(model, STILL, seed=3)
+    return TorchRuntime(model, HEAD, 4, precision, OptimizerConfig(learning_rate=1e-3), 7)
+
+
+def by_feature(runtime: TorchRuntime, columns: Columns) -> Dict[int, np.ndarray]:
+    """Logits [tokens, C] of every sequence."""
+    batch = Batch(np.arange(len(columns["input_ids"])), columns)
+    return {x.feature_id: x.columns["logits"].reshape(-1, len(LABELS)) for x in runtime.predict(batch)}
+
+
+def tokens_of(columns: Columns, feature: int) -> Tuple[int, np.ndarray]:
+    """Row of a sequence, and which of its tokens are the sequence's own."""
+    row, slot = np.argwhere(columns["feature_ids"] == feature)[0]
+    return int(row), columns["sequence_ids"][row] == slot + 1
+
+
+def test_the_loss_is_the_mean_over_the_labelled_tokens_of_an_update() -> None:
+    columns, runtime = make_columns(HEAD, 12, seed=2), runtime_of()
+    total, right, count = 0.0, 0, 0
+    for feature, logits in by_feature(runtime, columns).items():
+        row, own = tokens_of(columns, feature)
+        labels = columns["token_labels"][row][own]
+        for scores, label in zip(torch.from_numpy(logits).double(), labels):
+            if label != -100:
+                total -= float(scores.log_softmax(0)[label])
+                right, count = right + int(scores.argmax() == label), count + 1
+    assert 0 < count < columns["sequence_ids"].astype(bool).sum()
+    batch = Batch(np.arange(12), columns)
+    found = heads.of(HEAD).figures(runtime.evaluate([batch.part(0, 5), batch.part(5, 12)]))
+    assert found["loss"] == pytest.approx(total / count, rel=1e-5)
+    assert found["token_accuracy"] == pytest.approx(right / count)
+    assert runtime.train_step(batch, 1e-3).loss == pytest.approx(total / count, rel=1e-5), "micro-batches of 4 rows"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_sequence_has_the_same_logits_alone_and_in_a_packed_row(precision: str) -> None:
+    columns, runtime = make_columns(HEAD, 10, seed=4), runtime_of(precision)
+    for feature, logits in by_feature(runtime, columns).items():
+        row, own = tokens_of(columns, feature)
+        alone = {name: values[row : row + 1].copy() for name, values in columns.items()}
+        length = int(own.sum())
+        for name in ("input_ids", "token_type_ids", "position_ids", "token_labels"):
+            alone[name][:] = -100 if name == "token_labels" else 0
+            alone[name][0, :length] = columns[name][row][own]
+        alone["sequence_ids"][:] = np.arange(24) < length
+        alone["cls_positions"][:], alone["feature_ids"][:] = [0, -1, -1], [feature, -1, -1]
+        np.testing.assert_allclose(
+            by_feature(runtime, alone)[feature], logits, rtol=1e-5, atol=1e-5 if precision == "fp32" else 0.05
+        )
+
+
+def test_tokens_without_a_label_teach_nothing() -> None:
+    columns = make_columns(HEAD, 4, seed=6)
+    columns["token_labels"][:] = -100
+    runtime = runtime_of()
+    step = runtime.train_step(Batch(np.arange(4), columns), 1e-3)
+    assert (step.loss, step.gradient_norm) == (0.0, 0.0)
+
+
+def learnable(rows: int) -> Columns:
+    """Three tokens that stand for the three classes; all others have none."""
+    columns = make_columns(HEAD, rows)
+    named = (columns["input_ids"] >= 10) & (columns["input_ids"] < 13)
+    columns["token_labels"] = np.where(named, columns["input_ids"].astype(np.int16) - 10, -100).astype(np.int16)
+    return columns
+
+
+def test_a_trained_model_predicts_the_classes_it_was_taught(tmp_path: Path) -> None:
+    columns = learnable(60)
+    write_rows(tmp_path / "rows", HEAD, columns)
+    job: Dict[str, Any] = {"head": HEAD, "checkpoint_every_updates": 0}
+    run_here(make_job(
+        tmp_path, "finetune", tmp_path / "rows", **job, labels=list(LABELS), model=STILL,
+        optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), schedule=ScheduleConfig(steps=60),
+        evaluation=EvaluationConfig(str(tmp_path / "rows"), 30, keep="best"),
+    ))  # fmt: skip
+    lines = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()
+    assert lines[0] == "step,loss,label_loss,token_accuracy"
+    assert float(lines[-1].split(",")[-1]) > 0.95
+    assert list(read_model(tmp_path / "model").labels) == list(LABELS)
+    run_here(make_job(tmp_path / "p", "predict", tmp_path / "rows", **job, init_checkpoint=str(tmp_path / "model")))
+    with pa.memory_map(str(tmp_path / "p" / "logits.arrow")) as source:
+        table = pa.ipc.open_file(source).read_all()
+    assert table["feature_id"].to_pylist() == list(range(len(table)))
+    right = []
+    for feature, flat in enumerate(table["logits"].to_pylist()):
+        row, own = tokens_of(columns, feature)
+        labels, logits = columns["token_labels"][row][own], np.array(flat).reshape(-1, len(LABELS))
+        assert len(logits) == len(labels)
+        right += (logits.argmax(1) == labels)[labels != -100].tolist()
+    assert np.mean(right) > 0.95
+
+
+def test_a_class_out_of_range_is_named_with_its_file_and_row(tmp_path: Path) -> None:
+    columns = make_columns(HEAD, 8)
+    columns["token_labels"][5, 1] = 3
+    write_rows(tmp_path / "rows", HEAD, columns)
+    with pytest.raises(RowsError, match=r"rows-00000.arrow, row 5: token_labels\[1\] is 3, required: .* below 3"):
+        run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=HEAD, labels=list(LABELS)))
+
+
+def test_classes_of_sequences_are_not_taken_for_those_of_tokens(tmp_path: Path) -> None:
+    sequences = "sequence_classification"
+    for kind in (sequences, HEAD):
+        write_rows(tmp_path / kind, kind, make_columns(kind, 20))
+    run_here(make_job(tmp_path, "finetune", tmp_path / sequences, head=sequences, labels=list("abc")))
+    again = make_job(tmp_path / "b", "finetune", tmp_path / HEAD, head=HEAD, labels=list(LABELS), model=None,
+                     init_checkpoint=str(tmp_path / "model"))  # fmt: skip
+    said = [event["text"] for event in run_here(again).of("message")]
+    assert any("lacks classifier.weight, classifier.bias: initialised from seed 7" in text for text in said)
+
+
+def test_transformers_loads_it_with_the_same_logits_and_names(tmp_path: Path) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    model = build_model(HEAD, TINY, len(LABELS))
+    initialise(model, TINY, seed=1)
+    folder, taken = tmp_path / "model", tmp_path / "taken"
+    folder.mkdir()
+    taken.mkdir()
+    write_model(folder, HEAD, TINY, model.state_dict(), Origin("t" * 64, "finetune", HEAD, 0, 1), LABELS)
+    loaded, report = transformers.AutoModelForTokenClassification.from_pretrained(str(folder), output_loading_info=True)
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert loaded.config.id2label == dict(enumerate(LABELS))
+    columns = make_columns(HEAD, 3)
+    write_rows(tmp_path / "rows", HEAD, columns)
+    batch = RowFolder(tmp_path / "rows", HEAD, TINY, len(LABELS)).take(np.arange(3))
+    runtime = TorchRuntime(model, HEAD, 3, "fp32", None, 0)
+    for feature, logits in by_feature(runtime, batch.columns).items():
+        row, own = tokens_of(columns, feature)
+        ids, types = (columns[c][row][own].astype(np.int64)[None] for c in ("input_ids", "token_type_ids"))
+        with torch.no_grad():
+            alone = loaded.eval()(input_ids=torch.from_numpy(ids), token_type_ids=torch.from_numpy(types)).logits[0]
+        np.testing.assert_allclose(logits, alone.numpy(), rtol=1e-5, atol=1e-6)
+    loaded.save_pretrained(str(tmp_path / "theirs"))
+    found = import_model(tmp_path / "theirs", taken, "t" * 64)
+    assert (found.architecture, found.left_out) == ("BertForTokenClassification", [])
+    assert list(read_model(taken).labels) == list(LABELS)
