@@ -89,7 +89,7 @@ soak: $(HOST) $(DEVICE)  ## the tests that take long, on both Pythons: whole run
 	@.venv-poplar/bin/python -m pytest -q -n 2 --dist loadfile -m soak tests/ipu_model
 
 # Tests of attacks, of which `make test` runs a part.
-ATTACKS := tests/flows/test_believed.py tests/flows/test_one_plan.py tests/tasks/project/test_plans.py \
+ATTACKS := tests/flows/test_integrity.py tests/flows/test_one_plan.py tests/tasks/project/test_plans.py \
   tests/tasks/release/test_verdict_under_dvc.py
 
 faults: $(HOST)  ## the whole fault matrix (docs/faults.md): kills, full disks, damage, lost servers; a table

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import believed, checkout, dvc, publishing, report
+from flows import checkout, dvc, integrity, publishing, report
 from flows.changes import look_ahead
 from flows.ending import tell_end
 from flows.plan import PUBLISH, publish_after
@@ -40,7 +40,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
         return None  # before DVC starts: the run is refused with all that stands in its way
     checkout.prepare(project, wanted.values, preset, overrides)  # its code may be older than the project's
     gates = [stage for stage in wanted.plan if stage.is_gate]
-    believed.put_away_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
+    integrity.set_aside_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
     if look_ahead(root, plan).unchanged != plan:
         return None
     run = report.RunReport(os.path.relpath(root, project), preset, overrides)

@@ -64,7 +64,7 @@ def deployment_of(queue: Queue) -> str:
 
 
 @dataclass
-class Office:
+class Dispatch:
     """What the runs that one flow sends have in common."""
 
     root: Path
@@ -83,23 +83,23 @@ class SentRun:
     """
 
     def __init__(
-        self, office: Office, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool
+        self, dispatch: Dispatch, client: SyncPrefectClient, queue: Queue, names: Sequence[str], publish: bool
     ) -> None:
-        self._office, self._client, self._queue = office, client, queue
+        self._dispatch, self._client, self._queue = dispatch, client, queue
         self._names, self._publish = list(names), publish
         self._lost, self._paused = 0, ""
         self._send()
 
     def _send(self) -> None:
         names = self._names
-        parameters = {**self._office.parameters, "names": names, "publish": self._publish}
+        parameters = {**self._dispatch.parameters, "names": names, "publish": self._publish}
         title = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
         sent = patiently(
             lambda: run_deployment(
                 deployment_of(self._queue), parameters=parameters, work_queue_name=self._queue.name, timeout=0,
                 flow_run_name=title,
             ),
-            self._office.say,
+            self._dispatch.say,
         )  # fmt: skip
         self._run = cast(FlowRun, sent).id
         self._entered: set[UUID] = set()
@@ -113,14 +113,14 @@ class SentRun:
         Raises:
             RunFailed: a stage failed, the run was cancelled, or workers were lost too often.
         """
-        state = patiently(lambda: self._client.read_flow_run(self._run), self._office.say).state
+        state = patiently(lambda: self._client.read_flow_run(self._run), self._dispatch.say).state
         assert state is not None
         if not state.is_final():
             self._watch(state)
             return False
         self._take_records()
         if state.is_completed() and state.name != PAUSED_STATE:
-            entered = {stage.name for stage in self._office.report.stages}
+            entered = {stage.name for stage in self._dispatch.report.stages}
             missing = set(self._names) - entered
             if missing:
                 raise RunFailed(
@@ -141,7 +141,7 @@ class SentRun:
 
     def _require_hope(self, state: State) -> None:
         """Say why the run is sent again; raise where that would not help."""
-        say, queue = self._office.say, self._queue
+        say, queue = self._dispatch.say, self._queue
         if state.is_completed():  # paused
             if state.message == self._paused:
                 raise RunFailed(
@@ -170,7 +170,7 @@ class SentRun:
             self._client.set_flow_run_state(self._run, lost, force=True)
         if state.is_scheduled() and not self._said_waiting and now - self._sent_at > UNSEEN_S:
             self._said_waiting = True
-            self._office.say(
+            self._dispatch.say(
                 f"still waiting in {self._queue}: its pod is busy, or no worker polls it (prefect work-pool ls)"
             )
 
@@ -178,17 +178,17 @@ class SentRun:
         wanted = ArtifactFilter(
             flow_run_id=ArtifactFilterFlowRunId(any_=[self._run]), key=ArtifactFilterKey(any_=[on_worker.RECORD])
         )
-        found = patiently(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._office.say)
+        found = patiently(lambda: self._client.read_artifacts(artifact_filter=wanted, limit=200), self._dispatch.say)
         for artifact in sorted(found, key=lambda artifact: str(artifact.created)):
             if artifact.id in self._entered:
                 continue
             self._entered.add(artifact.id)
-            root = self._office.root
-            plan = stages_to_run(root, self._office.parameters["values"])
+            root = self._dispatch.root
+            plan = stages_to_run(root, self._dispatch.parameters["values"])
             # Prefect keeps an artifact's data as JSON text.
             sent = received.read(str(artifact.data), self._names, plan, root)
             received.write(sent, root)
             if sent.record is not None:
                 record = sent.record
-                self._office.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
-                self._office.report.enter(record)
+                self._dispatch.say(f"{record.name} {record.status} on {record.host} in {record.seconds:.1f} s")
+                self._dispatch.report.enter(record)

@@ -16,10 +16,10 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import believed, dvc, publishing
+from flows import dvc, integrity, publishing
 from flows.api import extra
 from flows.changes import look
-from flows.foresight import tell_estimate
+from flows.estimate import tell_estimate
 from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.repro import Repro, StageFailed, StagePaused, StageStopped
@@ -69,7 +69,7 @@ def run_plan(
     """
     known = read_plan(root)
     gates = [known[stage] for stage in plan if known[stage].is_gate]
-    believed.put_away_damaged([gate.name for gate in gates], root, tell)
+    integrity.set_aside_damaged([gate.name for gate in gates], root, tell)
     found, remote, say = look(root, plan), dvc.has_remote(root), tell
     if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
         tell_estimate(root, say)
@@ -106,7 +106,7 @@ def tell(text: str) -> None:
 
 def _require_restored(gates: Sequence[str], root: Path) -> None:
     try:
-        believed.require_restored(gates, root)
+        integrity.require_restored(gates, root)
     except InputError as error:
         raise RunFailed(str(error)) from None
 

@@ -14,7 +14,7 @@ from prefect.exceptions import ObjectNotFound
 
 from flows import dvc
 from flows.plan import publish_after
-from flows.sent_runs import Office, Queue, SentRun, deployment_of
+from flows.sent_runs import Dispatch, Queue, SentRun, deployment_of
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.files import read_json
@@ -70,7 +70,7 @@ def require_deployment(queue: Queue) -> None:
 
 
 @dataclass
-class Sender(Office):
+class Sender(Dispatch):
     """Sends runs of stages to queues and brings back what they say."""
 
     def run_plan(self, plan: list[str], cpu: Queue, device: Queue, publish: bool) -> None:

@@ -10,7 +10,7 @@ import click
 from flows import checkout, dvc
 from flows.commands import options
 from flows.commands.project import entered
-from flows.foretell import Foretold, foretell
+from flows.forecast import StageForecast, forecast
 from flows.plan import ALL, stages_to_run
 from tasks.project.params_command import table
 
@@ -36,7 +36,7 @@ def command(
     checkout.check_inputs(project, values)
     root = checkout.folder_of(project, values, preset, list(overrides))
     seen = values if root == project else checkout.seen_from(values, project, root)
-    found = foretell(project, root, seen, stages_to_run(project, values, part, to))
+    found = forecast(project, root, seen, stages_to_run(project, values, part, to))
     if json_wanted:
         options.print_json([dataclasses.asdict(one) for one in found])
         return
@@ -48,12 +48,12 @@ def command(
     options.say_next(f"podium run{options.said(preset, overrides, *ends)}")
 
 
-def _row(one: Foretold) -> tuple[str, str, str]:
+def _row(one: StageForecast) -> tuple[str, str, str]:
     status = {"runs": "run"}.get(one.status, one.status)
     more = f", and {len(one.why) - SHOWN} more" if len(one.why) > SHOWN else ""
     return one.stage, status, ", ".join(one.why[:SHOWN]) + more
 
 
-def _in_all(found: list[Foretold]) -> str:
+def _in_all(found: list[StageForecast]) -> str:
     counts = {status: sum(one.status == status for one in found) for status in ("skipped", "restored", "runs")}
     return f"{counts['skipped']} stages are up to date, {counts['restored']} would be restored, {counts['runs']} run"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flows import checkout
-from flows.foretell import foretell
+from flows.forecast import forecast
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
 from flows.preflight.finding import Finding, Wanted
@@ -82,7 +82,7 @@ def _those_that_run(wanted: Wanted) -> tuple[str, ...]:
         return wanted.stages
     seen = values if root == project else checkout.seen_from(values, project, root)
     try:
-        return tuple(one.stage for one in foretell(project, root, seen, wanted.stages) if one.status == "runs")
+        return tuple(one.stage for one in forecast(project, root, seen, wanted.stages) if one.status == "runs")
     except OSError:  # given files that cannot be read, which is a problem that was found already
         return wanted.stages
 

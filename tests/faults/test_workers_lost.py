@@ -22,16 +22,16 @@ def team(tmp_path_factory):
 
 
 def test_a_failed_stage_is_not_sent_again(team):
-    assert team.run("pretrain.seed=99") == 1, team.office.said()
-    assert "failed (exit code 1): loss is not finite" in team.office.said()
+    assert team.run("pretrain.seed=99") == 1, team.sender.said()
+    assert "failed (exit code 1): loss is not finite" in team.sender.said()
     assert team.statuses()["pretrain@phase1"] == "failed"
     assert team.hosts["training"].ran() == ["pretrain@phase1"]
 
 
 def test_a_paused_stage_is_sent_again_and_continues(team):
     before = len(team.hosts["training"].ran())
-    assert team.run("pretrain.seed=13") == 0, team.office.said()
-    assert "paused: the wall-clock limit was reached; sent again to cpu/trainer" in team.office.said()
+    assert team.run("pretrain.seed=13") == 0, team.sender.said()
+    assert "paused: the wall-clock limit was reached; sent again to cpu/trainer" in team.sender.said()
     assert team.hosts["training"].ran()[before:] == ["pretrain@phase1", "pretrain@phase1"]
     assert team.statuses()["pretrain@phase1"] == "ran"
 
@@ -49,12 +49,12 @@ def test_a_server_that_is_away_costs_a_run_nothing(team):
     run, stage = team.start_training("pretrain.seed=7")
     count = len(team.hosts["training"].ran())
     team.server.stop()
-    team.office.hold.unlink()  # training ends while nobody can be told
+    team.sender.hold.unlink()  # training ends while nobody can be told
     wait_until(lambda: not is_alive(stage), "training's end")
-    wait_until(lambda: "the Prefect server does not answer" in team.office.said(), "the loss was noticed", alive=run)
+    wait_until(lambda: "the Prefect server does not answer" in team.sender.said(), "the loss was noticed", alive=run)
     team.server.start()
-    assert run.wait(timeout=400) == 0, team.office.said()
-    assert "the Prefect server is back" in team.office.said()
+    assert run.wait(timeout=400) == 0, team.sender.said()
+    assert "the Prefect server is back" in team.sender.said()
     assert team.statuses()["pretrain@phase1"] == "ran"
     assert len(team.hosts["training"].ran()) == count
 
@@ -64,9 +64,9 @@ def test_when_the_training_host_is_lost_another_one_finishes(team):
     team.hosts["training"].lose()
     wait_until(lambda: not is_alive(stage), "the stage's end")
     team.lost("pretrain@phase1")
-    team.office.hold.unlink()
+    team.sender.hold.unlink()
     spare = team.hosts["spare"]
     spare.start_worker("cpu", "trainer", "cpu")
-    assert run.wait(timeout=400) == 0, team.office.said()
-    assert "sent again, 1 of 3 times" in team.office.said()
+    assert run.wait(timeout=400) == 0, team.sender.said()
+    assert "sent again, 1 of 3 times" in team.sender.said()
     assert spare.ran() == ["pretrain@phase1"]

@@ -103,8 +103,8 @@ def test_deploying_again_closes_what_an_older_podium_made(team, attacker):
         cpu = client.read_deployment_by_name("podium-stages/cpu")
         heartbeat = {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
         client.update_deployment(cpu.id, DeploymentUpdate(job_variables=heartbeat))
-        assert team.office.run("flows.deploy") == 0, team.office.said()
-        assert "the work pool cpu takes no command, environment or folder" in team.office.said()
+        assert team.sender.run("flows.deploy") == 0, team.sender.said()
+        assert "the work pool cpu takes no command, environment or folder" in team.sender.said()
         assert client.read_deployment(cpu.id).job_variables == {}
 
 

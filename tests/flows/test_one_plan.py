@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from flows import checkout, cli, dvc, on_worker
-from flows.foretell import foretell
+from flows.forecast import forecast
 from tasks.project.params import load_params
 from tests.flows.test_pipeline import ACCEPTED, run
 from tests.parts import in_part
@@ -140,7 +140,7 @@ def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
     (project / "dvc.lock").unlink()
     plan = ["each@one", "each@two", "after@one", "after@two"]
     values = load_params().model_dump(mode="json")
-    assert {one.stage: one.status for one in foretell(project, project, values, plan)} == dict.fromkeys(
+    assert {one.stage: one.status for one in forecast(project, project, values, plan)} == dict.fromkeys(
         plan, "restored"
     )
     said = dvc.call("repro", root=project).stdout
@@ -157,4 +157,4 @@ def test_foretold_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project
     (project / "dvc.yaml").write_text(plan.replace("inputs/corpus", str(outside)))
     values = load_params().model_dump(mode="json")
     assert dvc.call("repro", "first", root=project).returncode == 0
-    assert [one.status for one in foretell(project, project, values, ["first"])] == ["skipped"]
+    assert [one.status for one in forecast(project, project, values, ["first"])] == ["skipped"]

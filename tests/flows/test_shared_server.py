@@ -44,7 +44,7 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
         )
         team.host("spare").start_worker("cpu", "trainer", "cpu")
         time.sleep(max(0.0, began + 2 * WINDOW.total_seconds() + 20 - time.monotonic()))
-        team.office.hold.unlink()
+        team.sender.hold.unlink()
         assert (theirs.wait(60), plain.wait(240), sending.wait(240)) == (0, 0, 0)
         wait_until(lambda: "nightly" not in running(), "the end of somebody else's deployment's run")
     assert histories() == {
@@ -55,7 +55,7 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
         "pretrain@phase1": [[*TAKEN, "Crashed"], [*TAKEN, "Completed"]],
         "evaluate .. gate": [[*TAKEN, "Completed"]],
     }
-    assert "sent again, 1 of 3 times" in team.office.said()
+    assert "sent again, 1 of 3 times" in team.sender.said()
 
 
 def running():

@@ -30,7 +30,7 @@ def team(tmp_path_factory):
         team.host("preparing").start_worker("cpu", "default", "cpu")
         team.host("training").start_worker("cpu", "trainer", "cpu,cuda")
         code = team.run()
-        assert code == 0, team.office.said()
+        assert code == 0, team.sender.said()
         yield team
 
 
@@ -38,13 +38,13 @@ def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(te
     preparing, training = team.hosts["preparing"], team.hosts["training"]
     assert preparing.ran() == ["corpus", "validate@corpus", "evaluate", "gate"]
     assert training.ran() == ["pretrain@phase1"], "what the first host made is restored, not made again"
-    assert team.office.ran() == []
+    assert team.sender.ran() == []
     assert team.statuses() == {**dict.fromkeys(ALL, "ran"), "publish": "ran"}
     report = team.report()
     result = report["results"]["gate"]
     assert result["scores"] == {"exact_match": 90.0, "f1": 91.0}
     assert result["published"]["folder"] == "published/podium-demo"
-    folder = team.office.project / report["folder"]
+    folder = team.sender.project / report["folder"]
     assert json.loads((folder / "metrics" / "pretrain-phase1.json").read_text()) == {"steps": 7}
     assert (folder / "evaluation" / "report.html").read_text() == "<p>answers</p>"
     assert not (folder / "models").exists(), "models stay where they are used"
@@ -74,7 +74,7 @@ def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
     code = team.run("pretrain.seed=5")
     module.write_text(text)
     assert code == 1
-    assert re.search(r"tasks of the checkout \S+ differ from those of the run", team.office.said())
+    assert re.search(r"tasks of the checkout \S+ differ from those of the run", team.sender.said())
 
 
 def test_a_queue_that_is_not_there_is_refused_with_what_makes_it(team):
@@ -103,13 +103,13 @@ def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_p
     """The project's own stages, corpus to rows, in shards of 20 kB."""
     team.hosts["third"].lose()
     hosts = team.hosts["preparing"], team.hosts["training"]
-    for host in (team.office, *hosts):
+    for host in (team.sender, *hosts):
         host.make_rows()
     for host in hosts:
         host.start_worker("cpu", "default", "cpu", "--limit", "1")
     small = "corpus.demo_documents=500", "tokenizer.vocabulary_size=300"
     code = team.run(*small, "pretrain_rows.shares=[1, 2]")
-    assert code == 0, team.office.said()
+    assert code == 0, team.sender.said()
     assert sorted(host.ran()[-1] for host in hosts) == ["row_share@1", "row_share@2"], "each host made one"
     names = ["corpus", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1"]
     assert team.statuses() == dict.fromkeys(names, "ran")

@@ -1,4 +1,4 @@
-"""A server, hosts, and an office that starts runs: what tests of runs on workers share."""
+"""A server, hosts, and one more that starts runs: what tests of runs on workers share."""
 
 import contextlib
 import json
@@ -18,9 +18,9 @@ class Team:
         self.folder, self.remote = folder, folder / "remote"
         self.server = Server(folder / "server")
         self.hosts = {}
-        self.office = self.host("office")
-        self.office.environment["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # else Prefect itself waits a minute, in silence
-        assert self.office.run("flows.deploy", "--queue", "cpu/trainer") == 0, self.office.said()
+        self.sender = self.host("sender")
+        self.sender.environment["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # else Prefect itself waits a minute, in silence
+        assert self.sender.run("flows.deploy", "--queue", "cpu/trainer") == 0, self.sender.said()
 
     def host(self, name):
         """A new host."""
@@ -28,26 +28,26 @@ class Team:
         return self.hosts[name]
 
     def start(self, *overrides):
-        """Start a run from the office; training goes to a queue of its own."""
+        """Start a run from the host that sends; training goes to a queue of its own."""
         words = [word for override in overrides for word in ("--set", override)]
-        return self.office.start("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", *words)
+        return self.sender.start("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", *words)
 
     def run(self, *overrides):
-        """A run from the office to its end; its exit code."""
+        """A run from the host that sends to its end; its exit code."""
         return self.start(*overrides).wait(timeout=400)
 
     def start_training(self, *overrides):
         """Start a run whose training waits for `hold` to go; returns the run and the training stage's process id."""
         training = self.hosts["training"]
         seen = len(training.ran())
-        self.office.hold.touch()
+        self.sender.hold.touch()
         run = self.start(*overrides)
         wait_until(lambda: len(training.ran()) > seen, "training", alive=run)
         return run, training.processes()[-1]
 
     def report(self):
-        """reports/run.json of the last run from the office."""
-        return json.loads((self.office.project / "reports" / "run.json").read_text())
+        """reports/run.json of the last run from the host that sends."""
+        return json.loads((self.sender.project / "reports" / "run.json").read_text())
 
     def statuses(self):
         """Stage -> status of that run."""

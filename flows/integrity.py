@@ -12,7 +12,7 @@ from tasks.project.errors import InputError
 from tasks.project.intact import require_judged
 
 
-def put_away_damaged(gates: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
+def set_aside_damaged(gates: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
     """Before a run: what gates wrote, and what they judged, must hold the bytes that dvc.lock states.
 
     What does not is moved out of the way and said; DVC then restores it, or makes it anew.

@@ -6,7 +6,7 @@ import os
 import pytest
 
 from flows import checkout, cli, pipeline
-from flows.foretell import foretell
+from flows.forecast import forecast
 from flows.plan import stages_to_run
 from tasks.project.errors import ParamsError
 
@@ -16,7 +16,7 @@ def told(project, *overrides):
     values = checkout.resolved_params(project, None, list(overrides))
     root = checkout.folder_of(project, values, None, list(overrides))
     seen = values if root == project else checkout.seen_from(values, project, root)
-    return {one.stage: one for one in foretell(project, root, seen, stages_to_run(project, values))}
+    return {one.stage: one for one in forecast(project, root, seen, stages_to_run(project, values))}
 
 
 def done(project, *overrides):

@@ -35,7 +35,7 @@ Hashes = dict[str, str | None]
 
 
 @dataclass(frozen=True)
-class Foretold:
+class StageForecast:
     """One stage of a plan."""
 
     stage: str
@@ -97,14 +97,14 @@ class _Run:
         """Path that a stage makes -> that stage, and the MD5 that it will have."""
         self._hashed: dict[Path, str | None] = {}
 
-    def tell(self, stage: str) -> Foretold:
+    def tell(self, stage: str) -> StageForecast:
         """What happens to the next stage of the plan."""
         needs = self._needs(stage)
         found = self._decide(stage, needs)
         status, record, why = found
         made = {} if record is None else {out["path"]: out.get("md5") for out in record.get("outs", ())}
         self._made |= {path: (stage, made.get(path)) for path in needs.outs}
-        return Foretold(stage, status, tuple(why))
+        return StageForecast(stage, status, tuple(why))
 
     def _decide(self, stage: str, needs: _Needs) -> tuple[str, Record | None, list[str]]:
         before = self._lock.get(stage)
@@ -175,7 +175,7 @@ class _Run:
         return content
 
 
-def foretell(project: Path, root: Path, values: dict[str, Any], plan: Sequence[str]) -> list[Foretold]:
+def forecast(project: Path, root: Path, values: dict[str, Any], plan: Sequence[str]) -> list[StageForecast]:
     """What a run of these parameters would do, stage by stage; see `_Run` for the arguments.
 
     It is right where outs are as DVC last saw them; one that was changed by hand is found by DVC alone.
