@@ -29,12 +29,13 @@ def changed():
 
 found = {"before": changed()}
 for name, files in json.loads(sys.stdin.read()).items():
-    before = {path: pathlib.Path(path).read_bytes() for path in files}
+    before = {path: path.read_bytes() if path.exists() else None for path in map(pathlib.Path, files)}
     for path, content in before.items():
-        pathlib.Path(path).write_bytes(content + b"\\n# a comment\\n")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((content or b"") + b"\\n# a comment\\n")
     found[name] = changed()
     for path, content in before.items():
-        pathlib.Path(path).write_bytes(content)
+        path.write_bytes(content) if content is not None else path.unlink()
 print(json.dumps(found))
 """
 
@@ -109,6 +110,16 @@ def test_a_comment_in_what_says_how_stages_run_runs_none_of_them_again(project: 
     frame = [file for place in FRAME for file in modules_of(place)]
     assert len(frame) > len(FRAME)
     assert status_after(project, {"frame": frame}) == {"frame": []}
+
+
+@pytest.mark.slow
+def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(project: Path) -> None:
+    new = [
+        "tasks/downstream/new/__init__.py", "tasks/downstream/new/about.py", "ipu_model/heads/new.py",
+        "ipu_model/row_kinds/new.py", "presets/new.yaml",
+    ]  # fmt: skip
+    assert not [path for path in new if (ROOT / path).exists()]
+    assert status_after(project, {"new": new}) == {"new": []}
 
 
 @pytest.mark.soak
