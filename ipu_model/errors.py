@@ -69,7 +69,7 @@ class IpuFailure(DeviceJobError):
 
 
 class InstanceLost(DeviceJobError):
-    """Of several processes that train together one ended, or does not answer."""
+    """One of several processes that train together has ended, or does not answer."""
 
     def __init__(self, found: str) -> None:
         first = found.strip().splitlines()[0] if found.strip() else "no reason given"

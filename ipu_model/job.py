@@ -15,7 +15,6 @@ from typing import Any, Dict, List, Optional, Sequence
 
 from ipu_model import heads
 from ipu_model.errors import ConfigError
-from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.files import parse_json
 from ipu_model.models.config import ModelConfig
 from ipu_model.strict import read_strictly
@@ -27,6 +26,7 @@ OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
 NUMBERS = ("auto", "fp32", "fp16")
 INFERENCE = ("auto", "sharded", "pipelined")
 COMPILE = ("none", "optimizer", "layers", "all")
+KEPT = ("last", "best")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
 
 
@@ -56,11 +56,11 @@ class OptimizerConfig:
     max_grad_norm: Optional[float] = None
     """Global gradient norm above which gradients are scaled down; null switches clipping off."""
     momentum: float = 0.9
-    """Of sgd; the others have their betas."""
+    """Momentum of sgd; the others have their betas."""
     loss_scaling: float = 1.0
     """Factor on the loss so that fp16 gradients do not vanish; divided out before the update. Only ipu has fp16."""
     accumulator_precision: str = "auto"
-    """Of the accumulated gradients on ipu: fp32, fp16, or auto, the precision of the job."""
+    """Precision of the accumulated gradients on ipu: fp32, fp16, or auto, the precision of the job."""
     first_moment_precision: str = "auto"
     """The same for the first moment; the second is always fp32, as squares of gradients leave fp16's range."""
 
@@ -82,7 +82,7 @@ class ScheduleConfig:
     warmup_fraction: float = 0.1
     """Share of the updates with rising learning rate."""
     shape: str = "linear"
-    """Of the decay after it: schedule.py."""
+    """Shape of the decay after it: optim/schedule.py."""
 
     def __post_init__(self) -> None:
         _one_of("schedule.shape", self.shape, SCHEDULES)
@@ -90,6 +90,34 @@ class ScheduleConfig:
             raise ConfigError(f"state one of steps and epochs: found steps={self.steps}, epochs={self.epochs}")
         if not 0 <= self.warmup_fraction <= 1:
             raise ConfigError(f"warmup_fraction={self.warmup_fraction} must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Held-out rows, how often the model is looked at on them, and what follows from it."""
+
+    rows: str
+    """Folder of packed rows that training never sees, of the same kind and tokenizer as the training rows."""
+    every_updates: int
+    """Updates between evaluations; one more follows the last update."""
+    max_rows: Optional[int] = None
+    """Rows looked at, at most, spread evenly over the folder; null: all."""
+    keep: str = "last"
+    """Which weights are the result: those of the last update, or the best of all evaluations (evaluation.goodness)."""
+    patience: Optional[int] = None
+    """Training stops after so many evaluations in a row that were not better than the best; null: never."""
+
+    def __post_init__(self) -> None:
+        if self.every_updates < 1:
+            raise ConfigError(
+                f"evaluation.every_updates={self.every_updates} must be at least 1; without, leave it out"
+            )
+        if self.keep not in KEPT:
+            raise ConfigError(f"evaluation.keep={self.keep!r} is not one of {', '.join(KEPT)}")
+        for name in ("max_rows", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"evaluation.{name}={value} must be at least 1, or null")
 
 
 @dataclass(frozen=True)
@@ -135,8 +163,8 @@ class Job:
     """On ipu: folder of programs that travels between hosts. A compile_only job fills it; others take from it, checked,
     what the cache of their host lacks. null: neither."""
     labels: Optional[List[str]] = None
-    """Of a head that has classes: their names in order of their numbers, one name for the value of a regression. null:
-    as init_checkpoint has them, or a head without."""
+    """Names of the classes in order of their numbers, for a head that has some; one name for the value of a
+    regression. null: as init_checkpoint has them, or a head without."""
 
     def __post_init__(self) -> None:
         _one_of("kind", self.kind, KINDS)
@@ -189,7 +217,7 @@ class JobResult:
     peak_device_memory_mb: Optional[float] = None
     """Peak memory of tensors on the GPU of the first process, MB of 2**20 bytes; null on other runtimes."""
     evaluation: Optional[Dict[str, Any]] = None
-    """Of the saved weights on held-out rows (judge.Judge.summary); null without any."""
+    """Figures of the saved weights on held-out rows (Evaluations.summary); null without any."""
     program: Optional[str] = None
     """On ipu, how the program came to be: built and why, loaded from the cache, or restored from `executables`."""
 

@@ -61,7 +61,7 @@ class Plan:
 
 
 MICRO_BATCHES_PER_CALL = 4
-"""Of predict on CPU and CUDA: without a backward pass nothing is kept, so four times the rows of training fit."""
+"""For predict on CPU and CUDA: without a backward pass nothing is kept, so four times the rows of training fit."""
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class StopRequest:
     def __init__(self, stop_at: Optional[float] = None, clock: Callable[[], float] = time.time) -> None:
         self.requested = False
         self.agree: Callable[[bool], bool] = bool
-        """Of several processes that train together: whether any of them was told to stop. They must end with the
+        """Whether any of several processes that train together was told to stop. They must end with the
         same update, as one that went on would wait for the others forever."""
         self._stop_at, self._clock = stop_at, clock
         self._requested_at: Optional[float] = None

@@ -90,7 +90,7 @@ class IpuConfig:
     """What a training call returns: all, sum, final, or default (= final). Inference returns all. Optimum's default is
     final, the loss of the last micro-batch alone; sum costs no more and gives the loss of the whole update."""
     seed: Optional[int] = None
-    """Of the random numbers on the device; None = the seed of the job."""
+    """Seed of the random numbers on the device; None = the seed of the job."""
     auto_loss_scaling: bool = False
     executable_cache_dir: str = ""
     """Folder of compiled programs; "" or "disabled" = none."""

@@ -49,7 +49,7 @@ def _whole_numbers(floor: int, meaning: str) -> Rule:
 
 _COUNT = _at_least(1)
 MOST_IPUS = 1024
-"""Of one replica: more than the largest system has; what is derived per IPU stays small whatever a file says."""
+"""Limit on the IPUs of one replica, more than the largest system has: what is derived per IPU stays small."""
 _IPUS: Rule = (
     f"a whole number of at least 1, at most {MOST_IPUS}",
     lambda value: _is_int(value) and 1 <= value <= MOST_IPUS,

@@ -63,7 +63,7 @@ def make_ipu_optimizer(
 
 
 def _arguments(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
-    """Of the constructor, without the parameters."""
+    """Arguments of the constructor, without the parameters."""
     arguments: Dict[str, Any] = {
         "lr": config.learning_rate,
         "weight_decay": config.weight_decay,

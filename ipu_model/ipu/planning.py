@@ -37,12 +37,12 @@ class IpuPlan:
     micro_batch_size: int
     config: IpuConfig
     placement: Placement
-    """Of training, or of inference in a predict job."""
+    """Placement of training, or of inference in a predict job."""
     inference_placement: Placement
     replicas: int
-    """Of the job's mode, over all instances."""
+    """Replicas in the mode of the job, over all processes."""
     local_replicas: int
-    """Of this process."""
+    """Replicas of this process."""
     accumulation: int
     """Micro-batches summed before one update; 1 in a predict job."""
     device_iterations: int

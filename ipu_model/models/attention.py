@@ -34,7 +34,7 @@ class Group:
     """Neighbouring sequences that share one call."""
 
     first_row: int
-    """Of its G * A * N rows among all K."""
+    """Where its G * A * N rows begin among all K."""
     sequences: int
     tokens: int
     """N."""
@@ -56,7 +56,7 @@ class Layout:
 
     @staticmethod
     def of(lengths: Sequence[int], heads: int) -> Layout:
-        """Of sequences laid end to end; those of near-equal length should be neighbours."""
+        """The layout of sequences laid end to end; those of near-equal length should be neighbours."""
         groups: List[Group] = []
         sources, pads = [], []
         rows = token = at = 0

@@ -14,7 +14,7 @@ from torch import Tensor
 STEPS = 1 << 15
 """A probability is rounded to a multiple of 1 / STEPS, as the mask takes 15 random bits per element."""
 LOW_BITS = 0x7FFF7FFF7FFF7FFF
-"""Of four int16 in a word: everything but the signs."""
+"""All bits of four int16 in a word but their signs."""
 INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """By the bytes of an element."""
 

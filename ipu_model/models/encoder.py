@@ -20,7 +20,7 @@ from ipu_model.models.dropout import add_dropped, drop, mask_for
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 """(query, key, value, heads, dropout) -> context, all [..., H]."""
 Masks = Tuple[Optional[Tensor], Optional[Tensor]]
-"""Of dropout at the ends of both halves of a layer."""
+"""Masks of dropout at the ends of both halves of a layer."""
 HalfWeights = Tuple[Tensor, Tensor, Tensor, Tensor]
 """Weight [H, I] and bias [H] of a dense layer, weight and bias [H] of the LayerNorm after it."""
 
@@ -176,7 +176,7 @@ class Bert(nn.Module):
 
     @property
     def precision(self) -> torch.dtype:
-        """Of products and of what flows between layers."""
+        """Precision of products and of what flows between layers."""
         layers: Any = self.encoder["layer"]
         return layers[0].attention["self"].query.factor.dtype
 

@@ -55,7 +55,7 @@ class Places:
     """Where the sequences and tokens of a flat batch lie in its rows."""
 
     columns: Columns
-    """Of the rows."""
+    """Columns of the rows."""
     row: np.ndarray
     """[N] the row of each sequence."""
     slot: np.ndarray

@@ -39,7 +39,7 @@ class Imported:
     architecture: str
     """The class of transformers that the folder loads as."""
     weights_sha256: str
-    """Of the file that was read; of shards, of their hashes."""
+    """Hash of the file that was read; of shards, the hash of their hashes."""
     parameters: int
     left_out: List[str]
     """Weights of heads that are not computed here."""

@@ -50,7 +50,7 @@ class ModelFolder:
     tokenizer_sha256: Optional[str]
     """None for a folder that Podium did not write."""
     sha256: str
-    """Of model.safetensors; of shards, of their hashes."""
+    """Hash of model.safetensors; of shards, the hash of their hashes."""
     labels: Sequence[str] = ()
     """Names of the classes of its head, in order; one for a regression, none for a head without."""
     architecture: str = ""

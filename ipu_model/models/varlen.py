@@ -22,7 +22,7 @@ MakeAttention = Callable[[Tensor, int], Attention]
 """(offsets, longest) -> attention; offsets [N + 1] int32: where each sequence begins, then T."""
 
 LARGEST_HEAD = 256
-"""Of flash attention; and a head must be a multiple of 8 (torch, aten/src/ATen/native/transformers/cuda/sdp_utils)."""
+"""For flash attention; it must also be a multiple of 8 (torch, aten/src/ATen/native/transformers/cuda/sdp_utils)."""
 AMPERE = (8, 0)
 """Compute capability from which flash attention and fast bf16 are there."""
 AGREEMENT = 0.05

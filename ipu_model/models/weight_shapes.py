@@ -21,7 +21,7 @@ BYTES = {
     "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
     "U8": 1, "BOOL": 1,
 }  # fmt: skip
-"""Of a number of each type."""
+"""Bytes of a number of each type."""
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d{1,9})\.")
 
 Shapes = Dict[str, Tuple[int, ...]]

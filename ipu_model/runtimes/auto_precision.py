@@ -84,7 +84,7 @@ def work_of(plan: Plan, job: Job, config: ModelConfig, rows: RowFolder) -> Work:
 
 
 def _operations(config: ModelConfig, rows: RowFolder) -> float:
-    """Of the products of a prediction, beside attention."""
+    """Operations in the matrix products of a prediction, without attention."""
     of_layer = 4 * config.hidden_size**2 + 2 * config.hidden_size * config.intermediate_size
     return 2.0 * rows.manifest.real_tokens * config.num_layers * of_layer
 
@@ -165,6 +165,6 @@ def _choice(precision: Any, reason: Any) -> Optional[Choice]:
 
 
 def _digest(fingerprint: Fingerprint) -> str:
-    """Of a job, whichever precision it takes. The rows' content is left out: their manifest stands for them here."""
+    """Hash of a job, whichever precision it takes. The content of the rows is left out: their manifest is in it."""
     named = {name: value for name, value in fingerprint.items() if name not in (PRECISION, CONTENT)}
     return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()

@@ -37,7 +37,7 @@ class Device(Protocol):
         """Set what rng_state gave."""
 
     def versions(self) -> Dict[str, str]:
-        """Of what the device adds to torch."""
+        """Versions of what the device adds to torch."""
 
     def peak_memory_mb(self) -> Optional[float]:
         """Peak of the device's own memory, MB of 2**20 bytes; None where it has none."""

@@ -44,7 +44,7 @@ from ipu_model.runtimes.runtime import Immediate, StepMetrics
 from ipu_model.train.evaluation import add_up
 
 PREFIX = "bert_model."
-"""Of the device model's parameters: DeviceModel holds the model under this name."""
+"""What the names of the device model's parameters begin with: DeviceModel holds the model under this name."""
 
 
 def load_poptorch() -> Any:

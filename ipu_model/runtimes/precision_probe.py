@@ -28,13 +28,13 @@ from ipu_model.models.precision import LowPrecisionCopies
 
 DTYPES: Dict[str, Optional[torch.dtype]] = {"fp32": None, "bf16": torch.bfloat16}
 BUDGET_SECONDS = 0.8
-"""Of all that is timed or built; a pass that takes longer than those before it may overrun it a little."""
+"""Time for all that is timed or built; a pass that takes longer than those before it may overrun it a little."""
 ROUNDS, MOST_ROUNDS = 3, 20
 """So many are to fit the time; more are made while there is some."""
 GROWTH = 2
 """So many times the tokens must fit to begin anew with them: few tokens are slower, and bf16 loses more by it."""
 FIRST_SHARE = 0.15
-"""Of the time, for the first passes, whose times say how many tokens fit the rest."""
+"""Share of the time for the first passes, which tell how many tokens fit into the rest."""
 FEWEST_TOKENS = 8
 """Where less than that fits, the product alone is compared: bf16 without instructions for it may be 50 times slower."""
 PRODUCT_ROWS = 32
@@ -51,7 +51,7 @@ class Work:
 
     config: ModelConfig
     lengths: Tuple[int, ...]
-    """Of the sequences, longest first."""
+    """Lengths of the sequences, longest first."""
     masked: int
     """Tokens whose words are predicted; 0 where no head does that."""
     training: bool
@@ -59,7 +59,7 @@ class Work:
 
     @property
     def tokens(self) -> int:
-        """Of all sequences."""
+        """Tokens of all sequences."""
         return sum(self.lengths)
 
     def tokens_in(self, operations: float) -> int:

@@ -24,7 +24,7 @@ class StepMetrics:
     gradient_norm: Optional[float]
     """Before clipping; None where the device does not tell."""
     loss_scaling: Optional[float] = None
-    """Of fp16 gradients; None where there is none."""
+    """Factor on the loss, for fp16 gradients; None where there is none."""
 
 
 class Runtime(Protocol):
@@ -88,7 +88,7 @@ class Runtime(Protocol):
         """Set what rng_state gave."""
 
     def versions(self) -> Dict[str, str]:
-        """Of what the device adds to torch; for result.json."""
+        """Versions of what the device adds to torch; for result.json."""
 
     def peak_device_memory_mb(self) -> Optional[float]:
         """Peak of the device's own memory, MB of 2**20 bytes; None where it does not tell."""
@@ -102,7 +102,7 @@ class UpdateGivenUp(Exception):
 
 
 class Immediate:
-    """Of runtimes that do everything in its turn, and have no memory to tell of that torch knows."""
+    """Defaults of a runtime that prepares nothing ahead, and whose memory torch does not count."""
 
     reads_ahead = 0
     program: Optional[str] = None
@@ -112,5 +112,5 @@ class Immediate:
         return batch
 
     def peak_device_memory_mb(self) -> Optional[float]:
-        """Nobody tells."""
+        """Unknown."""
         return None

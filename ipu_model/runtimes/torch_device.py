@@ -32,7 +32,7 @@ class PreparedBatch(Batch):
     """A batch with its micro-batches on the device."""
 
     micro_batches: Tuple[FlatBatch, ...] = ()
-    """Of training: this process's share, cut up. Of prediction: all rows as one."""
+    """In training the share of this process, cut up; in prediction all rows as one."""
 
 
 class TorchRuntime:
@@ -261,7 +261,7 @@ class TorchRuntime:
 
 
 def _seed_of(seed: int, index: int) -> int:
-    """Of dropout in one process: the job's own in the first, unlike those of other jobs in the others."""
+    """Seed of dropout in one process: the seed of the job in the first, a hash of it and the index in the others."""
     if index == 0:
         return seed
     return int.from_bytes(hashlib.sha256(f"{seed}:{index}".encode()).digest()[:4], "little")

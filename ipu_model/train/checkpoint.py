@@ -46,7 +46,7 @@ class Checkpoint:
     device_rng: Dict[str, Tensor]
     history: Dict[str, Any]
     evaluations: Dict[str, Any] = field(default_factory=dict)
-    """Of judge.Judge."""
+    """What Evaluations.state gave."""
     best: Dict[str, Tensor] = field(default_factory=dict)
     """Weights of the best evaluation; none where only the last weights count."""
 

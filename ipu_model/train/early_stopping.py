@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ipu_model import heads
 from ipu_model.errors import NonFiniteWeights
-from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.files import write_text
+from ipu_model.job import EvaluationConfig
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder
@@ -23,8 +23,8 @@ from ipu_model.train.evaluation import goodness
 EVALUATIONS = "evaluations.csv"
 
 
-class NoJudge:
-    """Of a job without evaluation: nothing is looked at, and the last weights are the result."""
+class NoEvaluations:
+    """A job without evaluation: the last weights are the result."""
 
     best: Dict[str, Tensor] = {}
     """Weights of the best evaluation so far, where they may be the result."""
@@ -57,7 +57,7 @@ class NoJudge:
         return {}
 
 
-class Judge(NoJudge):
+class Evaluations(NoEvaluations):
     """Looks at the model on held-out rows every so many updates.
 
     Args:

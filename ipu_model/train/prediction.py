@@ -19,7 +19,7 @@ from ipu_model.progress import Emit
 from ipu_model.rows.format import to_arrow
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime
-from ipu_model.train.prefetch import ahead
+from ipu_model.train.prefetch import prefetch
 from ipu_model.train.training import Totals
 
 FEATURES_PER_RECORD_BATCH = 1024
@@ -69,7 +69,7 @@ def _batches(runtime: Runtime, rows: RowFolder, size: int) -> Generator[Batch, N
     def read(start: int) -> Batch:
         return runtime.prepare(rows.take(np.arange(start, min(start + size, len(rows)))))
 
-    return ahead(read, range(0, len(rows), size), runtime.reads_ahead)
+    return prefetch(read, range(0, len(rows), size), runtime.reads_ahead)
 
 
 class _InOrder:

@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 Made = TypeVar("Made")
 
 
-def ahead(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:
+def prefetch(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Generator[Made, None, None]:
     """make(item) for each item, in order; while one is used, up to `depth` more are made in one other thread.
 
     What `make` raises comes out where its result would have. Close the iterator (contextlib.closing) to stop: what is
@@ -23,7 +23,7 @@ def ahead(make: Callable[[Item], Made], items: Iterable[Item], depth: int) -> Ge
         yield from map(make, items)
         return
     waiting: Deque[Future[Made]] = deque()
-    with ThreadPoolExecutor(1, thread_name_prefix="ahead") as pool:
+    with ThreadPoolExecutor(1, thread_name_prefix="prefetch") as pool:
         try:
             for item in items:
                 waiting.append(pool.submit(make, item))

@@ -29,7 +29,7 @@ from ipu_model.runtimes.auto_precision import PRECISION, settle_precision
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoint, Checkpoints, Fingerprint
-from ipu_model.train.early_stopping import Judge, NoJudge
+from ipu_model.train.early_stopping import Evaluations, NoEvaluations
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import (
@@ -40,7 +40,7 @@ from ipu_model.train.preparation import (
     make_model,
     with_labels,
 )
-from ipu_model.train.training import Keeper, Pace, Totals, require_time, train
+from ipu_model.train.training import CheckpointWriter, Pace, Totals, require_time, train
 
 RESULT = "result.json"
 
@@ -147,11 +147,11 @@ def _train(
         require_time(stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
         compile_seconds = _compile(runtime, job, rows, plan)
     history = History(run_folder, heads.of(job.head).parts, saved.history if saved is not None else None)
-    judge = _judge(job, plan, config, rows, runtime, saved, emit)
+    evaluations = _evaluations(job, plan, config, rows, runtime, saved, emit)
     pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
-    keep = Keeper(runtime, checkpoints, history, judge, emit, first_step)
-    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, keep, judge, emit, stop)
-    steps, best = judge.result(totals.updates)
+    keep = CheckpointWriter(runtime, checkpoints, history, evaluations, emit, first_step)
+    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, keep, evaluations, emit, stop)
+    steps, best = evaluations.result(totals.updates)
     weights = require_finite(runtime.state_dict() if best is None else best, steps)
     if instances.is_writer:
         origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
@@ -162,27 +162,27 @@ def _train(
         emit("saved", path=job.output)
         checkpoints.remove_all()
     result = _result(job, plan, runtime, totals, history, first_step, compile_seconds)
-    return dataclasses.replace(result, steps=steps, evaluation=judge.summary())
+    return dataclasses.replace(result, steps=steps, evaluation=evaluations.summary())
 
 
-def _judge(
+def _evaluations(
     job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, runtime: Runtime, saved: Optional[Checkpoint],
     emit: Emit,
-) -> NoJudge:  # fmt: skip
-    """Of the evaluations that the job asks for.
+) -> NoEvaluations:  # fmt: skip
+    """The evaluations that the job asks for.
 
     Raises:
         RowsError: the held-out rows are of another tokenizer than the training rows, or damaged.
     """
     if job.evaluation is None or not plan.updates:
-        return NoJudge()
+        return NoEvaluations()
     held_out = _rows(job, job.evaluation.rows, config)
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
     if plan.runtime == "ipu":
         emit("message", text="held-out rows are evaluated on the host, in fp32: the IPUs keep the training program")
     state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
-    return Judge(
+    return Evaluations(
         runtime, job.head, held_out, job.evaluation, plan.micro_batch_size, Path(job.run_folder), plan.updates, emit,
         state, best,
     )  # fmt: skip

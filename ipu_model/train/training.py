@@ -17,9 +17,9 @@ from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp
 from ipu_model.train.checkpoint import Checkpoint, Checkpoints
-from ipu_model.train.early_stopping import NoJudge
+from ipu_model.train.early_stopping import NoEvaluations
 from ipu_model.train.history import History
-from ipu_model.train.prefetch import ahead
+from ipu_model.train.prefetch import prefetch
 
 GUESSED_SAVE_SECONDS = 60.0
 """What a checkpoint is taken to need until one was made: more than that of BERT large on a slow disk."""
@@ -49,16 +49,16 @@ class Pace:
 
 def train(
     runtime: Runtime, rows: RowFolder, plan: Plan, seed: int, peak_learning_rate: float, pace: Pace,
-    keep: Keeper, judge: NoJudge, emit: Emit, stop: StopRequest,
+    keep: CheckpointWriter, evaluations: NoEvaluations, emit: Emit, stop: StopRequest,
 ) -> Totals:  # fmt: skip
-    """Run the updates from the one after `keep.done` to plan.updates, or until the judge stops.
+    """Run the updates from the one after `keep.done` to plan.updates, or until the evaluations stop it.
 
     Raises:
         NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
         Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
     """
     meter = Meter(plan.updates, keep.done, keep.history, emit)
-    per_call, last = plan.updates_per_call, keep.done if judge.stops else plan.updates
+    per_call, last = plan.updates_per_call, keep.done if evaluations.stops else plan.updates
     with closing(_batches(runtime, rows, plan, seed, range(keep.done, last, per_call))) as batches:
         for step, batch in batches:
             rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate, plan.schedule)
@@ -72,17 +72,17 @@ def train(
                 raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling,
                                     metrics.gradient_norm, done)  # fmt: skip
             needed = meter.count(metrics, done) - began
-            if judge.is_due(done, per_call):
-                meter.leave_out(judge.look(done))
-            if _due(done, per_call, pace.log_every) or done == plan.updates or judge.stops:
+            if evaluations.is_due(done, per_call):
+                meter.leave_out(evaluations.look(done))
+            if _due(done, per_call, pace.log_every) or done == plan.updates or evaluations.stops:
                 meter.tell(done, rate)
-            if judge.is_due(done + per_call, per_call):
-                needed += judge.slowest
+            if evaluations.is_due(done + per_call, per_call):
+                needed += evaluations.slowest
             if stop.decide(needed + keep.save_seconds):
                 keep.stop_here(done, plan.updates, stop)
             if _due(done, per_call, pace.checkpoint_every):
                 keep.save(done)
-            if judge.stops:
+            if evaluations.stops:
                 break
     return meter.totals
 
@@ -127,7 +127,7 @@ class Meter:
         self._window_tokens, self._window_started = 0, self._now
 
 
-class Keeper:
+class CheckpointWriter:
     """Makes checkpoints of a training, and knows how long they take.
 
     Attributes:
@@ -136,10 +136,16 @@ class Keeper:
     """
 
     def __init__(
-        self, runtime: Runtime, checkpoints: Checkpoints, history: History, judge: NoJudge, emit: Emit, done: int = 0
+        self,
+        runtime: Runtime,
+        checkpoints: Checkpoints,
+        history: History,
+        evaluations: NoEvaluations,
+        emit: Emit,
+        done: int = 0,
     ) -> None:
         self.history, self.done, self.save_seconds = history, done, GUESSED_SAVE_SECONDS
-        self._runtime, self._checkpoints, self._judge, self._emit = runtime, checkpoints, judge, emit
+        self._runtime, self._checkpoints, self._evaluations, self._emit = runtime, checkpoints, evaluations, emit
         self._slowest = 0.0
 
     def save(self, done: int) -> None:
@@ -153,7 +159,7 @@ class Keeper:
         weights = require_finite(self._runtime.state_dict(), done)
         state = Checkpoint(
             done, weights, self._runtime.optimizer_state(), self._runtime.rng_state(), self.history.state(),
-            self._judge.state(), self._judge.best,
+            self._evaluations.state(), self._evaluations.best,
         )  # fmt: skip
         path = self._checkpoints.save(state)
         self._emit("saved", path=str(path))
@@ -189,7 +195,7 @@ def _batches(
     def read(step: int) -> Batch:
         return runtime.prepare(rows.take(order(step, plan.updates_per_call)))
 
-    with closing(ahead(read, steps, runtime.reads_ahead)) as made:
+    with closing(prefetch(read, steps, runtime.reads_ahead)) as made:
         yield from zip(steps, made)
 
 

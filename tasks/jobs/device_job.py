@@ -25,9 +25,8 @@ from types import FrameType
 from typing import IO, Any
 
 from ipu_model.errors import ConfigError
-from ipu_model.evaluation_config import EvaluationConfig
 from ipu_model.ipu.config import read_ipu_config
-from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.files import write_text

@@ -20,13 +20,12 @@ from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, NonFiniteWeights, RowsError
-from ipu_model.evaluation_config import EvaluationConfig
-from ipu_model.job import Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.job import EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.torch_device import TorchRuntime
-from ipu_model.train.early_stopping import EVALUATIONS, Judge
+from ipu_model.train.early_stopping import EVALUATIONS, Evaluations
 from ipu_model.train.running import run_job
 
 HEADS = {"pretraining": "pretrain", "question_answering": "question_answering"}
@@ -251,7 +250,7 @@ class Scripted:
         return {"w": torch.tensor([float(self._looked)])}
 
 
-def judge_of(tmp_path: Path, spans: List[float], losses: List[float], **config: Any) -> Judge:
+def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **config: Any) -> Evaluations:
     rows = tmp_path / "rows"
     if not rows.exists():
         write_rows(rows, "question_answering", make_columns("question_answering", 7, seed=2))
@@ -260,42 +259,42 @@ def judge_of(tmp_path: Path, spans: List[float], losses: List[float], **config: 
         for right, loss in zip(spans, losses)
     ]
     runtime: Any = Scripted(sums)
-    return Judge(
+    return Evaluations(
         runtime, "question_answering", RowFolder(rows, "question_answering", TINY),
         EvaluationConfig(str(rows), 10, **config), 4, tmp_path, 60, lambda *_, **__: None, {}, {},
     )  # fmt: skip
 
 
 def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(tmp_path: Path) -> None:
-    judge = judge_of(tmp_path, [3.0, 5.0, 5.0, 5.0, 4.0], [1.0, 9.0, 8.0, 8.0, 1.0], keep="best")
+    evaluations = evaluations_of(tmp_path, [3.0, 5.0, 5.0, 5.0, 4.0], [1.0, 9.0, 8.0, 8.0, 1.0], keep="best")
     for step in (10, 20, 30, 40, 50):
-        judge.look(step)
-    step, weights = judge.result(50)
+        evaluations.look(step)
+    step, weights = evaluations.result(50)
     assert step == 30
     assert weights is not None
     assert float(weights["w"]) == 3.0
-    assert judge.result(30)[0] == 30
+    assert evaluations.result(30)[0] == 30
 
 
 def test_patience_counts_evaluations_in_a_row_without_a_new_best(tmp_path: Path) -> None:
-    judge = judge_of(tmp_path, [3.0, 2.0, 4.0, 4.0, 1.0], [1.0] * 5, patience=2)
+    evaluations = evaluations_of(tmp_path, [3.0, 2.0, 4.0, 4.0, 1.0], [1.0] * 5, patience=2)
     stops = []
     for step in (10, 20, 30, 40, 50):
-        judge.look(step)
-        stops.append(judge.stops)
+        evaluations.look(step)
+        stops.append(evaluations.stops)
     assert stops == [False, False, False, False, True]
-    assert judge.result(50) == (50, None)  # keep: last
+    assert evaluations.result(50) == (50, None)  # keep: last
 
 
 def test_evaluations_fall_on_multiples_and_on_the_last_update_whatever_a_call_holds(tmp_path: Path) -> None:
-    judge = judge_of(tmp_path, [], [])
-    assert [done for done in range(1, 61) if judge.is_due(done, 1)] == [10, 20, 30, 40, 50, 60]
-    assert [done for done in range(4, 61, 4) if judge.is_due(done, 4)] == [12, 20, 32, 40, 52, 60]
+    evaluations = evaluations_of(tmp_path, [], [])
+    assert [done for done in range(1, 61) if evaluations.is_due(done, 1)] == [10, 20, 30, 40, 50, 60]
+    assert [done for done in range(4, 61, 4) if evaluations.is_due(done, 4)] == [12, 20, 32, 40, 52, 60]
 
 
 def test_figures_that_are_no_numbers_end_the_training(tmp_path: Path) -> None:
     with pytest.raises(NonFiniteWeights, match="after update 10 .* the logits of the held-out rows"):
-        judge_of(tmp_path, [1.0], [math.nan]).look(10)
+        evaluations_of(tmp_path, [1.0], [math.nan]).look(10)
 
 
 def test_evaluations_that_cannot_be_made_are_refused_before_training(

@@ -14,13 +14,13 @@ from tiny_jobs import make_columns, make_job, run_here, write_rows
 from ipu_model.errors import RowsError
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.cpu import CpuDevice
-from ipu_model.train.prefetch import ahead
+from ipu_model.train.prefetch import prefetch
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 7])
 def test_the_order_is_that_of_the_items(depth: int) -> None:
-    assert list(ahead(lambda x: x * x, range(5), depth)) == [0, 1, 4, 9, 16]
-    assert list(ahead(lambda x: x, [], depth)) == []
+    assert list(prefetch(lambda x: x * x, range(5), depth)) == [0, 1, 4, 9, 16]
+    assert list(prefetch(lambda x: x, [], depth)) == []
 
 
 def test_no_more_than_asked_for_are_made_before_their_turn() -> None:
@@ -33,7 +33,7 @@ def test_no_more_than_asked_for_are_made_before_their_turn() -> None:
             third.set()
         return item
 
-    with closing(ahead(make, range(10), 2)) as made:
+    with closing(prefetch(make, range(10), 2)) as made:
         assert next(made) == 0
         assert third.wait(30)  # made without being asked for
         assert next(made) == 1
@@ -41,10 +41,10 @@ def test_no_more_than_asked_for_are_made_before_their_turn() -> None:
 
 
 def test_all_are_made_in_one_other_thread() -> None:
-    threads = set(ahead(lambda item: threading.current_thread(), range(4), 2))
+    threads = set(prefetch(lambda item: threading.current_thread(), range(4), 2))
     assert len(threads) == 1
     assert threading.current_thread() not in threads
-    assert set(ahead(lambda item: threading.current_thread(), range(4), 0)) == {threading.current_thread()}
+    assert set(prefetch(lambda item: threading.current_thread(), range(4), 0)) == {threading.current_thread()}
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -55,16 +55,16 @@ def test_an_error_comes_where_its_result_would_have(depth: int) -> None:
         return item
 
     taken: List[int] = []
-    with closing(ahead(make, range(5), depth)) as made, pytest.raises(KeyError):
+    with closing(prefetch(make, range(5), depth)) as made, pytest.raises(KeyError):
         taken.extend(made)
     assert taken == [0, 1]
 
 
 def test_closing_ends_the_thread() -> None:
-    with closing(ahead(lambda item: item, range(1000), 2)) as made:
+    with closing(prefetch(lambda item: item, range(1000), 2)) as made:
         next(made)
-        assert [t for t in threading.enumerate() if t.name.startswith("ahead")]
-    assert not [t for t in threading.enumerate() if t.name.startswith("ahead")]
+        assert [t for t in threading.enumerate() if t.name.startswith("prefetch")]
+    assert not [t for t in threading.enumerate() if t.name.startswith("prefetch")]
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_jobs_that_read_ahead_compute_the_same_bits(
         if depth == 0:
             assert set(readers) == {"MainThread"}
     assert written[2] == written[0]
-    assert readers["ahead_0"] >= 7  # six updates and a call of predict
+    assert readers["prefetch_0"] >= 7  # six updates and a call of predict
 
 
 def test_damaged_rows_stop_a_job_that_reads_ahead(
@@ -118,5 +118,5 @@ def test_damaged_rows_stop_a_job_that_reads_ahead(
     )  # it would find them before the thread
     with pytest.raises(RowsError, match=r"token_type_ids\[0\] is 9, required: at least 0 and below 2"):
         run_here(make_job(tmp_path / "a", "pretrain", tmp_path / "rows"))
-    assert set(readers) == {"ahead_0"}
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("ahead")]
+    assert set(readers) == {"prefetch_0"}
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
