@@ -40,8 +40,8 @@ TEMPLATE: dict[str, Any] = {
     "job_configuration": {"command": "python -m flows.worker_entry"},
     "variables": {"type": "object", "properties": {}, "additionalProperties": False},
 }
-"""Of Podium's pools: runs and deployments have no variables to set. `podium worker` does not read it; for a worker of
-Prefect's own it is half a door (docs/security.md)."""
+"""The template of Podium's pools, in which runs and deployments have no variables to set. `podium worker` does not read
+it, and a worker of Prefect's own is held back by it in part only (docs/security.md)."""
 CHECKOUT = "PODIUM_CHECKOUT"
 SILENT_FOR = timedelta(seconds=90)
 """Three heartbeats of a worker's run (flows/worker_entry.py). Its host or worker died when they stay away."""

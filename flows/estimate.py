@@ -12,7 +12,7 @@ from tasks.project import artifacts
 from tasks.project.process import die_with_parent
 
 LARGE_MB = 200.0
-"""Of text; with less, an estimate (some 20 s) would not be worth its time."""
+"""Megabytes of text; for less, an estimate, which takes some 20 s, is not worth its time."""
 
 
 def tell_estimate(root: Path, say: Callable[[str], None]) -> None:

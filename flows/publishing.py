@@ -23,6 +23,11 @@ class PublishFailed(Exception):
     """Nothing, or nothing new, was published; the message says why."""
 
 
+def module_of(gate: Stage) -> list[str]:
+    """The module that publishes what a gate accepted, and its argument."""
+    return [str(gate.meta["publish"]), *([gate.item] if gate.item else [])]
+
+
 def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """Publish what the gate accepted, once; returns the receipt.
 
@@ -34,9 +39,8 @@ def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, An
     Raises:
         PublishFailed: with its last words.
     """
-    command = [gate.meta["publish"], *([gate.item] if gate.item else [])]
     process = subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=root, env=dvc.environment(), text=True, bufsize=1,
+        [sys.executable, "-m", *module_of(gate)], cwd=root, env=dvc.environment(), text=True, bufsize=1,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=stop.in_child,
         process_group=stop.group(),
     )  # fmt: skip

@@ -26,7 +26,7 @@ class StageRecord:
     seconds: float
     """Wall time, the orchestration's own included."""
     host: str | None = None
-    """Of a run on workers: where it was."""
+    """The host it ran on, where the run was sent to workers."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class RunReport:
     pages: list[str] = field(default_factory=list)
     """What stages of the run wrote for people, from its folder."""
     packing: dict[str, dict[str, float]] = field(default_factory=dict)
-    """Of each stage that ran on a device: packing_factor and packing_efficiency of its rows."""
+    """Stage that ran on a device -> packing_factor and packing_efficiency of its rows."""
     paused: str | None = None
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
     interrupted: str | None = None

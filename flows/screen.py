@@ -21,7 +21,7 @@ from rich.text import Text
 from flows.report import StageRecord, row
 
 SECONDS_BETWEEN_LINES = 30.0
-"""Of a stage that works on, where lines stay."""
+"""How often a stage at work gets a new line where lines stay."""
 SHARE = re.compile(r"\[\s*(\d{1,3})%\]\s*")
 LEFT = re.compile(r"(?:\d+ min )?\d+ s left$")
 """How a line of progress begins, and how it ends (tasks/jobs/device_job.py)."""

@@ -70,7 +70,7 @@ class Dispatch:
     root: Path
     """The orchestrating checkout; figures of the stages and dvc.lock are written there."""
     parameters: dict[str, Any]
-    """Of `run_stages`, without its names and publish."""
+    """Arguments of `run_stages`, without `names` and `publish`."""
     report: RunReport
     say: Say
 

@@ -100,7 +100,7 @@ class Stop:
         return "Ctrl-C" if self.number == signal.SIGINT else signal.Signals(self.number).name
 
     def exit_code(self) -> int:
-        """Of a process that was ended by the signal."""
+        """The exit code of a process that the signal ended."""
         return 128 + self.number
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
@@ -123,4 +123,4 @@ def _send(child: subprocess.Popen[str], number: int) -> None:
 
 
 stop = Stop()
-"""Of this process: signals are."""
+"""The one of this process, as signals are the process's, too."""

@@ -66,7 +66,7 @@ class OwnWorker(ProcessWorker, abc.ABC):  # ABC: Prefect does not register it in
 
     @classmethod
     def get_default_base_job_template(cls) -> dict[str, Any]:
-        """Of a pool that has none yet."""
+        """The template for a pool that has none yet."""
         return TEMPLATE
 
     async def run(

@@ -13,7 +13,7 @@ from uuid import UUID
 from tasks.project.process import takes_no_words
 
 HEARTBEAT_S = 30
-"""Of the runs of workers; the automation of flows/deploy.py waits for three of them."""
+"""Seconds between heartbeats of runs on workers; the automation of flows/deploy.py waits for three of them."""
 
 
 def run_flow_of(run_id: UUID) -> None:

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from flows import checkout, dvc
+from flows import checkout, dvc, publishing
 from flows.commands import options
 from flows.commands.project import entered
 from tasks.project import artifacts
-from tasks.project.errors import InputError
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.plan_file import Stage, read_plan
+from tasks.project.strict_yaml import nearest
 
 
 @click.command(
     help="Publish the model of a finished run, if its gate accepted it; the same content makes no second release."
 )
 @options.parameters
-@click.option("--task", metavar="NAME", help="of GLUE, such as sst2; default: the question-answering model")
+@click.option("--task", metavar="NAME", help="of several gates the item of one, such as sst2 of glue_gate@sst2")
 @click.option("--dry-run", is_flag=True, help="show what would be published; touch nothing")
 @click.pass_context
 def command(
@@ -31,12 +34,22 @@ def command(
     root = checkout.folder_of(project, values, preset, list(overrides))
     if not root.is_dir():
         raise InputError("no run had these parameters here: podium run with the same words makes the model first")
-    code = _publish(root, ["tasks.downstream.glue.publish", task] if task else ["tasks.release.publish"], dry_run)
+    gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
+    code = _publish(root, publishing.module_of(gate), dry_run)
     if code:
         raise SystemExit(code)
     if not dry_run:
-        receipt = root / artifacts.publish_receipt(task or "")
+        receipt = root / artifacts.publish_receipt(gate.item)
         options.say_next(f"podium ask the published model; the receipt is {receipt.relative_to(project)}")
+
+
+def _gate(gates: Sequence[Stage], task: str | None) -> Stage:
+    """The gate that decided on what is to be published: where only one is there, its item need not be said."""
+    found = [gate for gate in gates if gate.item == (task or "")] or (list(gates) if task is None else [])
+    if len(found) != 1:
+        items = [gate.item for gate in gates if gate.item]
+        raise ParamsError(f"--task {task} is not known{nearest(task or '', items)}")
+    return found[0]
 
 
 def _publish(root: Path, module: list[str], dry_run: bool) -> int:

@@ -27,7 +27,7 @@ AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (
 )  # fmt: skip
 """Checks that wait for nothing."""
 TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
-"""Of checks that may wait: what to ask for a run."""
+"""Checks that may wait, as questions that are asked side by side."""
 HASHED = 2e9
 """Bytes of given files that are hashed before a run is refused."""
 

@@ -46,7 +46,7 @@ def room(wanted: Wanted) -> Iterator[Finding]:
 
 
 def data_bytes(wanted: Wanted) -> float:
-    """Of corpus and rows."""
+    """Estimated size of the corpus and the rows."""
     params, text = wanted.params, 0.0
     if params.corpus.source == "demo":
         text = params.corpus.demo_documents * DEMO_DOCUMENT
@@ -61,7 +61,7 @@ def data_bytes(wanted: Wanted) -> float:
 
 
 def model_bytes(wanted: Wanted) -> float:
-    """Of the models that are trained, and the checkpoints of one of them at a time."""
+    """Estimated size of the models that are trained, and of the checkpoints of one of them at a time."""
     made = [out for stage in wanted.plan if stage.holds_device for out in stage.outs]
     trained = [out for out in made if out.startswith(MODELS)]
     weights = 4.0 * parameters(wanted.params.model, wanted.params.tokenizer.vocabulary_size)
@@ -69,7 +69,7 @@ def model_bytes(wanted: Wanted) -> float:
 
 
 def parameters(model: ModelParams, vocabulary: int) -> int:
-    """Of a BERT: embeddings, layers, pooler and the heads of pre-training."""
+    """Number of parameters of a BERT: embeddings, layers, pooler and the heads of pre-training."""
     hidden, inner = model.hidden_size, model.intermediate_size
     embeddings = (vocabulary + model.max_positions + 2 + 2) * hidden
     layer = 4 * (hidden * hidden + hidden) + 2 * hidden * inner + inner + hidden + 4 * hidden
@@ -78,7 +78,7 @@ def parameters(model: ModelParams, vocabulary: int) -> int:
 
 
 def bytes_of(path: Path) -> float:
-    """Of all files, or of those that can be looked at in WALK_S."""
+    """Size of all files in a folder, or of those that can be looked at in WALK_S."""
     if path.is_file():
         return float(path.stat().st_size)
     total, until = 0.0, time.monotonic() + WALK_S

@@ -21,7 +21,7 @@ class Finding:
     """What was looked at, in a word or two."""
     level: Level
     text: str
-    """Of a problem: what was found, what is required, and which knob to turn."""
+    """For a problem: what was found, what is required, and which parameter or setting to change."""
     of_parameters: bool = False
     """Whether the parameters are at fault, which is exit code 2, and not the host."""
 

@@ -19,7 +19,6 @@ def there(wanted: Wanted) -> Iterator[Finding]:
 
 def heads(wanted: Wanted) -> Iterator[Question]:
     """The same, and the first records of the files, read as their stages read them."""
-    if given_to(wanted.params, wanted.stages) and not wanted.on_workers:
-        yield Question(
-            "files", "tasks.preflight.given_inputs", {"values": wanted.values, "stages": wanted.stages}, HERE_S
-        )
+    read = sorted({path for stage in wanted.plan for path in stage.deps})
+    if given_to(wanted.params, read) and not wanted.on_workers:
+        yield Question("files", "tasks.preflight.given_inputs", {"values": wanted.values, "read": read}, HERE_S)

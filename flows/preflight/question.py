@@ -31,7 +31,7 @@ FAR_S = 14.0
 CHECK_SECONDS = "PODIUM_CHECK_SECONDS"
 """Setting of a host that is slow, or in no hurry: takes the place of both."""
 KEPT_LINES = 3
-"""Of what a program that failed said last."""
+"""Last lines of a failed program that the message repeats."""
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
     python -m tasks.preflight.given_inputs < REQUEST
 
-REQUEST is JSON: `values`, the resolved parameters, and `stages`, those that may run. Of each kind of input a line of
-JSON is printed (flows/preflight reads it). The very readers of the stages look at the heads of the files, so that
-messages are theirs.
+REQUEST is JSON: `values`, the resolved parameters, and `read`, what the stages depend on. For each kind of input a
+line of JSON is printed (flows/preflight reads it). The very readers of the stages look at the heads of the files, so
+that messages are theirs.
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.given import check_given
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, Params, check
+from tasks.project.params import PHASES, Params, check, parameter_values
+from tasks.project.plan_file import value_at
 from tasks.project.process import takes_no_words
 
 SECONDS = 1.5
@@ -34,8 +35,6 @@ class Given:
     """Some of the inputs that the parameters may name."""
 
     name: str
-    stages: tuple[str, ...]
-    """Names of the stages that read them."""
     keys: tuple[str, ...]
     """Parameters that name them."""
     is_given: Callable[[Params], bool]
@@ -139,37 +138,42 @@ def _head(records: Iterator[object]) -> None:
         pass
 
 
-DEVICE_STAGES = ("compile", "compile_glue", "pretrain", "finetune", "predict", "glue_finetune", "glue_predict")
 GIVEN = (
     Given(
-        "vocabulary", ("tokenizer",), ("tokenizer.path",), lambda params: params.tokenizer.source == "file", vocabulary
+        "vocabulary", ("tokenizer.path",), lambda params: params.tokenizer.source == "file", vocabulary
     ),
     Given(
-        "base model", ("base_model",), ("base_model.path",), lambda params: params.base_model.source == "folder",
+        "base model", ("base_model.path",), lambda params: params.base_model.source == "folder",
         base_model,
     ),
     Given(
-        "IPU config", DEVICE_STAGES, ("ipu.config",), lambda params: params.device.runtime in ("ipu", "auto"),
+        "IPU config", ("ipu.config",), lambda params: params.device.runtime in ("ipu", "auto"),
         ipu_config,
     ),
-    Given("GLUE", ("glue_data",), ("glue.path",), lambda params: params.glue.source == "files", glue),
+    Given("GLUE", ("glue.path",), lambda params: params.glue.source == "files", glue),
     Given(
-        "prepared rows", ("pretrain_rows",), tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
+        "prepared rows", tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
         lambda params: params.pretrain_rows.source == "files", prepared,
     ),
     Given(
-        "questions", ("questions",), ("questions.train_path", "questions.dev_path"),
+        "questions", ("questions.train_path", "questions.dev_path"),
         lambda params: params.questions.source == "files", questions,
     ),
-    Given("corpus", ("corpus",), ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
+    Given("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
 )  # fmt: skip
 """Those that take longest last: what was found by the end of the time counts."""
 
 
-def wanted(params: Params, stages: Sequence[str]) -> list[Given]:
-    """The inputs that these stages read and that the parameters name."""
-    names = {stage.partition("@")[0] for stage in stages}
-    return [given for given in GIVEN if names & set(given.stages) and given.is_given(params)]
+def wanted(params: Params, read: Collection[str]) -> list[Given]:
+    """The inputs that the parameters name.
+
+    Args:
+        params: they name them.
+        read: the dependencies of the stages that will run; what is not among them is not looked at.
+    """
+    values = parameter_values(params)
+    paths = {given.name: {value_at(values, key) for key in given.keys} for given in GIVEN}
+    return [given for given in GIVEN if not paths[given.name].isdisjoint(read) and given.is_given(params)]
 
 
 def look(given: Given, params: Params) -> dict[str, object]:
@@ -196,7 +200,7 @@ def main() -> None:
     unreadable = check_given(told["values"], Path())
     for text in unreadable:
         print(json.dumps({"name": "files", "level": "problem", "text": text, "of_parameters": True}), flush=True)
-    for given in wanted(params, told["stages"]):
+    for given in wanted(params, told["read"]):
         if not any(text.startswith(f"{key}=") for text in unreadable for key in given.keys):
             print(json.dumps(look(given, params)), flush=True)
 

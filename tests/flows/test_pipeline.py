@@ -54,6 +54,15 @@ def test_without_publish_the_run_stops_after_the_gate(prefect_session, toy_proje
     assert "publish" not in statuses(toy_project)
 
 
+def test_publish_takes_the_module_that_the_gate_names_and_refuses_a_task_that_has_none(prefect_session, toy_project):
+    run()
+    with pytest.raises(ParamsError, match="--task sst2 is not known"):
+        cli.cli.main(["publish", "--task", "sst2"], standalone_mode=False, prog_name="podium")
+    assert not (toy_project / "reports" / "publish.json").exists()
+    cli.cli.main(["publish"], standalone_mode=False, prog_name="podium")
+    assert (toy_project / "reports" / "publish.json").exists()
+
+
 def test_a_second_run_skips_every_stage(prefect_session, toy_project, ran):
     run()
     page = (toy_project / "reports" / "run.html").read_text()
