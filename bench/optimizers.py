@@ -17,7 +17,7 @@ from bench.setup import OPTIMIZER, SEED, model_config
 from ipu_model.models.modeling import build_model, initialise, is_exempt
 from ipu_model.optim.blocked import Blocked
 from ipu_model.optim.optimizers import make_optimizer
-from ipu_model.runtimes.compiling import Compiler
+from ipu_model.runtimes.compiling import compile_optimizer
 from ipu_model.runtimes.host import keep_freed_memory
 
 
@@ -61,9 +61,8 @@ def step(spec: dict[str, Any], session: Session) -> None:
     initialise(model, config, SEED)
     optimizer = make(spec["settings"]["optimizer"], model)
     if isinstance(optimizer, Blocked):
-        compiled = spec["settings"].get("compile", "none")
-        if compiled != "none":
-            Compiler(compiled, os.environ, lambda text: print(text, file=sys.stderr)).take(model, optimizer)
+        if spec["settings"].get("compile", "none") != "none":
+            compile_optimizer(optimizer, os.environ, lambda text: print(text, file=sys.stderr))
         optimizer.rehearse()
     set_gradients(model)
     for _ in range(spec["warmup"]):

@@ -95,14 +95,10 @@ PACKING = tuple(
 )
 LAMB_COMPILED: dict[str, Any] = {"compile": "optimizer", "optimizer": {"name": "lamb", "learning_rate": 1e-4}}
 """Fields of a Job: what is worth compiling on a CPU."""
-LAYERS_COMPILED: dict[str, Any] = {"compile": "layers"}
-"""Fields of a Job: what is meant for GPUs, here through inductor's own cache."""
 EMPTY, FILLED = "empty cache", "filled cache"
 STARTS = (
     Variant(FILLED, "start", {"job": LAMB_COMPILED, "filled": True}),
     Variant(EMPTY, "start", {"job": LAMB_COMPILED, "filled": False}),
-    Variant("filled cache, layers", "start", {"job": LAYERS_COMPILED, "filled": True}),
-    Variant("empty cache, layers", "start", {"job": LAYERS_COMPILED, "filled": False}),
 )
 ACROSS_LENGTHS = (
     Variant(OURS, "ours", AUTO),

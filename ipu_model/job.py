@@ -25,7 +25,7 @@ PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 OPTIMIZERS = ("adamw", "adam", "lamb", "sgd")
 NUMBERS = ("auto", "fp32", "fp16")
 INFERENCE = ("auto", "sharded", "pipelined")
-COMPILE = ("none", "optimizer", "layers", "all")
+COMPILE = ("none", "optimizer")
 KEPT = ("last", "best")
 SCHEDULES = ("linear", "cosine", "square_root", "constant")
 
@@ -155,8 +155,7 @@ class Job:
     """On ipu: sharded (one IPU of a replica works at a time), pipelined (all do; needs enough
     inference_device_iterations), or auto, pipelined where the config allows it."""
     compile: str = "none"
-    """What inductor compiles on cpu and cuda: none, optimizer (LAMB's update on a CPU), layers (of the encoder) or
-    all; ipu always compiles everything."""
+    """What inductor compiles on a CPU: none, or optimizer (LAMB's update); ipu always compiles everything."""
     compile_only: bool = False
     """Compile into the cache, on ipu without IPUs, and stop before anything is trained."""
     executables: Optional[str] = None

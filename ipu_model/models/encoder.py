@@ -9,7 +9,7 @@ on runtimes that drop pads and [B, L] on those that need fixed shapes. Only atte
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +19,6 @@ from ipu_model.models.dropout import add_dropped, drop, mask_for
 
 Attention = Callable[[Tensor, Tensor, Tensor, int, float], Tensor]
 """(query, key, value, heads, dropout) -> context, all [..., H]."""
-Masks = Tuple[Optional[Tensor], Optional[Tensor]]
-"""Masks of dropout at the ends of both halves of a layer."""
-HalfWeights = Tuple[Tensor, Tensor, Tensor, Tensor]
-"""Weight [H, I] and bias [H] of a dense layer, weight and bias [H] of the LayerNorm after it."""
 
 
 @dataclass(frozen=True)
@@ -87,26 +83,17 @@ class SelfAttention(nn.Module):
 
 
 class Residual(nn.Module):
-    """Parameters of LayerNorm(residual + dropout(dense(hidden))), the end of both halves of a layer."""
+    """LayerNorm(residual + dropout(dense(inner))), the end of both halves of a layer."""
 
     def __init__(self, inputs: int, config: ModelConfig) -> None:
         super().__init__()
         self.dense = Dense(inputs, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    def weights(self) -> HalfWeights:
-        """What `finish_half` needs of it."""
-        return self.dense.factor, self.dense.bias, self.LayerNorm.weight, self.LayerNorm.bias
-
-
-def finish_half(
-    inner: Tensor, residual: Tensor, weights: HalfWeights, keep: Optional[Tensor], dropout: float, eps: float
-) -> Tensor:
-    """LayerNorm(residual + dropout(dense(inner))): [..., I], [..., H] -> [..., H]."""
-    factor, bias, scale, shift = weights
-    dense = nn.functional.linear(inner, factor, bias.to(factor.dtype))
-    summed = add_dropped(residual, dense, keep, dropout)
-    return normalise(summed, scale, shift, eps)
+    def forward(self, inner: Tensor, residual: Tensor, keep: Optional[Tensor], dropout: float) -> Tensor:
+        """[..., I], [..., H] -> [..., H]; `keep` is the mask of the dropout."""
+        summed = add_dropped(residual, self.dense(inner), keep, dropout)
+        return normalise(summed, self.LayerNorm.weight, self.LayerNorm.bias, self.LayerNorm.eps)
 
 
 def normalise(values: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tensor:
@@ -116,31 +103,8 @@ def normalise(values: Tensor, scale: Tensor, shift: Tensor, eps: float) -> Tenso
     return nn.functional.layer_norm(values.to(scale.dtype), scale.shape, scale, shift, eps).to(values.dtype)
 
 
-def finish_layer(
-    context: Tensor, hidden: Tensor, keep: Masks,
-    attention: HalfWeights, factor: Tensor, bias: Tensor, output: HalfWeights, dropout: float, eps: float,
-) -> Tensor:  # fmt: skip
-    """An encoder layer after its attention: [..., H] twice -> [..., H].
-
-    A function of tensors alone, so that it can be compiled once for all layers (compiling.py).
-
-    Args:
-        context: Output of the attention.
-        hidden: Input of the layer.
-        keep: Dropout masks of both ends.
-        attention, output: Parameters of the ends of both halves.
-        factor, bias: Of the dense layer between them.
-    """
-    hidden = finish_half(context, hidden, attention, keep[0], dropout, eps)
-    inner = nn.functional.gelu(nn.functional.linear(hidden, factor, bias.to(factor.dtype)))  # erf, as BERT was trained
-    return finish_half(inner, hidden, output, keep[1], dropout, eps)
-
-
 class Layer(nn.Module):
     """One encoder layer. The nesting of modules only serves Hugging Face's parameter names."""
-
-    finish: Callable[..., Tensor] = staticmethod(finish_layer)
-    """finish_layer, or a compiled form of it."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -149,18 +113,16 @@ class Layer(nn.Module):
         )
         self.intermediate = nn.ModuleDict({"dense": Dense(config.hidden_size, config.intermediate_size)})
         self.output = Residual(config.intermediate_size, config)
-        self.dropout, self.eps = config.hidden_dropout, config.layer_norm_eps
+        self.dropout = config.hidden_dropout
 
     def forward(self, hidden: Tensor, attention: Attention) -> Tensor:
         """[..., H] -> [..., H]."""
         context = self.attention["self"](hidden, attention)
         dropout = self.dropout if self.training else 0.0
-        keep = mask_for(hidden, dropout), mask_for(hidden, dropout)
-        dense: Any = self.intermediate["dense"]
-        return self.finish(
-            context, hidden, keep, self.attention["output"].weights(), dense.factor, dense.bias,
-            self.output.weights(), dropout, self.eps,
-        )  # fmt: skip
+        keep_attention, keep_output = mask_for(hidden, dropout), mask_for(hidden, dropout)
+        hidden = self.attention["output"](context, hidden, keep_attention, dropout)
+        inner = nn.functional.gelu(self.intermediate["dense"](hidden))  # erf, as BERT was trained
+        return self.output(inner, hidden, keep_output, dropout)
 
 
 class Bert(nn.Module):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Callable, Optional
 
+import torch
 from torch import nn
 
 from ipu_model.distributed.poprun import PopRunInstances
@@ -20,7 +22,6 @@ from ipu_model.runtimes.runtime import Runtime
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
-    from ipu_model.runtimes.compiling import Compiler
 
 
 def choose_runtime(requested: str) -> Choice:
@@ -87,7 +88,7 @@ def plan_device(
     poprun = instances if isinstance(instances, PopRunInstances) else PopRunInstances()
     if runtime != "ipu":
         if job.compile_only and job.compile == "none":
-            raise ConfigError(f"compile_only: the {runtime} runtime compiles nothing; set device.compile to all, too")
+            raise ConfigError(f"compile_only: the {runtime} runtime compiles nothing; set device.compile to optimizer")
         if job.compile != "none":
             from ipu_model.runtimes.compiling import check_compiler
 
@@ -142,12 +143,12 @@ def make_runtime(
         emit("message", text=f"attention: {where.reason}")
     instances.join(plan.runtime)
     optimizer: Optional[OptimizerConfig] = job.optimizer if job.kind != "predict" else None
-    compiler: Optional[Compiler] = None
+    compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None
     if job.compile != "none":
-        from ipu_model.runtimes.compiling import Compiler
+        from ipu_model.runtimes.compiling import compile_optimizer
 
-        compiler = Compiler(job.compile, os.environ, lambda text: emit("message", text=text))
+        compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
     return TorchRuntime(
-        model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances, compiler,
+        model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances, compiling,
         hurried,
     )  # fmt: skip

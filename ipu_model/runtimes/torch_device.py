@@ -20,7 +20,6 @@ from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import Blocked
 from ipu_model.optim.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
 from ipu_model.rows.reading import Batch
-from ipu_model.runtimes.compiling import Compiler
 from ipu_model.runtimes.cpu import CpuDevice
 from ipu_model.runtimes.device import Device
 from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
@@ -47,7 +46,7 @@ class TorchRuntime:
         seed: Of dropout; every process that trains along draws from a seed of its own.
         device: The CPU by default.
         instances: This process among those that train together, joined; alone by default.
-        compiler: What is to be compiled; None: nothing.
+        compiling: Puts compiled functions into the optimizer; None: it stays as it is.
         hurried: Whether an update under way should be given up. Asked on a CPU only, where an update may take minutes;
             a GPU is faster than the answer, for which it would have to wait.
     """
@@ -62,19 +61,19 @@ class TorchRuntime:
         seed: int,
         device: Optional[Device] = None,
         instances: Optional[Instances] = None,
-        compiler: Optional[Compiler] = None,
+        compiling: Optional[Callable[[Optional[torch.optim.Optimizer]], None]] = None,
         hurried: Callable[[], bool] = bool,
     ) -> None:
         self._device, self._instances = device or CpuDevice(), instances or Instances()
         # Any: what forward takes and gives is between the model and its head.
         self._model: Any = model.to(self._device.place_of)
-        self._head, self._micro_batch_size, self._compiler = heads.of(head), micro_batch_size, compiler
+        self._head, self._micro_batch_size = heads.of(head), micro_batch_size
         self._copies = LowPrecisionCopies(model, torch.bfloat16 if precision == "bf16" else None)
         self._max_norm = optimizer.max_grad_norm if optimizer is not None else None
         self._optimizer = make_optimizer(optimizer, model, self._copies) if optimizer is not None else None
         self._hurried = hurried if self._device.place_of.type == "cpu" else None
-        if compiler is not None:
-            compiler.take(self._model, self._optimizer)
+        if compiling is not None:
+            compiling(self._optimizer)
         torch.manual_seed(_seed_of(seed, self._instances.index))
 
     program: Optional[str] = None
@@ -85,7 +84,7 @@ class TorchRuntime:
         return self._device.reads_ahead
 
     def compile(self, example: Batch) -> None:
-        """The batch must cut into whole micro-batches; what the job asks for is compiled.
+        """The batch must cut into whole micro-batches.
 
         Raises:
             ConfigError: it does not.
@@ -96,25 +95,8 @@ class TorchRuntime:
                 f"{share.stop - share.start} rows do not cut into micro-batches of {self._micro_batch_size}: "
                 "rows per update must be a multiple of micro_batch_size"
             )
-        if self._compiler is not None and self._compiler.needs_a_step:
-            generators = self._device.rng_state()
-            with self._compiler.building(), self._device.running():
-                self._rehearse(example)
-            self._device.load_rng_state(generators)
         if isinstance(self._optimizer, Blocked):
             self._optimizer.rehearse()
-
-    def _rehearse(self, example: Batch) -> None:
-        """What a step computes, without an update."""
-        if self._optimizer is None:
-            self.predict(example)
-            return
-        self._model.train()
-        share, _ = self._head.loss(
-            self._model, self.prepare(example).micro_batches[0], self._head.label_counts(example)
-        )
-        share.backward()
-        self._zero_grad()
 
     def _zero_grad(self) -> None:
         assert self._optimizer is not None

@@ -32,7 +32,7 @@ def nothing_on(device: DeviceParams) -> str | None:
         return "device.runtime auto is chosen where the job runs, and what it needs is compiled there"
     if device.runtime != "ipu":
         if device.compile != "none":
-            return f"what is compiled for {device.runtime} stays on its host: made for it, and in part read with pickle"
+            return f"what is compiled for {device.runtime} stays on its host, for which it is made"
         return f"device.runtime {device.runtime} compiles nothing"
     return None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -42,11 +42,20 @@ class Section(BaseModel):
 class DeviceParams(Section):
     runtime: Literal["auto", "cpu", "cuda", "ipu"]
     precision: Literal["auto", "fp32", "bf16", "fp16"]
-    compile: Literal["none", "optimizer", "layers", "all"]
+    compile: Literal["none", "optimizer"]
     micro_batch_size: Positive
     launcher: Literal["torchrun", "poprun"] | None
     processes: Positive
     restarts: Annotated[int, Field(ge=0)]
+
+    @field_validator("compile", mode="before")
+    @classmethod
+    def _layers_are_not_compiled(cls, value: object) -> object:
+        """Old values are answered with what to write now."""
+        if value in ("layers", "all"):
+            now = "none" if value == "layers" else "optimizer"
+            raise ValueError(f"compiled encoder layers never paid and are gone: write {now} in the place of {value}")
+        return value
 
     @model_validator(mode="after")
     def _the_launcher_serves_the_device(self) -> DeviceParams:

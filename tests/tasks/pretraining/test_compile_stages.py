@@ -223,7 +223,7 @@ def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
     ("overrides", "why"),
     [
         (["device.runtime=cpu", "device.precision=fp32"], "device.runtime cpu compiles nothing"),
-        (["device.runtime=cuda", "device.compile=layers"], "what is compiled for cuda stays on its host"),
+        (["device.runtime=cuda", "device.compile=optimizer"], "what is compiled for cuda stays on its host"),
         (["device.runtime=auto"], "is chosen where the job runs"),
         (["pretrain.enabled=false"], "no update is made"),
     ],
