@@ -31,7 +31,7 @@ class Case:
     inputs: dict[str, Any]
     """For the worker; plain data."""
     updates: int
-    """Of one round."""
+    """Updates in one round."""
     rounds: int
     """With one thread; the wall times of several threads are worth fewer (SEVERAL_THREADS_ROUNDS)."""
     seconds: float

@@ -28,7 +28,7 @@ TRAINING = 3
 
 
 def encoder_flops(config: ModelConfig, lengths: Iterable[int]) -> int:
-    """Of one forward pass through the layers, for sequences of these lengths in tokens."""
+    """The operations of one forward pass through the layers, for sequences of these lengths in tokens."""
     h, inner, total = config.hidden_size, config.intermediate_size, 0
     for s in lengths:
         total += config.num_layers * (8 * h * h * s + 4 * h * inner * s + 4 * h * s * s)
@@ -36,12 +36,12 @@ def encoder_flops(config: ModelConfig, lengths: Iterable[int]) -> int:
 
 
 def pretraining_flops(config: ModelConfig, lengths: list[int], masked: int) -> int:
-    """Of one update: forward and backward over `lengths`, with `masked` positions predicted in all."""
+    """The operations of one update: forward and backward over `lengths`, with `masked` positions predicted in all."""
     h = config.hidden_size
     heads = masked * (2 * h * h + 2 * h * config.vocab_size) + len(lengths) * (2 * h * h + 4 * h)
     return TRAINING * (encoder_flops(config, lengths) + heads)
 
 
 def answering_flops(config: ModelConfig, lengths: list[int]) -> int:
-    """Of one update of question answering."""
+    """The operations of one update of question answering."""
     return TRAINING * (encoder_flops(config, lengths) + 4 * config.hidden_size * sum(lengths))

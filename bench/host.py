@@ -14,7 +14,7 @@ from ipu_model.distributed import process
 
 PACKAGES = ("torch", "transformers", "accelerate", "datasets", "tokenizers", "numpy", "pyarrow")
 FLAGS = ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile")
-"""Of the CPU: those that decide how fast matrices are multiplied."""
+"""Flags of the CPU that decide how fast matrices are multiplied."""
 
 
 def host_facts(arguments: list[str]) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def peak_memory_mb(status: Path = Path("/proc/self/status")) -> float:
 
 
 def load_average() -> list[float]:
-    """Of the last 1, 5 and 15 minutes."""
+    """The load of the last 1, 5 and 15 minutes."""
     return [round(value, 2) for value in os.getloadavg()]
 
 
@@ -61,6 +61,6 @@ def _cpuinfo(path: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
 
 
 def _revision() -> str:
-    """Of the checkout; "unknown" outside one."""
+    """The checkout's revision; "unknown" outside one."""
     found = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "unknown"

@@ -64,7 +64,7 @@ def prepare_host(threads: int) -> None:
 
 
 def flops_of(training: Training, batch: Batch) -> int:
-    """Of one update over these rows (flops.py)."""
+    """The operations of one update over these rows (flops.py)."""
     ids = batch.columns["sequence_ids"].astype(np.int64) + 256 * np.arange(len(batch.rows))[:, None]
     found, counts = np.unique(ids, return_counts=True)
     lengths = counts[found % 256 != 0].tolist()

@@ -18,7 +18,7 @@ LOOKS_PER_SECOND = 5
 
 @dataclass(frozen=True)
 class Usage:
-    """Of a command from its start to its end."""
+    """What a command took, from its start to its end."""
 
     code: int
     """Its exit code."""

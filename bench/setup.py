@@ -43,12 +43,12 @@ class Training:
 
     @property
     def head(self) -> str:
-        """Of ipu_model.job."""
+        """The head, as ipu_model.job calls it."""
         return "pretraining" if self.task == "pretrain" else "question_answering"
 
     @property
     def row_kind(self) -> str:
-        """Of ipu_model.rows.format."""
+        """The kind of rows, as ipu_model.rows.format calls it."""
         return "pretrain" if self.task == "pretrain" else "question_answering"
 
     @property

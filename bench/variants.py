@@ -15,7 +15,7 @@ class Variant:
 
     name: str
     worker: str
-    """Of bench.child."""
+    """Which worker of bench.child."""
     settings: dict[str, Any] = field(default_factory=dict)
     """ours: fields laid over the Job; others: what their worker says."""
     environment: dict[str, str] = field(default_factory=dict)

@@ -143,7 +143,7 @@ class BlockedLamb(BlockedAdamW):
         self._scalars: Tuple[Tuple[float, ...], Tuple[Tensor, ...]] = ((), ())
 
     def rehearse(self) -> None:
-        """Build `advance` for all kinds of gradients, on numbers of nobody."""
+        """Build `advance` for all kinds of gradients, on made-up numbers that belong to no parameter."""
         if self.advance is not None:
             for dtype in sorted({torch.float32, *(copy.dtype for copy in self._copies.values())}, key=str):
                 zeros = [torch.zeros(BLOCK) for _ in range(4)]

@@ -29,7 +29,7 @@ HASHES = "sha256.json"
 """File name -> SHA-256 of a checkpoint's other files."""
 NAME = re.compile(r"step-(\d+)")
 FILE = re.compile(r"[a-z][a-z0-9_]*\.(safetensors|json)")
-"""Of a checkpoint; a name in a manifest that came from outside must not lead elsewhere."""
+"""The name of a checkpoint's file; a name in a manifest that came from outside must not lead elsewhere."""
 KEPT = 2
 """Checkpoints that stay: the newest, and one before it in case the newest is damaged."""
 

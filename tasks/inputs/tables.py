@@ -21,7 +21,7 @@ from tasks.reading.text_files import MAX_LINE_BYTES, Reading, refuse_empty, text
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
-"""Of a Parquet file decoded at a time, about; a batch has fewer records where they are long."""
+"""Bytes of a Parquet file that are decoded at a time, about; a batch has fewer records where they are long."""
 MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS = 20, 80
 BLANK_LINES = "blank lines passed over"

@@ -233,7 +233,7 @@ def packing_figures(result: JobResult) -> dict[str, float]:
 
 
 def held_out_figures(result: JobResult) -> dict[str, Any]:
-    """Of the saved weights on held-out rows (ipu_model/train/evaluation.py); none without evaluation."""
+    """Figures of the saved weights on held-out rows (ipu_model/train/evaluation.py); none without evaluation."""
     if result.evaluation is None:
         return {}
     shown = {name: round(x, 6) if isinstance(x, float) else x for name, x in result.evaluation.items()}

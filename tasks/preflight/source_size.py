@@ -16,7 +16,7 @@ from tasks.project.process import takes_no_words
 
 MB = 10**6
 SAMPLE_DOCUMENTS = 2000
-"""Of the demo: their mean length is known within a percent."""
+"""Documents of the demo: their mean length is known within a percent."""
 
 
 def expected_mb(params: CorpusParams) -> float | None:

@@ -29,7 +29,7 @@ from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
 from tasks.vocabulary.hub_tokenizer import CONFIG, TOKENIZER, VOCABULARY, load_hub_vocabulary
 
 WANTED = re.compile(r"config\.json|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
-"""Of a Hub model: architecture and weights."""
+"""The files of a Hub model that hold architecture and weights."""
 TOKENIZER_FILES = (TOKENIZER, CONFIG, VOCABULARY)
 RECORD = "base_model.json"
 
@@ -85,8 +85,10 @@ def _download(repository: str, revision: str | None) -> tuple[str, Path]:
 
 
 def wanted_files(present: list[str]) -> list[str]:
-    """Of the files of a Hub model: architecture, tokenizer and weights; safetensors win over PyTorch's own files, and
-    one file over shards."""
+    """Which files of a Hub model to take: architecture, tokenizer and weights.
+
+    Safetensors win over PyTorch's own files, and one file over shards.
+    """
     found = [name for name in present if WANTED.fullmatch(name)]
     for single in ("model.safetensors", "pytorch_model.bin"):
         kind = single.split(".")[0]

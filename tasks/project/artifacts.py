@@ -20,7 +20,7 @@ FEATURES = "features.parquet"
 
 GLUE_DATA = Path("data/glue")
 GLUE = Path("glue")
-"""Of each GLUE task: `logits`, by development set, and `evaluation`."""
+"""For each GLUE task: `logits`, by development set, and `evaluation`."""
 
 VALIDATION = Path("reports/validation")
 DATA_DOCS = Path("reports/data_docs")

@@ -18,7 +18,7 @@ INPUTS = Path("inputs")
 IGNORING = ".dvcignore"
 NAMES = ("dvc.yaml", "dvc.lock", IGNORING)
 SUFFIX = ".dvc"
-"""Of files that name outs, and the whole name of a folder that makes another project of the one it is in."""
+"""The suffix of files that name outs, and the whole name of a folder that makes another project of the one it is in."""
 REMEDY = "the only plan is the project's own dvc.yaml: take them out, or keep what holds them outside of the project"
 SHOWN_NAMES = 5
 

@@ -49,7 +49,7 @@ def python_path(own: str | None) -> str:
 
 
 def takes_no_words(what: str) -> None:
-    """Of a program that reads nothing from its command line: --help answers with `what`, any other word ends with 2.
+    """For a program that reads nothing from its command line: --help answers with `what`, any other word ends with 2.
 
     Called first, so that asking what a stage is does not start it.
     """
@@ -57,7 +57,7 @@ def takes_no_words(what: str) -> None:
 
 
 def item(word: str) -> str:
-    """Of a word of the command line, the item it names: dvc.yaml passes `"$DVC_STAGE"`, such as glue_data@sst2.
+    """The item that a word of the command line names: dvc.yaml passes `"$DVC_STAGE"`, such as glue_data@sst2.
 
     What params.yaml says would be a part of the shell's text in its place. By hand, the item alone will do.
     """
@@ -65,7 +65,7 @@ def item(word: str) -> str:
 
 
 def moved(command: str) -> NoReturn:
-    """Of a module that was a command once: say what it is called now, and do nothing."""
+    """For a module that was a command once: say what it is called now, and do nothing."""
     sys.stderr.write(f"this command is called `{command}` now; it has --help\n")
     raise SystemExit(0 if {"-h", "--help"} & set(sys.argv) else 2)
 

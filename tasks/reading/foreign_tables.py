@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 BUFFER_BYTES = 1 << 20
-"""Of each column of a Parquet file."""
+"""Bytes that are buffered of each column of a Parquet file."""
 MAX_FOOTER_BYTES = 16 << 20
-"""Of a Parquet file; a million rows in groups of a thousand, with twenty columns, have 3 MB."""
+"""The longest footer of a Parquet file that is read; a million rows in groups of a thousand, with twenty columns, have
+3 MB."""
 MAX_LISTED = 100_000
 """Columns, or row groups, in a footer: each takes a thousand times its bytes in memory."""
 MAX_NAME_BYTES = 1 << 20

@@ -19,7 +19,7 @@ class Size:
 
     rows: int
     bytes: int
-    """Of the columns asked for, decoded."""
+    """Bytes of the columns asked for, decoded."""
 
 
 def sizes_of_groups(path: Path, column: str, stage: str) -> list[Size]:

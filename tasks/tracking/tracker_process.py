@@ -20,7 +20,8 @@ TROUBLED_SECONDS = 5.0
 HURRIED_SECONDS = 3.0
 """What it may take after SIGTERM, when the host is about to take the process's life."""
 PIPE_BYTES = 1 << 20
-"""Of some 200 bytes an event: what waits for a tracker that is busy. The kernel grants it (F_SETPIPE_SZ) to anybody."""
+"""Room for events of some 200 bytes: what waits for a tracker that is busy. The kernel grants it (F_SETPIPE_SZ) to
+anybody."""
 
 Event = dict[str, Any]
 

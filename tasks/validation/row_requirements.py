@@ -22,9 +22,9 @@ class RowLimits:
     """phase1, phase2, squad-train or squad-dev."""
     manifest: Manifest
     vocab_size: int
-    """Of data/tokenizer."""
+    """Vocabulary size of data/tokenizer."""
     tokenizer_sha256: str
-    """Of its tokenizer.json."""
+    """SHA-256 of its tokenizer.json."""
     max_positions: int
     masked_fraction: float
 

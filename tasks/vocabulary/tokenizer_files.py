@@ -25,7 +25,7 @@ MAX_CHARACTERS_PER_WORD = 100
 MAX_ENTRIES = 1_000_000
 """The largest known has half as many."""
 MAX_BYTES = 64 << 20
-"""Of a vocab.txt; the largest known has 5 MB."""
+"""The largest vocab.txt that is read; the largest known has 5 MB."""
 
 
 @dataclass(frozen=True)

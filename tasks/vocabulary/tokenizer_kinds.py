@@ -33,7 +33,7 @@ SWITCHES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "strip_accents": (None, (True, False, None)),
     "handle_chinese_chars": (True, (True, False)),
 }
-"""Of BertNormalizer -> what is meant where it is left out, and what is taken."""
+"""Setting of BertNormalizer -> what is meant where it is left out, and what is taken."""
 
 
 def read_tokenizer_json(path: Path, source: str) -> Vocabulary:

@@ -23,7 +23,7 @@ from tasks.project.errors import InputError
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """In this order from id 0."""
 PREFIX = "##"
-"""Of a piece that continues a word."""
+"""How a piece begins that continues a word."""
 MAX_CHARACTERS = 1000
 """Characters in the vocabulary at most; rarer ones become [UNK]. Never more than a quarter of the vocabulary."""
 MIN_FREQUENCY = 2
@@ -35,7 +35,7 @@ MAX_WORDS = 1 << 18
 LONGEST_REMEMBERED = 64
 """Characters. Longer ones are rarely words: text without spaces would fill the memory and never come again."""
 COUNT_CHARACTERS = 16 << 20
-"""Of text whose different words are held at a time while characters are counted."""
+"""Characters of text whose different words are held at a time while characters are counted."""
 _REMOVED_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85]")
 """Where Python splits words and BERT's clean-up joins them."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 MASKED, RANDOM = 0.8, 0.1
-"""Of the chosen tokens: replaced by [MASK], by a random token; the rest stays as it is."""
+"""Shares of the chosen tokens that are replaced by [MASK], by a random token; the rest stays as it is."""
 KNOWN_BUDGETS = {128: 20, 384: 56, 512: 76}
 """P of BERT's and its successors' recipes at 15%, by row length."""
 

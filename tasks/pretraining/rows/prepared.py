@@ -45,7 +45,7 @@ class Limits(NamedTuple):
     row_length: int
     max_predictions: int
     section: str
-    """Of params.yaml, for messages."""
+    """The section of params.yaml, for messages."""
 
 
 @dataclass(frozen=True)

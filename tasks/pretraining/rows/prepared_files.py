@@ -29,7 +29,7 @@ from tasks.rows.row_files import IGNORED, MAX_ROW_LENGTH
 
 SEQUENCES_AT_ONCE = 2048
 NUMBERS_AT_ONCE = 8 << 20
-"""Of one field, padded: long sequences come in smaller parts."""
+"""Numbers of one field, padded: long sequences come in smaller parts."""
 LISTS = ("input_ids", "attention_mask", "token_type_ids", "labels")
 NEXT = ("next_sentence_label", "next_sentence_labels")
 PACKED = "packed_input_ids"

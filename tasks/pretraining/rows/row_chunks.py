@@ -28,7 +28,7 @@ class Item(NamedTuple):
     shard: int
     part: str
     number: int
-    """Of the chunk; no other of the corpus and part has it."""
+    """The chunk's number; no other of the corpus and part has it."""
     texts: list[str]
 
 

@@ -49,7 +49,7 @@ class Shard:
     """File and the number of the row group in it, in reading order."""
     documents: int
     bytes: int
-    """Of text."""
+    """Bytes of text."""
 
 
 def plan_shards(files: Sequence[Path]) -> list[Shard]:
@@ -92,7 +92,7 @@ class Counts:
     skipped: int = 0
     """Documents without tokens."""
     tokens: int = 0
-    """Of the text, before pairing."""
+    """Tokens of the text, before pairing."""
 
     def plus(self, other: Counts) -> Counts:
         """The sum of both."""

@@ -21,7 +21,7 @@ STAGES = {
     VALIDATE: "",
     "vocabulary.tokenizer": "2",
     "pretraining.rows.pretrain_rows phase1": "2",
-    "downstream.squad.questions": "2",
+    "downstream.examples squad": "2",
 }
 """Command -> PYTHONOPTIMIZE; Great Expectations does not go without docstrings."""
 
