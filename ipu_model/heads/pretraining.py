@@ -17,7 +17,7 @@ from torch.nn import functional
 from ipu_model.ipu.model import DeviceModel, pick, weighted_loss
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens
-from ipu_model.models.flat import TILE, FlatBatch, Places, fill, to_tensor
+from ipu_model.models.flat import TOKEN_TILE, FlatBatch, Places, fill, to_tensor
 from ipu_model.models.head import Head
 from ipu_model.models.losses import judged, summed_loss
 from ipu_model.models.masked_tokens import PredictionHead, masked_token_loss
@@ -120,14 +120,14 @@ class Pretraining(Head):
         return batch.labels("masked_labels")
 
     def flat_labels(self, places: Places) -> Dict[str, Tensor]:
-        """masked_index [M], masked_labels [M], next_sentence_labels [N]; M a multiple of TILE."""
+        """masked_index [M], masked_labels [M], next_sentence_labels [N]; M a multiple of TOKEN_TILE."""
         columns = places.columns
         rows, length = columns["input_ids"].shape
         flat_position = np.zeros(rows * length, dtype=np.int64)
         flat_position[places.source] = np.arange(len(places.source))
         row, slot = np.nonzero(columns["masked_labels"] != IGNORED)
         positions = columns["masked_positions"][row, slot].astype(np.int64)
-        filler = -len(positions) % TILE
+        filler = -len(positions) % TOKEN_TILE
         return {
             "masked_index": to_tensor(fill(flat_position[row * length + positions], filler)),
             "masked_labels": to_tensor(fill(columns["masked_labels"][row, slot], filler, IGNORED)),

@@ -16,24 +16,24 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
 from ipu_model.fingerprint import fingerprint, flat
-from ipu_model.ipu.carried import difference, differing, give, take
 from ipu_model.ipu.config import CACHE_OFF
 from ipu_model.ipu.program_folder import CACHE_VARIABLE, RECORD, ProgramFolder, Say, Sizes, link, read_record, states
 from ipu_model.ipu.pruning import run
+from ipu_model.ipu.shared_programs import difference, differing, give, take
 
 LIVE = ".live"
 """Name of the folder of live executables beside those that travel."""
 
 
 def cache_root(
-    environ: Mapping[str, str], configured: Optional[str], say: Say, carried: Optional[str] = None
+    environ: Mapping[str, str], configured: Optional[str], say: Say, shared: Optional[str] = None
 ) -> Optional[Path]:
     """Where executables are kept: PODIUM_EXECUTABLE_CACHE, else executable_cache_dir, else beside those that travel,
     else nowhere (None).
 
     Args:
         configured: executable_cache_dir of the ipu_config; "" and "disabled" mean none, as in Optimum.
-        carried: Job.executables.
+        shared: Job.executables.
     """
     configured = None if configured in (None, *CACHE_OFF) else configured
     chosen = environ.get(CACHE_VARIABLE) or None
@@ -43,8 +43,8 @@ def cache_root(
     elif configured is not None:
         chosen = configured
         say(f"executables: {chosen} (executable_cache_dir of the ipu_config)")
-    elif carried is not None:
-        chosen = str(Path(carried).parent / LIVE)
+    elif shared is not None:
+        chosen = str(Path(shared).parent / LIVE)
         say(f"executables: {chosen} (set {CACHE_VARIABLE} to share them with other checkouts of this host)")
     else:
         say(f"executables: not kept, every run compiles; set {CACHE_VARIABLE} or executable_cache_dir to a folder")
@@ -57,11 +57,11 @@ class ExecutableCache:
     Args:
         root: From cache_root.
         say: Takes lines for people.
-        carried: Folder of programs that came from elsewhere (carried.py), for configurations that the root lacks.
+        shared: Folder of programs from elsewhere (shared_programs.py), for configurations that the root lacks.
     """
 
-    def __init__(self, root: Path, say: Say, carried: Optional[str] = None) -> None:
-        self._root, self._say, self._carried = _writable(Path(root), say), say, carried
+    def __init__(self, root: Path, say: Say, shared: Optional[str] = None) -> None:
+        self._root, self._say, self._shared = _writable(Path(root), say), say, shared
         self._source = Path(root) if self._root != Path(root) else None
         self._opened: Dict[str, ProgramFolder] = {}
 
@@ -80,10 +80,10 @@ class ExecutableCache:
         damaged = f"{opened.damage}: discarded" if opened.damage else ""
         if opened.filled:
             also = f"; in it {damaged}" if damaged else ""
-            return True, f"hit, {_amount(opened.sizes)} from {self._carried}, checked and put into {opened.path}{also}"
+            return True, f"hit, {_amount(opened.sizes)} from {self._shared}, checked and put into {opened.path}{also}"
         if opened.before:
             return True, f"hit, {_amount(opened.sizes)} in {opened.path}"
-        refused = f"{self._carried} {opened.not_filled}" if opened.not_filled else ""
+        refused = f"{self._shared} {opened.not_filled}" if opened.not_filled else ""
         why = "; ".join(filter(None, [damaged, refused])) or self._nearest(flat(parts))
         opened.told = f"built: {why}"
         return False, f"miss, {why}{', built anew' if damaged or refused else ''}"
@@ -108,7 +108,7 @@ class ExecutableCache:
             return text
         if opened.before:
             opened.touch()
-            opened.told = f"restored from {self._carried}" if opened.filled else "loaded from the cache"
+            opened.told = f"restored from {self._shared}" if opened.filled else "loaded from the cache"
             return "loaded from the cache, nothing was compiled"
         return "built, but PopART kept nothing (the IPU Model has no cache): the next run compiles again"
 
@@ -148,7 +148,7 @@ class ExecutableCache:
         return self._opened[key]
 
     def _fill(self, parts: Dict[str, Any]) -> Optional[Callable[[Path], str]]:
-        source = self._carried
+        source = self._shared
         return None if source is None else lambda path: take(Path(source), flat(parts), path)
 
     def _nearest(self, parts: Dict[str, Any]) -> str:

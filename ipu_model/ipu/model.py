@@ -31,7 +31,7 @@ fp16's range, unlike the smallest fp16 number: two of those added overflow to -i
 
 
 @dataclass(frozen=True)
-class Layout:
+class DeviceLayout:
     """How the model is cut and computed; from the IPU config."""
 
     placement: Placement
@@ -51,7 +51,7 @@ class DeviceModel(nn.Module):
         ops: PopTorch's functions, or the plain ones.
     """
 
-    def __init__(self, bert_model: nn.Module, layout: Layout, ops: DeviceOps) -> None:
+    def __init__(self, bert_model: nn.Module, layout: DeviceLayout, ops: DeviceOps) -> None:
         super().__init__()
         self.bert_model: Any = bert_model
         self.layout, self.ops = layout, ops

@@ -17,7 +17,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu import checks
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
-from ipu_model.ipu.model import Layout
+from ipu_model.ipu.model import DeviceLayout
 from ipu_model.ipu.optimizers import check_optimizer, is_half
 from ipu_model.ipu.placement import Placement
 from ipu_model.ipu.sdk import sdk_name
@@ -83,10 +83,10 @@ class IpuPlan:
             f"{stages * step} rows"
         )
 
-    def layout(self, model: ModelConfig, inference: bool) -> Layout:
+    def layout(self, model: ModelConfig, inference: bool) -> DeviceLayout:
         """How the device model is cut and computed."""
         mode = self.config.inference if inference else self.config.training
-        return Layout(
+        return DeviceLayout(
             self.inference_placement if inference else self.placement,
             mode.embedding_serialization_factor if not heads.of(self.head).tied else 1,
             decoder_factor(mode),

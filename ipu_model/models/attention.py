@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ipu_model.models.dropout import keep_mask, kept_scale, masked
 
-TILE = 32
+SEQUENCE_TILE = 32
 """Tokens to a multiple of which each sequence is padded here. oneDNN compiles a kernel for every new shape of a
 product (0.5 to 3 ms each, against 0.05 ms to run it), so real lengths must fall on few shapes."""
 SCORES_PER_GROUP = 1 << 20
@@ -43,7 +43,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Layout:
+class HeadLayout:
     """Where the heads of every token lie among the K rows [D] that the groups work on, ordered [G, A, N] in each."""
 
     groups: List[Group]
@@ -55,7 +55,7 @@ class Layout:
     """int64: which of the K rows are pads."""
 
     @staticmethod
-    def of(lengths: Sequence[int], heads: int) -> Layout:
+    def of(lengths: Sequence[int], heads: int) -> HeadLayout:
         """The layout of sequences laid end to end; those of near-equal length should be neighbours."""
         groups: List[Group] = []
         sources, pads = [], []
@@ -77,7 +77,7 @@ class Layout:
         pad = np.concatenate(pads) if pads else np.empty(0, dtype=bool)
         target = np.empty(token * heads, dtype=np.int64)
         target[source[~pad]] = np.nonzero(~pad)[0]
-        return Layout(groups, *(torch.from_numpy(x) for x in (source, target, np.nonzero(pad)[0])))
+        return HeadLayout(groups, *(torch.from_numpy(x) for x in (source, target, np.nonzero(pad)[0])))
 
     def spread(self, flat: Tensor, heads: int) -> Tensor:
         """[T, H] -> [K, D]."""
@@ -95,10 +95,10 @@ class Layout:
 
 def _group_size(lengths: Sequence[int], heads: int) -> Tuple[int, int]:
     """Padded tokens of the next sequence, and how many share its group: a power of two, so that shapes are few."""
-    padded = -(-lengths[0] // TILE) * TILE
+    padded = -(-lengths[0] // SEQUENCE_TILE) * SEQUENCE_TILE
     most = max(1, SCORES_PER_GROUP // (heads * padded * padded))
     alike = 1
-    while alike < min(most, len(lengths)) and padded - TILE < lengths[alike] <= padded:
+    while alike < min(most, len(lengths)) and padded - SEQUENCE_TILE < lengths[alike] <= padded:
         alike += 1
     return padded, 1 << (alike.bit_length() - 1)
 
@@ -112,12 +112,12 @@ class SequenceAttention:
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self._lengths = lengths
-        self._layouts: Dict[int, Layout] = {}
+        self._layouts: Dict[int, HeadLayout] = {}
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """query, key, value and the result: [T, H]. `dropout` acts on the attention probabilities."""
         if heads not in self._layouts:  # made once, for all layers
-            self._layouts[heads] = Layout.of(self._lengths, heads)
+            self._layouts[heads] = HeadLayout.of(self._lengths, heads)
         return _SequenceAttention.apply(query, key, value, self._layouts[heads], heads, dropout)
 
 
@@ -161,7 +161,7 @@ class _SequenceAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: Layout, heads: int, dropout: float
+        ctx: Any, query: Tensor, key: Tensor, value: Tensor, layout: HeadLayout, heads: int, dropout: float
     ) -> Tensor:
         q, k, v = (layout.spread(x, heads) for x in (query, key, value))
         output = torch.empty_like(q)

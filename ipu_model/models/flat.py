@@ -19,7 +19,7 @@ from ipu_model.models.encoder import Tokens
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.reading import Batch, Columns
 
-TILE = 64
+TOKEN_TILE = 64
 """Tokens, and masked tokens, are filled up to a multiple of it: oneDNN compiles a kernel for every new shape of a
 product, some milliseconds each, so that shapes must repeat. The filler is a sequence of its own that no loss reads."""
 
@@ -29,7 +29,7 @@ class FlatBatch:
     """One micro-batch without padding, but for the filler at its end."""
 
     tokens: Tokens
-    """[T] each, T a multiple of TILE."""
+    """[T] each, T a multiple of TOKEN_TILE."""
     starts: Tensor
     """[N] int64: first flat token of each sequence, its [CLS]."""
     lengths: np.ndarray
@@ -71,7 +71,7 @@ class Places:
 
     def per_token(self, column: str, filler: int) -> np.ndarray:
         """[T], filler included, of a column with a value for each token."""
-        return fill(self.columns[column].reshape(-1)[self.source], -len(self.source) % TILE, filler)
+        return fill(self.columns[column].reshape(-1)[self.source], -len(self.source) % TOKEN_TILE, filler)
 
 
 Labels = Callable[[Places], Dict[str, Tensor]]
@@ -98,7 +98,7 @@ def flatten(batch: Batch, labels: Optional[Labels] = None) -> FlatBatch:
         input_ids=to_tensor(places.per_token("input_ids", 0)),
         token_type_ids=to_tensor(places.per_token("token_type_ids", 0)),
         position_ids=to_tensor(places.per_token("position_ids", 0)),
-        attention=SequenceAttention(_blocks(lengths, -real % TILE)),
+        attention=SequenceAttention(_blocks(lengths, -real % TOKEN_TILE)),
     )
     ids = columns["feature_ids"][at_row, at_slot] if "feature_ids" in columns else np.empty(0, dtype=np.int32)
     return FlatBatch(tokens, to_tensor(starts), lengths, labels(places) if labels is not None else {}, ids)

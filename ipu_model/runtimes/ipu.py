@@ -109,8 +109,8 @@ class IpuRuntime(Immediate):
         self._inference: Any = None
         self._rng: Optional[List[int]] = None
         root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
-        carried = None if job.compile_only else job.executables
-        self._cache = None if root is None else ExecutableCache(root, self._say, carried)
+        shared = None if job.compile_only else job.executables
+        self._cache = None if root is None else ExecutableCache(root, self._say, shared)
 
     def compile(self, example: Batch) -> None:
         """Build the executable, or find it in the cache; the weights stay as they are.

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ipu_model.models.attention import SequenceAttention
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Attention, Bert
-from ipu_model.models.flat import TILE
+from ipu_model.models.flat import TOKEN_TILE
 from ipu_model.models.inference import EqualLengthAttention
 from ipu_model.models.masked_tokens import PredictionHead, masked_token_loss
 from ipu_model.models.precision import LowPrecisionCopies
@@ -134,7 +134,7 @@ class Passes:
 
     def run(self, work: Work) -> float:
         """Seconds that the whole model needs for a token, from a pass over the sequences of `work`."""
-        filler = -work.tokens % TILE
+        filler = -work.tokens % TOKEN_TILE
         hidden = self._values(work.tokens + filler)
         if not work.training:
             with torch.inference_mode():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.models.attention import SCORES_PER_GROUP, TILE, Layout, RowAttention, SequenceAttention
+from ipu_model.models.attention import SCORES_PER_GROUP, SEQUENCE_TILE, HeadLayout, RowAttention, SequenceAttention
 from ipu_model.models.dropout import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
@@ -15,26 +15,28 @@ PLACES = torch.tensor([*range(0, 5), *range(12, 17), *range(5, 9), *range(9, 11)
 
 
 def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None:
-    layout = Layout.of([TILE, TILE - 1, TILE - 1, 2], heads=2)
-    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, TILE)]
-    assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, TILE - 2]
+    layout = HeadLayout.of([SEQUENCE_TILE, SEQUENCE_TILE - 1, SEQUENCE_TILE - 1, 2], heads=2)
+    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [(0, 4, SEQUENCE_TILE)]
+    assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, SEQUENCE_TILE - 2]
     # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
-    layout = Layout.of([TILE + 1, TILE, TILE, TILE], heads=1)
+    layout = HeadLayout.of([SEQUENCE_TILE + 1, SEQUENCE_TILE, SEQUENCE_TILE, SEQUENCE_TILE], heads=1)
     assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [
-        (0, 1, 2 * TILE), (2 * TILE, 2, TILE), (4 * TILE, 1, TILE),
+        (0, 1, 2 * SEQUENCE_TILE), (2 * SEQUENCE_TILE, 2, SEQUENCE_TILE), (4 * SEQUENCE_TILE, 1, SEQUENCE_TILE),
     ]  # fmt: skip
-    assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [TILE - 1, 0, 0]
-    assert Layout.of([], heads=2).groups == []
+    assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [SEQUENCE_TILE - 1, 0, 0]
+    assert HeadLayout.of([], heads=2).groups == []
 
 
 def test_long_sequences_go_alone() -> None:
-    longest = int((SCORES_PER_GROUP / 2) ** 0.5) // TILE * TILE  # of two heads: more than half a group
-    assert [g.sequences for g in Layout.of([longest, longest, longest, 8, 8], heads=2).groups] == [1, 1, 1, 2]
+    longest = (
+        int((SCORES_PER_GROUP / 2) ** 0.5) // SEQUENCE_TILE * SEQUENCE_TILE
+    )  # of two heads: more than half a group
+    assert [g.sequences for g in HeadLayout.of([longest, longest, longest, 8, 8], heads=2).groups] == [1, 1, 1, 2]
 
 
 def test_every_head_of_every_token_has_one_place_and_pads_have_the_rest() -> None:
-    layout = Layout.of([TILE + 3, 5, 4, 4], heads=3)
-    rows = torch.arange(3 * (TILE + 16))
+    layout = HeadLayout.of([SEQUENCE_TILE + 3, 5, 4, 4], heads=3)
+    rows = torch.arange(3 * (SEQUENCE_TILE + 16))
     there = rows[layout.source]
     assert torch.equal(there[layout.target], rows)
     places = torch.cat([layout.target, layout.pads]).sort().values

@@ -14,7 +14,7 @@ from tiny_jobs import TINY, make_columns, write_rows
 
 from ipu_model import heads
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.models.flat import TILE, flatten, per_sequence
+from ipu_model.models.flat import TOKEN_TILE, flatten, per_sequence
 from ipu_model.rows.reading import RowFolder, UpdateRows, row_order
 
 ORDER_3_0 = [6, 1, 8, 5, 2, 7, 9, 4, 3, 0]
@@ -68,8 +68,8 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
     batch = RowFolder(tmp_path / "rows", "pretrain", TINY).take(np.arange(12))
     flat = flatten(batch, heads.of("pretraining").flat_labels)
     assert batch.real_tokens == flat.real_tokens == flat.lengths.sum() == 193
-    assert len(flat.tokens.input_ids) == 4 * TILE  # the next multiple
-    assert flat.blocks == [*flat.lengths, 4 * TILE - 193]
+    assert len(flat.tokens.input_ids) == 4 * TOKEN_TILE  # the next multiple
+    assert flat.blocks == [*flat.lengths, 4 * TOKEN_TILE - 193]
     assert list(flat.lengths) == sorted(flat.lengths, reverse=True)
     assert (flat.tokens.input_ids[flat.starts] == 2).all()  # [CLS]
     assert (flat.tokens.position_ids[flat.starts] == 0).all()
@@ -81,7 +81,7 @@ def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None
     real, filler = flat.labels["masked_labels"][: len(expected)], flat.labels["masked_labels"][len(expected) :]
     found = sorted(zip(flat.tokens.input_ids[flat.labels["masked_index"]].tolist(), real.tolist()))
     assert found == expected
-    assert (len(expected) + len(filler)) % TILE == 0
+    assert (len(expected) + len(filler)) % TOKEN_TILE == 0
     assert set(filler.tolist()) <= {-100}
 
 

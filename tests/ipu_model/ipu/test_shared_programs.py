@@ -23,7 +23,7 @@ def said() -> List[str]:
 
 
 @pytest.fixture
-def carried(tmp_path: Path, said: List[str]) -> Path:
+def shared(tmp_path: Path, said: List[str]) -> Path:
     """What a compile_only job on another host left: one program and its record."""
     other = ExecutableCache(tmp_path / "other-host", said.append)
     other.expectation(PARTS)
@@ -35,19 +35,19 @@ def carried(tmp_path: Path, said: List[str]) -> Path:
 
 
 @pytest.fixture
-def cache(tmp_path: Path, carried: Path, said: List[str]) -> Callable[[], ExecutableCache]:
+def cache(tmp_path: Path, shared: Path, said: List[str]) -> Callable[[], ExecutableCache]:
     """A cache of this host, opened anew as by another process."""
-    return lambda: ExecutableCache(tmp_path / "live", said.append, str(carried))
+    return lambda: ExecutableCache(tmp_path / "live", said.append, str(shared))
 
 
-def rewritten(carried: Path, **changes: Any) -> None:
-    record = json.loads((carried / "podium.json").read_text(encoding="utf-8"))
-    (carried / "podium.json").write_text(json.dumps({**record, **changes}), encoding="utf-8")
+def rewritten(shared: Path, **changes: Any) -> None:
+    record = json.loads((shared / "podium.json").read_text(encoding="utf-8"))
+    (shared / "podium.json").write_text(json.dumps({**record, **changes}), encoding="utf-8")
 
 
-def test_what_travels_is_the_programs_and_what_they_were_built_for(carried: Path) -> None:
-    assert sorted(path.name for path in carried.iterdir()) == ["1234.popef", "podium.json"]
-    record = json.loads((carried / "podium.json").read_text(encoding="utf-8"))
+def test_what_travels_is_the_programs_and_what_they_were_built_for(shared: Path) -> None:
+    assert sorted(path.name for path in shared.iterdir()) == ["1234.popef", "podium.json"]
+    record = json.loads((shared / "podium.json").read_text(encoding="utf-8"))
     assert record["parts"] == {
         "mode": "training",
         "poptorch": "3.4.0",
@@ -57,16 +57,16 @@ def test_what_travels_is_the_programs_and_what_they_were_built_for(carried: Path
     assert record["sha256"] == {"1234.popef": hashlib.sha256(CONTENT).hexdigest()}
 
 
-def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(carried: Path, cache: Any) -> None:
+def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(shared: Path, cache: Any) -> None:
     first = cache()
     hit, why = first.expectation(PARTS)
     assert hit
-    assert why.startswith(f"hit, 1 file, 0.0 MB from {carried}, checked and put into ")
+    assert why.startswith(f"hit, 1 file, 0.0 MB from {shared}, checked and put into ")
     assert (first.folder(PARTS) / "1234.popef").read_bytes() == CONTENT
     assert first.outcome(PARTS) == "loaded from the cache, nothing was compiled"
-    assert first.summary(PARTS) == f"restored from {carried}"
+    assert first.summary(PARTS) == f"restored from {shared}"
     first.close()
-    shutil.rmtree(str(carried))
+    shutil.rmtree(str(shared))
     second = cache()
     assert second.expectation(PARTS)[1].startswith("hit, 1 file, 0.0 MB in ")
     assert second.outcome(PARTS) == "loaded from the cache, nothing was compiled"
@@ -74,15 +74,15 @@ def test_a_restored_program_is_a_hit_and_the_next_run_needs_the_source_no_more(c
 
 
 @pytest.mark.parametrize("at", [0, 13, len(CONTENT) - 1])
-def test_a_flipped_byte_is_found_wherever_it_is(carried: Path, cache: Any, at: int) -> None:
+def test_a_flipped_byte_is_found_wherever_it_is(shared: Path, cache: Any, at: int) -> None:
     damaged = bytearray(CONTENT)
     damaged[at] ^= 1
-    (carried / "1234.popef").write_bytes(bytes(damaged))
-    refused(cache(), f"{carried} was discarded: 1234.popef does not match its SHA-256")
+    (shared / "1234.popef").write_bytes(bytes(damaged))
+    refused(cache(), f"{shared} was discarded: 1234.popef does not match its SHA-256")
 
 
-def test_a_program_that_was_cut_short_is_refused(carried: Path, cache: Any) -> None:
-    (carried / "1234.popef").write_bytes(CONTENT[:-1])
+def test_a_program_that_was_cut_short_is_refused(shared: Path, cache: Any) -> None:
+    (shared / "1234.popef").write_bytes(CONTENT[:-1])
     refused(cache(), "1234.popef does not match its SHA-256")
 
 
@@ -116,27 +116,27 @@ def refused(cache: ExecutableCache, why: str) -> None:
         (lambda x: rewritten(x, parts=7), "podium.json is damaged"),
     ],
 )
-def test_what_cannot_be_used_is_refused_with_the_reason(carried: Path, cache: Any, change: Any, why: str) -> None:
-    change(carried)
+def test_what_cannot_be_used_is_refused_with_the_reason(shared: Path, cache: Any, change: Any, why: str) -> None:
+    change(shared)
     refused(cache(), why)
 
 
-def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(carried: Path, cache: Any) -> None:
+def test_a_program_of_another_sdk_is_left_alone_and_the_versions_are_named(shared: Path, cache: Any) -> None:
     newer = cache()
     hit, why = newer.expectation({**PARTS, "poptorch": "3.5.0"})
     assert not hit
-    assert f"{carried} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another" in why
-    assert (carried / "1234.popef").exists()
+    assert f"{shared} was built for another job: poptorch 3.4.0 -> 3.5.0; executables do not load under another" in why
+    assert (shared / "1234.popef").exists()
 
 
-def test_one_bad_program_of_two_leaves_neither(carried: Path, cache: Any) -> None:
-    (carried / "9999.popef").write_bytes(b"second")
+def test_one_bad_program_of_two_leaves_neither(shared: Path, cache: Any) -> None:
+    (shared / "9999.popef").write_bytes(b"second")
     hashes = {"1234.popef": hashlib.sha256(CONTENT).hexdigest(), "9999.popef": "0" * 64}
-    rewritten(carried, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
+    rewritten(shared, executables={"1234.popef": len(CONTENT), "9999.popef": 6}, sha256=hashes)
     refused(cache(), "9999.popef does not match its SHA-256")
 
 
-def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(carried: Path, cache: Any) -> None:
+def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(shared: Path, cache: Any) -> None:
     first = cache()
     first.expectation(PARTS)
     first.outcome(PARTS)
@@ -150,7 +150,7 @@ def test_what_a_killed_run_left_in_the_live_folder_is_replaced_by_what_travels(c
     assert (folder / "1234.popef").read_bytes() == CONTENT
 
 
-def test_a_full_disk_costs_the_copy_and_not_the_job(carried: Path, cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_costs_the_copy_and_not_the_job(shared: Path, cache: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     real, full = os.replace, True
 
     def replace(source: str, target: str) -> None:
@@ -166,7 +166,7 @@ def test_a_full_disk_costs_the_copy_and_not_the_job(carried: Path, cache: Any, m
     assert [path.name for path in opened.folder(PARTS).iterdir()] == ["podium.held"]
 
 
-def test_nothing_is_taken_while_another_process_uses_the_folder(carried: Path, cache: Any) -> None:
+def test_nothing_is_taken_while_another_process_uses_the_folder(shared: Path, cache: Any) -> None:
     first = cache()
     folder = first.folder(PARTS)
     (folder / "1234.popef").unlink()
@@ -175,8 +175,8 @@ def test_nothing_is_taken_while_another_process_uses_the_folder(carried: Path, c
     assert not (folder / "1234.popef").exists()
 
 
-def test_without_a_cache_of_the_host_the_live_folder_is_beside_what_travels(carried: Path, said: List[str]) -> None:
-    assert cache_root({}, "", said.append, str(carried)) == carried.parent / ".live"
+def test_without_a_cache_of_the_host_the_live_folder_is_beside_what_travels(shared: Path, said: List[str]) -> None:
+    assert cache_root({}, "", said.append, str(shared)) == shared.parent / ".live"
     assert "set PODIUM_EXECUTABLE_CACHE to share them" in said[-1]
-    assert cache_root({}, "/config", said.append, str(carried)) == Path("/config")
-    assert cache_root({"PODIUM_EXECUTABLE_CACHE": "/host"}, "/config", said.append, str(carried)) == Path("/host")
+    assert cache_root({}, "/config", said.append, str(shared)) == Path("/config")
+    assert cache_root({"PODIUM_EXECUTABLE_CACHE": "/host"}, "/config", said.append, str(shared)) == Path("/host")
