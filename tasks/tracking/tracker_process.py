@@ -28,7 +28,7 @@ Event = dict[str, Any]
 
 def command(backend: str) -> list[str]:
     """How the process of a tracker is started."""
-    return [sys.executable, "-m", f"tasks.track_{backend}"]
+    return [sys.executable, "-m", f"tasks.tracking.track_{backend}"]
 
 
 def start(backend: str, say: Say) -> Tracker | None:
