@@ -23,6 +23,7 @@ from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.given import GIVEN, shown, value_at
 from tasks.project.overlays import preset_names, read_preset
+from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import check
 from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml
 
@@ -40,7 +41,6 @@ FOLDERS: dict[tuple[str, ...], Path] = {
 """Parameters that name a folder to write, and the folder of the checkout in which it may always be."""
 HUB_NAMES = (*NAMES, ("base_model", "repository"), ("glue", "dataset"))
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
-HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 IPU_CACHE = "executable_cache_dir"
 """The one key of an ipu_config.json that names a folder."""
 IPU_CACHE_OFF = (None, "", "disabled")

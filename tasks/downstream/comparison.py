@@ -36,7 +36,7 @@ class Comparison:
     """Second - first, 0 to 1, paired bootstrap."""
     f1_difference: Interval
     mcnemar: McNemar
-    """Of exact match: right in the first only, in the second only, and the p-value."""
+    """About exact match: right in the first only, in the second only, and the p-value."""
     changed: tuple[Changed, ...]
     """In the order of the questions."""
 

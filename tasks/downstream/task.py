@@ -45,7 +45,7 @@ class DownstreamTask(ABC):
     @property
     @abstractmethod
     def head(self) -> str:
-        """Of the model: a name that ipu_model knows."""
+        """The head of the model: a name that ipu_model knows."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -55,7 +55,7 @@ class DownstreamTask(ABC):
     @property
     @abstractmethod
     def row_kind(self) -> str:
-        """Of its rows: a kind that ipu_model knows."""
+        """The kind of its rows: one that ipu_model knows."""
 
     @property
     def development(self) -> tuple[str, ...]:

@@ -25,12 +25,12 @@ def _named(pattern: str, rule: str) -> AfterValidator:
 
 Text = Annotated[str, StringConstraints(min_length=1)]
 Name = Annotated[str, _named(r"[^\x00-\x1f\x7f]+", "one line of text, without control characters, and not empty")]
-"""The name of a file, a column, a run."""
-_PART = "[A-Za-z0-9][A-Za-z0-9_.-]*"
-HubName = Annotated[str, _named(f"({_PART}/)?{_PART}", "user/name, of letters, digits, '-', '_' and '.'")]
-"""The name of a repository that is published to, as the Hub takes it."""
+"""Name of a file, a column or a run."""
+HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
+"""The name of a model or data set on the Hub."""
+HubName = Annotated[str, _named(HUB_NAME.pattern, "user/name, of letters, digits, '-', '_' and '.'")]
 Word = Annotated[str, _named(r"[A-Za-z0-9][A-Za-z0-9.+-]*", "one word of letters, digits, '.', '+' and '-'")]
-"""The name of a license or a language."""
+"""Name of a license or a language."""
 
 
 class Section(BaseModel):

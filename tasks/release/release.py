@@ -41,7 +41,7 @@ class ReleaseFile:
     source: bytes | Path
     size: int
     sha256: str
-    """Of the bytes; names a large file (git LFS)."""
+    """Hash of the bytes; names a large file (git LFS)."""
     blob_id: str
     """SHA-1 of git's blob of the bytes; names a small file."""
 

@@ -55,7 +55,7 @@ class Subject:
 
     @property
     def page(self) -> Path:
-        """Of the evaluation."""
+        """The page of the evaluation."""
         return self.predictions.with_name("report.html")
 
     def judged(self, released: Path, root: Path) -> dict[str, Path]:

@@ -7,7 +7,6 @@ as dvc.lock has it; the rest is left out by a word that says so. A parameter tha
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -16,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 
 from tasks.project.given import GIVEN
-from tasks.project.param_sections import Place
+from tasks.project.param_sections import HUB_NAME, Place
 from tasks.project.params import Params
 from tasks.project.plan_file import stages_of
 
@@ -26,7 +25,6 @@ WITHHELD = "(not published)"
 ON_HUB = ("dataset", "repository")
 OF_HUB = ("dataset_config", "dataset_split", "dataset_revision", "revision")
 """What is read of a data set or model of the Hub; public words where that one has a public name."""
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
 
 
 def released_parameters(parameters: Mapping[str, Any], root: Path, checkout: Path | None = None) -> dict[str, Any]:

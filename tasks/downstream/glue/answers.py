@@ -24,7 +24,7 @@ class Examples:
     """A development set."""
 
     texts: list[str]
-    """Of pairs both, apart by a tab."""
+    """The two texts of a pair stand on both sides of a tab."""
     labels: Values
     """[examples] class numbers, or values."""
 

@@ -27,7 +27,7 @@ class GlueTask:
     labels: tuple[str, ...]
     """Classes in order of their numbers; one name for the value of a regression."""
     metrics: tuple[str, ...]
-    """Of glue_scores.METRICS; the first leads."""
+    """Names of metrics in scores.py; the first leads."""
     tsv: tuple[str, ...] = ()
     """Sentence columns, then the label, in the header of the official files; `columns` and "label" where empty."""
     dev: tuple[tuple[str, str], ...] = (("dev", "validation"),)

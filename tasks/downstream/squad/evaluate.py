@@ -117,7 +117,7 @@ class Evaluation:
 
     questions: Sequence[Question]
     answers: Sequence[Sequence[Answer]]
-    """Of every question, best first."""
+    """The answers to every question, best first."""
     scores: Scores
     parts: Sequence[Slice]
     f1_counts: Mapping[str, int]

@@ -47,7 +47,7 @@ ROW_GROUP = 4096
 WHOLE_BYTES = 16 << 20
 """A file up to this size is read whole before a run starts: two seconds or so."""
 FIRST_RECORDS = 100
-"""Of a larger table."""
+"""Records of a larger table that are looked at."""
 REPEATED = "questions asked more than once of the same context, kept"
 
 

@@ -27,7 +27,7 @@ class Question:
     answer_starts: tuple[int, ...] = ()
     """First character of each answer in the context."""
     title: str = ""
-    """Of the article."""
+    """Title of the article."""
 
 
 def read_references(path: Path) -> list[tuple[str, tuple[str, ...]]]:

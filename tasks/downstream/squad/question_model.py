@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +11,12 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import read_json
 from tasks.project.given import leaves
+from tasks.project.param_sections import HUB_NAME
 
 READ = ("config.json", "model.safetensors", "podium.json", "tokenizer.json", "tokenizer_config.json")
 """Files of a model folder that are looked into."""
 MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """The defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def find_model(name: str, tokenizer: Path | None = None) -> QuestionModel:
     if not folder.is_dir():
         if folder.exists():
             raise InputError(f"{folder} is a file: name the folder that holds config.json and model.safetensors")
-        if not _HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
+        if not HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
             raise InputError(f"{folder} is not there: name a published folder, a model folder or a Hub repository")
         from tasks.reading.hub_models import download_model
 

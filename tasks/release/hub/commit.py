@@ -46,7 +46,7 @@ def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: b
 
 
 def title(release: Release) -> str:
-    """Of a commit or a pull request; the same content always has the same."""
+    """Title of a commit or a pull request; the same content always has the same."""
     return f"Publish {release.tag}"
 
 
