@@ -98,8 +98,11 @@ def measure(cases: list[Case], results: Results, save: Callable[[], None]) -> bo
     try:
         for number, (case, threads) in enumerate(passes):
             pace = spent / expected if expected else 1.0  # of this host, beside the one the seconds are from
-            print(f"[{number + 1}/{len(passes)}] {case.name}, threads {threads}: {case.title}; "
-                  f"all that is left: about {left * pace / 60:.0f} min", flush=True)  # fmt: skip
+            print(
+                f"[{number + 1}/{len(passes)}] {case.name}, threads {threads}: {case.title}; "
+                f"all that is left: about {left * pace / 60:.0f} min",
+                flush=True,
+            )
             started = time.monotonic()
             run_case(case, threads, results, say)
             save()

@@ -149,10 +149,14 @@ def _corpus_rows(data: Data) -> Case:
 
 def _corpus_training(data: Data) -> Case:
     sizes = tuple(
-        Variant(f"corpus x {share:g}", "ours", variants.AUTO,
-                inputs=_trained("pretrain", "tiny", data.pretrain_rows(corpus=data.sized_corpus(share)), 32))
+        Variant(
+            f"corpus x {share:g}",
+            "ours",
+            variants.AUTO,
+            inputs=_trained("pretrain", "tiny", data.pretrain_rows(corpus=data.sized_corpus(share)), 32),
+        )
         for share in SHARES
-    )  # fmt: skip
+    )
     return Case("corpus-training", "pre-training, 2 layers of 128, by size of the corpus", "real tokens", sizes, {},
                 updates=8, rounds=3, seconds=45, threads=(1,))  # fmt: skip
 

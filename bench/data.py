@@ -29,10 +29,12 @@ from tasks.vocabulary.tokenizer import make_tokenizer
 
 WORK = artifacts.RUNS / "bench"
 SETTINGS = (
-    "pretrain_rows.phase1.row_length=128", "pretrain_rows.phase1.duplicates=5",
-    "squad_rows.row_length=384", "squad_rows.doc_stride=128",
+    "pretrain_rows.phase1.row_length=128",
+    "pretrain_rows.phase1.duplicates=5",
+    "squad_rows.row_length=384",
+    "squad_rows.doc_stride=128",
     f"tokenizer.vocabulary_size={VOCABULARY}",
-)  # fmt: skip
+)
 """128 tokens and five maskings as in the original BERT's data, 384 / 128 as in its SQuAD recipe."""
 
 
@@ -126,10 +128,12 @@ def make_data(given: Path | None, vocabulary: Path | None) -> Data:
 def _stages(given: Path, vocabulary: Path | None) -> tuple[str, ...]:
     text = given / ("corpus" if (given / "corpus").exists() else "wikitext")
     files = (
-        "corpus.source=files", f"corpus.path={text}", "questions.source=files",
+        "corpus.source=files",
+        f"corpus.path={text}",
+        "questions.source=files",
         f"questions.train_path={_only(given, 'squad/*train*.json')}",
         f"questions.dev_path={_only(given, 'squad/*dev*.json')}",
-    )  # fmt: skip
+    )
     words = () if vocabulary is None else ("tokenizer.source=file", f"tokenizer.path={vocabulary}")
     return (*SETTINGS, *files, *words)
 

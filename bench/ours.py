@@ -45,9 +45,12 @@ def train(spec: dict[str, Any], session: Session) -> None:
         metrics = runtime.train_step(batch, rate)
         step += 1
         return watch.sample(
-            metrics.real_tokens, loss=metrics.loss, sequences=metrics.sequences, read_cpu=read.cpu,
+            metrics.real_tokens,
+            loss=metrics.loss,
+            sequences=metrics.sequences,
+            read_cpu=read.cpu,
             flops=flops_of(training, batch),
-        )  # fmt: skip
+        )
 
     for _ in range(spec["warmup"]):
         update()

@@ -15,8 +15,11 @@ Row = tuple[str, ...]
 
 def as_json(results: Results, facts: dict[str, Any]) -> dict[str, Any]:
     """Everything, every sample included; `facts` are those of the host and the run."""
-    return {"facts": facts, "bars": [bar_state(bar, results) for bar in BARS],
-            "measured": [_measured(one) for one in results.measured]}  # fmt: skip
+    return {
+        "facts": facts,
+        "bars": [bar_state(bar, results) for bar in BARS],
+        "measured": [_measured(one) for one in results.measured],
+    }
 
 
 def _measured(one: Measured) -> dict[str, Any]:
@@ -46,9 +49,11 @@ def bar_rows(results: Results) -> list[Row]:
     rows: list[Row] = [("promise", "measured", "lowest", "highest", "bar", "stretch", "met")]
     for state in (bar_state(bar, results) for bar in BARS):
         found, unit = state["measured"], state["unit"]
-        shown = ("not measured", "", "") if found is None else tuple(
-            f"{found[key]:.2f}{unit}" for key in ("median", "low", "high")
-        )  # fmt: skip
+        shown = (
+            ("not measured", "", "")
+            if found is None
+            else tuple(f"{found[key]:.2f}{unit}" for key in ("median", "low", "high"))
+        )
         stretch = "" if state["stretch"] is None else f"{state['stretch']:g}{unit}"
         met = {None: "", True: "yes", False: "NO"}[state["met"]] + (", stretch too" if state["stretch_met"] else "")
         rows.append(

@@ -19,22 +19,54 @@ from tasks.project.strict_yaml import nearest
 
 QUESTIONS, GLUE = "squad", "glue"
 _STAGES = {
-    QUESTIONS: {"examples": "questions", "validate": "validate@questions", "rows": "squad_rows@train",
-                "validate_rows": "validate@squad-train", "compile": "compile@finetune"},
-    GLUE: {"examples": "glue_data", "validate": "validate_glue", "rows": "glue_rows",
-           "validate_rows": "validate_glue_rows", "compile": "compile_glue"},
-}  # fmt: skip
+    QUESTIONS: {
+        "examples": "questions",
+        "validate": "validate@questions",
+        "rows": "squad_rows@train",
+        "validate_rows": "validate@squad-train",
+        "compile": "compile@finetune",
+    },
+    GLUE: {
+        "examples": "glue_data",
+        "validate": "validate_glue",
+        "rows": "glue_rows",
+        "validate_rows": "validate_glue_rows",
+        "compile": "compile_glue",
+    },
+}
 _SECTIONS = {
-    QUESTIONS: {"data": "questions", "rows": "squad_rows", "finetune": "finetune", "evaluate": "evaluate",
-                "gate": "gate", "publish": "publish", "validate": "validate"},
-    GLUE: {"data": "glue", "rows": "glue_rows", "finetune": "glue_finetune", "gate": "glue_gate",
-           "publish": "glue_publish", "validate": "glue"},
-}  # fmt: skip
+    QUESTIONS: {
+        "data": "questions",
+        "rows": "squad_rows",
+        "finetune": "finetune",
+        "evaluate": "evaluate",
+        "gate": "gate",
+        "publish": "publish",
+        "validate": "validate",
+    },
+    GLUE: {
+        "data": "glue",
+        "rows": "glue_rows",
+        "finetune": "glue_finetune",
+        "gate": "glue_gate",
+        "publish": "glue_publish",
+        "validate": "glue",
+    },
+}
 _JUDGED = {
     QUESTIONS: ("evaluate", "finetune", "gate", "ipu.finetune", "ipu.predict", "questions", "squad_rows"),
-    GLUE: ("glue.dataset", "glue.dataset_revision", "glue.min_examples", "glue.path", "glue.source", "glue_finetune",
-           "glue_gate", "glue_rows", "ipu.glue"),
-}  # fmt: skip
+    GLUE: (
+        "glue.dataset",
+        "glue.dataset_revision",
+        "glue.min_examples",
+        "glue.path",
+        "glue.source",
+        "glue_finetune",
+        "glue_gate",
+        "glue_rows",
+        "ipu.glue",
+    ),
+}
 
 
 @dataclass(frozen=True)

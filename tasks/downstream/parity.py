@@ -106,9 +106,11 @@ def compare_logits(
     margins = {name: margin(found) for name, found in zip(ids, before, strict=True)}
     changed = [{**one, "margin": margins[one["id"]]} for one in compared.pop("changed")]
     return {
-        **logit_differences(windows[0], windows[1], ids), **compared,
-        "changed_answers": len(changed), "changed": changed,
-    }  # fmt: skip
+        **logit_differences(windows[0], windows[1], ids),
+        **compared,
+        "changed_answers": len(changed),
+        "changed": changed,
+    }
 
 
 def margin(answers: Sequence[Answer]) -> float | None:

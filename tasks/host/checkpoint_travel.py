@@ -212,8 +212,12 @@ class _Courier:
         with (self._folder / LOG).open("w", encoding="utf-8") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "tasks.host.checkpoint_remote", verb, self._url, str(folder)],
-                stdout=stdout, stderr=log, text=True, env=environment, preexec_fn=die_with_parent,
-            )  # fmt: skip
+                stdout=stdout,
+                stderr=log,
+                text=True,
+                env=environment,
+                preexec_fn=die_with_parent,
+            )
 
     def _reason(self, process: subprocess.Popen[str]) -> str:
         """The last line that the process wrote: an error of ours, or the end of a traceback of its library."""

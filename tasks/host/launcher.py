@@ -35,9 +35,19 @@ def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os
     if device.launcher == "torchrun":
         # The device's own torch, whatever is on PATH. --standalone of torch 2.0 would take port 29400 for every job.
         return [
-            device_python(), "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
-            "--no-python", "--nproc-per-node", str(device.processes), "--max-restarts", str(device.restarts),
-        ]  # fmt: skip
+            device_python(),
+            "-m",
+            "torch.distributed.run",
+            "--rdzv-backend",
+            "c10d",
+            "--rdzv-endpoint",
+            "localhost:0",
+            "--no-python",
+            "--nproc-per-node",
+            str(device.processes),
+            "--max-restarts",
+            str(device.restarts),
+        ]
     return _poprun(job, device.processes) if device.launcher == "poprun" else []
 
 
@@ -68,6 +78,11 @@ def _poprun(job: Job, processes: int) -> list[str]:
             "job (replication_factor of its IPU config): choose a divisor of them"
         )
     return [
-        "poprun", "--num-instances", str(processes), "--num-replicas", str(training.replication_factor),
-        "--ipus-per-replica", str(training.ipus_per_replica),
-    ]  # fmt: skip
+        "poprun",
+        "--num-instances",
+        str(processes),
+        "--num-replicas",
+        str(training.replication_factor),
+        "--ipus-per-replica",
+        str(training.ipus_per_replica),
+    ]

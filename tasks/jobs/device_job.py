@@ -116,9 +116,13 @@ def _run(command: list[str], told: _Told) -> str | None:
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
         process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
             preexec_fn=die_with_parent,  # a launcher knows nothing of that; the job itself asks again
-        )  # fmt: skip
+        )
     except OSError as error:
         named = f"set {DEVICE_PYTHON} to the device's Python"
         if command[1:2] != ["-m"]:

@@ -33,8 +33,13 @@ from tasks.project.row_folders import Manifest, held_out_folder, read_manifest
 from tasks.tracking.trackers import Trackers, description, tracked
 
 EXECUTION_ONLY = (
-    "output", "run_folder", "checkpoint_every_updates", "log_every_updates", "compile_only", "executables",
-)  # fmt: skip
+    "output",
+    "run_folder",
+    "checkpoint_every_updates",
+    "log_every_updates",
+    "compile_only",
+    "executables",
+)
 """Fields of a job that say where and how often, not what."""
 IPU_CONFIG = "ipu_config.json"
 """Name of the file in the folder `ipu.config`."""

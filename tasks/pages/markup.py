@@ -19,8 +19,19 @@ HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u2
 """What no page may hold: control characters, halves of a character, and what turns the direction of the text around it,
 so that a reader sees another order than the file has."""
 REPLACED = "\ufffd"
-MARKDOWN = {"\\": "\\\\", "`": "\\`", "*": "\\*", "[": "\\[", "]": "\\]", "~": "\\~", "$": "\\$", "|": "\\|",
-            "<": "&lt;", ">": "&gt;", "&": "&amp;"}  # fmt: skip
+MARKDOWN = {
+    "\\": "\\\\",
+    "`": "\\`",
+    "*": "\\*",
+    "[": "\\[",
+    "]": "\\]",
+    "~": "\\~",
+    "$": "\\$",
+    "|": "\\|",
+    "<": "&lt;",
+    ">": "&gt;",
+    "&": "&amp;",
+}
 """HTML by entities, as some readers of Markdown pass it on before they look at backslashes."""
 BLOCK_START = re.compile(r"^(?:[#=:]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
 """What begins a heading, a list or a rule at the start of a line."""

@@ -139,28 +139,34 @@ def _head(records: Iterator[object]) -> None:
 
 
 GIVEN = (
+    Given("vocabulary", ("tokenizer.path",), lambda params: params.tokenizer.source == "file", vocabulary),
     Given(
-        "vocabulary", ("tokenizer.path",), lambda params: params.tokenizer.source == "file", vocabulary
-    ),
-    Given(
-        "base model", ("base_model.path",), lambda params: params.base_model.source == "folder",
+        "base model",
+        ("base_model.path",),
+        lambda params: params.base_model.source == "folder",
         base_model,
     ),
     Given(
-        "IPU config", ("ipu.config",), lambda params: params.device.runtime in ("ipu", "auto"),
+        "IPU config",
+        ("ipu.config",),
+        lambda params: params.device.runtime in ("ipu", "auto"),
         ipu_config,
     ),
     Given("GLUE", ("glue.path",), lambda params: params.glue.source == "files", glue),
     Given(
-        "prepared rows", tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
-        lambda params: params.pretrain_rows.source == "files", prepared,
+        "prepared rows",
+        tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
+        lambda params: params.pretrain_rows.source == "files",
+        prepared,
     ),
     Given(
-        "questions", ("questions.train_path", "questions.dev_path"),
-        lambda params: params.questions.source == "files", questions,
+        "questions",
+        ("questions.train_path", "questions.dev_path"),
+        lambda params: params.questions.source == "files",
+        questions,
     ),
     Given("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
-)  # fmt: skip
+)
 """Those that take longest last: what was found by the end of the time counts."""
 
 
@@ -182,15 +188,18 @@ def look(given: Given, params: Params) -> dict[str, object]:
         return {"name": given.name, "level": "ok", "text": given.look(params)}
     except PodiumError as error:
         return {
-            "name": given.name, "level": "problem", "text": str(error),
+            "name": given.name,
+            "level": "problem",
+            "text": str(error),
             "of_parameters": isinstance(error, ParamsError),
-        }  # fmt: skip
+        }
     except OSError as error:
         place = error.filename or "a file"
         return {
-            "name": given.name, "level": "problem",
+            "name": given.name,
+            "level": "problem",
             "text": f"{place} cannot be read ({error.strerror or error}): let this user read it, or name another",
-        }  # fmt: skip
+        }
 
 
 def main() -> None:

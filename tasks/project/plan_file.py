@@ -231,10 +231,16 @@ def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any], 
             params[file] = (*params.get(file, ()), *keys)
     written = {key: tuple(map(_path, filled.get(key) or ())) for key in OUTS}
     return Stage(
-        name, filled.get("cmd", ""), tuple(map(_path, filled.get("deps") or ())), params,
-        tuple(path for key in OUTS for path in written[key]), written["metrics"], written["plots"],
-        filled.get("meta") or {}, stated_by,
-    )  # fmt: skip
+        name,
+        filled.get("cmd", ""),
+        tuple(map(_path, filled.get("deps") or ())),
+        params,
+        tuple(path for key in OUTS for path in written[key]),
+        written["metrics"],
+        written["plots"],
+        filled.get("meta") or {},
+        stated_by,
+    )
 
 
 def _path(entry: Any) -> str:

@@ -18,9 +18,12 @@ from tasks.project.strict_yaml import read_yaml
 PAGE = Path("docs/presets.md")
 BEGIN, END = "<!-- made by `python -m tasks.project.presets_page` from here", "<!-- to here -->"
 COLUMNS = (
-    "preset", "device", "pre-training: tokens in a row, sequences in an update, updates", "fine-tuning",
+    "preset",
+    "device",
+    "pre-training: tokens in a row, sequences in an update, updates",
+    "fine-tuning",
     "published by its source",
-)  # fmt: skip
+)
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
 

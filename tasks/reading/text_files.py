@@ -17,9 +17,7 @@ from tasks.project.files import open_regular, read_json, require_regular, write_
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused: it would have to be held in memory as a whole."""
-MARKS = {
-    b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16",
-}  # fmt: skip
+MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
 """How files of other encodings begin, on any machine; the longer marks first, as one begins like a shorter one."""
 BLOCK_BYTES = 1 << 20
 """Looked at to find out how lines end, and read at a time where they end in a way that Python's streams do not know."""

@@ -25,9 +25,21 @@ FORMAT_VERSION = 1
 SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
 """What decides a result beside parameters and data; a change here that was not committed makes a release dirty."""
 PACKAGES = (
-    "datasets", "dvc", "great-expectations", "huggingface_hub", "numpy", "pandas", "prefect", "pyarrow",
-    "safetensors", "scikit-learn", "scipy", "tokenizers", "torch", "transformers",
-)  # fmt: skip
+    "datasets",
+    "dvc",
+    "great-expectations",
+    "huggingface_hub",
+    "numpy",
+    "pandas",
+    "prefect",
+    "pyarrow",
+    "safetensors",
+    "scikit-learn",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "transformers",
+)
 ROW_COUNTS = ("rows", "sequences", "real_tokens", "row_length")
 TRAINING_FIGURES = ("steps", "sequences", "real_tokens", "final_loss", "runtime", "precision", "precision_reason")
 """What a training did; how fast, and in how much memory, belongs to the host.

@@ -127,9 +127,17 @@ def glue_subject(task: str, splits: tuple[str, ...]) -> Subject:
         trainings=(*PRETRAINING, f"{own}-finetune"),
         stages={name: f"glue_{name}@{task}" for name in ("finetune", "evaluate", "gate")},
         parameters=(
-            *PARAMETERS, "glue.dataset", "glue.dataset_revision", "glue.min_examples", "glue.path", "glue.source",
-            "glue_finetune", "glue_gate", "glue_rows", "ipu.glue",
+            *PARAMETERS,
+            "glue.dataset",
+            "glue.dataset_revision",
+            "glue.min_examples",
+            "glue.path",
+            "glue.source",
+            "glue_finetune",
+            "glue_gate",
+            "glue_rows",
+            "ipu.glue",
         ),
         released=task,
         glue_task=task,
-    )  # fmt: skip
+    )

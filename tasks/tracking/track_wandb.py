@@ -85,14 +85,29 @@ class WandB:
 
 def _begin(run: Mapping[str, Any], folder: Path, mode: Any) -> Any:
     settings = wandb.Settings(
-        console="off", silent=True, disable_git=True, save_code=False, init_timeout=INIT_SECONDS,
-        finish_timeout=FINISH_SECONDS, finish_timeout_raises=True,
-        x_disable_meta=True, x_disable_stats=True, x_disable_machine_info=True, x_save_requirements=False,
-    )  # fmt: skip
+        console="off",
+        silent=True,
+        disable_git=True,
+        save_code=False,
+        init_timeout=INIT_SECONDS,
+        finish_timeout=FINISH_SECONDS,
+        finish_timeout_raises=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
+        x_disable_machine_info=True,
+        x_save_requirements=False,
+    )
     return wandb.init(
-        project=run["project"], id=run["id"], name=run["name"], group=run["group"], job_type=run["stage"],
-        dir=str(folder), mode=mode, resume="allow" if mode == "online" else None, settings=settings,
-    )  # fmt: skip
+        project=run["project"],
+        id=run["id"],
+        name=run["name"],
+        group=run["group"],
+        job_type=run["stage"],
+        dir=str(folder),
+        mode=mode,
+        resume="allow" if mode == "online" else None,
+        settings=settings,
+    )
 
 
 if __name__ == "__main__":

@@ -41,9 +41,14 @@ def start(backend: str, say: Say) -> Tracker | None:
     environment = {**os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
         process = subprocess.Popen(
-            command(backend), env=environment, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            command(backend),
+            env=environment,
+            bufsize=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
     except OSError as error:
         say(f"tracking: {backend} could not be started ({error.strerror}); nothing is recorded there")
         return None

@@ -33,9 +33,14 @@ class NoCorpus:
     name, record = "corpus", "document"
     record_checks: Sequence[Check] = ()
     prerequisites: Sequence[Check] = (
-        Check("no_files", "*.parquet", "no document: corpus.source is none",
-              "delete the folder and run the corpus stage", maximum=0),
-    )  # fmt: skip
+        Check(
+            "no_files",
+            "*.parquet",
+            "no document: corpus.source is none",
+            "delete the folder and run the corpus stage",
+            maximum=0,
+        ),
+    )
     total_checks: Sequence[Check] = ()
 
     def __init__(self, folder: Path) -> None:
@@ -169,7 +174,11 @@ def _record_checks(limits: ValidateParams) -> tuple[Check, ...]:
         Check("ids_present", "document_id", "no id is null or empty", LOOK, maximum=0),
         Check("titles_present", "title", "no title is null (an empty one is fine)", LOOK, maximum=0),
         Check("texts_present", "text", "no text is null or empty", LOOK, maximum=0),
-        Check("document_size", "text", f"at most {limits.max_document_characters:,} characters in a document",
-              f"the text was not cut into documents: {LOOK}, or raise validate.max_document_characters",
-              maximum=limits.max_document_characters),
-    )  # fmt: skip
+        Check(
+            "document_size",
+            "text",
+            f"at most {limits.max_document_characters:,} characters in a document",
+            f"the text was not cut into documents: {LOOK}, or raise validate.max_document_characters",
+            maximum=limits.max_document_characters,
+        ),
+    )

@@ -78,34 +78,55 @@ def _pretrain_totals(limits: RowLimits) -> tuple[Check, ...]:
     low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
     return (
         Check("masked_tokens", "masked_labels", "at least one masked token", limits.again, minimum=1),
-        Check("masked_share", "masked_labels", f"at most {most:.4g} of the real tokens: masked_fraction "
-              f"{limits.masked_fraction:.4g} and one token more in every sequence",
-              f"look at pretrain_rows.masked_fraction; {limits.again}", maximum=most),
-        Check("random_next_share", "next_sentence_labels",
-              f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
-              + ("" if low else f" (from {ENOUGH_SEQUENCES} sequences on this is stricter)"),
-              "documents of one sentence have no next one: look at corpus.layout", minimum=low, maximum=high),
-    )  # fmt: skip
+        Check(
+            "masked_share",
+            "masked_labels",
+            f"at most {most:.4g} of the real tokens: masked_fraction "
+            f"{limits.masked_fraction:.4g} and one token more in every sequence",
+            f"look at pretrain_rows.masked_fraction; {limits.again}",
+            maximum=most,
+        ),
+        Check(
+            "random_next_share",
+            "next_sentence_labels",
+            f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
+            + ("" if low else f" (from {ENOUGH_SEQUENCES} sequences on this is stricter)"),
+            "documents of one sentence have no next one: look at corpus.layout",
+            minimum=low,
+            maximum=high,
+        ),
+    )
 
 
 def _question_totals(limits: RowLimits) -> tuple[Check, ...]:
     smallest = 1 if limits.name == "squad-train" else 0
     return (
         Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ... in order", limits.again, maximum=0),
-        Check("features_once", "feature_ids", "every feature of features.parquet exactly once", limits.again,
-              maximum=0),
-        Check("answers", "start_positions", f"at least {smallest} with an answer in its window",
-              "answers lie outside of every window: look at squad_rows.row_length and squad_rows.doc_stride",
-              minimum=smallest),
-    )  # fmt: skip
+        Check(
+            "features_once", "feature_ids", "every feature of features.parquet exactly once", limits.again, maximum=0
+        ),
+        Check(
+            "answers",
+            "start_positions",
+            f"at least {smallest} with an answer in its window",
+            "answers lie outside of every window: look at squad_rows.row_length and squad_rows.doc_stride",
+            minimum=smallest,
+        ),
+    )
 
 
 def _label_totals(limits: RowLimits) -> tuple[Check, ...]:
     return (
         Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", limits.again, maximum=0),
-        Check("labels", "class_labels or targets", "every sequence has a label", limits.again,
-              minimum=limits.manifest.sequences, maximum=limits.manifest.sequences),
-    )  # fmt: skip
+        Check(
+            "labels",
+            "class_labels or targets",
+            "every sequence has a label",
+            limits.again,
+            minimum=limits.manifest.sequences,
+            maximum=limits.manifest.sequences,
+        ),
+    )
 
 
 def record_checks(limits: RowLimits) -> tuple[Check, ...]:
@@ -139,14 +160,21 @@ def _mask_checks(limits: RowLimits) -> tuple[Check, ...]:
     again = limits.again
     return (
         Check("masked_in_row", "masked_positions", "positions inside the row, 0 in unused slots", again, maximum=0),
-        Check("masked_in_sequence", "masked_positions", "masked positions hold real tokens, not padding", again,
-              maximum=0),
+        Check(
+            "masked_in_sequence", "masked_positions", "masked positions hold real tokens, not padding", again, maximum=0
+        ),
         Check("masked_once", "masked_positions", "no position masked twice", again, maximum=0),
-        Check("masked_labels", "masked_labels", f"labels from 0 to {limits.vocab_size - 1:,}, -100 in unused slots",
-              f"the tokenizer may have changed: {again}", maximum=0),
-        Check("next_sentence_labels", "next_sentence_labels", "0 or 1 for every sequence, -100 for none", again,
-              maximum=0),
-    )  # fmt: skip
+        Check(
+            "masked_labels",
+            "masked_labels",
+            f"labels from 0 to {limits.vocab_size - 1:,}, -100 in unused slots",
+            f"the tokenizer may have changed: {again}",
+            maximum=0,
+        ),
+        Check(
+            "next_sentence_labels", "next_sentence_labels", "0 or 1 for every sequence, -100 for none", again, maximum=0
+        ),
+    )
 
 
 def _answer_checks(limits: RowLimits) -> tuple[Check, ...]:
@@ -171,6 +199,7 @@ def _label_checks(limits: RowLimits) -> tuple[Check, ...]:
     known = "a finite number" if labels == 1 else f"a class from 0 to {labels - 1}"
     return (
         Check("label_slots", "class_labels or targets", f"{known}, -100 where no sequence is", again, maximum=0),
-        Check("feature_slots", "feature_ids", "the number of an example for every sequence, -1 for none", again,
-              maximum=0),
-    )  # fmt: skip
+        Check(
+            "feature_slots", "feature_ids", "the number of an example for every sequence, -1 for none", again, maximum=0
+        ),
+    )

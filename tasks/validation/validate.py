@@ -236,9 +236,14 @@ def write_data_docs(values: Mapping[str, Any], folder: Path) -> None:
         store = {"class_name": "TupleFilesystemStoreBackend", "base_directory": str(site.absolute())}
         index = {"class_name": "DefaultSiteIndexBuilder"}
         context.add_data_docs_site(
-            name, {"class_name": "SiteBuilder", "site_index_builder": index, "store_backend": store,
-                   "show_how_to_buttons": False}
-        )  # fmt: skip
+            name,
+            {
+                "class_name": "SiteBuilder",
+                "site_index_builder": index,
+                "store_backend": store,
+                "show_how_to_buttons": False,
+            },
+        )
         asset = context.data_sources.add_pandas(name).add_dataframe_asset("failed_records")
         suite = context.suites.add(gx.ExpectationSuite(name, expectations=expectations))
         batches = asset.add_batch_definition_whole_dataframe("all")

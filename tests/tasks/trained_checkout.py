@@ -28,9 +28,7 @@ from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.places import ROOT as PROJECT
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
-WORDS = [
-    "where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", ".",
-]  # fmt: skip
+WORDS = ["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]
 
 
 TEXT = "The river rises in the northern hills and ends in a lake."

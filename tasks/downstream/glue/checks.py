@@ -48,9 +48,14 @@ class GlueData:
         self.reading: dict[str, int] = read_reading(folder)["numbers"]
         self.schema = schema_of(task)
         self.prerequisites: Sequence[Check] = (
-            Check("schema", ", ".join(self.schema.names), f"first, second: string; label: {self.schema.types[-1]}",
-                  f"{folder} was written by something else than glue_data: delete it and run that stage", maximum=0),
-        )  # fmt: skip
+            Check(
+                "schema",
+                ", ".join(self.schema.names),
+                f"first, second: string; label: {self.schema.types[-1]}",
+                f"{folder} was written by something else than glue_data: delete it and run that stage",
+                maximum=0,
+            ),
+        )
         self.record_checks: Sequence[Check] = _record_checks(task)
         self.total_checks: Sequence[Check] = _total_checks(task, min_examples)
         self._count = dict.fromkeys(task.splits, 0)
@@ -155,9 +160,14 @@ def _record_checks(task: GlueTask) -> tuple[Check, ...]:
 
 def _total_checks(task: GlueTask, least: int) -> tuple[Check, ...]:
     counts = [
-        Check(f"{split}_examples", f"{split}.parquet", f"at least {least:,} examples",
-              f"give more examples, or lower glue.min_examples; {LOOK}", minimum=least)
+        Check(
+            f"{split}_examples",
+            f"{split}.parquet",
+            f"at least {least:,} examples",
+            f"give more examples, or lower glue.min_examples; {LOOK}",
+            minimum=least,
+        )
         for split in task.splits
-    ]  # fmt: skip
+    ]
     every = "two different values" if task.is_regression else f"every class: {', '.join(task.labels)}"
     return (*counts, Check("labels_in_train", "label", every, f"what train lacks cannot be learnt; {LOOK}", maximum=0))

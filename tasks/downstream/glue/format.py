@@ -77,10 +77,12 @@ def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
     stems = (split, task.hub_split(split))
     endings = (".tsv", *ENDINGS)
     files = [
-        path for path in listed
-        if path.parent == places[0] and path.suffix in endings
+        path
+        for path in listed
+        if path.parent == places[0]
+        and path.suffix in endings
         and any(path.stem == stem or path.name.startswith(f"{stem}-0") for stem in stems)
-    ]  # fmt: skip
+    ]
     if not files or len({(path.suffix, path.stem.partition("-0")[0]) for path in files}) > 1:
         names = " or ".join(f"{stem}.tsv" for stem in dict.fromkeys(stems))
         found = ", ".join(path.name for path in files) or "none"

@@ -45,8 +45,11 @@ class Task(about.Task, RowsTask):
         def training(batch: pa.RecordBatch) -> pa.Array:
             return pa.array([not kept for kept in held_out(batch).to_pylist()], pa.bool_())
 
-        kept = {one for batch in read_batches(source, TEXTS, READ_AT_ONCE, self.entry.stage("examples"))
-                for one in held_out(batch).to_pylist()}  # fmt: skip
+        kept = {
+            one
+            for batch in read_batches(source, TEXTS, READ_AT_ONCE, self.entry.stage("examples"))
+            for one in held_out(batch).to_pylist()
+        }
         if kept != {True, False}:
             raise InputError(
                 f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the examples in {source} leaves none "

@@ -141,8 +141,10 @@ def _ratio(above: Values, below: Values) -> Values:
 
 
 _OF_CONFUSION: dict[str, Callable[[Values], Values]] = {
-    "accuracy": _accuracy, "f1": _f1, "matthews_correlation": _matthews,
-}  # fmt: skip
+    "accuracy": _accuracy,
+    "f1": _f1,
+    "matthews_correlation": _matthews,
+}
 
 
 def _values_resampled(

@@ -62,9 +62,14 @@ def ask(
 
 
 def compare(
-    model: QuestionModel, question: str, context: str, shape: WindowShape, first: Place, second: Place,
+    model: QuestionModel,
+    question: str,
+    context: str,
+    shape: WindowShape,
+    first: Place,
+    second: Place,
     max_answer_length: int = MAX_ANSWER_LENGTH,
-) -> tuple[Answer, Answer, dict[str, Any]]:  # fmt: skip
+) -> tuple[Answer, Answer, dict[str, Any]]:
     """The best answers of the same model in two places, and what `parity.logit_differences` says of its logits.
 
     Raises:
@@ -78,9 +83,14 @@ def compare(
 
 
 def _ask_in(
-    places: Sequence[Place], model: QuestionModel, question: str, context: str, shape: WindowShape, top: int,
+    places: Sequence[Place],
+    model: QuestionModel,
+    question: str,
+    context: str,
+    shape: WindowShape,
+    top: int,
     max_answer_length: int,
-) -> list[tuple[list[Answer], Windows]]:  # fmt: skip
+) -> list[tuple[list[Answer], Windows]]:
     """Answers and logits in every place."""
     from tasks.downstream.squad.answers import probable_answers
     from tasks.downstream.squad.windows import read_windows

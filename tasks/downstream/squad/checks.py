@@ -49,11 +49,14 @@ class QuestionData:
                 raise InputError(f"{path} is not there: run the questions stage first")
         self.reading: dict[str, int] = read_reading(folder)["numbers"]
         self.prerequisites: Sequence[Check] = (
-            Check("schema", ", ".join(SCHEMA.names), "id, title, context, question: string; "
-                  "answers: list of struct (text: string, answer_start: integer)",
-                  f"{folder} was written by something else than the questions stage: delete it and run that stage",
-                  maximum=0),
-        )  # fmt: skip
+            Check(
+                "schema",
+                ", ".join(SCHEMA.names),
+                "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)",
+                f"{folder} was written by something else than the questions stage: delete it and run that stage",
+                maximum=0,
+            ),
+        )
         self.total_checks: Sequence[Check] = _total_checks(least)
         self.record_checks: Sequence[Check] = _RECORD_CHECKS
         self._ids = text_features.Keys()
@@ -180,17 +183,26 @@ def _judge_answers(answers: list[dict[str, Any] | None] | None, context: str) ->
 
 def _total_checks(least: int) -> tuple[Check, ...]:
     counts = [
-        Check(f"{split}_questions", f"{split}.parquet", f"at least {least:,} questions",
-              f"give more questions (questions.{split}_path, questions.demo_{split}), "
-              "or lower validate.min_questions", minimum=least)
+        Check(
+            f"{split}_questions",
+            f"{split}.parquet",
+            f"at least {least:,} questions",
+            f"give more questions (questions.{split}_path, questions.demo_{split}), or lower validate.min_questions",
+            minimum=least,
+        )
         for split in SPLITS
-    ]  # fmt: skip
+    ]
     return (
         *counts,
         Check("ids_unique", "id", "no id twice, neither within train or dev nor across", LOOK, maximum=0),
-        Check("dev_unseen", "question, context", "no question of dev is asked of the same context in train",
-              f"scores on questions seen in training say nothing: {LOOK}", maximum=0),
-    )  # fmt: skip
+        Check(
+            "dev_unseen",
+            "question, context",
+            "no question of dev is asked of the same context in train",
+            f"scores on questions seen in training say nothing: {LOOK}",
+            maximum=0,
+        ),
+    )
 
 
 _RECORD_CHECKS = (
@@ -198,10 +210,19 @@ _RECORD_CHECKS = (
     Check("titles_present", "title", "no title is null (an empty one is fine)", LOOK, maximum=0),
     Check("contexts_present", "context", "no context is null or empty", LOOK, maximum=0),
     Check("questions_present", "question", "no question is null or empty", LOOK, maximum=0),
-    Check("answers_present", "answers", "every question has at least one answer",
-          f"SQuAD v1.1 has no unanswerable questions: {LOOK}", minimum=1),
+    Check(
+        "answers_present",
+        "answers",
+        "every question has at least one answer",
+        f"SQuAD v1.1 has no unanswerable questions: {LOOK}",
+        minimum=1,
+    ),
     Check("answers_not_empty", "answers.text", "no answer is null or empty", LOOK, maximum=0),
-    Check("answer_in_context", "answers.answer_start",
-          "the context reads as the answer's text at answer_start (counted in characters), for every answer",
-          f"correct answer_start in the source file: {LOOK}", maximum=0),
-)  # fmt: skip
+    Check(
+        "answer_in_context",
+        "answers.answer_start",
+        "the context reads as the answer's text at answer_start (counted in characters), for every answer",
+        f"correct answer_start in the source file: {LOOK}",
+        maximum=0,
+    ),
+)

@@ -139,10 +139,13 @@ def _example_class() -> Any:
     messages = [{"name": kind, "field": [field("value", 1, scalar, "REPEATED")]} for kind, _, scalar in lists]
     messages += [
         {"name": "Feature", "field": of_feature, "oneofDecl": [{"name": "kind"}]},
-        {"name": "Features", "nestedType": [entry],
-         "field": [field("feature", 1, ".tensorflow.Features.FeatureEntry", "REPEATED")]},
+        {
+            "name": "Features",
+            "nestedType": [entry],
+            "field": [field("feature", 1, ".tensorflow.Features.FeatureEntry", "REPEATED")],
+        },
         {"name": "Example", "field": [field("features", 1, ".tensorflow.Features")]},
-    ]  # fmt: skip
+    ]
     file = {"name": "example.proto", "package": "tensorflow", "syntax": "proto3", "messageType": messages}
     pool = descriptor_pool.DescriptorPool()
     pool.Add(json_format.ParseDict(file, descriptor_pb2.FileDescriptorProto()))

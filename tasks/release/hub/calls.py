@@ -103,8 +103,12 @@ class Waits:
             self._left_s -= seconds
         log.warning(
             "%s: %s; again in %.1f s (attempt %d of %d)",
-            what, self.hidden(summary(error)), seconds, attempt + 2, self.patience.attempts,
-        )  # fmt: skip
+            what,
+            self.hidden(summary(error)),
+            seconds,
+            attempt + 2,
+            self.patience.attempts,
+        )
         self.patience.sleep(seconds)
         return True
 

@@ -43,8 +43,8 @@ def run(folder: Path, stage: str, level: str) -> subprocess.CompletedProcess[str
 @pytest.mark.slow
 def test_stages_run_without_docstrings_and_asserts(tmp_path: Path) -> None:
     values = params(
-        corpus__demo_documents=200, tokenizer__vocabulary_size=300, questions__demo_train=60, questions__demo_dev=20,
-    )  # fmt: skip
+        corpus__demo_documents=200, tokenizer__vocabulary_size=300, questions__demo_train=60, questions__demo_dev=20
+    )
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
     for stage, level in STAGES.items():
         made = run(tmp_path, stage, level)

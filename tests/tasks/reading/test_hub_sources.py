@@ -131,17 +131,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         hub.store.add_files(model, files)
         squad = {"train_path": str(root / "train.json"), "dev_path": str(root / "dev.json")}
         here = folder_with(
-            root / "here", corpus={"source": "files", "path": str(root / "corpus.jsonl")},
+            root / "here",
+            corpus={"source": "files", "path": str(root / "corpus.jsonl")},
             questions={"source": "files", **squad},
             tokenizer={"source": "file", "path": f"{trained}/data/tokenizer/vocab.txt"},
-        )  # fmt: skip
+        )
         there = folder_with(
-            root / "there", corpus={"source": "hub", "dataset": "user/towns"},
+            root / "there",
+            corpus={"source": "hub", "dataset": "user/towns"},
             questions={"source": "hub", "dataset": "user/asked"},
             tokenizer={"source": "hub", "repository": "user/model"},
             base_model={"source": "hub", "repository": "user/model"},
             model={"hidden_size": 16, "intermediate_size": 32},
-        )  # fmt: skip
+        )
         steps = [
             {
                 "name": f"{stage} {folder.name}",
@@ -149,7 +151,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
                 "module": MODULES[stage],
                 "folder": str(folder),
                 "arguments": WORDS_OF.get(stage, []),
-            }  # fmt: skip
+            }
             for folder in (here, there)
             for stage in ("corpus", "questions", "tokenizer", "base_model")
         ]

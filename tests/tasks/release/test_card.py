@@ -25,14 +25,15 @@ CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, 
 CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
 ORIGIN: dict[str, Any] = {
     "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/gate.py"]},
-    "dvc_lock_sha256": "a" * 64, "parameters_sha256": "b" * 64,
+    "dvc_lock_sha256": "a" * 64,
+    "parameters_sha256": "b" * 64,
     "data": {
         "verdicts": {"corpus": {"valid": True}, "questions": {"valid": False}},
         "rows": {"phase1": {"sequences": 123456, "real_tokens": 7890123}},
     },
     "base_model": {"source": "none"},
     "training": {"pretrain-phase1": {"steps": 600, "final_loss": 2.34567, "runtime": "cpu", "precision": "fp32"}},
-}  # fmt: skip
+}
 
 
 def facts(**changed: Any) -> CardFacts:

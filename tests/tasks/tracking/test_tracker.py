@@ -96,8 +96,9 @@ def record(backend: Memory, said: list[str]) -> Recorder:
 def test_every_number_of_an_event_with_an_update_is_a_metric() -> None:
     event = step(10, loss=2.5, mlm_loss=2.0, learning_rate=1e-3, real_tokens_per_second=99.5)
     assert numbers_of({**event, "text": "x", "diverged": False}) == (
-        10, {"loss": 2.5, "mlm_loss": 2.0, "learning_rate": 1e-3, "real_tokens_per_second": 99.5},
-    )  # fmt: skip
+        10,
+        {"loss": 2.5, "mlm_loss": 2.0, "learning_rate": 1e-3, "real_tokens_per_second": 99.5},
+    )
     evaluated = {"event": "evaluated", "after": 20, "updates": 100, "loss": 2.0, "parts": {"new": 1}}
     assert numbers_of(evaluated) == (20, {"held_out/loss": 2.0, "held_out/parts/new": 1.0})
     assert numbers_of({"event": "saved", "path": "x"}) is None
@@ -146,8 +147,9 @@ def test_a_backend_that_was_away_gets_everything_once(monkeypatch: pytest.Monkey
         recorder.work()
     assert [update for update, _ in backend.points] == list(range(1, 8))
     assert said == 2 * [
-        "cannot record now, and tries again (ConnectionError: nobody)", "records again, nothing was lost so far",
-    ]  # fmt: skip
+        "cannot record now, and tries again (ConnectionError: nobody)",
+        "records again, nothing was lost so far",
+    ]
 
 
 def test_a_backend_that_stays_away_is_seldom_asked_and_what_is_missing_is_counted(

@@ -318,5 +318,6 @@ def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) ->
     board.log([Point(2, 2.0, {"loss": 3.0})])
     board.close(End("finished", 2, 3.0, {"finetune/steps": 2}))
     assert read_tensorboard(tmp_path)["finetune-0123"].curves == {
-        "loss": [(1, 4.0), (2, 3.0)], "finetune/steps": [(2, 2.0)],
-    }  # fmt: skip
+        "loss": [(1, 4.0), (2, 3.0)],
+        "finetune/steps": [(2, 2.0)],
+    }

@@ -167,10 +167,11 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
         labels = rows["targets" if task.is_regression else "class_labels"]
         sequences[most] = {
             int(rows["feature_ids"][row, slot]): (
-                rows["input_ids"][row][rows["sequence_ids"][row] == slot + 1].tolist(), float(labels[row, slot]),
+                rows["input_ids"][row][rows["sequence_ids"][row] == slot + 1].tolist(),
+                float(labels[row, slot]),
             )
             for row, slot in np.argwhere(rows["cls_positions"] >= 0)
-        }  # fmt: skip
+        }
     assert sequences[4] == sequences[1]
     examples = read(tmp_path / "data", name)
     assert [sequences[1][number][1] for number in range(50)] == [example[2] for example in examples]
