@@ -136,7 +136,7 @@ def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     evaluations = [plan[name] for name in plan.needs[gate.name] if "page" in plan[name].meta and plan[name].metrics]
     files = [path for stage in evaluations for path in stage.metrics]
     scores = read_json_object(root / files[0]) or {} if files else {}
-    decided = read_json_object(root / gate.metrics[0])
+    decided = read_json_object(root / gate.metrics[0]) if gate.metrics else None
     return {
         "name": Path(files[0]).stem if files else gate.name,
         "scores": {name: value for name, value in scores.items() if f"{name}_low" in scores},
