@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.downstream.glue.gate import subject_of
 from tasks.downstream.glue.tasks import TASKS
 from tasks.project import artifacts
 from tasks.project.plan_file import read_plan
-from tasks.release.release_subject import QUESTIONS
+from tasks.release.release_subject import QUESTIONS, glue_subject
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flows", "tasks", "ipu_model", "bench")
@@ -327,7 +326,7 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
         assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], f"{name}: watching changes none"
 
 
-GATES = {"gate": QUESTIONS, **{f"glue_gate@{task}": subject_of(one) for task, one in TASKS.items()}}
+GATES = {"gate": QUESTIONS, **{f"glue_gate@{task}": glue_subject(task, one.splits) for task, one in TASKS.items()}}
 
 
 def behind(name):

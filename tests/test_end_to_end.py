@@ -106,8 +106,8 @@ def test_a_small_model_of_real_text_is_rejected_and_not_published(project):
 
 def test_the_score_is_the_one_the_scoring_command_gives(project):
     folder = project / report(project)["folder"]
-    done = run(project, [sys.executable, "-m", "tasks.downstream.squad.evaluate", "--questions", "../dev.json",
-                         "--predictions", str(folder / "evaluation" / "predictions.json")])  # fmt: skip
+    done = run(project, [sys.executable, "-m", "flows", "score", "--json", "../dev.json",
+                         str(folder / "evaluation" / "predictions.json")])  # fmt: skip
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
     assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["results"]["gate"]["scores"]

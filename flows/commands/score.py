@@ -25,7 +25,7 @@ FILE = click.Path(path_type=Path)
 @options.as_json
 @click.pass_context
 def command(ctx: click.Context, questions: Path, predictions: Path, output: Path | None, json_wanted: bool) -> None:
-    from tasks.downstream.squad.evaluate import score_files
+    from tasks.downstream.squad.scoring import score_files
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     summary = score_files(given(ctx, questions), given(ctx, predictions)).summary()

@@ -9,11 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import get_args
 
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.param_glue import GlueTask
 from tasks.project.param_inputs import RowsParams
-from tasks.project.param_sections import Section
+from tasks.project.param_sections import ReleaseParams, Section
 from tasks.project.params import PHASES, FinetuneParams, Params, PublishParams, packed
 from tasks.project.strict_yaml import nearest
 
@@ -84,7 +86,7 @@ class Entry:
     """As `packing` has it."""
     finetune: FinetuneParams
     evaluate: Section | None
-    gate: Section
+    gate: ReleaseParams
     publish: PublishParams
     least_examples: int
     """Fewer in a split are refused."""
@@ -139,6 +141,9 @@ def entry_of(params: Params, name: str) -> Entry:
     name = name.rpartition("@")[2]
     known = {entry.name: entry for entry in entries(params)}
     found = known.get(name) or known.get(f"{GLUE}-{name}")
+    task = name.removeprefix(f"{GLUE}-")
+    if found is None and task in get_args(GlueTask):  # made in an earlier run
+        found = _glue(params, task)
     if found is None:
         raise ParamsError(f"{name!r} is nothing that params.yaml fine-tunes for{nearest(name, list(known))}")
     return found

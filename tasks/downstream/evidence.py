@@ -1,4 +1,4 @@
-"""What the gate's decision rests on, read from the files of the stages before it."""
+"""What a gate's decision rests on, read from the files of the stages before it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.squad.files import Question, read_dev_questions, read_predictions
-from tasks.downstream.squad.metrics import figures, score
-from tasks.downstream.squad.question_scores import SCORES, key_of, read_scores, released_file
+import numpy as np
+
+from tasks.downstream.metrics import Outcomes
+from tasks.downstream.released import read_released
+from tasks.downstream.scores import ScoresTask
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import read_json
 from tasks.project.given import require_readable
-from tasks.release.release_subject import QUESTIONS
+from tasks.release.release_subject import Subject
+from tasks.statistics.significance import Interval, McNemar
 
-VERDICTS, TRAININGS = QUESTIONS.verdicts, QUESTIONS.trainings
-SCORED = (str(artifacts.SQUAD_PREDICTIONS), str(artifacts.SQUAD_MODEL / "model.safetensors"))
 COUNTED_ALIKE = 1e-3
 """Percent; scores and bounds have four decimals, and hosts may differ in the last one."""
 
 
 @dataclass(frozen=True)
-class Released:
-    """The candidate and the released model on the dev questions that both answered, in one order."""
+class Compared:
+    """The candidate against the released model, on the examples that both answered."""
 
-    candidate_f1: tuple[float, ...]
-    """0 to 1 per common question."""
-    released_f1: tuple[float, ...]
-    candidate_exact: tuple[float, ...]
-    """0 or 1."""
-    released_exact: tuple[float, ...]
+    common: int
+    differences: Mapping[str, Interval]
+    """Metric -> points by which the candidate is better."""
+    tests: Mapping[str, McNemar]
+    """Metric -> McNemar's test of the released model against the candidate, where it applies."""
 
 
 @dataclass(frozen=True)
@@ -48,58 +48,103 @@ class Loss:
 class Evidence:
     """All that a decision rests on."""
 
-    exact_match: float
-    """Percent."""
-    f1: float
-    """Percent."""
-    questions: int
+    scores: Mapping[str, float]
+    """Every metric, percent."""
+    examples: int
     answered: int
-    """Dev questions that have a prediction."""
+    """Examples that have a prediction."""
     scores_belong: bool
     """The scores were counted on the predictions and the weights that lie there now."""
     verdicts: Mapping[str, bool | None]
     """Data set -> valid; None = there is no readable verdict."""
     losses: Mapping[str, Loss | None]
     """Training -> how it ended; None = there are no readable figures."""
-    released: Released | None
+    over_constant: Interval | None = None
+    """Points by which the leading metric lies above that of the best constant answer; None = that is not asked."""
+    released: Compared | None = None
     """None = nothing was released yet."""
 
 
-def gather(released: Path, hashes: Mapping[str, str | None], root: Path = Path()) -> Evidence:
+def gather(
+    task: ScoresTask[Any, Any, Any],
+    subject: Subject,
+    released: Path,
+    hashes: Mapping[str, str | None],
+    root: Path = Path(),
+) -> Evidence:
     """Read the evidence of the checkout `root`.
 
     A missing verdict or training becomes part of the evidence (and fails its check), so that one decision
-    names everything that is wrong; without scores, questions or predictions there is nothing to decide on. Scores are
+    names everything that is wrong; without scores, examples or predictions there is nothing to decide on. Scores are
     counted here, from the predictions; what the metrics say must agree.
 
     Args:
+        subject: what the release is about.
         released: folder of the released model's scores.json or predictions.json; none there means none released.
         hashes: SHA-256 of the files, by their paths in the checkout.
         root: the checkout.
 
     Raises:
-        InputError: metrics/squad.json, the dev questions or a predictions file is missing or damaged, or the metrics
-            state other scores than the predictions have.
+        InputError: metrics, examples or predictions are missing or damaged, or the metrics state other scores than the
+            predictions have.
     """
-    metrics = _scores(root / artifacts.SQUAD_METRICS)
-    questions = read_dev_questions(root / artifacts.QUESTIONS / "dev.parquet")
-    predictions = read_predictions(root / artifacts.SQUAD_PREDICTIONS)
-    scored = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
-    scores_belong = all(scored[name] == hashes[name] for name in SCORED)
+    scored_files = (str(subject.predictions), str(subject.model / "model.safetensors"))
+    metrics = _scores(task, root / subject.metrics, scored_files)
+    examples = task.read_all(root)
+    predictions = task.read_predictions(root / subject.predictions, examples)
+    stated = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
+    belong = all(stated[name] == hashes[name] for name in scored_files)
     if os.path.lexists(root / released):
-        require_readable(root / released, "gate.released")  # a lost link is not "none released"
-    counted = figures(score([(question.id, question.answers) for question in questions], predictions))
-    if scores_belong:  # else there is a better word for it
-        require_counted(root / artifacts.SQUAD_METRICS, metrics, counted, QUESTIONS.stages["evaluate"])
+        require_readable(root / released, task.entry.key("gate", "released"))  # a lost link is not "none released"
+    outcomes = task.outcomes_of(examples, predictions)
+    if belong:  # else there is a better word for it
+        counted = task.figures(examples, outcomes)
+        require_counted(root / subject.metrics, metrics, counted, subject.stages["evaluate"])
+    theirs = read_released(task, examples, root / released / subject.released)
     return Evidence(
-        exact_match=counted["exact_match"],
-        f1=counted["f1"],
-        questions=len(questions),
-        answered=sum(question.id in predictions for question in questions),
-        scores_belong=scores_belong,
-        verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in VERDICTS},
-        losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in TRAININGS},
-        released=_compare_with(released_file(root / released), questions, predictions),
+        scores={name: round(value, 4) for name, value in task.metrics.of(outcomes).items()},
+        examples=sum(map(len, outcomes.values())),
+        answered=sum(one is not None for split in predictions.values() for one in split),
+        scores_belong=belong,
+        verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
+        losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
+        over_constant=_over_constant(task, examples, outcomes),
+        released=None if theirs is None else compare(task, predictions, outcomes, theirs),
+    )
+
+
+def _over_constant(task: ScoresTask[Any, Any, Any], examples: Mapping[str, Any], outcomes: Outcomes) -> Interval | None:
+    constant = task.constant(examples)
+    if constant is None:
+        return None
+    return task.metrics.differences(outcomes, constant, task.confidence)[task.limits[0].metric]
+
+
+def compare(
+    task: ScoresTask[Any, Any, Any],
+    predictions: Mapping[str, Sequence[Any]],
+    outcomes: Outcomes,
+    theirs: Outcomes,
+) -> Compared:
+    """The model against the released one, whose outcomes are NaN where it answered nothing.
+
+    Args:
+        predictions: of the model, None where there is none.
+    """
+    both = {
+        split: np.array([one is not None for one in predictions[split]], dtype=bool)
+        & ~np.isnan(theirs[split]).any(axis=1)
+        for split in outcomes
+    }
+    common = sum(int(keep.sum()) for keep in both.values())
+    if not all(keep.any() for keep in both.values()):
+        return Compared(0, {}, {})
+    ours, released = ({split: one[split][keep] for split, keep in both.items()} for one in (outcomes, theirs))
+    tests = {name: task.metrics.mcnemar(name, released, ours) for name in task.metrics.titles}
+    return Compared(
+        common,
+        task.metrics.differences(ours, released, task.confidence),
+        {name: test for name, test in tests.items() if test is not None},
     )
 
 
@@ -129,52 +174,19 @@ def require_counted(path: Path, stated: Mapping[str, Any], counted: Mapping[str,
         )
 
 
-def _compare_with(
-    released: Path | None, questions: Sequence[Question], candidate: Mapping[str, str]
-) -> Released | None:
-    if released is None:
-        return None
-    if released.name == SCORES:
-        return compare_scores(questions, candidate, read_scores(released))
-    return compare(questions, candidate, read_predictions(released))
-
-
-def compare_scores(
-    questions: Sequence[Question], candidate: Mapping[str, str], released: Mapping[str, tuple[float, float]]
-) -> Released:
-    """As `compare`, where the released model comes with scores (key of the question -> exact match, F1)."""
-    answered = (question for question in questions if question.id in candidate)
-    pairs = [(question, pair) for question in answered if (pair := released.get(key_of(question))) is not None]
-    if not pairs:
-        return Released((), (), (), ())
-    ours = score([(question.id, question.answers) for question, _ in pairs], candidate)
-    exact, overlap = zip(*(pair for _, pair in pairs), strict=True)
-    return Released(ours.f1, overlap, ours.exact_match, exact)
-
-
-def compare(questions: Sequence[Question], candidate: Mapping[str, str], released: Mapping[str, str]) -> Released:
-    """Scores of both models on the questions that both answered; empty where there is none."""
-    common = [(q.id, q.answers) for q in questions if q.id in candidate and q.id in released]
-    if not common:
-        return Released((), (), (), ())
-    ours, theirs = score(common, candidate), score(common, released)
-    return Released(ours.f1, theirs.f1, ours.exact_match, theirs.exact_match)
-
-
-def _scores(path: Path) -> dict[str, Any]:
-    values = _read_object(path)
+def _scores(task: ScoresTask[Any, Any, Any], path: Path, scored: Sequence[str]) -> dict[str, Any]:
+    values, again = _read_object(path), f"run the stage {task.entry.stage('evaluate')}"
     if values is None:
-        raise InputError(f"{path} is missing or not a JSON object; run the stage evaluate")
-    files = values.get("files")
+        raise InputError(f"{path} is missing or not a JSON object; {again}")
+    files, names = values.get("files"), list(task.metrics.titles)
     complete = (
-        all(_is_number(values.get(name)) for name in ("exact_match", "f1"))
+        all(_is_number(values.get(name)) for name in names)
         and isinstance(files, list)
-        and set(SCORED) <= {entry.get("path") for entry in files if isinstance(entry, dict) and "sha256" in entry}
+        and set(scored) <= {entry.get("path") for entry in files if isinstance(entry, dict) and "sha256" in entry}
     )
     if not complete:
         raise InputError(
-            f"{path} must hold exact_match, f1 and the SHA-256 of {' and '.join(sorted(SCORED))}; "
-            "run the stage evaluate again"
+            f"{path} must hold {', '.join(names)} and the SHA-256 of {' and '.join(sorted(scored))}; {again} again"
         )
     return values
 

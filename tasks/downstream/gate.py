@@ -1,26 +1,31 @@
 """Stage gate: may this model be released? A pure decision, with reasons for people.
 
-python -m tasks.downstream.gate    decide, write metrics/gate.json; exit code 0 also when rejected
+python -m tasks.downstream.gate NAME    decide, write the verdict; exit code 0 also when rejected
 """
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tasks.downstream.entries import QUESTIONS, entry_of
+from tasks.downstream.evidence import Evidence, Loss, gather
+from tasks.downstream.scores import Limit, ScoresTask
+from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.files import write_json
 from tasks.project.main import run_main
-from tasks.project.params import GateParams
-from tasks.project.process import takes_no_words
-from tasks.release.release_subject import QUESTIONS, RELEASED
+from tasks.project.params import check, load_params, parameter_values
+from tasks.release.release_subject import RELEASED, subject_of
 from tasks.release.seal import Hashes, hashes_of, judged_values
+from tasks.statistics.significance import Interval
+from tasks.tracking.trackers import record_verdict
 
-if TYPE_CHECKING:
-    from tasks.downstream.evidence import Evidence, Loss, Released
+Task = ScoresTask[Any, Any, Any]
 
 
 @dataclass(frozen=True)
@@ -42,80 +47,96 @@ class GateDecision:
     checks: tuple[Check, ...]
 
 
-def decide(evidence: Evidence, limits: GateParams) -> GateDecision:
+Judged = tuple[Check, str]
+
+
+def decide(task: Task, evidence: Evidence) -> GateDecision:
     """Accept if every check holds; every failed one gives a reason.
 
-    - f1 (and exact_match, if given a floor) at or above the floor; a number that is not finite fails.
-    - Released model: with d = F1 of the candidate - F1 of the released model, in points, per question that
-      both answered, reject when the upper bound of the two-sided `confidence` paired-bootstrap interval of
-      mean d lies below -max_f1_drop, that is, when the drop beyond what is tolerated is significant.
-      A released model without a common question is rejected: no drop can be ruled out.
-    - The same of exact match and max_exact_match_drop, where McNemar's exact test must find the two unequal, too
-      (p < 1 - confidence): with few questions that changed, it is the stricter of the two.
+    - Every metric with a floor lies at or above it; a number that is not finite fails.
+    - Where there is a best constant answer, the leading metric is significantly above what that scores: the lower bound
+      of the two-sided `confidence` interval of the difference lies above 0.
+    - Released model: with d = metric of the candidate - metric of the released model, in points, on the examples that
+      both answered, reject when the upper bound of the two-sided `confidence` paired-bootstrap interval of d lies below
+      what is tolerated, that is, when the drop beyond that is significant. A released model without a common example is
+      rejected: no drop can be ruled out. Of a metric that is the share of right answers McNemar's exact test must find
+      the two unequal, too (p < 1 - confidence): with few examples that changed, it is the stricter of the two.
     - Every data verdict is there and valid.
     - Every training made no update, or ended with a finite loss.
-    - Every dev question has a prediction, and the scores belong to these predictions.
+    - Every example has a prediction, and the scores belong to these predictions.
     """
-    found: list[tuple[Check, str]] = [_floor("f1", evidence.f1, limits.min_f1)]
-    if limits.min_exact_match is not None:
-        found.append(_floor("exact_match", evidence.exact_match, limits.min_exact_match))
+    found: list[Judged] = [
+        _floor(task, limit, evidence.scores[limit.metric], limit.floor)
+        for limit in task.limits
+        if limit.floor is not None
+    ]
+    if evidence.over_constant is not None:
+        found.append(_over_constant(task, evidence.over_constant))
     if evidence.released is not None:
-        found.append(_no_drop(evidence.released, limits))
-        if evidence.released.released_exact:
-            found.append(_no_exact_drop(evidence.released, limits))
+        found += _no_drops(task, evidence)
     found += [verdict_check(name, valid) for name, valid in evidence.verdicts.items()]
     found += [loss_check(name, figures) for name, figures in evidence.losses.items()]
-    found.append(_complete(evidence))
-    found.append(_scores_belong(evidence))
+    found.append(_complete(task, evidence))
+    found.append(_scores_belong(task, evidence))
     reasons = tuple(reason for check, reason in found if not check.ok)
     return GateDecision(accepted=not reasons, reasons=reasons, checks=tuple(check for check, _ in found))
 
 
-def _floor(name: str, value: float, floor: float) -> tuple[Check, str]:
+def _floor(task: Task, limit: Limit, value: float, floor: float) -> Judged:
+    name = limit.metric
     if not math.isfinite(value):
         return Check(name, False, str(value), floor), f"{name} is {value}, which is no score; run evaluate again."
-    reason = f"{name} {value:.4f} is under the floor {floor:g} (gate.min_{name})."
+    reason = f"{name} {value:.4f} is under the floor {floor:g} ({task.entry.key('gate', limit.floor_key)})."
     return Check(name, value >= floor, value, floor), reason
 
 
-def _no_drop(released: Released, limits: GateParams) -> tuple[Check, str]:
-    name, required = "released_model", f"no significant F1 drop of more than {limits.max_f1_drop:g} points"
-    if not released.released_f1:
+def _shown(difference: Interval) -> str:
+    mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
+    return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
+
+
+def _over_constant(task: Task, difference: Interval) -> Judged:
+    found, name = _shown(difference), task.limits[0].metric
+    reason = (
+        f"the {name} is not significantly above the best answer that is always the same: {found} at confidence "
+        f"{task.confidence:g}."
+    )
+    return Check("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
+
+
+def _no_drops(task: Task, evidence: Evidence) -> list[Judged]:
+    compared, folder = evidence.released, task.entry.gate.released
+    assert compared is not None
+    if not compared.common:
+        lead = task.limits[0]
         reason = (
-            f"The released model's scores in {limits.released} share no question with the dev questions, so "
-            "a drop cannot be ruled out; let the released model answer these questions, or empty that folder."
+            f"The released model's scores in {folder} share no {task.record} with the dev {task.record}s, so "
+            f"a drop cannot be ruled out; let the released model answer these {task.record}s, or empty that folder."
         )
-        return Check(name, False, "no common question", required), reason
-    from tasks.statistics.significance import paired_bootstrap
+        return [(Check("released_model", False, f"no common {task.record}", _no_drop_of(task, lead)), reason)]
+    return [_no_drop(task, number, limit, evidence) for number, limit in enumerate(task.limits)]
 
-    d = paired_bootstrap(released.candidate_f1, released.released_f1, confidence=limits.confidence)
-    mean, low, high = (round(100 * x, 4) for x in (d.mean, d.low, d.high))
-    count = len(released.released_f1)
-    found = f"{mean:+.2f} points ({low:+.2f} to {high:+.2f}) on {count} questions"
+
+def _no_drop_of(task: Task, limit: Limit) -> str:
+    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most:g} points"
+
+
+def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judged:
+    compared = evidence.released
+    assert compared is not None
+    difference, test = compared.differences[limit.metric], compared.tests.get(limit.metric)
+    found = f"{_shown(difference)} on {compared.common} {task.record}s"
+    fell = round(difference.high, 4) < -limit.most
+    if test is not None:
+        found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
+        fell = fell and test.p_value < 1 - task.confidence
+    words = limit.metric.replace("_", " ")
     reason = (
-        f"f1 fell significantly against the released model: {found} at confidence {limits.confidence:g}, "
-        f"tolerated are {limits.max_f1_drop:g} points (gate.max_f1_drop)."
+        f"{words} fell significantly against the released model: {found} at confidence {task.confidence:g}, "
+        f"tolerated are {limit.most:g} points ({task.entry.key('gate', limit.most_key)})."
     )
-    return Check(name, high >= -limits.max_f1_drop, found, required), reason
-
-
-def _no_exact_drop(released: Released, limits: GateParams) -> tuple[Check, str]:
-    from tasks.statistics.significance import mcnemar_exact, paired_bootstrap
-
-    ours, theirs = released.candidate_exact, released.released_exact
-    d, test = paired_bootstrap(ours, theirs, confidence=limits.confidence), mcnemar_exact(theirs, ours)
-    mean, low, high = (round(100 * x, 4) for x in (d.mean, d.low, d.high))
-    found = (
-        f"{mean:+.2f} points ({low:+.2f} to {high:+.2f}) on {len(ours)} questions, {test.first_only} lost and "
-        f"{test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
-    )
-    reason = (
-        f"exact match fell significantly against the released model: {found} at confidence {limits.confidence:g}, "
-        f"tolerated are {limits.max_exact_match_drop:g} points (gate.max_exact_match_drop)."
-    )
-    required = f"no significant exact match drop of more than {limits.max_exact_match_drop:g} points"
-    fell = high < -limits.max_exact_match_drop and test.p_value < 1 - limits.confidence
-    return Check("released_model_exact_match", not fell, found, required), reason
+    name = "released_model" if number == 0 else f"released_model_{limit.metric}"
+    return Check(name, not fell, found, _no_drop_of(task, limit)), reason
 
 
 def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:
@@ -144,63 +165,60 @@ def loss_check(name: str, figures: Loss | None) -> tuple[Check, str]:
     return Check(f"loss_{name}", finite, loss if finite else str(loss), required), reason
 
 
-def _complete(evidence: Evidence) -> tuple[Check, str]:
+def _complete(task: Task, evidence: Evidence) -> Judged:
     reason = (
-        f"{evidence.questions - evidence.answered} of {evidence.questions} dev questions have no prediction; "
-        "run predict and evaluate again."
+        f"{evidence.examples - evidence.answered} of {evidence.examples} dev {task.record}s have no prediction; "
+        f"run {task.entry.stage('predict')} and {task.entry.stage('evaluate')} again."
     )
-    complete = evidence.answered == evidence.questions
-    return Check("predictions_complete", complete, evidence.answered, evidence.questions), reason
+    complete = evidence.answered == evidence.examples
+    return Check("predictions_complete", complete, evidence.answered, evidence.examples), reason
 
 
-def _scores_belong(evidence: Evidence) -> tuple[Check, str]:
+def _scores_belong(task: Task, evidence: Evidence) -> Judged:
+    name = task.entry.name
     reason = (
-        f"{artifacts.SQUAD_METRICS} was counted on other predictions than {artifacts.SQUAD_PREDICTIONS} holds now, or "
-        "on other weights; run evaluate again."
+        f"{artifacts.metrics_file(name)} was counted on other predictions than {artifacts.predictions_file(name)} "
+        f"holds now, or on other weights; run {task.entry.stage('evaluate')} again."
     )
     same = evidence.scores_belong
     return Check("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
 
 
-def gate(parameters: Mapping[str, Any], root: Path = Path()) -> GateDecision:
-    """Decide on the model of the checkout `root` and write metrics/gate.json.
+def gate(parameters: Mapping[str, Any], root: Path = Path(), name: str = QUESTIONS) -> GateDecision:
+    """Decide on the model of an entry in the checkout `root` and write the verdict.
 
     Args:
         parameters: the whole of params.yaml, checked, as plain values.
         root: the checkout.
+        name: of the entry.
 
     Raises:
         InputError: see `tasks.downstream.evidence.gather`.
     """
-    from tasks.downstream.evidence import gather
-
-    limits = GateParams(**parameters["gate"])
-    released = Path(limits.released)
-    hashes = hashes_of(QUESTIONS.judged(released, root))
-    evidence = gather(released, hashes, root)
-    decision = decide(evidence, limits)
-    judged = judged_values(hashes, parameters, QUESTIONS.parameters)
-    write_json(root / artifacts.GATE, {**record(decision, evidence), **judged})
+    task: Task = part_of(entry_of(check(dict(parameters)), name), "scores")
+    subject, released = subject_of(task), Path(task.entry.gate.released)
+    hashes = hashes_of(subject.judged(released, root))
+    evidence = gather(task, subject, released, hashes, root)
+    decision = decide(task, evidence)
+    judged = judged_values(hashes, parameters, subject.parameters)
+    write_json(root / subject.gate, {**record(decision, evidence), **judged})
     return decision
 
 
-def decide_again(parameters: Mapping[str, Any], hashes: Hashes, held: Path) -> GateDecision:
+def decide_again(task: Task, hashes: Hashes, held: Path) -> GateDecision:
     """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them.
 
     Raises:
         InputError: see `tasks.downstream.evidence.gather`.
     """
-    from tasks.downstream.evidence import gather
-
-    return decide(gather(RELEASED, hashes, held), GateParams(**parameters["gate"]))
+    return decide(task, gather(task, subject_of(task), RELEASED, hashes, held))
 
 
 def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
-    """The decision and its scores, for metrics/gate.json; a score that is not finite becomes null."""
-    scores = {"exact_match": evidence.exact_match, "f1": evidence.f1}
+    """The decision and its scores, for the verdict; a score that is not finite becomes null."""
     return {
         **decision_values(decision),
-        "metrics": {name: value if math.isfinite(value) else None for name, value in scores.items()},
+        "metrics": {name: value if math.isfinite(value) else None for name, value in evidence.scores.items()},
     }
 
 
@@ -214,17 +232,18 @@ def decision_values(decision: GateDecision) -> dict[str, Any]:
 
 
 def main() -> None:
-    takes_no_words("Decide whether the evaluated model may be released.")
-    from tasks.project.params import load_params, parameter_values
-    from tasks.tracking.trackers import record_verdict
-
+    parser = argparse.ArgumentParser(description="Decide whether the evaluated model may be released.")
+    parser.add_argument("name", nargs="?", default=QUESTIONS, help="the entry, or what its stage is called")
     params = load_params()
-    decision = gate(parameter_values(params))
+    entry = entry_of(params, parser.parse_args().name)
+    decision = gate(parameter_values(params), name=entry.name)
     passed = sum(check.ok for check in decision.checks)
-    print(f"gate: {'accepted' if decision.accepted else 'rejected'}, {passed} of {len(decision.checks)} checks passed")
+    word = "accepted" if decision.accepted else "rejected"
+    print(f"gate of {entry.name}: {word}, {passed} of {len(decision.checks)} checks passed")
     for reason in decision.reasons:
         print(f"  - {reason}")
-    record_verdict(params.tracking, "finetune", (artifacts.SQUAD_METRICS, artifacts.GATE))
+    files = (artifacts.metrics_file(entry.name), artifacts.metrics_file(entry.name, "gate"))
+    record_verdict(params.tracking, artifacts.job_name(entry.name, "finetune"), files)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_sections import HubName, Name, Positive, Section
+from tasks.project.param_sections import HubName, Name, Positive, ReleaseParams, Section
 
 GlueTask = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli"]
 
@@ -29,11 +29,9 @@ class GlueParams(Section):
         return self
 
 
-class GlueGateParams(Section):
+class GlueGateParams(ReleaseParams):
     min_score: Annotated[float, Field(ge=-100, le=100)] | None
-    released: Name
     max_drop: Annotated[float, Field(ge=0, le=100)]
-    confidence: Annotated[float, Field(gt=0.5, lt=1)]
 
 
 class GluePublishParams(Section):

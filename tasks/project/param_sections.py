@@ -39,6 +39,13 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class ReleaseParams(Section):
+    """What every gate knows."""
+
+    released: Name
+    confidence: Annotated[float, Field(gt=0.5, lt=1)]
+
+
 class DeviceParams(Section):
     runtime: Literal["auto", "cpu", "cuda", "ipu"]
     precision: Literal["auto", "fp32", "bf16", "fp16"]

@@ -29,9 +29,9 @@ from tasks.project.param_sections import (
     DeviceParams,
     Fraction,
     IpuParams,
-    Name,
     ParityParams,
     Positive,
+    ReleaseParams,
     Section,
     Seed,
     TrackingParams,
@@ -132,13 +132,11 @@ class EvaluateParams(Section):
     max_answer_length: Positive
 
 
-class GateParams(Section):
+class GateParams(ReleaseParams):
     min_f1: Annotated[float, Field(ge=0, le=100)]
     min_exact_match: Annotated[float, Field(ge=0, le=100)] | None
-    released: Name
     max_f1_drop: Annotated[float, Field(ge=0, le=100)]
     max_exact_match_drop: Annotated[float, Field(ge=0, le=100)]
-    confidence: Annotated[float, Field(gt=0.5, lt=1)]
 
 
 class Params(Section):

@@ -5,11 +5,13 @@ The page is the template card.md.j2; a kind of task fills its blocks in a templa
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from tasks.downstream.task import DownstreamTask
 from tasks.pages.render import markdown_page
 from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
@@ -58,6 +60,22 @@ class FineTuning:
     """Section of params.yaml that says how long its rows are."""
     rows: str
     """Name of these rows in the provenance."""
+
+
+class CardTask(DownstreamTask):
+    """What a release says of the model of an entry."""
+
+    @abstractmethod
+    def card(self, facts: CardFacts) -> str:
+        """README.md, see `write_card`.
+
+        Raises:
+            PublishError: a score is missing, or is no finite number.
+        """
+
+    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """The metrics without the user's own words."""
+        return dict(metrics)
 
 
 def write_card(

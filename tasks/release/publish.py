@@ -1,6 +1,6 @@
 """Publish the gated model: to a folder in Hub layout, or to a Hub repository in one commit.
 
-    python -m tasks.release.publish [--dry-run]
+    python -m tasks.release.publish [NAME] [--dry-run]
 
 Nothing is published that did not pass. All that the gate judged is read once, into copies of our own; they must be what
 the stages wrote and what the verdict is about, the decision is made again from them, and they are what is sent. The Hub
@@ -12,25 +12,27 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.downstream import gate as question_gate
-from tasks.downstream.gate import GateDecision
-from tasks.downstream.squad.card import model_card
+from tasks.downstream.entries import QUESTIONS as QUESTIONS_ENTRY
+from tasks.downstream.entries import Entry, entry_of
+from tasks.downstream.gate import decide_again
+from tasks.downstream.released import scores_json
+from tasks.downstream.scores import ScoresTask
+from tasks.downstream.task import about, part_of
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
 from tasks.project.files import sha256_of, write_json
 from tasks.project.intact import LOCK, require_judged
 from tasks.project.main import run_main
-from tasks.project.params import PublishParams, load_params, parameter_values
-from tasks.release.card import CardFacts
+from tasks.project.params import PublishParams, check, load_params, parameter_values
+from tasks.release.card import CardFacts, CardTask
 from tasks.release.provenance import provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, Release, gather, write_folder
-from tasks.release.release_contents import released_metrics, scores_text
-from tasks.release.release_subject import QUESTIONS, Subject
+from tasks.release.release_subject import QUESTIONS, Subject, subject_of
 from tasks.release.seal import Hashes, held
 from tasks.release.verdict import require_accepted, require_consistent, require_same_bytes, require_same_decision
 
@@ -40,18 +42,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs between the releases of questions and of a GLUE task."""
+    """What is released: the model of an entry."""
 
+    name: str
+    """The name of the entry."""
     subject: Subject
-    limits: str
-    """Section of params.yaml with the gate's limits."""
-    decide_again: Callable[[Mapping[str, Any], Hashes, Path], GateDecision]
-    """The gate's decision from copies of what it judged."""
-    write_card: Callable[[CardFacts], str]
-    """Makes README.md."""
 
 
-OF_QUESTIONS = Kind(QUESTIONS, "gate", question_gate.decide_again, model_card)
+OF_QUESTIONS = Kind(QUESTIONS_ENTRY, QUESTIONS)
+
+
+def kind_of(entry: Entry) -> Kind:
+    """The release of an entry's model."""
+    return Kind(entry.name, subject_of(about(entry)))
 
 
 def publish(
@@ -83,10 +86,11 @@ def publish(
     """
     subject = kind.subject
     require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"))
-    released = Path(parameters[kind.limits]["released"])
+    entry = entry_of(check(dict(parameters)), kind.name)
+    released = Path(entry.gate.released)
     files = subject.judged(released, root) | {str(path): root / path for path in (subject.gate, LOCK)}
     with held(files, root / artifacts.RUNS) as (copies, hashes):
-        release = _judged_release(params, parameters, (root, copies), hashes, kind)
+        release = _judged_release(params, parameters, (root, copies), hashes, entry)
         if dry_run:
             return _receipt(params, release, unchanged=None)
         receipt = _send(params, release, root)
@@ -95,17 +99,18 @@ def publish(
 
 
 def _judged_release(
-    params: PublishParams, parameters: Mapping[str, Any], places: tuple[Path, Path], hashes: Hashes, kind: Kind
+    params: PublishParams, parameters: Mapping[str, Any], places: tuple[Path, Path], hashes: Hashes, entry: Entry
 ) -> Release:
     """The release made of the copies, if they are what was judged, and would be accepted again."""
-    (root, copies), subject = places, kind.subject
+    (root, copies), kind = places, kind_of(entry)
+    subject, task = kind.subject, part_of(entry, "scores")
     require_judged(subject.stages["gate"], root, copies)
     gate = read_json(copies / subject.gate, f"dvc repro {subject.stages['gate']}")
     require_accepted(gate)
     require_consistent(gate, subject)
     judged = {name: sha256 for name, sha256 in hashes.items() if name not in (str(subject.gate), str(LOCK))}
     require_same_bytes(gate, judged, parameters, subject)
-    require_same_decision(gate, kind.decide_again(parameters, judged, copies), subject)
+    require_same_decision(gate, decide_again(task, judged, copies), subject)
     return build_release(params, parameters, gate, places, kind)
 
 
@@ -141,7 +146,9 @@ def build_release(
     config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
     origin = provenance(parameters, copies, subject, root)
     _check_tokenizer(origin["model"] or {}, copies)
-    card = kind.write_card(
+    entry = entry_of(check(dict(parameters)), kind.name)
+    cards: CardTask = part_of(entry, "card")
+    card = cards.card(
         CardFacts(
             name=release_name(params),
             license=params.license,
@@ -155,9 +162,16 @@ def build_release(
             examples=params.examples,
         )
     )
-    figures = metrics if params.examples else released_metrics(metrics)
-    texts = {CARD: card, PROVENANCE: _json(origin), METRICS: _json(figures), SCORES: scores_text(subject, copies)}
+    figures = metrics if params.examples else cards.released_metrics(metrics)
+    texts = {CARD: card, PROVENANCE: _json(origin), METRICS: _json(figures), SCORES: _scores(entry, subject, copies)}
     return gather(copies, texts, subject, examples=params.examples)
+
+
+def _scores(entry: Entry, subject: Subject, copies: Path) -> str:
+    """scores.json, counted from the predictions and the examples that they answer."""
+    task: ScoresTask[Any, Any, Any] = part_of(entry, "scores")
+    examples = task.read_all(copies)
+    return scores_json(task, examples, task.read_predictions(copies / subject.predictions, examples))
 
 
 def _json(values: Mapping[str, Any]) -> str:
@@ -213,12 +227,14 @@ def tell(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Publish the gated model to publish.folder or publish.repository.")
+    parser = argparse.ArgumentParser(description="Publish a gated model to the folder or repository of its entry.")
+    parser.add_argument("name", nargs="?", default=QUESTIONS_ENTRY, help="the entry, or what its stage is called")
     parser.add_argument("--dry-run", action="store_true", help="show what would be published; touch nothing")
     arguments = parser.parse_args()
     started_at = time.perf_counter()
     params = load_params()
-    receipt = publish(params.publish, parameter_values(params), dry_run=arguments.dry_run)
+    entry = entry_of(params, arguments.name)
+    receipt = publish(entry.publish, parameter_values(params), dry_run=arguments.dry_run, kind=kind_of(entry))
     tell(receipt, arguments.dry_run, time.perf_counter() - started_at)
 
 

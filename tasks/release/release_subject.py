@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.downstream.entries import QUESTIONS as QUESTIONS_KIND
+from tasks.downstream.task import DownstreamTask
 from tasks.project import artifacts
 
 PRETRAINING = ("pretrain-phase1", "pretrain-phase2")
@@ -51,7 +53,6 @@ class Subject:
     and how processes are started is none of them."""
     released: str
     """Where a released model's scores or predictions lie below the folder of released models."""
-    glue_task: str = ""
 
     @property
     def page(self) -> Path:
@@ -107,6 +108,11 @@ QUESTIONS = Subject(
 )
 
 
+def subject_of(task: DownstreamTask) -> Subject:
+    """The release of an entry's model."""
+    return QUESTIONS if task.entry.kind == QUESTIONS_KIND else glue_subject(task.entry.task, task.splits)
+
+
 def glue_subject(task: str, splits: tuple[str, ...]) -> Subject:
     """The release of a GLUE task.
 
@@ -139,5 +145,4 @@ def glue_subject(task: str, splits: tuple[str, ...]) -> Subject:
             "ipu.glue",
         ),
         released=task,
-        glue_task=task,
     )

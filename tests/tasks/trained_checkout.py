@@ -12,20 +12,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.downstream.gate import gate
-from tasks.downstream.glue import gate as glue_gate
-from tasks.downstream.glue.answers import read_labels, read_predictions
 from tasks.downstream.glue.examples import schema_of
-from tasks.downstream.glue.gate import subject_of
-from tasks.downstream.glue.scores import figures as glue_figures
 from tasks.downstream.glue.tasks import TASKS, GlueTask
 from tasks.downstream.squad.metrics import figures, score
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_text
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.strict_yaml import parse_yaml
-from tasks.release.release_subject import QUESTIONS
+from tasks.release.release_subject import QUESTIONS, glue_subject
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.places import ROOT as PROJECT
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]
@@ -103,7 +100,7 @@ def write_gate(root: Path, *, accepted: bool = True, parameters: Mapping[str, An
 def make_glue_checkout(root: Path, task: GlueTask = TASKS["sst2"]) -> Path:
     """The same for a GLUE task with two classes: 20 examples, of which one in ten is answered wrong."""
     make_checkout(root)
-    subject, labels = subject_of(task), [number % 2 for number in range(20)]
+    subject, labels = glue_subject(task.name, task.splits), [number % 2 for number in range(20)]
     (root / artifacts.SQUAD_MODEL).rename(root / subject.model)
     for reference in subject.references:
         (root / reference).parent.mkdir(parents=True, exist_ok=True)
@@ -121,12 +118,13 @@ def make_glue_checkout(root: Path, task: GlueTask = TASKS["sst2"]) -> Path:
 
 def write_glue_gate(root: Path, task: GlueTask = TASKS["sst2"]) -> None:
     """Scores and verdict of the GLUE files that lie in `root` now."""
-    subject = subject_of(task)
+    subject, scores = glue_subject(task.name, task.splits), task_with(f"glue-{task.name}", "scores")
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    counted = glue_figures(task, read_labels(task, root), read_predictions(task, files[1]))
+    examples = scores.read_all(root)
+    counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
     _json(root / subject.metrics, {**counted, "files": found})
-    glue_gate.gate(task, parameter_values(load_params(root / "params.yaml")), root)
+    gate(parameter_values(load_params(root / "params.yaml")), root, f"glue-{task.name}")
 
 
 def write_model(root: Path, seed: int) -> None:

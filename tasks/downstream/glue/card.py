@@ -5,15 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.downstream.glue import about
 from tasks.downstream.glue.scores import metric_names
 from tasks.downstream.glue.tasks import GlueTask
 from tasks.project.errors import PublishError
-from tasks.release.card import CardFacts, FineTuning, hub_metadata, interval_of, write_card
+from tasks.release.card import CardFacts, CardTask, FineTuning, hub_metadata, interval_of, write_card
 from tasks.release.provenance import finite
 
 TASK = "text-classification"
 HUB_METRICS = {"matthews_correlation": "matthews_correlation", "pearson": "pearsonr", "spearman": "spearmanr"}
 """Names of the Hub's metrics where they differ from ours."""
+
+
+class Task(about.Task, CardTask):
+    """Cards of classifiers, and of models that give a value."""
+
+    def card(self, facts: CardFacts) -> str:
+        return glue_card(self.glue, facts)
 
 
 def glue_card(task: GlueTask, facts: CardFacts) -> str:
@@ -23,10 +31,10 @@ def glue_card(task: GlueTask, facts: CardFacts) -> str:
         PublishError: a score is missing, or is no finite number.
     """
     found = metrics_of(task, facts.metrics)
-    about = {"dataset_type": "glue", "dataset_name": f"GLUE {task.title}", "dataset_config": task.name}
+    data = {"dataset_type": "glue", "dataset_name": f"GLUE {task.title}", "dataset_config": task.name}
     results = [
         {
-            **about,
+            **data,
             "task_name": "Text Classification",
             "dataset_split": _hub_split(task, name),
             "metric_type": _hub_metric(name),

@@ -2,39 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from tasks.downstream.glue.answers import Examples, predictions_of
-from tasks.downstream.glue.scores import Values
+from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
+from tasks.downstream.glue import scores
+from tasks.downstream.glue.scores import PREDICTION, Examples, sureness
 from tasks.downstream.glue.tasks import GlueTask
+from tasks.downstream.metrics import Array
+from tasks.downstream.slices import by_name, sized
 from tasks.pages.render import html_page
 
 WORST = 25
 
 
-def page(task: GlueTask, metrics: Mapping[str, Any], sets: Mapping[str, tuple[Examples, Values]]) -> str:
-    """The evaluation as an HTML page.
-
-    Args:
-        metrics: the content of metrics/glue-<task>.json.
-        sets: examples and logits [examples, classes] of each development set.
-    """
-    return html_page(
-        __file__,
-        "glue.html.j2",
-        title=task.title,
-        labels=task.labels,
-        heading="Farthest off" if task.is_regression else "Wrong, and sure of it",
-        metrics=metrics,
-        sets=[_figures(task, split, examples, logits) for split, (examples, logits) in sets.items()],
-    )
+_WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
 
 
-def _figures(task: GlueTask, split: str, examples: Examples, logits: Values) -> dict[str, Any]:
-    predictions = predictions_of(task, logits)
+class Task(scores.Task, PageTask[Examples, Array, Array]):
+    """Scores by class and length of the texts; how classes were confused; the worst mistakes."""
+
+    def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Sliced]:
+        names, order = sized([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
+        prefix = "" if len(self.development) == 1 else f"{split}, "
+        found = by_name(f"{prefix}length", names, order, self.metrics, split, outcomes)
+        if not self.glue.is_regression:
+            classes = [self.labels[int(label)] for label in examples.labels]
+            found += by_name(f"{prefix}class", classes, self.labels, self.metrics, split, outcomes)
+        return found
+
+    def page(self, found: Evaluation[Examples, Array]) -> str:
+        return html_page(
+            __file__,
+            "glue.html.j2",
+            title=self.title,
+            labels=self.labels,
+            heading="Farthest off" if self.glue.is_regression else "Wrong, and sure of it",
+            metrics=found.metrics,
+            names=list(self.metrics.titles),
+            slices=found.slices,
+            sets=[
+                _figures(self.glue, split, examples, found.answers[split], found.outcomes[split][:, PREDICTION])
+                for split, examples in found.examples.items()
+            ],
+        )
+
+
+def _figures(task: GlueTask, split: str, examples: Examples, logits: Array, predictions: Array) -> dict[str, Any]:
     return {
         "split": split,
         "examples": len(examples.labels),
@@ -43,7 +59,7 @@ def _figures(task: GlueTask, split: str, examples: Examples, logits: Values) -> 
     }
 
 
-def _confusion(task: GlueTask, labels: Values, predictions: Values) -> list[tuple[str, list[int]]]:
+def _confusion(task: GlueTask, labels: Array, predictions: Array) -> list[tuple[str, list[int]]]:
     """Each class with how often each class was predicted for it."""
     from sklearn.metrics import confusion_matrix
 
@@ -51,15 +67,14 @@ def _confusion(task: GlueTask, labels: Values, predictions: Values) -> list[tupl
     return list(zip(task.labels, counts.tolist(), strict=True))
 
 
-def _mistakes(task: GlueTask, examples: Examples, logits: Values, predictions: Values) -> list[dict[str, Any]]:
+def _mistakes(task: GlueTask, examples: Examples, logits: Array, predictions: Array) -> list[dict[str, Any]]:
     """Wrong classes the model was surest of, or values that are farthest off."""
     if task.is_regression:
         badness = np.abs(predictions - examples.labels)
         shown = [f"{value:.2f}" for value in predictions]
         truth = [f"{value:.2f}" for value in examples.labels]
     else:
-        odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-        sure = (odds / odds.sum(axis=1, keepdims=True)).max(axis=1)
+        sure = sureness(logits)
         badness = np.where(predictions == examples.labels, 0.0, sure)
         shown = [f"{task.labels[int(p)]} ({s:.3f})" for p, s in zip(predictions, sure, strict=True)]
         truth = [task.labels[int(label)] for label in examples.labels]

@@ -76,10 +76,11 @@ def compare(
         InputError, DeviceJobFailed: as `ask`.
     """
     from tasks.downstream.parity import logit_differences
+    from tasks.downstream.squad.scores import flat_logits
 
     found = _ask_in([first, second], model, question, context, shape, 1, max_answer_length)
     (one, before), (two, after) = found
-    return one[0], two[0], logit_differences(before, after, ["question"])
+    return one[0], two[0], logit_differences(flat_logits(before), flat_logits(after), ["question"])
 
 
 def _ask_in(

@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.downstream.squad import about
+from tasks.downstream.squad.slices import TITLE
 from tasks.project.errors import PublishError
-from tasks.release.card import CardFacts, FineTuning, hub_metadata, interval_of, write_card
+from tasks.release.card import CardFacts, CardTask, FineTuning, hub_metadata, interval_of, write_card
 from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
 
@@ -18,6 +20,18 @@ METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))
 TUNING = FineTuning("finetune", "fine-tuning on questions", "squad_rows", "squad-train")
 
 
+class Task(about.Task, CardTask):
+    """Cards of models that answer questions."""
+
+    def card(self, facts: CardFacts) -> str:
+        return model_card(facts)
+
+    def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Without the slices that are named after articles: their titles are the user's text."""
+        slices = [part for part in metrics.get("slices", []) if part.get("by") != TITLE]
+        return {**metrics, "slices": slices} if "slices" in metrics else dict(metrics)
+
+
 def model_card(facts: CardFacts) -> str:
     """See `tasks.release.card.write_card`.
 
@@ -25,9 +39,9 @@ def model_card(facts: CardFacts) -> str:
         PublishError: exact_match or f1 is missing, or is not a finite number.
     """
     (dataset, kind), metrics, parameters = evaluated_on(facts), facts.metrics, facts.parameters
-    about = {"task_name": "Question Answering", "dataset_type": kind, "dataset_name": dataset, "dataset_split": "dev"}
+    data = {"task_name": "Question Answering", "dataset_type": kind, "dataset_name": dataset, "dataset_split": "dev"}
     results = [
-        {**about, "metric_type": metric, "metric_name": title, "metric_value": score(metrics, metric)}
+        {**data, "metric_type": metric, "metric_name": title, "metric_value": score(metrics, metric)}
         for metric, _, title in METRICS
     ]
     folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)

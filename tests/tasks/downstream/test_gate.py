@@ -1,23 +1,31 @@
 import dataclasses
 import json
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from tasks.downstream.evidence import TRAININGS, VERDICTS, Evidence, Loss, Released, compare
-from tasks.downstream.gate import decide, record
+from tasks.downstream import gate
+from tasks.downstream.evidence import Compared, Evidence, Loss, compare
+from tasks.downstream.gate import GateDecision, record
+from tasks.downstream.released import read_released
 from tasks.downstream.squad.files import Question
+from tasks.project.files import write_json
 from tasks.project.params import GateParams
+from tasks.release.release_subject import QUESTIONS
+from tests.tasks.downstream.entries import task_with
 
 LIMITS = GateParams(
     min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0,
     max_exact_match_drop=0.0, confidence=0.95,
 )  # fmt: skip
+VERDICTS, TRAININGS = QUESTIONS.verdicts, QUESTIONS.trainings
 GOOD = Evidence(
-    exact_match=91.0,
-    f1=93.5,
-    questions=3,
+    scores={"exact_match": 91.0, "f1": 93.5},
+    examples=3,
     answered=3,
     scores_belong=True,
     verdicts=dict.fromkeys(VERDICTS, True),
@@ -30,14 +38,28 @@ def limits(**changes: Any) -> GateParams:
     return LIMITS.model_copy(update=changes)
 
 
+def decide(found: Evidence, limits: GateParams) -> GateDecision:
+    return gate.decide(task_with("squad", "scores", gate=limits), found)
+
+
 def evidence(**changes: Any) -> Evidence:
-    return dataclasses.replace(GOOD, **changes)
+    """What lies in `scores` may be stated by itself."""
+    scores = {name: changes.pop(name, value) for name, value in GOOD.scores.items()}
+    return dataclasses.replace(GOOD, scores=scores, **changes)
 
 
-def released_with(candidate: list[float], released: list[float]) -> Released:
-    """F1 as given; exact where it is 1."""
-    exact = [tuple(float(f1 == 1.0) for f1 in scores) for scores in (candidate, released)]
-    return Released(tuple(candidate), tuple(released), *exact)
+def compared_with(
+    candidate: Sequence[float],
+    released: Sequence[float],
+    exact: tuple[Sequence[float], Sequence[float]] | None = None,
+    limits: GateParams = LIMITS,
+) -> Compared:
+    """F1 as given; exact where it is 1, unless that is given, too."""
+    exact = exact or tuple([float(f1 == 1.0) for f1 in scores] for scores in (candidate, released))
+    ours, theirs = (
+        {"dev": np.array([*zip(*pair, strict=True)])} for pair in zip(exact, (candidate, released), strict=True)
+    )
+    return compare(task_with("squad", "scores", gate=limits), {"dev": ["x"] * len(candidate)}, ours, theirs)
 
 
 def test_a_model_without_objection_is_accepted_without_reasons() -> None:
@@ -99,7 +121,7 @@ def test_a_score_that_is_no_number_is_rejected(value: float) -> None:
 def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
     candidate: list[float], released: list[float], tolerated: float, accepted: bool
 ) -> None:
-    compared = evidence(released=released_with(candidate, released))
+    compared = evidence(released=compared_with(candidate, released))
     decision = decide(compared, limits(max_f1_drop=tolerated, max_exact_match_drop=tolerated))
     assert decision.accepted is accepted
     if not accepted:
@@ -108,9 +130,9 @@ def test_only_a_significant_drop_beyond_the_tolerated_one_is_rejected(
 
 def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
     # F1 stays. Five lost, none won: the interval ends below 0, but of five coins all fall alike 2 in 32 times.
-    five = Released((0.9,) * 40, (0.9,) * 40, (1.0,) * 20 + (0.0,) * 20, (1.0,) * 25 + (0.0,) * 15)
+    five = compared_with((0.9,) * 40, (0.9,) * 40, ((1.0,) * 20 + (0.0,) * 20, (1.0,) * 25 + (0.0,) * 15))
     assert decide(evidence(released=five), LIMITS).accepted
-    six = Released((0.9,) * 40, (0.9,) * 40, (1.0,) * 20 + (0.0,) * 20, (1.0,) * 26 + (0.0,) * 14)
+    six = compared_with((0.9,) * 40, (0.9,) * 40, ((1.0,) * 20 + (0.0,) * 20, (1.0,) * 26 + (0.0,) * 14))
     decision = decide(evidence(released=six), LIMITS)
     assert len(decision.reasons) == 1
     assert decision.reasons[0].startswith("exact match fell significantly against the released model: -15.00 points")
@@ -120,23 +142,28 @@ def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
 
 def test_more_confidence_rejects_less() -> None:
     # Four of 40 lost: at 80% the upper bound is about -5 points, at 99.9% some resample has lost none.
-    compared = evidence(released=released_with([1.0] * 36 + [0.0] * 4, [1.0] * 40))
-    assert not decide(compared, limits(confidence=0.8)).accepted
-    assert decide(compared, limits(confidence=0.999)).accepted
+    for confidence, accepted in ((0.8, False), (0.999, True)):
+        own = limits(confidence=confidence)
+        compared = evidence(released=compared_with([1.0] * 36 + [0.0] * 4, [1.0] * 40, limits=own))
+        assert decide(compared, own).accepted is accepted
 
 
 def test_a_released_model_without_a_common_question_is_rejected() -> None:
-    decision = decide(evidence(released=Released((), (), (), ())), LIMITS)
+    decision = decide(evidence(released=Compared(0, {}, {})), LIMITS)
     assert not decision.accepted
     assert "share no question" in decision.reasons[0]
     assert "empty that folder" in decision.reasons[0]
 
 
-def test_both_models_are_compared_on_the_questions_that_both_answered() -> None:
+def test_both_models_are_compared_on_the_questions_that_both_answered(tmp_path: Path) -> None:
     questions = [Question(i, "?", "c", (answer,)) for i, answer in (("1", "a dog"), ("2", "Paris"), ("3", "red"))]
-    compared = compare(questions, {"1": "dog", "2": "Rome", "4": "x"}, {"2": "Paris", "1": "big dog", "3": "red"})
-    assert compared.candidate_f1 == (1.0, 0.0)
-    assert compared.released_f1 == (pytest.approx(2 / 3), 1.0)
+    write_json(tmp_path / "predictions.json", {"2": "Paris", "1": "big dog", "3": "red"})
+    task, ours = task_with("squad", "scores"), {"dev": ["dog", "Rome", None]}
+    theirs = read_released(task, {"dev": questions}, tmp_path)
+    assert theirs is not None
+    found = compare(task, ours, {"dev": task.outcomes(questions, ours["dev"])}, theirs)
+    assert found.common == 2
+    assert found.differences["f1"].mean == pytest.approx(100 * ((1 + 0) - (2 / 3 + 1)) / 2)
 
 
 @pytest.mark.parametrize(("valid", "words"), [(False, "not valid"), (None, "no readable verdict")])
@@ -185,7 +212,7 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
         scores_belong=False,
         verdicts=dict.fromkeys(VERDICTS, False),
         losses=dict.fromkeys(TRAININGS, None),
-        released=released_with([0.0] * 9, [1.0] * 9),
+        released=compared_with([0.0] * 9, [1.0] * 9),
     )
     decision = decide(bad, LIMITS)
     assert len(decision.reasons) == 1 + 2 + 6 + 3 + 2
@@ -193,5 +220,5 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
 
 
 def test_the_same_evidence_gives_the_same_record() -> None:
-    compared = evidence(released=released_with([1.0, 0.0] * 20, [0.0, 1.0] * 20))
+    compared = evidence(released=compared_with([1.0, 0.0] * 20, [0.0, 1.0] * 20))
     assert record(decide(compared, LIMITS), compared) == record(decide(compared, LIMITS), compared)

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream.evidence import TRAININGS, VERDICTS
+from tasks.downstream.evaluate import evaluate
 from tasks.downstream.gate import GateDecision, gate
-from tasks.downstream.squad.evaluate import evaluate
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of, write_json
@@ -22,8 +21,10 @@ from tasks.project.strict_yaml import read_yaml
 from tasks.release.release_subject import QUESTIONS
 from tasks.release.seal import parameters_sha256
 from tests.places import ROOT
-from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
+from tests.tasks.downstream.entries import task_with
+from tests.tasks.release.evaluated_checkout import write_checkout
 
+VERDICTS, TRAININGS = QUESTIONS.verdicts, QUESTIONS.trainings
 PARAMETERS = parameter_values(check(read_yaml(ROOT / "params.yaml")))
 LIMITS: dict[str, Any] = {
     "min_f1": 85.0, "min_exact_match": None, "released": "inputs/released", "max_f1_drop": 0.0,
@@ -39,7 +40,7 @@ def decide_on(checkout: Path, **limits: Any) -> GateDecision:
 def checkout(tmp_path: Path) -> Path:
     """A checkout whose model passes: f1 88.8889 on three questions."""
     write_checkout(tmp_path)
-    evaluate(EvaluateParams(n_best=5, max_answer_length=30), inputs_of(tmp_path), tmp_path)
+    evaluate(task_with("squad", "page", evaluate=EvaluateParams(n_best=5, max_answer_length=30)), tmp_path)
     for name in VERDICTS:
         write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in TRAININGS:
@@ -213,9 +214,9 @@ def test_the_stage_ends_with_0_also_when_rejected(checkout: Path) -> None:
     shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")
     decided = run(checkout)
     assert decided.returncode == 0, decided.stderr
-    assert decided.stdout == "gate: accepted, 12 of 12 checks passed\n"
+    assert decided.stdout == "gate of squad: accepted, 12 of 12 checks passed\n"
     change(checkout / artifacts.validation_report("phase2"), valid=False)
     decided = run(checkout)
     assert decided.returncode == 0
-    assert decided.stdout.splitlines()[0] == "gate: rejected, 11 of 12 checks passed"
+    assert decided.stdout.splitlines()[0] == "gate of squad: rejected, 11 of 12 checks passed"
     assert "phase2 is not valid" in decided.stdout

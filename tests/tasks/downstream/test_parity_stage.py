@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,11 +13,11 @@ from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
 from tasks.downstream import parity, predict
-from tasks.downstream.parity import Inputs, between, check, compare_logits, margin, predict_in
+from tasks.downstream.parity import between, check, compare_logits, predict_in
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.files import read_dev_questions
 from tasks.downstream.squad.question_model import WindowShape, find_model
+from tasks.downstream.squad.scores import margin
 from tasks.jobs import device_job
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost
@@ -27,6 +28,7 @@ from tasks.project.params import EvaluateParams, Params
 from tasks.project.params import check as check_params
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.squad.test_ask import SHORT, VOCABULARY
 from tests.tasks.downstream.squad.window_files import write_logits
 from tests.tasks.pretraining.row_inputs import squad_params, write_questions, write_squad_rows
@@ -35,6 +37,7 @@ from tests.tasks.tiny_model import write_tiny_model
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 FP32 = Place("cpu", "fp32")
+TASK = task_with("squad", "scores")
 
 
 def params_with(*overrides: str) -> Params:
@@ -67,9 +70,8 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     starts[0][4] += 6.0
     starts[3][0] -= 0.5  # the [CLS] of the last window: counts as a distance and changes no answer
     other = write_logits(tmp_path / "other.arrow", starts, ends)
-    questions = read_dev_questions(inputs.questions)
-    params = EvaluateParams(n_best=5, max_answer_length=30)
-    found = compare_logits(questions, inputs.features, inputs.logits, other, params)
+    task = task_with("squad", "scores", evaluate=EvaluateParams(n_best=5, max_answer_length=30))
+    found = compare_logits(task, {"dev": inputs.logits}, {"dev": other}, root)
     assert (found["max_logit_difference"], found["max_logit_difference_in"], found["max_logit"]) == (6.0, "q0", 6.0)
     logits = 2 * (6 + 3 + 3 + 6) + 2 * 4
     assert found["mean_logit_difference"] == pytest.approx(6.5 / logits)
@@ -78,11 +80,11 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     (changed,) = found["changed"]
     assert (changed["id"], changed["first"], changed["second"]) == ("q0", "red house", "the red house")
     assert changed["margin"] == 5.0  # the next answers had 5 + 0
-    same = compare_logits(questions, inputs.features, inputs.logits, inputs.logits, params)
+    same = compare_logits(task, {"dev": inputs.logits}, {"dev": inputs.logits}, root)
     assert (same["max_logit_difference"], same["changed"], same["f1_first"]) == (0.0, [], same["f1_second"])
     check(found, None)
     check(found, 6.0)
-    with pytest.raises(ParityLost, match=r"up to 6 apart \(question 'q0'\), allowed are 5.9 .* 1 of 3 answers changed"):
+    with pytest.raises(ParityLost, match=r"up to 6 apart \(in 'q0'\), allowed are 5.9 .* 1 of 3 answers changed"):
         check(found, 5.9)
 
 
@@ -93,20 +95,21 @@ def test_margin_is_to_the_next_other_text() -> None:
 
 
 @pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
-    """A random model, twenty questions and their rows."""
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkout with a random model, twenty questions and their rows."""
     folder = tmp_path_factory.mktemp("parity")
-    model = write_tiny_model(folder / "model", VOCABULARY)
+    model = write_tiny_model(folder / artifacts.model_folder("squad"), VOCABULARY)
+    (folder / "inputs" / "ipu").mkdir(parents=True)
     texts = [f"The town of mill {i} was founded by miller {i * 7} in {1400 + i}." for i in range(20)]
     questions = [
         {"id": str(i), "title": "t", "context": text, "question": "When was the town founded?",
          "answers": [{"text": str(1400 + i), "answer_start": text.index(str(1400 + i))}]}
         for i, text in enumerate(texts)
     ]  # fmt: skip
-    source = write_questions(folder / "dev.parquet", questions)
+    source = write_questions(folder / artifacts.examples_file("squad", "dev"), questions)
     params = squad_params(row_length=96, doc_stride=16, max_question_length=32)
-    write_squad_rows(params, "dev", source, model, folder / "rows", 1)
-    return Inputs(model, folder / "rows", source)
+    write_squad_rows(params, "dev", source, model, folder / artifacts.rows_folder("squad", "dev"), 1)
+    return folder
 
 
 def in_this_process(job: Job, **_: object) -> JobResult:
@@ -124,8 +127,8 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_processes")
-def test_bf16_beside_fp32_on_the_cpu(inputs: Inputs, tmp_path: Path) -> None:
-    said = between(FP32, Place("cpu", "bf16"), inputs, params_with(), tmp_path / "found.json")
+def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
+    said = between(FP32, Place("cpu", "bf16"), TASK, params_with(), tmp_path / "found.json", root)
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["first"] == {"runtime": "cpu", "precision": "fp32"}
     assert found["second"] == {"runtime": "cpu", "precision": "bf16"}
@@ -135,58 +138,52 @@ def test_bf16_beside_fp32_on_the_cpu(inputs: Inputs, tmp_path: Path) -> None:
     assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits up to ")
     strict = params_with(f"parity.max_logit_difference={found['max_logit_difference'] / 2}")
     with pytest.raises(ParityLost, match="parity.max_logit_difference"):
-        between(FP32, Place("cpu", "bf16"), inputs, strict, None)
+        between(FP32, Place("cpu", "bf16"), TASK, strict, None, root)
 
 
 @pytest.mark.slow
-def test_the_ipu_double_beside_the_cpu(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In fp32 both compute the same numbers; only the layout of the rows differs."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
     monkeypatch.chdir(tmp_path)  # executables/ of a checkout: there are none
-    (tmp_path / "inputs" / "ipu").mkdir(parents=True)
     params = params_with(
         "device.micro_batch_size=2", "ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}"
     )
-    result = predict_in(Place("ipu", "fp32"), inputs, params, tmp_path / "ipu.arrow", tmp_path / "ipu")
+    result, ipu = predict_in(Place("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
     assert (result.runtime, result.precision) == ("ipu", "fp32")
     monkeypatch.setattr(parity, "run_device_job", in_this_process)
-    predict_in(FP32, inputs, params, tmp_path / "cpu.arrow", tmp_path / "cpu")
-    questions, features = read_dev_questions(inputs.questions), inputs.rows / artifacts.FEATURES
-    found = compare_logits(questions, features, tmp_path / "cpu.arrow", tmp_path / "ipu.arrow", params.evaluate)
+    _, cpu = predict_in(FP32, TASK, params, tmp_path / "cpu", root)
+    found = compare_logits(TASK, cpu, ipu, root)
     assert found["max_logit_difference"] < 1e-4 * found["max_logit"]
     assert found["changed"] == []
 
 
 @pytest.mark.usefixtures("without_processes")
 def test_the_stage_compares_with_what_predict_wrote(
-    inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    for link, target in ((artifacts.SQUAD_MODEL, inputs.model), (artifacts.rows_folder("squad-dev"), inputs.rows)):
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(target)
-    artifacts.QUESTIONS.mkdir()
-    (artifacts.QUESTIONS / "dev.parquet").symlink_to(inputs.questions)
     write_json(artifacts.validation_report("squad-dev"), {"valid": True})
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     monkeypatch.setattr(sys, "argv", ["predict", "squad"])
     predict.main()
-    monkeypatch.setattr(sys, "argv", ["parity", "cpu:bf16"])
+    monkeypatch.setattr(sys, "argv", ["parity", "squad", "cpu:bf16"])
     parity.main()
     assert "parity of cpu:bf16 with cpu:fp32" in capsys.readouterr().out
-    found = json.loads(artifacts.parity_metrics("cpu:bf16").read_text())
-    assert found["questions"] == 20
+    found = json.loads(artifacts.parity_file("squad", "cpu:bf16").read_text())
+    assert found["examples"] == 20
     for words, message in ((["tpu"], "'tpu' must be RUNTIME"), (["cpu", "--output", "x"], "need --baseline")):
-        monkeypatch.setattr(sys, "argv", ["parity", *words])
+        monkeypatch.setattr(sys, "argv", ["parity", "squad", *words])
         with pytest.raises(SystemExit, match="2"):
             parity.main()
         assert message in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("without_processes")
-def test_asking_in_two_places_compares_their_logits(inputs: Inputs) -> None:
-    model = find_model(str(inputs.model))
+def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
+    model = find_model(str(root / artifacts.model_folder("squad")))
     question = ("Who founded the town?", SHORT, WindowShape.for_model(model))
     first, second, found = ask.compare(model, *question, FP32, Place("cpu", "bf16"))
     assert first.text in SHORT

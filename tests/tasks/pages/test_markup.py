@@ -22,14 +22,15 @@ from flows.commands import ask
 from flows.report import RunReport, StageRecord
 from tasks.downstream.compare import changed_csv
 from tasks.downstream.comparison import Changed
+from tasks.downstream.evaluate import Evaluation
 from tasks.downstream.glue import card as glue_card
-from tasks.downstream.glue import page as glue_page
-from tasks.downstream.glue.answers import Examples
+from tasks.downstream.glue.scores import Examples
 from tasks.downstream.glue.tasks import TASKS
-from tasks.downstream.squad import card, evaluate, evaluation_page
+from tasks.downstream.slices import Slice as GlueSlice
+from tasks.downstream.squad import card
+from tasks.downstream.squad import page as evaluation_page
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.metrics import score
 from tasks.downstream.squad.slices import TITLE, Slice
 from tasks.pages.markup import (
     FORMULA,
@@ -44,6 +45,7 @@ from tasks.project.errors import ParamsError
 from tasks.statistics.calibration import calibration
 from tasks.validation import validation_page
 from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.hostile import HOSTILE, Page, markdown_tokens, structure, words
 from tests.tasks.release.test_card import CHECKS, ORIGIN, facts
 from tests.tasks.trained_checkout import params_with
@@ -150,10 +152,17 @@ def _evaluation_page(text: str) -> str:
 
 
 def _glue_page(text: str) -> str:
-    task = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
+    task = task_with("glue-sst2", "page")
+    task.glue = dataclasses.replace(TASKS["sst2"], title=f"SST{text}", labels=(f"no{text}", f"yes{text}"))
     metrics = {f"acc{text}": 50.0, f"acc{text}_low": 40.0, f"acc{text}_high": 60.0, "constant_score": 50.0}
-    examples = Examples([f"a film{text}", "another"], np.array([0, 1]))
-    return glue_page.page(task, metrics, {f"dev{text}": (examples, np.array([[0.0, 3.0], [0.0, 1.0]]))})
+    examples, logits = Examples([f"a film{text}", "another"], np.array([0, 1])), np.array([[0.0, 3.0], [0.0, 1.0]])
+    split, predictions = f"dev{text}", task.predictions(logits)
+    outcomes = task.outcomes(examples, predictions)
+    slices = [GlueSlice("class", f"no{text}", 1, {f"acc{text}": 50.0, "score": 50.0})]
+    found = Evaluation(
+        {split: examples}, {split: logits}, {split: predictions}, {split: outcomes}, slices, None, metrics
+    )
+    return task.page(found)
 
 
 def _run(text: str) -> RunReport:
@@ -240,12 +249,11 @@ def test_the_artifact_of_a_run_is_one_block(text: str) -> None:
 
 
 @every_text
-def test_the_plots_and_the_comparison_hold_no_formula(text: str, tmp_path: Path) -> None:
+def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
     part = Slice(TITLE, text, 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
-    scores = score([("q", ("a",))], {"q": "b"})
-    found = evaluate.Evaluation([], [], scores, [part], {text: 1}, calibration([0.5], [0.0]))
-    evaluate._write_plots(tmp_path, found)
-    tables = [path.read_bytes().decode() for path in sorted(tmp_path.glob("*.csv"))]
+    outcomes = {"dev": np.array([[0.0, 0.5]])}
+    found = Evaluation({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
+    tables = list(task_with("squad", "page").plots(found).values())
     tables.append(changed_csv([Changed(text, text, text, 0.0, 1.0, 0.0, 1.0)]))
     assert len(tables) == 5
     for table in tables:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.squad.evaluate import EvaluateInputs
+from tasks.project import artifacts
 from tests.tasks.downstream.squad.window_files import Window, words, write_windows
 
 CONTEXTS = ("the red house by the sea", "one cat and two dogs", "from Ærø & <b>Fyn</b> to Lolland")
@@ -20,9 +21,24 @@ SCHEMA = pa.schema(
 )
 
 
-def inputs_of(root: Path) -> EvaluateInputs:
+@dataclass(frozen=True)
+class Inputs:
+    """What the stage reads."""
+
+    questions: Path
+    features: Path
+    logits: Path
+    weights: Path
+
+
+def inputs_of(root: Path) -> Inputs:
     """The stage's inputs under `root`."""
-    return EvaluateInputs(**{name: root / path for name, path in vars(EvaluateInputs()).items()})
+    return Inputs(
+        root / artifacts.examples_file("squad", "dev"),
+        root / artifacts.rows_folder("squad", "dev") / artifacts.FEATURES,
+        root / artifacts.logits_file("squad", "dev"),
+        root / artifacts.model_folder("squad") / "model.safetensors",
+    )
 
 
 def write_checkout(root: Path, answers: Mapping[str, Sequence[str]] | None = None) -> Path:

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream.glue.publish import kind_of
-from tasks.downstream.glue.tasks import TASKS
 from tasks.project import artifacts
 from tasks.project.errors import GateRejected, InputError, PublishError
 from tasks.project.files import sha256_of, write_json
 from tasks.project.params import load_params, parameter_values
-from tasks.release.publish import OF_QUESTIONS, Kind, publish
+from tasks.release.publish import OF_QUESTIONS, Kind, kind_of, publish
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.trained_checkout import make_checkout, make_glue_checkout, write_gate, write_model
 
-GLUE = kind_of(TASKS["sst2"])
+GLUE = kind_of(task_with("glue-sst2").entry)
 REFUSED = (PublishError, GateRejected, InputError)
 
 

@@ -7,25 +7,19 @@ import random
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.evidence import compare, compare_scores
-from tasks.downstream.gate import _no_drop, _no_exact_drop
-from tasks.downstream.glue.answers import Examples
-from tasks.downstream.glue.examples import schema_of
-from tasks.downstream.glue.released import keys_of, read_released
-from tasks.downstream.glue.released import scores_json as glue_scores_json
-from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.evidence import compare
+from tasks.downstream.glue.scores import Examples
+from tasks.downstream.released import read_released, read_scores, scores_json
 from tasks.downstream.squad.files import Question, read_dev_questions
-from tasks.downstream.squad.question_scores import key_of, read_scores, scores_json
-from tasks.project import artifacts
+from tasks.downstream.squad.scores import key_of
 from tasks.project.errors import InputError
 from tasks.project.files import write_json, write_text
-from tasks.project.params import GateParams
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.test_gate_stage import LIMITS, checkout, decide_on  # noqa: F401 (a fixture)
 
+SQUAD = task_with("squad", "scores")
 WORDS = ("red", "blue", "green", "house", "river", "the", "a", "St.", "1990")
 
 
@@ -47,14 +41,19 @@ def questions_and_answers(count: int, seed: int) -> tuple[list[Question], dict[s
 @pytest.mark.parametrize("seed", range(5))
 def test_scores_give_the_very_comparison_that_predictions_give(tmp_path: Path, seed: int) -> None:
     questions, ours, theirs = questions_and_answers(200, seed)
-    (tmp_path / "scores.json").write_text(scores_json(questions, theirs), encoding="utf-8")
-    of_scores = compare_scores(questions, ours, read_scores(tmp_path / "scores.json"))
-    of_predictions = compare(questions, ours, theirs)
-    assert of_scores == of_predictions
-    assert 150 < len(of_scores.released_f1) < 200, "some were not answered"
-    limits = GateParams(**LIMITS)
-    for check in (_no_drop, _no_exact_drop):  # sample size, bootstrap and McNemar's test
-        assert check(of_scores, limits) == check(of_predictions, limits)
+    examples, answers = {"dev": questions}, {"dev": [ours.get(question.id) for question in questions]}
+    released = {"dev": [theirs.get(question.id) for question in questions]}
+    for name in ("scores", "predictions"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "scores/scores.json").write_text(scores_json(SQUAD, examples, released), encoding="utf-8")
+    write_json(tmp_path / "predictions/predictions.json", theirs)
+    outcomes, compared = SQUAD.outcomes_of(examples, answers), []
+    for name in ("scores", "predictions"):
+        found = read_released(SQUAD, examples, tmp_path / name)
+        assert found is not None
+        compared.append(compare(SQUAD, answers, outcomes, found))  # sample size, bootstrap and McNemar's test
+    assert compared[0] == compared[1]
+    assert 150 < compared[0].common < 200, "some were not answered"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +74,8 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
     of_predictions = decide_on(checkout)
     (folder / "predictions.json").unlink()
     questions = read_dev_questions(checkout / "data/questions/dev.parquet")
-    write_text(folder / "scores.json", scores_json(questions, released))
+    answers = {"dev": [released.get(question.id) for question in questions]}
+    write_text(folder / "scores.json", scores_json(SQUAD, {"dev": questions}, answers))
     assert decide_on(checkout) == of_predictions
     write_json(folder / "predictions.json", released)
     with pytest.raises(InputError, match=r"scores\.json and predictions\.json, which may be of two models"):
@@ -97,33 +97,39 @@ def test_a_key_is_of_this_very_question(change: dict[str, object]) -> None:
 def test_damaged_scores_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "scores.json").write_text(text.replace("%s", "a" * 64), encoding="utf-8")
     with pytest.raises(InputError, match=r"scores\.json.*take evaluation/scores\.json of a release"):
-        read_scores(tmp_path / "scores.json")
+        read_scores(SQUAD, tmp_path / "scores.json")
+
+
+@pytest.mark.parametrize("text", ['{"%s": [1, 0.5]}', '{"dev": {"%s": [1, 0.5]}}'])
+def test_scores_of_a_single_set_are_read_with_its_name_and_without(tmp_path: Path, text: str) -> None:
+    key = "a" * 64
+    (tmp_path / "scores.json").write_text(f'{{"scores": {text.replace("%s", key)}}}', encoding="utf-8")
+    assert read_scores(SQUAD, tmp_path / "scores.json") == {"dev": {key: [1.0, 0.5]}}
 
 
 @pytest.mark.parametrize("name", ["sst2", "stsb", "mnli"])
 def test_answers_to_glue_come_back_in_the_order_of_the_examples(tmp_path: Path, name: str) -> None:
-    task, draw = TASKS[name], np.random.default_rng(3)
+    task, draw = task_with(f"glue-{name}", "scores"), np.random.default_rng(3)
     sets, answers = {}, {}
-    for split in task.splits[1:]:
+    for split in task.development:
         texts = [f"text {n % 40}" for n in range(50)]  # ten of them twice
-        path = tmp_path / artifacts.glue_folder(name) / f"{split}.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"first": text, "second": None, "label": 0} for text in texts]
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema_of(task)), path)
         sets[split] = Examples(texts, np.zeros(50))
-        high = 5.0 if task.is_regression else float(len(task.labels))
-        answers[split] = draw.random(50) * high if task.is_regression else draw.integers(high, size=50).astype(float)
-        assert len(set(keys_of(sets[split]))) == 50
+        high = 5.0 if task.glue.is_regression else float(len(task.labels))
+        drawn = draw.random(50) * high if task.glue.is_regression else draw.integers(high, size=50).astype(float)
+        answers[split] = drawn.round(6).tolist()
+        assert len(set(task.keys(sets[split]))) == 50
     folder = tmp_path / "released"
-    write_text(folder / "scores.json", glue_scores_json(task, sets, answers))
-    write_json(tmp_path / "old/predictions.json", {k: v.round(6).tolist() for k, v in answers.items()})
-    found, old = read_released(task, folder, tmp_path), read_released(task, tmp_path / "old", tmp_path)
+    write_text(folder / "scores.json", scores_json(task, sets, answers))
+    write_json(tmp_path / "old/predictions.json", answers)
+    found, old = read_released(task, sets, folder), read_released(task, sets, tmp_path / "old")
     assert found is not None
     assert old is not None
     for split in sets:
         assert found[split].tolist() == old[split].tolist()
-    assert read_released(task, tmp_path / "none", tmp_path) is None
+        assert found[split][:, 1].tolist() == answers[split]
+    assert read_released(task, sets, tmp_path / "none") is None
     other = {split: Examples([*one.texts[:-1], "another"], one.labels) for split, one in sets.items()}
-    write_text(folder / "scores.json", glue_scores_json(task, other, answers))
-    with pytest.raises(InputError, match="holds 50 answers of dev.*, 49 of them to the 50 examples"):
-        read_released(task, folder, tmp_path)
+    write_text(folder / "scores.json", scores_json(task, other, answers))
+    changed = read_released(task, sets, folder)
+    assert changed is not None
+    assert [int(np.isnan(one[:, 1]).sum()) for one in changed.values()] == [1] * len(sets), "what it did not answer"

@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from tasks.downstream.glue.scores import best_constant, interval, metric_names, official, resampled_scores, scores_of
+from tasks.downstream.glue.scores import WEIGHTED, Examples, metric_names, official
 from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.metrics import interval
+from tests.tasks.downstream.entries import task_with
+
+
+def outcomes_of(truth, guesses):
+    return np.stack([truth, guesses], axis=1).astype(float)
+
 
 LABELS = np.array([1, 1, 1, 0, 0, 1.0])
 GUESSES = np.array([1, 0, 1, 0, 1, 1.0])
@@ -22,17 +29,21 @@ def test_metrics_are_those_worked_out_by_hand():
 
 @pytest.mark.parametrize("name", sorted(TASKS))
 def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
-    """Metrics from counts are those of scikit-learn on the very examples; the table names only metrics there are."""
-    task, generator = TASKS[name], np.random.default_rng(1)
-    if task.is_regression:
+    """Metrics of weighted examples are those of scikit-learn and scipy on examples that come so many times."""
+    task, generator = task_with(f"glue-{name}", "scores"), np.random.default_rng(1)
+    if task.glue.is_regression:
         truth = generator.random(60) * 5
         guesses = truth + generator.normal(size=60)
     else:
         truth = generator.integers(len(task.labels), size=60).astype(float)
         guesses = np.where(generator.random(60) < 0.7, truth, generator.integers(len(task.labels), size=60))
-    labels = dict.fromkeys(task.splits[1:], truth)
-    exact = scores_of(task, labels, dict.fromkeys(labels, guesses))
-    [found] = resampled_scores(task, labels, [dict.fromkeys(labels, guesses)], resamples=1500)
+    weights = generator.integers(0, 4, size=(3, 60))
+    for metric in task.glue.metrics:
+        again = [official(metric, truth.repeat(row), guesses.repeat(row)) for row in weights]
+        assert WEIGHTED[metric](outcomes_of(truth, guesses), weights.astype(float)) == pytest.approx(again)
+    outcomes = dict.fromkeys(task.development, outcomes_of(truth, guesses))
+    exact = task.metrics.of(outcomes)
+    [found] = task.metrics.resampled([outcomes], resamples=1500)
     assert set(found) == set(exact)
     for metric, value in exact.items():
         assert found[metric].shape == (1500,)
@@ -44,9 +55,9 @@ def test_a_resample_of_examples_has_the_metrics_of_the_library(name):
 
 def test_the_interval_of_an_accuracy_is_the_binomial_one():
     """Of 872 examples and 80% the standard error is 1.3546 points."""
-    truth = np.zeros(872)
     guesses = (np.arange(872) >= 698).astype(float)
-    [found] = resampled_scores(TASKS["sst2"], {"dev": truth}, [{"dev": guesses}])
+    metrics = task_with("glue-sst2", "scores").metrics
+    [found] = metrics.resampled([{"dev": outcomes_of(np.zeros(872), guesses)}])
     assert found["accuracy"].std() == pytest.approx(1.3546, rel=0.05)
 
 
@@ -55,20 +66,21 @@ def test_predictions_are_compared_on_the_same_resamples():
     generator = np.random.default_rng(2)
     truth = generator.integers(2, size=200).astype(float)
     guesses = np.where(generator.random(200) < 0.8, truth, 1 - truth)
-    one, same, other = resampled_scores(
-        TASKS["mrpc"], {"dev": truth}, [{"dev": guesses}, {"dev": guesses}, {"dev": 1 - guesses}]
-    )
+    metrics = task_with("glue-mrpc", "scores").metrics
+    models = [{"dev": outcomes_of(truth, answers)} for answers in (guesses, guesses, 1 - guesses)]
+    one, same, other = metrics.resampled(models)
     assert np.array_equal(one["score"], same["score"])
     np.testing.assert_allclose(one["accuracy"] + other["accuracy"], 100)
 
 
 def test_the_best_constant_is_the_majority_class_or_what_f1_likes_better():
-    truth = np.array([0, 0, 0, 1, 1.0])
-    assert best_constant(TASKS["sst2"], {"dev": truth})["dev"].tolist() == [0] * 5
-    assert best_constant(TASKS["mrpc"], {"dev": truth})["dev"].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
-    constant = best_constant(TASKS["stsb"], {"dev": truth})
+    examples = {"dev": Examples(["x"] * 5, np.array([0, 0, 0, 1, 1.0]))}
+    tasks = {name: task_with(f"glue-{name}", "scores") for name in ("sst2", "mrpc", "stsb")}
+    found = {name: task.constant(examples) for name, task in tasks.items()}
+    assert found["sst2"]["dev"][:, 1].tolist() == [0] * 5
+    assert found["mrpc"]["dev"][:, 1].tolist() == [1] * 5  # F1 57.1 and accuracy 40 beat 0, 60
     nothing = {"pearson": 0.0, "spearman": 0.0, "score": 0.0}
-    assert scores_of(TASKS["stsb"], {"dev": truth}, constant) == nothing
+    assert tasks["stsb"].metrics.of(found["stsb"]) == nothing
 
 
 def test_two_development_sets_have_names_of_their_own():

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream.squad.evaluate import EvaluateInputs, evaluate
+from tasks.downstream.evaluate import evaluate
 from tasks.project.errors import InputError
 from tasks.project.params import EvaluateParams
 from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with
 from tests.tasks.release.evaluated_checkout import CONTEXTS, inputs_of, write_checkout
 
 DEV = ROOT.parent / "shared" / "data" / "squad" / "new-wiki-dev.json"
@@ -122,19 +123,19 @@ def test_first_references_as_predictions_score_100_on_real_questions(tmp_path: P
 
 def test_scoring_imports_no_heavy_package() -> None:
     script = (
-        "import sys, tasks.downstream.squad.evaluate, flows.cli, flows.commands.score; "
+        "import sys, tasks.downstream.squad.scoring, flows.cli, flows.commands.score; "
         "print([m for m in ('torch', 'transformers', 'pandas', 'numpy', 'pyarrow', 'pydantic') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "[]"
 
 
-PARAMS = EvaluateParams(n_best=5, max_answer_length=30)
+TASK = task_with("squad", "page", evaluate=EvaluateParams(n_best=5, max_answer_length=30))
 
 
 def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    metrics = evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    metrics = evaluate(TASK, tmp_path)
     predictions = (tmp_path / "evaluation" / "predictions.json").read_bytes()
     assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
     # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
@@ -154,7 +155,7 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) ->
 
 def test_nbest_begins_with_the_prediction_and_its_probabilities_sum_to_one(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    evaluate(TASK, tmp_path)
     nbest = json.loads((tmp_path / "evaluation" / "nbest.json").read_text())
     assert nbest["q0"][0]["text"] == "red house"
     assert len(nbest["q0"]) == 5
@@ -166,7 +167,7 @@ def test_nbest_begins_with_the_prediction_and_its_probabilities_sum_to_one(tmp_p
 
 def test_slices_count_every_question_once_per_property(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    records = evaluate(PARAMS, inputs_of(tmp_path), tmp_path)["slices"]
+    records = evaluate(TASK, tmp_path)["slices"]
     by = {name: {r["slice"]: r["questions"] for r in records if r["by"] == name} for name in (r["by"] for r in records)}
     assert by == {
         "question word": {"what": 1, "how many": 1, "other": 1},
@@ -178,7 +179,7 @@ def test_slices_count_every_question_once_per_property(tmp_path: Path) -> None:
 
 def test_plots_are_csv_with_a_header(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    evaluate(TASK, tmp_path)
     words = (tmp_path / "plots" / "squad-question-words.csv").read_text().splitlines()
     assert words[0] == "question_word,questions,exact_match,f1,f1_low,f1_high"
     assert words[1] == "what,1,100.0,100.0,100.0,100.0"
@@ -191,7 +192,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
     outputs = []
     for name in ("a", "b"):
         write_checkout(tmp_path / name)
-        evaluate(PARAMS, inputs_of(tmp_path / name), tmp_path / name)
+        evaluate(TASK, tmp_path / name)
         files = [p for p in (tmp_path / name).rglob("*") if p.is_file()]
         outputs.append({p.relative_to(tmp_path / name): p.read_bytes() for p in files})
     written = {Path("evaluation/report.html"), Path("metrics/squad.json")}
@@ -218,7 +219,7 @@ class _Page(HTMLParser):
 
 def test_the_page_loads_nothing_and_escapes_every_text(tmp_path: Path) -> None:
     write_checkout(tmp_path, {"q2": ["<script>alert(1)</script>"]})  # q2 becomes a mistake and is shown
-    evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    evaluate(TASK, tmp_path)
     page = _Page((tmp_path / "evaluation" / "report.html").read_text())
     assert page.links == []
     assert "script" not in page.tags
@@ -234,7 +235,7 @@ def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path:
     inputs = inputs_of(tmp_path)
     getattr(inputs, lost).unlink()
     with pytest.raises(InputError, match="is not there; run the stage"):
-        evaluate(PARAMS, inputs, tmp_path)
+        evaluate(TASK, tmp_path)
     assert not (tmp_path / "evaluation").exists()
     assert not (tmp_path / "metrics").exists()
 
@@ -242,11 +243,11 @@ def test_a_missing_input_names_the_stage_to_run_and_nothing_is_written(tmp_path:
 def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
     write_checkout(tmp_path, {"q1": []})
     with pytest.raises(InputError, match="question 'q1' has no answer"):
-        evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+        evaluate(TASK, tmp_path)
 
 
 def test_the_stage_reads_where_the_other_stages_write() -> None:
-    assert [str(path) for path in vars(EvaluateInputs()).values()] == [
+    assert [str(path) for path in vars(inputs_of(Path())).values()] == [
         "data/questions/dev.parquet",
         "data/rows/squad-dev/features.parquet",
         "predictions/logits.arrow",
@@ -264,7 +265,7 @@ def test_scoring_starts_fast(tmp_path: Path) -> None:
 
 def test_calibration_and_all_slices_with_their_intervals_are_written(tmp_path: Path) -> None:
     write_checkout(tmp_path)
-    metrics = evaluate(PARAMS, inputs_of(tmp_path), tmp_path)
+    metrics = evaluate(TASK, tmp_path)
     nbest = json.loads((tmp_path / "evaluation" / "nbest.json").read_text())
     stated, right = [nbest[f"q{i}"][0]["probability"] for i in range(3)], [1, 0, 1]
     brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3

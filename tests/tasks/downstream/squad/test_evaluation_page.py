@@ -1,8 +1,8 @@
 import pytest
 
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.evaluation_page import excerpt, worst_mistakes
 from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.page import excerpt, worst_mistakes
 from tasks.downstream.squad.slices import TITLE, f1_counts, question_word, slices
 
 

@@ -2,20 +2,85 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 
+from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
+from tasks.downstream.metrics import Array
+from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.slices import Slice
+from tasks.downstream.squad.scores import EXACT, OVERLAP
+from tasks.downstream.squad.slices import QUESTION_WORD, Slice, f1_counts, slices
+from tasks.downstream.squad.windows import Windows
+from tasks.pages.markup import csv_text
 from tasks.pages.render import html_page
-from tasks.statistics.calibration import Calibration
+from tasks.statistics.calibration import Bin, Calibration
 
 SHOWN_MISTAKES = 25
 SHOWN_CANDIDATES = 3
 AROUND = 110
 """Characters of the context shown on either side of a marked answer."""
+
+
+class Task(scores.Task, PageTask[list[Question], Windows, list[list[Answer]]]):
+    """Scores by kind of question, calibration, and the worst mistakes in their contexts."""
+
+    def slices(self, split: str, examples: list[Question], logits: Windows, outcomes: Array) -> Sequence[Sliced]:
+        windows = logits.windows_of_examples(len(examples))
+        return slices(examples, windows, outcomes[:, EXACT].tolist(), outcomes[:, OVERLAP].tolist())
+
+    def page(self, found: Evaluation[list[Question], list[list[Answer]]]) -> str:
+        [(split, questions)] = found.examples.items()
+        exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
+        mistakes = worst_mistakes(questions, found.answers[split], exact, overlap)
+        assert found.calibrated is not None
+        return page(found.metrics, _parts(found), f1_counts(overlap), found.calibrated, mistakes)
+
+    def more_files(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
+        [(split, questions)] = found.examples.items()
+        return {"nbest.json": nbest_json(questions, found.answers[split])}
+
+    def plots(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
+        """All slices, those by question word (a plot needs a file), questions by F1, and calibration."""
+        [outcomes], parts = found.outcomes.values(), _parts(found)
+        columns = ("questions", "exact_match", "f1", "f1_low", "f1_high")
+        words = [[part.slice, *(getattr(part, name) for name in columns)] for part in parts if part.by == QUESTION_WORD]
+        assert found.calibrated is not None
+        bins = [astuple(one) for one in found.calibrated.bins if one.count]
+        return {
+            "question-words": csv_text(("question_word", *columns), words),
+            "slices": csv_text([one.name for one in fields(Slice)], [astuple(part) for part in parts]),
+            "calibration": csv_text([one.name for one in fields(Bin)], bins),
+            "f1": csv_text(("f1", "questions"), list(f1_counts(outcomes[:, OVERLAP].tolist()).items())),
+        }
+
+
+def _parts(found: Evaluation[Any, Any]) -> list[Slice]:
+    return [part for part in found.slices if isinstance(part, Slice)]
+
+
+def nbest_json(questions: Sequence[Question], answers: Sequence[Sequence[Answer]]) -> str:
+    """{question id: [{"text", "start", "end", "score", "probability"}]}, one question per line.
+
+    start and end count characters of the context; score is the sum of the two logits.
+    """
+    lines = []
+    for question, found in zip(questions, answers, strict=True):
+        records = [
+            {
+                "text": answer.text,
+                "start": answer.start,
+                "end": answer.end,
+                "score": round(answer.score, 4),
+                "probability": round(answer.probability, 6),
+            }
+            for answer in found
+        ]
+        lines.append(f"{json.dumps(question.id, ensure_ascii=False)}: {json.dumps(records, ensure_ascii=False)}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 @dataclass(frozen=True)

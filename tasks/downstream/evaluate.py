@@ -1,0 +1,163 @@
+"""Stage evaluate: from logits to answers, the official metrics with intervals and slices, a page and plots.
+
+python -m tasks.downstream.evaluate NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Protocol
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.metrics import Array
+from tasks.downstream.scores import A, E, L, ScoresTask
+from tasks.downstream.task import part_of
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.files import new_folder, sha256_of, write_json, write_text
+from tasks.project.main import run_main
+from tasks.project.params import load_params
+from tasks.statistics.calibration import Calibration, calibration
+
+
+class Sliced(Protocol):
+    """Scores of the examples that have one property."""
+
+    def record(self) -> dict[str, Any]:
+        """As plain values."""
+
+
+@dataclass(frozen=True)
+class Evaluation(Generic[E, A]):
+    """All that was found, by development set."""
+
+    examples: Mapping[str, E]
+    answers: Mapping[str, A]
+    predictions: Mapping[str, Sequence[Any]]
+    outcomes: Mapping[str, Array]
+    slices: Sequence[Sliced]
+    calibrated: Calibration | None
+    """Probabilities of the answers against what came true."""
+    metrics: dict[str, Any]
+    """The content of the metrics file."""
+
+
+class PageTask(ScoresTask[E, L, A]):
+    """What people see of an evaluation."""
+
+    @abstractmethod
+    def slices(self, split: str, examples: E, logits: L, outcomes: Array) -> Sequence[Sliced]:
+        """Scores by property of the examples."""
+
+    @abstractmethod
+    def page(self, found: Evaluation[E, A]) -> str:
+        """The evaluation as HTML."""
+
+    def more_files(self, found: Evaluation[E, A]) -> dict[str, str]:
+        """Name -> text of what else the folder of the evaluation holds."""
+        return {}
+
+    def plots(self, found: Evaluation[E, A]) -> dict[str, str]:
+        """Name -> CSV of what dvc.yaml draws."""
+        return {}
+
+
+def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
+    """Score the logits of an entry's development sets; write its predictions, scores, plots and page.
+
+    Returns:
+        The content of the metrics file: every official metric in percent with the bounds of its 95% bootstrap
+        interval, the score of the best constant answer, the number of examples, calibration, slices, and the SHA-256
+        of the weights and predictions.
+
+    Raises:
+        InputError: a file that is missing, damaged, or belongs to another run.
+    """
+    name = task.entry.name
+    weights = root / artifacts.model_folder(name) / "model.safetensors"
+    if not weights.is_file():
+        raise InputError(f"{weights} is not there; run the stage {task.entry.stage('finetune')}")
+    found = answered(task, root)
+    with new_folder(root / artifacts.evaluation_folder(name)) as folder:
+        predictions = folder / artifacts.predictions_file(name).name
+        write_json(predictions, task.predictions_json(found.examples, found.predictions))
+        scored = {artifacts.model_folder(name) / weights.name: weights, artifacts.predictions_file(name): predictions}
+        found.metrics["files"] = [{"path": str(place), "sha256": sha256_of(path)} for place, path in scored.items()]
+        texts = {artifacts.evaluation_page(name).name: task.page(found), **task.more_files(found)}
+        for file, text in texts.items():
+            write_text(folder / file, text)
+    for what, table in task.plots(found).items():
+        write_text(root / artifacts.plot_file(name, what), table)
+    write_json(root / artifacts.metrics_file(name), found.metrics)
+    return found.metrics
+
+
+def answered(task: PageTask[E, Any, A], root: Path) -> Evaluation[E, A]:
+    """The answers that follow from the logits, and all scores."""
+    examples: dict[str, E] = {}
+    answers: dict[str, A] = {}
+    predictions: dict[str, Sequence[Any]] = {}
+    outcomes: dict[str, Array] = {}
+    slices: list[Sliced] = []
+    for split in task.development:
+        examples[split] = here = task.read_examples(task.examples_file(split, root))
+        logits_file, rows = root / artifacts.logits_file(task.entry.name, split), task.rows_folder(split, root)
+        logits = task.read_logits(here, rows, logits_file)
+        answers[split] = task.answer(here, logits)
+        predictions[split] = task.predictions(answers[split])
+        outcomes[split] = task.outcomes(here, predictions[split])
+        slices += task.slices(split, here, logits, outcomes[split])
+    calibrated = _calibrated(task, answers, outcomes)
+    # Lists and not objects below: `dvc metrics show` makes a column of every number and string in an object.
+    metrics = {
+        **task.figures(examples, outcomes),
+        "answered": sum(one is not None for split in predictions.values() for one in split),
+        **({} if calibrated is None else calibrated.record()),
+        "slices": [part.record() for part in slices],
+    }
+    return Evaluation(examples, answers, predictions, outcomes, slices, calibrated, metrics)
+
+
+def _calibrated(
+    task: PageTask[E, Any, A], answers: Mapping[str, A], outcomes: Mapping[str, Array]
+) -> Calibration | None:
+    stated: list[float] = []
+    right: list[float] = []
+    for split, found in answers.items():
+        confidences = task.confidences(found)
+        if confidences is None:
+            return None
+        stated += confidences
+        right += task.right(outcomes[split]).tolist()
+    return calibration(stated, right)
+
+
+def in_words(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:
+    """One line for people."""
+    said = [
+        f"{name} {found[name]:.2f} ({found[f'{name}_low']:.2f} to {found[f'{name}_high']:.2f})"
+        for name in task.metrics.titles
+    ]
+    if "constant_score" in found:
+        said.append(f"the best constant answer has {found['constant_score']:.2f}")
+    return f"{task.entry.name}: {found[task.counted]:,} {task.record}s, {', '.join(said)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description="Scores and pages of a downstream task from its logits. To score any answers to questions: "
+        "podium score"
+    )
+    parser.add_argument("name", help="the entry, or what its stage is called")
+    task: PageTask[Any, Any, Any] = part_of(entry_of(load_params(), parser.parse_args().name), "page")
+    started_at = time.perf_counter()
+    print(f"{in_words(task, evaluate(task))}, {time.perf_counter() - started_at:.1f} s")
+
+
+if __name__ == "__main__":
+    run_main(main)

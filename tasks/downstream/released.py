@@ -1,0 +1,114 @@
+"""What a release says of every example without a word of it: a hash -> what it scored, or what was answered.
+
+Enough to compare another model with the released one, example by example, for whoever has the same examples.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.downstream.metrics import Array
+from tasks.downstream.scores import ScoresTask
+from tasks.project.errors import InputError
+from tasks.project.files import read_json
+
+SCORES, PREDICTIONS = "scores.json", "predictions.json"
+KEY = re.compile(r"[0-9a-f]{64}")
+Task = ScoresTask[Any, Any, Any]
+
+
+def scores_json(task: Task, examples: Mapping[str, Any], predictions: Mapping[str, Sequence[Any]]) -> str:
+    """scores.json of a release, by development set; in order of the keys, which tells nothing of the examples' order.
+
+    What the examples state is left out of the outcomes: who has the examples knows it.
+    """
+    sets = {}
+    for split, one in examples.items():
+        rows = task.outcomes(one, predictions[split])[:, task.given :].tolist()
+        answered = zip(task.keys(one), rows, predictions[split], strict=True)
+        sets[split] = {key: row for key, row, prediction in answered if prediction is not None}
+    about = f"SHA-256 of an example -> {', '.join(task.quantities[task.given :])} of its answer"
+    found = ",\n".join(f"{json.dumps(split)}: {_by_line(scores)}" for split, scores in sorted(sets.items()))
+    return f'{{"about": {json.dumps(about)}, "scores": {{\n{found}\n}}}}\n'
+
+
+def _by_line(scores: Mapping[str, Any]) -> str:
+    return "{\n" + ",\n".join(f"{json.dumps(key)}: {json.dumps(scores[key])}" for key in sorted(scores)) + "\n}"
+
+
+def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict[str, Array] | None:
+    """Outcomes of the released model on these examples, NaN where it answered nothing; None: none was released.
+
+    Raises:
+        InputError: damaged, or both scores.json and predictions.json, which may be of different models.
+    """
+    path = released_file(folder)
+    if path is None:
+        return None
+    if path.name == PREDICTIONS:
+        predictions = task.read_predictions(path, examples)
+        outcomes = task.outcomes_of(examples, predictions)
+        for split, found in predictions.items():
+            outcomes[split][[one is None for one in found]] = np.nan
+        return outcomes
+    scores = read_scores(task, path)
+    return {split: _outcomes(task, one, scores[split]) for split, one in examples.items()}
+
+
+def _outcomes(task: Task, examples: Any, scores: Mapping[str, Sequence[float]]) -> Array:
+    outcomes = task.outcomes(examples, [None] * len(task.keys(examples)))
+    nothing = [math.nan] * (len(task.quantities) - task.given)
+    outcomes[:, task.given :] = [scores.get(key, nothing) for key in task.keys(examples)]
+    return outcomes
+
+
+def read_scores(task: Task, path: Path) -> dict[str, dict[str, list[float]]]:
+    """Development set -> key -> quantities; of a single set also without its name, and a single number by itself.
+
+    Raises:
+        InputError: not JSON, or no such scores.
+    """
+    again = f"take evaluation/{SCORES} of a release"
+    try:
+        sets = dict(read_json(path)["scores"])
+        if not all(isinstance(one, dict) for one in sets.values()) and len(task.development) == 1:
+            sets = {task.development[0]: sets}
+        sets = {split: dict(sets[split]) for split in task.development}
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} holds no scores of {', '.join(task.development)} ({error!r}): {again}") from None
+    return {split: {key: _row(task, path, key, row) for key, row in one.items()} for split, one in sets.items()}
+
+
+def _row(task: Task, path: Path, key: str, row: Any) -> list[float]:
+    names, numbers = task.quantities[task.given :], row if isinstance(row, list) else [row]
+    good = (
+        KEY.fullmatch(key)
+        and len(numbers) == len(names)
+        and all(type(one) in (int, float) and math.isfinite(one) for one in numbers)
+        and task.allows(numbers)
+    )
+    if not good:
+        raise InputError(
+            f"{path}: {key!r:.80} has {row!r:.40}; required are a SHA-256 and {', '.join(names)} of an answer: take "
+            f"evaluation/{SCORES} of a release"
+        )
+    return [float(one) for one in numbers]
+
+
+def released_file(folder: Path) -> Path | None:
+    """scores.json or predictions.json in the folder of a released model; None: neither is there.
+
+    Raises:
+        InputError: both are there, which may be of different models.
+    """
+    found = [folder / name for name in (SCORES, PREDICTIONS) if (folder / name).is_file()]
+    if len(found) > 1:
+        raise InputError(f"{folder} holds {SCORES} and {found[1].name}, which may be of two models: leave one of them")
+    return found[0] if found else None

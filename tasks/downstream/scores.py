@@ -1,0 +1,156 @@
+"""How logits become answers, and what these score: what parity, evaluation, gate and release ask of a kind."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from tasks.downstream.metrics import Array, Metrics, Outcomes
+from tasks.downstream.task import DownstreamTask
+
+E = TypeVar("E")
+"""The examples of a development set."""
+L = TypeVar("L")
+"""What a model computed for them."""
+A = TypeVar("A")
+"""Its answers, with all that follows from the logits."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What a gate demands of a metric."""
+
+    metric: str
+    floor: float | None
+    floor_key: str
+    """The parameter that states the floor, without its section."""
+    most: float
+    """Points below the released model that are tolerated."""
+    most_key: str
+
+
+class ScoresTask(DownstreamTask, Generic[E, L, A]):
+    """From logits to scores of every example."""
+
+    quantities: ClassVar[tuple[str, ...]]
+    """Names of the columns of `outcomes`."""
+    counted: ClassVar[str] = "examples"
+    """What the metrics file calls their number."""
+    given: ClassVar[int] = 0
+    """How many of them, the first ones, the examples state and not the model."""
+
+    @abstractmethod
+    def read_examples(self, path: Path) -> E:
+        """A development set, in its order.
+
+        Raises:
+            InputError: missing, damaged or empty.
+        """
+
+    @abstractmethod
+    def names(self, examples: E) -> Sequence[str]:
+        """How people find each example."""
+
+    @abstractmethod
+    def keys(self, examples: E) -> list[str]:
+        """A SHA-256 of each example: equal keys mean the very same one. No word of the example is in it."""
+
+    @abstractmethod
+    def read_logits(self, examples: E, rows: Path, logits: Path) -> L:
+        """What the model computed for a development set.
+
+        Args:
+            rows: folder of its rows.
+            logits: file that the prediction wrote.
+
+        Raises:
+            InputError: missing, damaged, or of other examples.
+        """
+
+    @abstractmethod
+    def flat_logits(self, logits: L) -> tuple[Array, np.ndarray]:
+        """All logits that count, in one order, and the number of the example that each belongs to."""
+
+    @abstractmethod
+    def answer(self, examples: E, logits: L) -> A:
+        """The answers that follow."""
+
+    @abstractmethod
+    def predictions(self, answers: A) -> Sequence[Any]:
+        """The bare answer to each example: what predictions.json holds and what is scored."""
+
+    def margin(self, answers: A, number: int) -> float | None:
+        """By how much the answer to example `number` leads the next other one; None: that is not known."""
+        return None
+
+    def confidences(self, answers: A) -> Sequence[float] | None:
+        """The probability that the model states for each answer; None where it states none."""
+        return None
+
+    def right(self, outcomes: Array) -> Array:
+        """1 or 0 for each example: whether the answer that `confidences` speak of is right."""
+        found: Array = outcomes[:, 0]
+        return found
+
+    @abstractmethod
+    def predictions_json(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> Any:
+        """What predictions.json holds, by development set."""
+
+    @abstractmethod
+    def read_predictions(self, path: Path, examples: Mapping[str, E]) -> dict[str, list[Any]]:
+        """The answers of predictions.json to these examples; None where there is none.
+
+        Raises:
+            InputError: missing, damaged, or answers that the task does not allow.
+        """
+
+    @abstractmethod
+    def outcomes(self, examples: E, predictions: Sequence[Any]) -> Array:
+        """[N, Q] of every example; the worst there are where the prediction is None."""
+
+    @property
+    @abstractmethod
+    def metrics(self) -> Metrics:
+        """The official ones."""
+
+    @property
+    @abstractmethod
+    def limits(self) -> tuple[Limit, ...]:
+        """What the gate demands, the metric that leads first."""
+
+    @property
+    @abstractmethod
+    def confidence(self) -> float:
+        """The confidence of the intervals that the gate decides by."""
+
+    @abstractmethod
+    def allows(self, quantities: Sequence[float]) -> bool:
+        """Whether an answer can have these quantities, `given` ones left out."""
+
+    def constant(self, examples: Mapping[str, E]) -> Outcomes | None:
+        """Outcomes of the best answer that is always the same; None where such an answer makes no sense."""
+        return None
+
+    def read_all(self, root: Path = Path()) -> dict[str, E]:
+        """Every development set of the checkout `root`.
+
+        Raises:
+            InputError: as `read_examples`.
+        """
+        return {split: self.read_examples(self.examples_file(split, root)) for split in self.development}
+
+    def outcomes_of(self, examples: Mapping[str, E], predictions: Mapping[str, Sequence[Any]]) -> dict[str, Array]:
+        """`outcomes` of every development set."""
+        return {split: self.outcomes(one, predictions[split]) for split, one in examples.items()}
+
+    def figures(self, examples: Mapping[str, E], outcomes: Outcomes) -> dict[str, float]:
+        """Every official metric with its bounds, what the best constant answer has, and how many examples there are."""
+        found = self.metrics.figures(outcomes)
+        if (constant := self.constant(examples)) is not None:
+            found["constant_score"] = round(self.metrics.of(constant)[self.limits[0].metric], 4)
+        return {**found, self.counted: sum(map(len, outcomes.values()))}
