@@ -145,6 +145,7 @@ def test_a_run_of_the_flow_leaks_nothing(hub: HubServer, project: Path, way: str
     with table.case("secrets: a run of the flow", way):
         run([sys.executable, "-c", FLOW, *overrides], project, code)
         require_no_leak(project.parent)
-    assert said in (project.parent / "printed.txt").read_text()
-    if code != 2:
+    printed = (project.parent / "printed.txt").read_text()
+    assert said in printed
+    if code != 2 and "nothing was started" not in printed:
         assert any(project.parent.rglob("*.db")), "the database of the server was searched, too"
