@@ -72,8 +72,8 @@ _JUDGED = {
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One thing to fine-tune for."""
+class EntryName:
+    """What an entry is called, and what follows from that alone."""
 
     name: str
     """Names its files and stages, see tasks.project.artifacts."""
@@ -81,15 +81,6 @@ class Entry:
     """The folder of tasks/downstream that knows how."""
     task: str
     """Which of the tasks of its kind, where there are several; else empty."""
-    data: Section
-    rows: RowsParams
-    """As `packing` has it."""
-    finetune: FinetuneParams
-    evaluate: Section | None
-    gate: ReleaseParams
-    publish: PublishParams
-    least_examples: int
-    """Fewer in a split are refused."""
 
     def key(self, role: str, name: str = "") -> str:
         """A section of this entry, or a parameter in it, as params.yaml calls it.
@@ -122,6 +113,21 @@ class Entry:
     def parameters(self) -> tuple[str, ...]:
         """Those that decide what its model is, beside the parameters of pre-training."""
         return _JUDGED[self.kind]
+
+
+@dataclass(frozen=True)
+class Entry(EntryName):
+    """One thing to fine-tune for, with its sections of params.yaml."""
+
+    data: Section
+    rows: RowsParams
+    """As `packing` has it."""
+    finetune: FinetuneParams
+    evaluate: Section | None
+    gate: ReleaseParams
+    publish: PublishParams
+    least_examples: int
+    """Fewer in a split are refused."""
 
 
 def entries(params: Params) -> list[Entry]:

@@ -3,17 +3,17 @@ its gate judges."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.downstream.entries import GLUE, EntryName
 from tasks.downstream.entries import QUESTIONS as QUESTIONS_KIND
 from tasks.downstream.task import DownstreamTask
 from tasks.project import artifacts
 
 PRETRAINING = ("pretrain-phase1", "pretrain-phase2")
 PHASES = ("phase1", "phase2")
-GLUE_PREFIX = "glue-"
 RELEASED = Path("released")
 """Stands for the released model's folder, wherever gate.released says that it is."""
 PARAMETERS = (
@@ -92,57 +92,44 @@ def _in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
-QUESTIONS = Subject(
-    model=artifacts.SQUAD_MODEL,
-    predictions=artifacts.SQUAD_PREDICTIONS,
-    metrics=artifacts.SQUAD_METRICS,
-    gate=artifacts.GATE,
-    receipt=artifacts.PUBLISH_RECEIPT,
-    references=(artifacts.QUESTIONS / "dev.parquet",),
-    rows=tuple(artifacts.rows_folder(name) for name in (*PHASES, "squad-train", "squad-dev")),
-    verdicts=("corpus", "questions", *PHASES, "squad-train", "squad-dev"),
-    trainings=(*PRETRAINING, "finetune"),
-    stages={"finetune": "finetune", "evaluate": "evaluate", "gate": "gate"},
-    parameters=(*PARAMETERS, "evaluate", "finetune", "gate", "ipu.finetune", "ipu.predict", "questions", "squad_rows"),
-    released="",
-)
+def entry_subject(entry: EntryName, splits: Sequence[str]) -> Subject:
+    """The release of an entry's model.
+
+    Args:
+        entry: which one.
+        splits: of its data, training first (`DownstreamTask.splits`).
+    """
+    name = entry.name
+    data = ("corpus", *PHASES, entry.verdict(), *(entry.verdict(split) for split in splits))
+    return Subject(
+        model=artifacts.model_folder(name),
+        predictions=artifacts.predictions_file(name),
+        metrics=artifacts.metrics_file(name),
+        gate=artifacts.metrics_file(name, "gate"),
+        receipt=artifacts.receipt_file(name),
+        references=tuple(artifacts.examples_file(name, split) for split in splits[1:]),
+        rows=(*map(artifacts.rows_folder, PHASES), *(artifacts.rows_folder(name, split) for split in splits)),
+        verdicts=tuple(dict.fromkeys(data)),
+        trainings=(*PRETRAINING, artifacts.job_name(name, "finetune")),
+        stages={what: entry.stage(what) for what in ("finetune", "evaluate", "gate")},
+        parameters=(*PARAMETERS, *entry.parameters),
+        released=entry.task,
+    )
 
 
 def subject_of(task: DownstreamTask) -> Subject:
     """The release of an entry's model."""
-    return QUESTIONS if task.entry.kind == QUESTIONS_KIND else glue_subject(task.entry.task, task.splits)
+    return entry_subject(task.entry, task.splits)
 
 
-def glue_subject(task: str, splits: tuple[str, ...]) -> Subject:
+QUESTIONS = entry_subject(EntryName(QUESTIONS_KIND, QUESTIONS_KIND, ""), ("train", "dev"))
+
+
+def glue_subject(task: str, splits: Sequence[str]) -> Subject:
     """The release of a GLUE task.
 
     Args:
         task: its name.
-        splits: of its data, training first (`GlueTask.splits`).
+        splits: of its data, training first.
     """
-    own = f"{GLUE_PREFIX}{task}"
-    return Subject(
-        model=artifacts.glue_model(task),
-        predictions=artifacts.glue_evaluation(task) / "predictions.json",
-        metrics=artifacts.glue_metrics(task),
-        gate=artifacts.glue_metrics(task, "gate"),
-        receipt=artifacts.publish_receipt(task),
-        references=tuple(artifacts.glue_folder(task) / f"{split}.parquet" for split in splits[1:]),
-        rows=(*map(artifacts.rows_folder, PHASES), *(artifacts.glue_rows_folder(task, split) for split in splits)),
-        verdicts=("corpus", *PHASES, own, f"{own}-rows"),
-        trainings=(*PRETRAINING, f"{own}-finetune"),
-        stages={name: f"glue_{name}@{task}" for name in ("finetune", "evaluate", "gate")},
-        parameters=(
-            *PARAMETERS,
-            "glue.dataset",
-            "glue.dataset_revision",
-            "glue.min_examples",
-            "glue.path",
-            "glue.source",
-            "glue_finetune",
-            "glue_gate",
-            "glue_rows",
-            "ipu.glue",
-        ),
-        released=task,
-    )
+    return entry_subject(EntryName(f"{GLUE}-{task}", GLUE, task), splits)

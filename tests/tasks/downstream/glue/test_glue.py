@@ -16,6 +16,7 @@ from tasks.downstream import examples as glue_data
 from tasks.downstream import finetune as glue_finetune
 from tasks.downstream import gate as glue_gate
 from tasks.downstream import jobs as downstream_jobs
+from tasks.downstream import parity
 from tasks.downstream import predict as glue_predict
 from tasks.downstream import rows as glue_rows
 from tasks.downstream import validate as validate_glue
@@ -121,6 +122,41 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     predictions = read_json(folder / f"glue/{name}/evaluation/predictions.json")
     assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(task.splits[1:], 60)
     assert task.title in (folder / f"glue/{name}/evaluation/report.html").read_text(encoding="utf-8")
+
+
+def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_examples(tmp_path / "data", "mnli")
+    folder = make_checkout(
+        tmp_path / "checkout", tmp_path / "data", ["mnli"], word_vocabulary(tmp_path / "vocab.txt"),
+        evaluate_every_updates=4, keep="best",
+    )  # fmt: skip
+    params = yaml.safe_load((folder / "params.yaml").read_text())
+    params["glue_rows"]["held_out_fraction"] = 0.25
+    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(parity, "run_device_job", device_job_here)
+    run_stage(glue_data, "mnli")
+    run_stage(glue_rows, "mnli")
+    kept, held_out = (
+        read_json(folder / f"data/rows/glue-mnli/train/{name}manifest.json")["sequences"] for name in ("", "held-out/")
+    )
+    assert kept + held_out == 160
+    assert 20 < held_out < 60
+    run_stage(validate_glue, "mnli", "rows")
+    names = {check["name"] for check in read_json(folder / "reports/validation/glue-mnli-rows.json")["checks"]}
+    assert "held-out labels" in names
+    for module in (glue_finetune, glue_predict):
+        run_stage(module, "mnli")
+    figures = read_json(folder / "metrics/glue-mnli-finetune.json")["held_out"]
+    assert 0 <= figures["label_accuracy"] <= 1
+    assert figures["step"] == figures["best_step"]
+    run_stage(parity, "mnli", "cpu:bf16")
+    found = read_json(folder / "metrics/glue-mnli-parity-cpu:bf16.json")
+    assert found["examples"] == 120
+    assert 0 < found["max_logit_difference"] < found["max_logit"]
+    assert {"accuracy_matched_first", "accuracy_mismatched_second", "score_difference"} <= set(found)
 
 
 def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
