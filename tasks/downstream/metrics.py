@@ -138,8 +138,3 @@ def _drawn(count: int, resamples: int, generator: np.random.Generator) -> Iterat
         drawn = generator.integers(0, count, size=(rows, count), dtype=np.int64)
         drawn += np.arange(rows)[:, None] * count
         yield np.bincount(drawn.reshape(-1), minlength=rows * count).reshape(rows, count).astype(np.float64)
-
-
-def without(outcomes: Outcomes, keep: Mapping[str, NDArray[np.bool_]]) -> dict[str, Array]:
-    """The outcomes of those examples of each set that `keep` says."""
-    return {split: values[keep[split]] for split, values in outcomes.items()}

@@ -68,37 +68,6 @@ def held_out_plot(training: str) -> Path:
     return PLOTS / f"{training}-held-out.csv"
 
 
-def glue_folder(task: str) -> Path:
-    """Examples of a GLUE task: train.parquet and its development sets, with the columns of glue_data.schema_of."""
-    return GLUE_DATA / task
-
-
-def glue_rows_folder(task: str, split: str = "") -> Path:
-    """Rows of a GLUE task, a folder for each split."""
-    return ROWS / f"glue-{task}" / split
-
-
-def glue_model(task: str) -> Path:
-    """The model fine-tuned on a GLUE task."""
-    return MODELS / f"glue-{task}"
-
-
-def glue_logits(task: str, split: str = "") -> Path:
-    """Logits of a development set, or their folder."""
-    folder = GLUE / task / "logits"
-    return folder / f"{split}.arrow" if split else folder
-
-
-def glue_evaluation(task: str) -> Path:
-    """predictions.json and report.html of a GLUE task."""
-    return GLUE / task / "evaluation"
-
-
-def glue_metrics(task: str, what: str = "") -> Path:
-    """Scores of a GLUE task, or the figures of its `finetune`, `predict` or `gate`."""
-    return METRICS / f"glue-{task}{'-' if what else ''}{what}.json"
-
-
 def publish_receipt(task: str = "") -> Path:
     """What publish says of itself; of a GLUE task, "" for questions."""
     return PUBLISH_RECEIPT.with_name(f"publish-glue-{task}.json") if task else PUBLISH_RECEIPT
@@ -166,11 +135,6 @@ def metrics_file(name: str, what: str = "") -> Path:
 def plot_file(name: str, what: str) -> Path:
     """A table of an entry's evaluation, to be drawn."""
     return PLOTS / f"{name}-{what}.csv"
-
-
-def parity_metrics(place: str) -> Path:
-    """The model in this place (cpu:bf16) beside what the stage predict wrote."""
-    return METRICS / f"parity-{place}.json"
 
 
 def parity_file(name: str, place: str) -> Path:

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 from tasks.downstream.gate import gate
 from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.tasks import TASKS, GlueTask
-from tasks.downstream.squad.metrics import figures, score
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_text
 from tasks.project.params import Params, check, load_params, parameter_values
@@ -80,10 +79,11 @@ def write_questions(path: Path) -> None:
 
 def write_metrics(root: Path) -> None:
     """The scores of the files that lie in `root` now."""
-    answers = [(name, [answer]) for name, (_, answer) in ASKED.items()]
     files = [root / artifacts.SQUAD_MODEL / "model.safetensors", root / artifacts.SQUAD_PREDICTIONS]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    counted = figures(score(answers, json.loads(files[1].read_text(encoding="utf-8"))))
+    scores = task_with("squad", "scores")
+    examples = scores.read_all(root)
+    counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
     _json(root / artifacts.SQUAD_METRICS, {**counted, "files": found, "slices": SLICES})
 
 

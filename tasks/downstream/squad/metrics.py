@@ -1,7 +1,7 @@
 """Exact match and F1 of extractive answers, as the official SQuAD v1.1 script counts them.
 
 Source of the rules: Rajpurkar et al. 2016, "SQuAD: 100,000+ Questions for Machine Comprehension of
-Text", and its evaluate-v1.1.py. Pure functions; all but the intervals need the standard library only.
+Text", and its evaluate-v1.1.py. Pure functions of the standard library alone.
 """
 
 from __future__ import annotations
@@ -117,17 +117,3 @@ def score(questions: Iterable[tuple[str, Sequence[str]]], predictions: Mapping[s
         raise ValueError("no question to score")
     extra = tuple(identifier for identifier in predictions if identifier not in known)
     return Scores(tuple(exact), tuple(overlap), tuple(unanswered), extra)
-
-
-def figures(scores: Scores) -> dict[str, float | int]:
-    """`Scores.summary` with the bounds of the 95% bootstrap intervals, in percent."""
-    from tasks.statistics.significance import bootstrap_intervals
-
-    exact, overlap = bootstrap_intervals(list(zip(scores.exact_match, scores.f1, strict=True)))
-    return {
-        **scores.summary(),
-        "exact_match_low": round(100 * exact.low, 4),
-        "exact_match_high": round(100 * exact.high, 4),
-        "f1_low": round(100 * overlap.low, 4),
-        "f1_high": round(100 * overlap.high, 4),
-    }
