@@ -369,7 +369,8 @@ def test_every_device_stage_has_its_program_built_before_and_depends_on_no_progr
             job = "predict" if kind == "parity" else job
             report = f"reports/compile-glue-{job}-{kind[5:]}.json" if of_glue else f"reports/compile-{job or kind}.json"
             assert report in stage["deps"], name
-            assert report in stages[f"compile{'_glue' if of_glue else ''}@{job}"]["outs"]
+            group = "compile_glue" if of_glue else "compile_pretrain" if kind == "pretrain" else "compile"
+            assert report in stages[f"{group}@{job}"]["outs"]
         assert not [dep for dep in stage["deps"] if dep.startswith("executables")], name
 
 

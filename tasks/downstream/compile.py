@@ -3,7 +3,7 @@
     python -m tasks.downstream.compile NAME
 
 Fills a folder of executables and a report for each job, see tasks/jobs/programs.py. As long as dvc.yaml has one stage
-for each job of the questions, their names are answered, too: finetune, predict, and phase1 and phase2 of pre-training.
+for each job of the questions, the names of these jobs are answered, too: finetune and predict.
 """
 
 from __future__ import annotations
@@ -18,10 +18,9 @@ from tasks.downstream.jobs import FINETUNE, JOBS, finetune_job, predict_job
 from tasks.downstream.task import DownstreamTask, about
 from tasks.jobs.device_job import Job
 from tasks.jobs.programs import build_program, compiling, nothing_on, said
-from tasks.pretraining import compile as of_pretraining
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, Params, load_params
+from tasks.project.params import Params, load_params
 
 
 def compile_job(task: DownstreamTask, kind: str, params: Params, root: Path = Path()) -> Job:
@@ -53,9 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Build the programs of a downstream task before anything is trained.")
     parser.add_argument("name", help="the entry, or what its stage is called")
     name, params = parser.parse_args().name, load_params()
-    if name in PHASES:
-        lines = [of_pretraining.compile_ahead(name, params)]
-    elif name in JOBS:
+    if name in JOBS:
         lines = compile_ahead(about(entry_of(params, QUESTIONS)), params, kinds=[name])
     else:
         lines = compile_ahead(about(entry_of(params, name)), params)

@@ -1,4 +1,4 @@
-"""Stage compile@phase1, @phase2: the programs of pre-training, see tasks/jobs/programs.py.
+"""Stage compile_pretrain: the programs of pre-training, see tasks/jobs/programs.py.
 
 python -m tasks.pretraining.compile phase1|phase2
 """

@@ -23,13 +23,13 @@ from tasks.pretraining.compile import compile_ahead
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_json
 from tasks.project.overlays import resolve
-from tasks.project.params import check
+from tasks.project.params import PHASES, check
 from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
-STAGES = ("compile", "pretrain", "finetune", "predict")
+STAGES = ("compile_pretrain", "compile", "pretrain", "finetune", "predict")
 TINY = (
     "device.runtime=ipu", "device.precision=fp32", "device.micro_batch_size=1",
     "ipu.phase1={layers_per_ipu: [1, 1], matmul_proportion: 0.2}", "ipu.phase2={layers_per_ipu: [1, 1]}",
@@ -113,7 +113,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Host]:
 def builder(hosts: Callable[[str], Host]) -> Host:
     """A host that built all four programs, trained nothing, and pushed them."""
     host = hosts("builder")
-    host.dvc("repro", "--pull", "compile")
+    host.dvc("repro", "--pull", "compile_pretrain", "compile")
     host.dvc("push", "--run-cache")
     return host
 
@@ -141,7 +141,8 @@ def test_programs_are_built_before_there_are_weights_and_the_report_says_what_de
 def test_another_host_restores_them_and_compiles_nothing(builder: Host, trainer: tuple[Host, str]) -> None:
     host, said = trainer
     for job in ("phase1", "phase2", "finetune", "predict"):
-        assert f"Stage 'compile@{job}' is cached - skipping run" in said
+        group = "compile_pretrain" if job in PHASES else "compile"
+        assert f"Stage '{group}@{job}' is cached - skipping run" in said
         assert f"from executables/{job}, checked and put into {host.live}" in said
         assert host.report(job) == builder.report(job)
     assert said.count("loaded from the cache, nothing was compiled") == 4
@@ -164,12 +165,13 @@ def test_what_is_loaded_is_a_file_of_its_own(trainer: tuple[Host, str]) -> None:
 def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Host, str]) -> None:
     host, _ = trainer
     before = sha256_of(host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD)
-    said = host.dvc("repro", "--force", "--single-item", "compile@phase1")
-    assert "Running stage 'compile@phase1'" in said
+    said = host.dvc("repro", "--force", "--single-item", "compile_pretrain@phase1")
+    assert "Running stage 'compile_pretrain@phase1'" in said
     record = host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
     assert sha256_of(record) != before
     said = host.dvc("repro", "predict")
-    assert [stage for stage in (*DEVICE_STAGES, "compile@phase1") if f"Stage '{stage}' didn't change" not in said] == []
+    stages = (*DEVICE_STAGES, "compile_pretrain@phase1")
+    assert [stage for stage in stages if f"Stage '{stage}' didn't change" not in said] == []
 
 
 @pytest.mark.soak
@@ -180,7 +182,7 @@ def test_other_rows_of_the_same_shape_and_another_learning_rate_build_nothing(tr
     write_json(manifest, {**values, "seed": values["seed"] + 1})
     host.set("pretrain.phase1.learning_rate=2e-3", "pretrain.phase1.steps=4", "pretrain.phase1.loss_scaling=8.0")
     said = host.dvc("repro", "--dry", "pretrain@phase1")
-    assert "Stage 'compile@phase1' didn't change, skipping" in said
+    assert "Stage 'compile_pretrain@phase1' didn't change, skipping" in said
     assert "Running stage 'pretrain@phase1'" in said
     write_json(manifest, values)
     host.set()
@@ -191,7 +193,7 @@ def test_another_ipu_config_builds_and_trains_again(trainer: tuple[Host, str]) -
     host, _ = trainer
     before = host.report()
     host.set("ipu.phase1.matmul_proportion=0.3")
-    said = host.dvc("repro", "--pull", "compile@phase1")
+    said = host.dvc("repro", "--pull", "compile_pretrain@phase1")
     assert "the nearest stored one differs in config.matmul_proportion 0.2 -> 0.3" in said
     assert host.report()["program"] != before["program"]
     assert host.report()["parts"]["config.matmul_proportion"] == 0.3
@@ -210,7 +212,7 @@ def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
     stored.write_bytes(bytes([content[0] ^ 1]) + content[1:])
     host = hosts("unlucky")
     said = host.dvc("repro", "--pull", "pretrain@phase1")
-    assert "Stage 'compile@phase1' is cached - skipping run" in said
+    assert "Stage 'compile_pretrain@phase1' is cached - skipping run" in said
     wrong = f"executables/phase1 was discarded: {builder.program().name} does not match its SHA-256"
     assert f"training: miss, {wrong}, built anew" in said
     assert host.how() == f"built: {wrong}"
@@ -246,7 +248,9 @@ def test_on_a_cpu_the_four_stages_are_restored_as_any_other(tmp_path: Path) -> N
     host, other = (Host(tmp_path / name, tmp_path / "remote") for name in ("one", "two"))
     for each in (host, other):
         each.set("device.runtime=cpu")
-    assert "nothing to compile (device.runtime cpu compiles nothing)" in host.dvc("repro", "compile@phase1")
+    assert "nothing to compile (device.runtime cpu compiles nothing)" in host.dvc("repro", "compile_pretrain@phase1")
     host.dvc("push", "--run-cache")
-    assert "Stage 'compile@phase1' is cached - skipping run" in other.dvc("repro", "--pull", "compile@phase1")
+    assert "Stage 'compile_pretrain@phase1' is cached - skipping run" in other.dvc(
+        "repro", "--pull", "compile_pretrain@phase1"
+    )
     assert other.report() == host.report()

@@ -116,7 +116,7 @@ def test_what_helps_runs_before_what_it_helps_and_belongs_to_it():
 def test_the_kind_of_host_comes_from_the_plan():
     plan = project_plan()
     assert (plan["corpus"].uses_device, plan["corpus"].kind("ipu")) == (False, "cpu")
-    assert (plan["compile@phase1"].uses_device, plan["compile@phase1"].holds_device) == (True, False)
+    assert (plan["compile_pretrain@phase1"].uses_device, plan["compile_pretrain@phase1"].holds_device) == (True, False)
     assert (plan["finetune"].holds_device, plan["finetune"].kind("ipu")) == (True, "ipu")
     assert (plan["parity@cpu:bf16"].uses_device, plan["parity@cpu:bf16"].kind("ipu")) == (False, "cpu")
 

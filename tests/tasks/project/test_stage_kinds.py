@@ -39,7 +39,7 @@ def start(stage, checkout, **environment):
     ("stage", "runtime", "kind"),
     [("corpus", "ipu", "cpu"), ("validate@phase1", "ipu", "cpu"), ("gate", "cuda", "cpu"),
      ("pretrain@phase2", "ipu", "ipu"),
-     ("finetune", "cuda", "cuda"), ("predict", "auto", "auto"), ("compile@phase1", "ipu", "ipu"),
+     ("finetune", "cuda", "cuda"), ("predict", "auto", "auto"), ("compile_pretrain@phase1", "ipu", "ipu"),
      ("pretrain_rows@phase1", "ipu", "cpu"),
      ("parity@cpu:bf16", "ipu", "cpu"), ("parity@ipu", "cpu", "ipu")],
 )  # fmt: skip
