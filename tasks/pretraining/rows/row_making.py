@@ -31,8 +31,14 @@ from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer
 CHUNKS_FOR_PROCESSES = 4
 """From here on more processes pay. A chunk takes 0.27 s (five duplicates), nearly all of it in the worker: 5.1 M
 tokens (20 chunks) take 5.3 s in one process, 3.2 s with two more on two cores."""
-MADE_BY = ("ipu_model/rows", "tasks/pretraining/rows", "tasks/rows", "tasks/vocabulary")
-"""Packages that decide the rows: what others made of the same text is not taken for finished."""
+MADE_BY = (
+    "ipu_model/row_kinds/pretrain.py",
+    "ipu_model/rows",
+    "tasks/pretraining/rows",
+    "tasks/rows",
+    "tasks/vocabulary",
+)
+"""Packages and modules that decide the rows: what others made of the same text is not taken for finished."""
 logger = logging.getLogger(__name__)
 
 
@@ -148,9 +154,14 @@ def _deciding(settings: RowSettings, held_out_fraction: float, tokenizer: str, f
         "held_out_fraction": held_out_fraction,
         "corpus": [sha256_of(path) for path in files],
         "sizes": [row_shards.SHARD_BYTES, *row_chunks.sizes()],
-        "sources": [sha256_of(path) for name in MADE_BY for path in sorted((root / name).glob("*.py"))],
+        "sources": [sha256_of(path) for name in MADE_BY for path in _modules(root / name)],
         "versions": [metadata.version(name) for name in ("numpy", "pyarrow", "tokenizers")],
     }
+
+
+def _modules(path: Path) -> list[Path]:
+    """The modules of a package, or the one module that it is."""
+    return sorted(path.glob("*.py")) if path.is_dir() else [path]
 
 
 class ItemRows(NamedTuple):

@@ -181,4 +181,4 @@ def test_what_decides_the_rows_names_every_package_that_makes_them() -> None:
     closure = set().union(*(import_closure(ROOT / f"tasks/pretraining/rows/{name}.py") for name in makers))
     others = ("tasks/project/", "tasks/reading/", "tasks/__init__.py", "tasks/pretraining/__init__.py", "ipu_model/")
     needed = {path.rpartition("/")[0] for path in closure if not path.startswith(others)}
-    assert needed | {"ipu_model/rows"} == {*row_making.MADE_BY}
+    assert needed | {"ipu_model/rows", "ipu_model/row_kinds/pretrain.py"} == {*row_making.MADE_BY}
