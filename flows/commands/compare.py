@@ -33,7 +33,7 @@ def command(
     ctx: click.Context, first: Path, second: Path, questions: Path | None, confidence: float, output: Path | None,
     changed: Path | None, json_wanted: bool,
 ) -> None:  # fmt: skip
-    from tasks.downstream.compare import changed_csv, compare_files, in_words
+    from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
     from tasks.project import artifacts
 
     place: Place = ctx.obj

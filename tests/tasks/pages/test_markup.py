@@ -20,8 +20,6 @@ from huggingface_hub import ModelCard
 from flows import report, run_page
 from flows.commands import ask
 from flows.report import RunReport, StageRecord
-from tasks.downstream.compare import changed_csv
-from tasks.downstream.comparison import Changed
 from tasks.downstream.evaluate import Evaluation
 from tasks.downstream.glue import card as glue_card
 from tasks.downstream.glue.scores import Examples
@@ -30,6 +28,8 @@ from tasks.downstream.slices import Slice as GlueSlice
 from tasks.downstream.squad import card
 from tasks.downstream.squad import page as evaluation_page
 from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.compare import changed_csv
+from tasks.downstream.squad.comparison import Changed
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.slices import TITLE, Slice
 from tasks.pages.markup import (

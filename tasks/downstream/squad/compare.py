@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
 
-from tasks.downstream.comparison import Changed, Comparison, compare
+from tasks.downstream.squad.comparison import Changed, Comparison, compare
 from tasks.downstream.squad.files import read_dev_questions, read_predictions, read_references
 from tasks.pages.markup import csv_text
 from tasks.project.errors import InputError
