@@ -64,7 +64,7 @@ def refused(code: str, *words: str, most_mb: int = MOST_MB) -> str:
 
 CORPUS = (
     "from tasks.inputs.readers import read_files; from tasks.inputs.documents import TextColumns; "
-    "from tasks.reading.text_files import Reading\n"
+    "from tasks.reading.text_files import Reading; "
     "[None for _ in read_files(Path(sys.argv[1]), TextColumns('text'), 'auto', Reading())]"
 )
 
@@ -176,7 +176,7 @@ def test_a_large_row_group_is_read_a_page_at_a_time(tmp_path: Path) -> None:
 
 
 PREPARED = (
-    "from tasks.reading.foreign_tables import record_batches\n"
+    "from tasks.reading.foreign_tables import record_batches; "
     "[None for _ in record_batches(Path(sys.argv[1]), 2048, 'a file')]"
 )
 
