@@ -101,14 +101,16 @@ def recover_folder(path: Path) -> bool:
 
 
 def is_alive(pid: str) -> bool:
-    """Whether another process of this host with that number runs."""
+    """Whether another process of this host with that number runs; one that ended and was not waited for does not."""
+    import psutil  # only where something was left
+
     try:
-        os.kill(int(pid), 0)
-    except (ValueError, ProcessLookupError):
+        ended = psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    except (ValueError, psutil.NoSuchProcess):
         return False
-    except PermissionError:
+    except psutil.AccessDenied:  # another user's, on a host that hides these
         return True
-    return int(pid) != os.getpid()
+    return not ended and int(pid) != os.getpid()
 
 
 def link_or_copy(source: Path | str, target: Path | str) -> None:

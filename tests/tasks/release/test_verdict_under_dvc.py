@@ -39,6 +39,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose gate has rejected the model: one of two answers is wrong."""
     root = make_checkout(tmp_path_factory.mktemp("decided") / "project")
     shutil.copytree(PROJECT / "tasks", root / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(PROJECT / ".dvcignore", root)  # packages are dependencies, without their __pycache__
     for folder in QUESTIONS.rows:
         write_json(root / folder / "manifest.json", {"rows": 1})
     for name in (artifacts.GATE, Path("dvc.lock")):
@@ -54,7 +55,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"make": make, "gate": gate}}))
     (root / ".dvc").mkdir()
     (root / ".dvc/config").write_text(CONFIG)
-    assert "gate: rejected" in dvc(root, "repro", "gate")
+    assert "gate of squad: rejected" in dvc(root, "repro", "gate")
     return root
 
 
@@ -200,7 +201,7 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
 )  # fmt: skip
 def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(project: Path, name: str) -> None:
     answer(project / "made", "northern hills")
-    assert "gate: accepted" in dvc(project, "repro", "gate")
+    assert "gate of squad: accepted" in dvc(project, "repro", "gate")
     good = (project / name).read_bytes()
     rewrite(project / name, lambda text: text[:-3] + bytes([text[-3] ^ 1]) + text[-2:])
     assert "didn't change" in dvc(project, "repro", "gate")
