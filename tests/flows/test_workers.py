@@ -50,16 +50,6 @@ def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(te
     assert not (folder / "models").exists(), "models stay where they are used"
 
 
-def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
-    before = team.report()["folder"]
-    words = ("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")
-    assert team.sender.run(*words) == 0, team.sender.said()
-    report = team.report()
-    assert [stage["name"] for stage in report["stages"]] == ["corpus", "validate@corpus", "pretrain@phase1"]
-    assert {stage["status"] for stage in report["stages"]} == {"skipped"}
-    assert (report["folder"], report["results"]) == (before, {})
-
-
 def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
     """Judged by the server's own trigger on what real runs sent; with time, in test_shared_server.py."""
     with contextlib.closing(Stranger(team)) as stranger:
@@ -74,6 +64,16 @@ def test_the_automation_covers_the_runs_of_the_deployments_and_no_others(team):
         sent = events(kind)
         assert len({event.resource.id for event in sent}) == 6, "podium, what it sent, and somebody else's two"
         assert {event.resource.id for event in sent if trigger.covers(event)} == ours, kind
+
+
+def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
+    before = team.report()["folder"]
+    words = ("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain")
+    assert team.sender.run(*words) == 0, team.sender.said()
+    report = team.report()
+    assert [stage["name"] for stage in report["stages"]] == ["corpus", "validate@corpus", "pretrain@phase1"]
+    assert {stage["status"] for stage in report["stages"]} == {"skipped"}
+    assert (report["folder"], report["results"]) == (before, {})
 
 
 @pytest.mark.soak
