@@ -41,8 +41,8 @@ class Task(scores.Task, PageTask[Examples, Array, Array]):
             labels=self.labels,
             heading="Farthest off" if self.glue.is_regression else "Wrong, and sure of it",
             metrics=found.metrics,
-            names=list(self.metrics.titles),
             slices=found.slices,
+            sliced=[name for name in self.metrics.titles if any(name in part.record() for part in found.slices)],
             sets=[
                 _figures(self.glue, split, examples, found.answers[split], found.outcomes[split][:, PREDICTION])
                 for split, examples in found.examples.items()
