@@ -35,7 +35,6 @@ EVALUATION = Path("evaluation")
 SQUAD_PREDICTIONS = EVALUATION / "predictions.json"
 METRICS = Path("metrics")
 SQUAD_METRICS = METRICS / "squad.json"
-PREDICT_METRICS = METRICS / "predict.json"
 GATE = METRICS / "gate.json"
 PLOTS = Path("plots")
 EXECUTABLES = Path("executables")
