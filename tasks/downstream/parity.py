@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import PREDICT, predict_job, require_valid_rows
+from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.metrics import Array, Outcomes
 from tasks.downstream.scores import ScoresTask
 from tasks.downstream.task import part_of

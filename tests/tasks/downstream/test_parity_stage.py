@@ -12,7 +12,8 @@ import torch
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
-from tasks.downstream import parity, predict
+from tasks.downstream import parity
+from tasks.downstream.jobs import predict
 from tasks.downstream.parity import between, check, compare_logits, predict_in
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer

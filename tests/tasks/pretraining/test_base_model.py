@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import finetune_job
+from tasks.downstream.jobs.entry_jobs import finetune_job
 from tasks.downstream.task import about
 from tasks.jobs.device_job import Job
 from tasks.pretraining.base_model import RECORD, summary, wanted_files, write_base_model

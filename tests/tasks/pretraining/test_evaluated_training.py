@@ -11,7 +11,7 @@ from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.job import Job, JobResult
 from ipu_model.train.running import run_job
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import finetune_job
+from tasks.downstream.jobs.entry_jobs import finetune_job
 from tasks.downstream.task import about
 from tasks.jobs import training
 from tasks.jobs.device_job import in_words

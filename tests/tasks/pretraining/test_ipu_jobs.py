@@ -13,9 +13,9 @@ import pytest
 
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig
 from ipu_model.rows.format import Manifest
-from tasks.downstream import compile as of_entries
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import finetune_job, predict_job
+from tasks.downstream.jobs import compile as of_entries
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.task import DownstreamTask, about
 from tasks.jobs.device_job import DEVICE_PYTHON
 from tasks.jobs.training import fingerprint, ipu_config

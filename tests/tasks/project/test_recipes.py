@@ -14,7 +14,7 @@ from ipu_model.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.task import about
 from tasks.jobs.training import model_config
 from tasks.pretraining.pretrain import pretrain_job

@@ -17,8 +17,8 @@ from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
 from tasks.downstream import rows
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import predict_job
-from tasks.downstream.predict import figures
+from tasks.downstream.jobs.entry_jobs import predict_job
+from tasks.downstream.jobs.predict import figures
 from tasks.downstream.task import about
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 from tasks.pretraining.rows import pretrain_rows

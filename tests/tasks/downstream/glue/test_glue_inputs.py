@@ -17,7 +17,7 @@ from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.format import examples_from_files
 from tasks.downstream.glue.rows import keep_longest_first
 from tasks.downstream.glue.tasks import TASKS, glue_task
-from tasks.downstream.jobs import finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.task import about
 from tasks.jobs.training import model_config

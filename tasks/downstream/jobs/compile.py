@@ -1,6 +1,6 @@
 """Stage compile: the programs of fine-tuning and prediction for an entry, built before anything is trained.
 
-    python -m tasks.downstream.compile NAME
+    python -m tasks.downstream.jobs.compile NAME
 
 Fills a folder of executables and a report for each job, see tasks/jobs/programs.py. As long as dvc.yaml has one stage
 for each job of the questions, the names of these jobs are answered, too: finetune and predict.
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.downstream.entries import QUESTIONS, entry_of
-from tasks.downstream.jobs import FINETUNE, JOBS, finetune_job, predict_job
+from tasks.downstream.jobs.entry_jobs import FINETUNE, JOBS, finetune_job, predict_job
 from tasks.downstream.task import DownstreamTask, about
 from tasks.jobs.device_job import Job
 from tasks.jobs.programs import build_program, compiling, nothing_on, said

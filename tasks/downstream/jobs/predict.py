@@ -1,6 +1,6 @@
 """Stage predict: the logits of an entry's development sets.
 
-python -m tasks.downstream.predict NAME
+python -m tasks.downstream.jobs.predict NAME
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import PREDICT, predict_job, require_valid_rows
+from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.task import about
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.jobs.training import packing_figures, program_figures

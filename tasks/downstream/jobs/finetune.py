@@ -1,6 +1,6 @@
 """Stage finetune: the pre-trained model and the packed rows of an entry in, its model out.
 
-python -m tasks.downstream.finetune NAME
+python -m tasks.downstream.jobs.finetune NAME
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import argparse
 import sys
 
 from tasks.downstream.entries import entry_of
-from tasks.downstream.jobs import FINETUNE, finetune_job, require_valid_rows
+from tasks.downstream.jobs.entry_jobs import FINETUNE, finetune_job, require_valid_rows
 from tasks.downstream.task import TRAIN, about
 from tasks.host.launcher import launch_words
 from tasks.jobs.training import summary, train

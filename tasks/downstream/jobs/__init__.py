@@ -1,0 +1,1 @@
+"""The device jobs of downstream work, and the stages that start them: compile, finetune, predict."""
