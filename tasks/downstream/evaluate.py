@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from tasks.downstream.entries import entry_of
-from tasks.downstream.metrics import Array
-from tasks.downstream.scores import A, E, L, ScoresTask
+from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.metrics import Outcomes
 from tasks.downstream.released import read_released
-from tasks.downstream.scores import ScoresTask
+from tasks.downstream.scoring.metrics import Outcomes
+from tasks.downstream.scoring.scores import ScoresTask
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import read_json

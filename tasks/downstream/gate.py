@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks.downstream.entries import QUESTIONS, entry_of
 from tasks.downstream.evidence import Evidence, Loss, gather
-from tasks.downstream.scores import Limit, ScoresTask
+from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.files import write_json

@@ -20,8 +20,8 @@ import numpy as np
 
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
-from tasks.downstream.metrics import Array, Outcomes
-from tasks.downstream.scores import ScoresTask
+from tasks.downstream.scoring.metrics import Array, Outcomes
+from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import part_of
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.project import artifacts

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.metrics import Array
-from tasks.downstream.scores import ScoresTask
+from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.scores import ScoresTask
 from tasks.project.errors import InputError
 from tasks.project.files import read_json
 

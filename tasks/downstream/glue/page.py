@@ -11,8 +11,8 @@ from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
 from tasks.downstream.glue import scores
 from tasks.downstream.glue.scores import PREDICTION, Examples, sureness
 from tasks.downstream.glue.tasks import GlueTask
-from tasks.downstream.metrics import Array
-from tasks.downstream.slices import by_name, sized
+from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.slices import by_name, sized
 from tasks.pages.render import html_page
 
 WORST = 25

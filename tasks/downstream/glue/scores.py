@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from tasks.downstream.glue import about
 from tasks.downstream.glue.tasks import GlueTask
-from tasks.downstream.metrics import Array, Metric, Metrics, Outcomes
-from tasks.downstream.scores import Limit, ScoresTask
+from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
+from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.project.errors import InputError
 from tasks.project.files import read_json
 from tasks.project.param_glue import GlueGateParams

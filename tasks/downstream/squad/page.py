@@ -8,7 +8,7 @@ from dataclasses import astuple, dataclass, fields
 from typing import Any
 
 from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
-from tasks.downstream.metrics import Array
+from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks.downstream.metrics import Array, Metric, Metrics, mean_of, weighted_mean_of
-from tasks.downstream.scores import Limit, ScoresTask
+from tasks.downstream.scoring.metrics import Array, Metric, Metrics, mean_of, weighted_mean_of
+from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.squad import about
 from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import Question, read_dev_questions, read_predictions

@@ -24,7 +24,7 @@ from tasks.downstream.evaluate import Evaluation
 from tasks.downstream.glue import card as glue_card
 from tasks.downstream.glue.scores import Examples
 from tasks.downstream.glue.tasks import TASKS
-from tasks.downstream.slices import Slice as GlueSlice
+from tasks.downstream.scoring.slices import Slice as GlueSlice
 from tasks.downstream.squad import card
 from tasks.downstream.squad import page as evaluation_page
 from tasks.downstream.squad.answers import Answer

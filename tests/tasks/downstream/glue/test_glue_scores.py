@@ -5,7 +5,7 @@ import pytest
 
 from tasks.downstream.glue.scores import WEIGHTED, Examples, metric_names, official
 from tasks.downstream.glue.tasks import TASKS
-from tasks.downstream.metrics import interval
+from tasks.downstream.scoring.metrics import interval
 from tests.tasks.downstream.entries import task_with
 
 

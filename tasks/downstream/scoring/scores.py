@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
-from tasks.downstream.metrics import Array, Metrics, Outcomes
+from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
 from tasks.downstream.task import DownstreamTask
 
 E = TypeVar("E")

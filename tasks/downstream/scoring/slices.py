@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.metrics import Array, Metrics
+from tasks.downstream.scoring.metrics import Array, Metrics
 
 
 @dataclass(frozen=True)
