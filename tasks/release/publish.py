@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from tasks.downstream.entries import QUESTIONS as QUESTIONS_ENTRY
 from tasks.downstream.entries import Entry, entry_of
-from tasks.downstream.gate import decide_again
-from tasks.downstream.released import scores_json
+from tasks.downstream.judging.gate import decide_again
+from tasks.downstream.judging.released import scores_json
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import about, part_of
 from tasks.project import artifacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.downstream.gate import GateDecision, decision_values
+from tasks.downstream.judging.gate import GateDecision, decision_values
 from tasks.project.errors import GateRejected, PublishError
 from tasks.release.release_subject import Subject
 from tasks.release.seal import Hashes, difference, parameters_sha256

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.gate import gate
 from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.tasks import TASKS, GlueTask
+from tasks.downstream.judging.gate import gate
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_text
 from tasks.project.params import Params, check, load_params, parameter_values

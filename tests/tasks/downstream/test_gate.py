@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tasks.downstream import gate
-from tasks.downstream.evidence import Compared, Evidence, Loss, compare
-from tasks.downstream.gate import GateDecision, record
-from tasks.downstream.released import read_released
+from tasks.downstream.judging import gate
+from tasks.downstream.judging.evidence import Compared, Evidence, Loss, compare
+from tasks.downstream.judging.gate import GateDecision, record
+from tasks.downstream.judging.released import read_released
 from tasks.downstream.squad.files import Question
 from tasks.project.files import write_json
 from tasks.project.params import GateParams

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tasks.downstream.evaluate import evaluate
-from tasks.downstream.gate import GateDecision, gate
+from tasks.downstream.judging.gate import GateDecision, gate
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of, write_json
@@ -205,7 +205,7 @@ def test_without_scores_there_is_nothing_to_decide(
 
 def run(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tasks.downstream.gate"],
+        [sys.executable, "-m", "tasks.downstream.judging.gate"],
         cwd=checkout, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 

@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.downstream import evaluate, gate, rows
+from tasks.downstream import evaluate, rows
 from tasks.downstream import examples as read_examples
 from tasks.downstream import validate as validate_entry
 from tasks.downstream.jobs import finetune, predict
+from tasks.downstream.judging import gate
 from tasks.inputs import corpus
 from tasks.jobs import training
 from tasks.pretraining import base_model, pretrain

@@ -12,7 +12,6 @@ import yaml
 
 from tasks.downstream import evaluate as glue_evaluate
 from tasks.downstream import examples as glue_data
-from tasks.downstream import gate as glue_gate
 from tasks.downstream import parity
 from tasks.downstream import rows as glue_rows
 from tasks.downstream import validate as validate_glue
@@ -21,6 +20,7 @@ from tasks.downstream.jobs import compile as compile_glue
 from tasks.downstream.jobs import entry_jobs as downstream_jobs
 from tasks.downstream.jobs import finetune as glue_finetune
 from tasks.downstream.jobs import predict as glue_predict
+from tasks.downstream.judging import gate as glue_gate
 from tasks.jobs import programs, training
 from tasks.project.errors import GateRejected
 from tasks.release import publish as glue_publish

@@ -1,6 +1,6 @@
 """Stage gate: may this model be released? A pure decision, with reasons for people.
 
-python -m tasks.downstream.gate NAME    decide, write the verdict; exit code 0 also when rejected
+python -m tasks.downstream.judging.gate NAME    decide, write the verdict; exit code 0 also when rejected
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.entries import QUESTIONS, entry_of
-from tasks.downstream.evidence import Evidence, Loss, gather
+from tasks.downstream.judging.evidence import Evidence, Loss, gather
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
@@ -193,7 +193,7 @@ def gate(parameters: Mapping[str, Any], root: Path = Path(), name: str = QUESTIO
         name: of the entry.
 
     Raises:
-        InputError: see `tasks.downstream.evidence.gather`.
+        InputError: see `tasks.downstream.judging.evidence.gather`.
     """
     task: Task = part_of(entry_of(check(dict(parameters)), name), "scores")
     subject, released = subject_of(task), Path(task.entry.gate.released)
@@ -209,7 +209,7 @@ def decide_again(task: Task, hashes: Hashes, held: Path) -> GateDecision:
     """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them.
 
     Raises:
-        InputError: see `tasks.downstream.evidence.gather`.
+        InputError: see `tasks.downstream.judging.evidence.gather`.
     """
     return decide(task, gather(task, subject_of(task), RELEASED, hashes, held))
 

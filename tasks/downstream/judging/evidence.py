@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.released import read_released
+from tasks.downstream.judging.released import read_released
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.project import artifacts
