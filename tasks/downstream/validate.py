@@ -7,9 +7,9 @@ python -m tasks.downstream.validate NAME rows
 from __future__ import annotations
 
 import argparse
+from abc import abstractmethod
 from pathlib import Path
 
-from tasks.downstream.checks import ChecksTask
 from tasks.downstream.entries import entry_of
 from tasks.downstream.task import DownstreamTask, about, part_of
 from tasks.project import artifacts
@@ -19,6 +19,14 @@ from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import DataSet
 from tasks.validation.row_checks import RowData
 from tasks.validation.validate import judge_and_report
+
+
+class ChecksTask(DownstreamTask):
+    """What Great Expectations is to judge of examples."""
+
+    @abstractmethod
+    def data(self, folder: Path) -> DataSet:
+        """The examples in `folder`, to be judged."""
 
 
 def row_data(task: DownstreamTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:

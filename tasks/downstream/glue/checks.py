@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.checks import ChecksTask
 from tasks.downstream.glue import about
 from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
+from tasks.downstream.validate import ChecksTask
 from tasks.project.errors import InputError
 from tasks.reading.text_files import read_reading
 from tasks.validation import text_features

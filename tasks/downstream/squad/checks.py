@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.downstream.checks import ChecksTask
 from tasks.downstream.squad import about
+from tasks.downstream.validate import ChecksTask
 from tasks.project.errors import InputError
 from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
