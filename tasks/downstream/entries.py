@@ -1,6 +1,7 @@
 """Entries of downstream work: what a run fine-tunes for, each with a name, a kind and its own sections of params.yaml.
 
-What these sections and the stages are called in params.yaml and dvc.yaml is known here and nowhere else.
+What these sections and the stages are called in params.yaml and dvc.yaml is known here and nowhere else. No stage
+depends on this file.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ protocol, so that a stage loads that part of that kind alone, and another kind, 
     page       PageTask                what people see of an evaluation
     card       CardTask                what a release says
 
-The other classes stand beside the stages that use them: examples.py, validate.py, rows.py, scores.py, evaluate.py, and
-tasks/release/card.py.
+The other classes stand beside the stages that use them: examples.py, validate.py, rows.py, evaluate.py,
+scoring/scores.py and tasks/release/card.py. No stage depends on this file.
 """
 
 from __future__ import annotations
