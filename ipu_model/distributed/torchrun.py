@@ -59,10 +59,10 @@ class TorchrunInstances(Instances):
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         with _together():
             store, _, _ = next(rendezvous("env://", self.index, self.count, timeout=TIMEOUT))
+            own = dist.PrefixStore(f"attempt-{attempt}", store)
             dist.init_process_group(
-                BACKENDS[device], store=dist.PrefixStore(f"attempt-{attempt}", store), rank=self.index,
-                world_size=self.count, timeout=TIMEOUT,
-            )  # fmt: skip
+                BACKENDS[device], store=own, rank=self.index, world_size=self.count, timeout=TIMEOUT
+            )
 
     def add(self, tensors: List[Tensor]) -> None:
         """Put into every tensor its sum over the processes: the same bits in each."""

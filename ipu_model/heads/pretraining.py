@@ -65,10 +65,17 @@ class PretrainingOnIpu(DeviceModel):
     """Masked-token and next-sentence losses of one micro-batch."""
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
-        cls_positions: Tensor, masked_positions: Tensor, masked_labels: Tensor, next_sentence_labels: Tensor,
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        sequence_ids: Tensor,
+        cls_positions: Tensor,
+        masked_positions: Tensor,
+        masked_labels: Tensor,
+        next_sentence_labels: Tensor,
         label_weights: Tensor,
-    ) -> Tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    ) -> Tuple[Tensor, Tensor, Tensor]:
         """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
 
         Returns:

@@ -39,10 +39,15 @@ class QuestionAnsweringOnIpu(DeviceModel):
     """Losses of one micro-batch, or its logits where no labels are given."""
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
-        start_positions: Optional[Tensor] = None, end_positions: Optional[Tensor] = None,
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        sequence_ids: Tensor,
+        start_positions: Optional[Tensor] = None,
+        end_positions: Optional[Tensor] = None,
         label_weights: Optional[Tensor] = None,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
 
         Returns:

@@ -42,9 +42,15 @@ class SequenceClassificationOnIpu(DeviceModel):
     """Loss of one micro-batch, or the logits of its sequences where no labels are given."""
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
-        cls_positions: Tensor, labels: Optional[Tensor] = None, label_weights: Optional[Tensor] = None,
-    ) -> Any:  # fmt: skip
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        sequence_ids: Tensor,
+        cls_positions: Tensor,
+        labels: Optional[Tensor] = None,
+        label_weights: Optional[Tensor] = None,
+    ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; labels [B, S] int32 classes, or fp32 values of a
         regression (C = 1); label_weights [B, 1] fp32, see ipu/batches.py.
 

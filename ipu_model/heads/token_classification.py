@@ -41,9 +41,14 @@ class TokenClassificationOnIpu(DeviceModel):
     """Loss of one micro-batch, or the logits of its tokens where no labels are given."""
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor,
-        labels: Optional[Tensor] = None, label_weights: Optional[Tensor] = None,
-    ) -> Any:  # fmt: skip
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        position_ids: Tensor,
+        sequence_ids: Tensor,
+        labels: Optional[Tensor] = None,
+        label_weights: Optional[Tensor] = None,
+    ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/batches.py.
 
         Returns:

@@ -36,6 +36,7 @@ RECOVERIES = {
 }
 """What PopTorch's user guide says of each recovery_action."""
 
+SEE_WHICH = '. To see which IPU: POPLAR_ENGINE_OPTIONS=\'{"autoReport.all":"true"}\' and PopVision'
 Settings = Mapping[str, Any]
 """The keys of the ipu_config in use."""
 
@@ -97,7 +98,8 @@ def _says(text: str) -> Callable[[Match[str]], str]:
 
 
 def _do(text: str) -> Callable[[Match[str], Settings], str]:
-    return lambda found, settings: text
+    joined = " ".join(text.split())
+    return lambda found, settings: joined
 
 
 def _ipu(found: Match[str]) -> int:
@@ -147,20 +149,19 @@ KINDS: Tuple[Kind, ...] = (
     Kind(
         r"memory_allocation_error|[Oo]ut of memory|Cannot fit all variable data",
         _says("out of memory on an IPU; the text does not say which"),
-        lambda found, settings: memory_knobs(None, settings)
-        + '. To see which IPU: POPLAR_ENGINE_OPTIONS=\'{"autoReport.all":"true"}\' and PopVision',
+        lambda found, settings: memory_knobs(None, settings) + SEE_WHICH,
     ),
     Kind(
         r"poplar_link_error",
         _says("Poplar could not link the program of the tiles (too much code, or a library that is missing)"),
-        _do("read the output of the linker in the log; for too much code place fewer layers on each IPU "
-            "(layers_per_ipu), for a missing library enable the SDK again"),
+        _do("""read the output of the linker in the log; for too much code place fewer layers on each IPU
+            (layers_per_ipu), for a missing library enable the SDK again"""),
     ),
     Kind(
         r"Failed to acquire (\d+ IPU\(s\)|device Id \d+)",
         lambda found: f"the host could not attach to the IPUs: failed to acquire {found[1]}",
-        _do("they are in use (gc-monitor shows by whom), or fewer than that are there (gc-info -l): wait with "
-            "POPTORCH_WAIT_FOR_IPU=1, lower replication_factor, or use a larger V-IPU partition"),
+        _do("""they are in use (gc-monitor shows by whom), or fewer than that are there (gc-info -l): wait with
+            POPTORCH_WAIT_FOR_IPU=1, lower replication_factor, or use a larger V-IPU partition"""),
     ),
     Kind(
         r"Too many IPUs requested \((\d+)\)",
@@ -170,8 +171,8 @@ KINDS: Tuple[Kind, ...] = (
     Kind(
         r"Fabric error|IPUoF Server unreachable|CONNECTION_KILL",
         _says("the host lost the connection to the IPU-Machines (IPU over fabric)"),
-        _do("run the job again, it continues from the last checkpoint; if it stays, the V-IPU server "
-            "(IPUOF_VIPU_API_HOST) or the network needs attention"),
+        _do("""run the job again, it continues from the last checkpoint; if it stays, the V-IPU server
+            (IPUOF_VIPU_API_HOST) or the network needs attention"""),
     ),
     Kind(
         r"\w*unrecoverable_runtime_error",
@@ -186,8 +187,8 @@ KINDS: Tuple[Kind, ...] = (
     Kind(
         r"popart_(internal_)?exception|poplibs_exception|'?poplar_\w+",
         _says("PopART or Poplar refused the program"),
-        _do("where the text names no setting, check layers_per_ipu and the serialization factors, and run again with "
-            "POPTORCH_LOG_LEVEL=DEBUG"),
+        _do("""where the text names no setting, check layers_per_ipu and the serialization factors, and run again with
+            POPTORCH_LOG_LEVEL=DEBUG"""),
     ),
     Kind(
         r"poptorch_py_error",
@@ -197,13 +198,13 @@ KINDS: Tuple[Kind, ...] = (
     Kind(
         r"std::out_of_range|std::exception|basic_string|poptorch_cpp_error': *(\n|$)",
         _says("PopTorch's compiler failed without saying why"),
-        _do("run again with POPTORCH_LOG_LEVEL=DEBUG and POPLAR_LOG_LEVEL=INFO, and read the last lines before "
-            "the error; often it is an SDK whose parts are of different versions"),
+        _do("""run again with POPTORCH_LOG_LEVEL=DEBUG and POPLAR_LOG_LEVEL=INFO, and read the last lines before
+            the error; often it is an SDK whose parts are of different versions"""),
     ),
     Kind(
         r"poptorch_cpp_error",
         _says("PopTorch refused the program"),
-        _do("where the text names no setting, run again with POPTORCH_LOG_LEVEL=DEBUG and read the last lines before "
-            "the error"),
+        _do("""where the text names no setting, run again with POPTORCH_LOG_LEVEL=DEBUG and read the last lines before
+            the error"""),
     ),
-)  # fmt: skip
+)

@@ -196,8 +196,8 @@ def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str
     needed = ["emb", *(["pool"] if kind.pooler else []), kind.stage]
     problems = [f"{name} must stand once, found {names.count(name)} times" for name in needed if names.count(name) != 1]
     problems += [f"{name} is no part of a {head} model" for name in others if name in names]
-    problems += [f"{name} stands {names.count(name)} times" for name in ("enc_out", "pool")
-                 if name not in needed and names.count(name) > 1]  # fmt: skip
+    extra = [name for name in ("enc_out", "pool") if name not in needed]
+    problems += [f"{name} stands {names.count(name)} times" for name in extra if names.count(name) > 1]
     if names.count("hid") != num_layers:
         problems.append(f"hid stands {names.count('hid')} times, the model has {num_layers} encoder layers")
     positions = [known.index(name) for name in names]

@@ -27,6 +27,7 @@ from ipu_model.plan import Division
 
 CONFIG = "ipu_config.json"
 """Name of the file in a model folder."""
+PARTIAL_LOSS = "the loss told is that of the last micro-batch of each replica; with sum it is that of the whole update"
 
 
 @dataclass(frozen=True)
@@ -152,17 +153,13 @@ def plan_ipu(
     if not predicting:
         accumulation = _accumulation(job, config, replicas, packing_factor)
         if config.output_mode in ("final", "default"):
-            say(f"output_mode {config.output_mode}: the loss told is that of the last micro-batch of each replica; "
-                "with sum it is that of the whole update")  # fmt: skip
+            say(f"output_mode {config.output_mode}: {PARTIAL_LOSS}")
         checks.check_accumulation(accumulation, placement, job.geometry.micro_batch_size, replicas, packing_factor)
     pipelined = _pipelined(job, config, inference_placement, say if predicting else _ignore)
     accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
-    return IpuPlan(
-        head=job.head, micro_batch_size=job.geometry.micro_batch_size, config=config, placement=placement,
-        inference_placement=inference_placement, replicas=replicas, local_replicas=local_replicas,
-        accumulation=accumulation, device_iterations=mode.device_iterations, pipelined_inference=pipelined,
-        instances=instances, half=half, half_accumulators=is_half(accumulators, half),
-    )  # fmt: skip
+    placements, counts = (placement, inference_placement), (replicas, local_replicas, accumulation)
+    shape = (job.head, job.geometry.micro_batch_size, config, *placements, *counts, mode.device_iterations)
+    return IpuPlan(*shape, pipelined, instances, half, is_half(accumulators, half))
 
 
 def _place(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
@@ -224,8 +221,8 @@ def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[
     if job.inference_execution == "sharded" or needed == 1:
         return False
     if iterations < needed:
-        say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill "
-            f"{needed} stages; with {needed} or more all IPUs work at once")  # fmt: skip
+        filled = f"{needed} stages; with {needed} or more all IPUs work at once"
+        say(f"inference is sharded, one IPU at a time: inference_device_iterations {iterations} cannot fill {filled}")
     return iterations >= needed
 
 
@@ -238,9 +235,8 @@ def executable_parts(
 ) -> Dict[str, Any]:
     """Everything that decides a compiled program, by dotted name; rates and weights do not."""
     optimizer = job.optimizer if mode == "training" else None
-    stated = {} if optimizer is None else {
-        k: v for k, v in vars(optimizer).items() if k not in ("learning_rate", "loss_scaling")
-    }  # fmt: skip
+    free = ("learning_rate", "loss_scaling")
+    stated = {k: v for k, v in (vars(optimizer) if optimizer is not None else {}).items() if k not in free}
     return {
         "mode": mode,
         "head": job.head,

@@ -47,9 +47,8 @@ def compile_timeout(environ: Mapping[str, str]) -> Optional[float]:
 
 @contextlib.contextmanager
 def watching(
-    emit: Emit, timeout_seconds: Optional[float], every: float = 15.0, what: str = "the program",
-    log: Optional[Path] = None,
-) -> Iterator[None]:  # fmt: skip
+    emit: Emit, timeout: Optional[float], every: float = 15.0, what: str = "the program", log: Optional[Path] = None
+) -> Iterator[None]:
     """Say every `every` seconds how far compiling `what` is; end the process when it takes too long.
 
     PopTorch has no public way to receive its progress, but it shows a tqdm bar on sys.stderr: the share is read
@@ -57,15 +56,15 @@ def watching(
 
     Args:
         emit: Takes the events.
-        timeout_seconds: From compile_timeout; None for no limit.
+        timeout: From compile_timeout; None for no limit.
         log: File that an error of PopTorch would point to.
     """
     bar = _Bar(sys.stderr)
     ended = threading.Event()
-    watch = threading.Thread(target=_watch, args=(emit, timeout_seconds, every, what, log, bar, ended), daemon=True)
-    backstop = timeout_seconds is not None and _has_descriptor(sys.stderr)
-    if backstop and timeout_seconds is not None:
-        faulthandler.dump_traceback_later(timeout_seconds + GRACE, exit=True, file=sys.stderr)
+    watch = threading.Thread(target=_watch, args=(emit, timeout, every, what, log, bar, ended), daemon=True)
+    backstop = timeout is not None and _has_descriptor(sys.stderr)
+    if backstop and timeout is not None:
+        faulthandler.dump_traceback_later(timeout + GRACE, exit=True, file=sys.stderr)
     with _default_signals(), contextlib.redirect_stderr(bar):
         watch.start()
         try:
@@ -99,20 +98,19 @@ class _Bar(io.TextIOBase):
 
 
 def _watch(
-    emit: Emit, timeout: Optional[float], every: float, what: str, log: Optional[Path], bar: _Bar,
-    ended: threading.Event,
-) -> None:  # fmt: skip
+    emit: Emit, limit: Optional[float], every: float, what: str, log: Optional[Path], bar: _Bar, end: threading.Event
+) -> None:
     started = time.monotonic()
     while True:
         elapsed = time.monotonic() - started
-        if timeout is not None and elapsed >= timeout:
-            emit("error", type="CompileTimeout", text=_too_long(what, timeout, bar.percent, log))
+        if limit is not None and elapsed >= limit:
+            emit("error", type="CompileTimeout", text=_too_long(what, limit, bar.percent, log))
             # Native code cannot be interrupted, and exit handlers would wait for it.
             sys.stdout.flush()
             bar.flush()
             os._exit(FAILED)
-        pause = every if timeout is None else min(every, timeout - elapsed)
-        if ended.wait(pause):
+        pause = every if limit is None else min(every, limit - elapsed)
+        if end.wait(pause):
             return
         share = "" if bar.percent is None else f", {bar.percent} %"
         emit("message", text=f"compiling {what}: {in_words(time.monotonic() - started)}{share}")

@@ -11,30 +11,22 @@ from ipu_model.files import each_key_once, read_json
 from ipu_model.models.config import ModelConfig
 
 CONFIG = "config.json"
-REQUIRED = {
-    "model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute", "is_decoder": False,
-    "add_cross_attention": False, "pruned_heads": {},
-}  # fmt: skip
+COMPUTED = {"model_type": "bert", "hidden_act": "gelu", "position_embedding_type": "absolute"}
+REQUIRED = {**COMPUTED, "is_decoder": False, "add_cross_attention": False, "pruned_heads": {}}
 """Keys of BertConfig that say what is computed, and the values this package computes (their defaults in BertConfig)."""
 
+SAME = ("vocab_size", "hidden_size", "intermediate_size", "type_vocab_size", "layer_norm_eps", "initializer_range")
 # Ours -> Hugging Face's.
 CONFIG_KEYS = {
-    "vocab_size": "vocab_size",
-    "hidden_size": "hidden_size",
+    **{name: name for name in SAME},
     "num_layers": "num_hidden_layers",
     "num_heads": "num_attention_heads",
-    "intermediate_size": "intermediate_size",
     "max_positions": "max_position_embeddings",
-    "type_vocab_size": "type_vocab_size",
     "hidden_dropout": "hidden_dropout_prob",
     "attention_dropout": "attention_probs_dropout_prob",
-    "layer_norm_eps": "layer_norm_eps",
-    "initializer_range": "initializer_range",
 }
-LIMITS = {
-    "vocab_size": 2 << 20, "hidden_size": 16384, "num_hidden_layers": 256, "num_attention_heads": 1024,
-    "intermediate_size": 65536, "max_position_embeddings": 32767, "type_vocab_size": 256,
-}  # fmt: skip
+LIMITS = {"hidden_size": 16384, "num_hidden_layers": 256, "num_attention_heads": 1024, "intermediate_size": 65536}
+LIMITS.update(vocab_size=2 << 20, max_position_embeddings=32767, type_vocab_size=256)
 """Far above every BERT; positions are int16 and segments uint8 in the rows."""
 
 

@@ -69,10 +69,9 @@ def import_model(source: Path, target: Path, tokenizer_sha256: str) -> Imported:
     state = {name: x.to(torch.float32) for name, x in state.items()}
     origin = Origin(tokenizer_sha256, "import", found, steps=0, seed=0)
     write_model(target, found, config, state, origin, labels)
-    return Imported(
-        class_of(found), sha256, sum(x.numel() for x in state.values()), left_out, missing,
-        {name: types.count(name) for name in sorted(set(types))},
-    )  # fmt: skip
+    parameters = sum(x.numel() for x in state.values())
+    widened = {name: types.count(name) for name in sorted(set(types))}
+    return Imported(class_of(found), sha256, parameters, left_out, missing, widened)
 
 
 def _labels(source: Path, names: List[str], raw: Dict[str, Tensor]) -> Tuple[str, List[str]]:

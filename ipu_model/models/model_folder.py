@@ -16,7 +16,7 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.errors import CheckpointError
 from ipu_model.files import write_json
-from ipu_model.models.architecture import CONFIG, CONFIG_KEYS, read_config, read_object
+from ipu_model.models.architecture import COMPUTED, CONFIG, CONFIG_KEYS, read_config, read_object
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Head
 from ipu_model.models.tensors import save_tensors
@@ -83,10 +83,7 @@ def write_model(
     The tied decoder is saved once, as the word embedding, which is how transformers saves it.
     """
     values: Dict[str, Any] = {theirs: getattr(config, ours) for ours, theirs in CONFIG_KEYS.items()}
-    values.update(
-        architectures=[class_of(head)], model_type="bert", hidden_act="gelu", pad_token_id=0,
-        position_embedding_type="absolute", tie_word_embeddings=True,
-    )  # fmt: skip
+    values.update(architectures=[class_of(head)], pad_token_id=0, tie_word_embeddings=True, **COMPUTED)
     if labels:
         values.update(
             id2label={str(number): name for number, name in enumerate(labels)},

@@ -42,11 +42,10 @@ class VarlenAttention:
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float) -> Tensor:
         """query, key, value and the result: [T, H] fp16 or bf16. `dropout` acts on the attention probabilities."""
-        split = (len(query), heads, -1)
-        context = torch.ops.aten._flash_attention_forward(
-            query.view(split), key.view(split), value.view(split), self._offsets, self._offsets,
-            self._longest, self._longest, dropout, False, False,
-        )[0]  # fmt: skip
+        split, offsets, longest = (len(query), heads, -1), self._offsets, self._longest
+        views = [x.view(split) for x in (query, key, value)]
+        attend = torch.ops.aten._flash_attention_forward
+        context = attend(*views, offsets, offsets, longest, longest, dropout, False, False)[0]
         return context.reshape(query.shape)
 
 

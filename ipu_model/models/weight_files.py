@@ -32,10 +32,8 @@ MAX_BYTES = 16 << 30
 """BERT large has 1.3 GB in fp32; what is many times that is no BERT."""
 TIED = 2
 """A tied decoder is the word embeddings again, so that weights may count twice, and no more."""
-DAMAGE = (
-    ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, UnpicklingError,
-    ValueError, struct.error,
-)  # fmt: skip
+_PYTHONS = (ArithmeticError, AssertionError, AttributeError, EOFError, LookupError, RuntimeError, TypeError, ValueError)
+DAMAGE = (*_PYTHONS, UnpicklingError, struct.error)
 """What torch.load raises for a file that is cut short, or says what no list of tensors says."""
 SAFE_TORCH = (2, 6)
 """Before it, a file could run code in spite of weights_only (CVE-2025-32434)."""

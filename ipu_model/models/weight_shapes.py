@@ -17,10 +17,8 @@ from ipu_model.models.config import ModelConfig
 MAX_HEADER_BYTES = 8 << 20
 """BERT large has 40 KB."""
 MAX_DIMENSIONS = 8
-BYTES = {
-    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2,
-    "U8": 1, "BOOL": 1,
-}  # fmt: skip
+BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "BOOL": 1}
+BYTES.update({f"{kind}{8 * size}": size for kind in "IU" for size in (8, 4, 2, 1)})
 """Bytes of a number of each type."""
 LAYER = re.compile(r"bert\.encoder\.layer\.(\d{1,9})\.")
 
@@ -128,11 +126,9 @@ def require_sizes(config: ModelConfig, found: Mapping[str, Tuple[int, ...]], sou
 def _encoder(config: ModelConfig, layers: int) -> Shapes:
     """The shapes of everything below the pooler and the heads."""
     hidden, between = config.hidden_size, config.intermediate_size
-    dense = {
-        "attention.self.query": (hidden, hidden), "attention.self.key": (hidden, hidden),
-        "attention.self.value": (hidden, hidden), "attention.output.dense": (hidden, hidden),
-        "intermediate.dense": (between, hidden), "output.dense": (hidden, between),
-    }  # fmt: skip
+    square = ("attention.self.query", "attention.self.key", "attention.self.value", "attention.output.dense")
+    dense = dict.fromkeys(square, (hidden, hidden))
+    dense.update({"intermediate.dense": (between, hidden), "output.dense": (hidden, between)})
     norms = [f"encoder.layer.{number}.{place}" for number in range(layers) for place in ("attention.output", "output")]
     shapes: Shapes = {
         "bert.embeddings.word_embeddings.weight": (config.vocab_size, hidden),

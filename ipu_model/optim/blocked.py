@@ -8,7 +8,7 @@ of 52, LAMB 44 instead of about 140.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ Squares = Tuple[List[Tensor], List[Tensor]]
 """Squared norms of parts of a weight, and of its direction."""
 LATE = 1e7
 """A step count at which 1 - beta^step is 1: no bias correction."""
+PLAIN: Dict[str, Any] = {"amsgrad": False, "maximize": False, "grad_scale": None, "found_inf": None}
 
 
 class Blocked(torch.optim.Optimizer):
@@ -42,11 +43,8 @@ class Blocked(torch.optim.Optimizer):
         bias_correction: bool,
         copies: Optional[LowPrecisionCopies] = None,
     ) -> None:
-        defaults: Dict[str, Any] = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "bias_correction": bias_correction,
-            "trust_ratio": True,
-        }  # fmt: skip
-        super().__init__(params, defaults)
+        rates: Dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**rates, "bias_correction": bias_correction, "trust_ratio": True})
         self._copies: Dict[Tensor, Tensor] = {} if copies is None else copies.of_weights
         self._scale = 1.0
         self._buffer = torch.empty(BLOCK)
@@ -106,11 +104,9 @@ class Blocked(torch.optim.Optimizer):
         """target = target (1 - lr decay) - lr m' / (sqrt(v') + eps) for one block, its moments m and v advanced."""
         state = self.state[weight]
         step = state["step"] if group["bias_correction"] else torch.tensor(LATE)
-        torch._fused_adamw_(
-            [target], [gradient], [state["exp_avg"].view(-1)[block]], [state["exp_avg_sq"].view(-1)[block]], [], [step],
-            lr=lr, beta1=group["betas"][0], beta2=group["betas"][1], weight_decay=decay, eps=group["eps"],
-            amsgrad=False, maximize=False, grad_scale=None, found_inf=None,
-        )  # fmt: skip
+        first, second = ([state[name].view(-1)[block]] for name in ("exp_avg", "exp_avg_sq"))
+        rates = {"lr": lr, "weight_decay": decay, "eps": group["eps"], **dict(zip(("beta1", "beta2"), group["betas"]))}
+        torch._fused_adamw_([target], [gradient], first, second, [], [step], **rates, **PLAIN)
 
 
 class BlockedAdamW(Blocked):
@@ -146,9 +142,9 @@ class BlockedLamb(BlockedAdamW):
         """Build `advance` for all kinds of gradients, on made-up numbers that belong to no parameter."""
         if self.advance is not None:
             for dtype in sorted({torch.float32, *(copy.dtype for copy in self._copies.values())}, key=str):
-                zeros = [torch.zeros(BLOCK) for _ in range(4)]
-                self._whole(zeros[0], torch.zeros(BLOCK, dtype=dtype), zeros[1], zeros[2], zeros[3], 1.0,
-                            self.param_groups[0])  # fmt: skip
+                weight, first, second, directions = (torch.zeros(BLOCK) for _ in range(4))
+                state = {"exp_avg": first, "exp_avg_sq": second, "step": 1.0}
+                self._whole(weight, torch.zeros(BLOCK, dtype=dtype), state, directions, self.param_groups[0])
 
     def _update(self, weight: Tensor, gradients: List[Tensor], copy: Optional[Tensor], group: Dict[str, Any]) -> None:
         if not group["trust_ratio"]:
@@ -157,11 +153,7 @@ class BlockedLamb(BlockedAdamW):
         flat, directions = weight.view(-1), self._directions[: weight.numel()]
         # Of smaller tensors the call itself would take longer.
         if self.advance is not None and len(gradients) == 1 and weight.numel() >= BLOCK:
-            state = self.state[weight]
-            squares = self._whole(
-                flat, gradients[0], state["exp_avg"].view(-1), state["exp_avg_sq"].view(-1), directions,
-                float(state["step"]), group,
-            )  # fmt: skip
+            squares = self._whole(flat, gradients[0], self.state[weight], directions, group)
         else:
             squares = self._by_block(weight, gradients, directions, group)
         rate = group["lr"] * _trust_ratio(squares)
@@ -183,30 +175,30 @@ class BlockedLamb(BlockedAdamW):
         return of_weight, of_direction
 
     def _whole(
-        self, flat: Tensor, gradient: Tensor, first: Tensor, second: Tensor, directions: Tensor, step: float,
-        group: Dict[str, Any],
-    ) -> Squares:  # fmt: skip
+        self, flat: Tensor, gradient: Tensor, state: Mapping[str, Any], directions: Tensor, group: Dict[str, Any]
+    ) -> Squares:
         assert self.advance is not None
-        beta1, beta2 = group["betas"]
+        (beta1, beta2), step = group["betas"], float(state["step"])
         corrections = [1 / (1 - beta**step) if group["bias_correction"] else 1.0 for beta in (beta1, beta2)]
         values = (self._scale, 1 - beta1, 1 - beta2, *corrections, group["eps"], group["weight_decay"])
         if self._scalars[0] != values:
             # Tensors: what changes between steps must not be compiled in.
             self._scalars = (values, tuple(torch.tensor(x) for x in values))
+        first, second = (state[name].view(-1) for name in ("exp_avg", "exp_avg_sq"))
         found = self.advance(flat, gradient, first, second, directions, *self._scalars[1])
         return [found[0]], [found[1]]
 
 
 def advance_lamb(
-    weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, directions: Tensor,
-    scale: Tensor, rate1: Tensor, rate2: Tensor, correction1: Tensor, correction2: Tensor, eps: Tensor, decay: Tensor,
-) -> Tuple[Tensor, Tensor]:  # fmt: skip
+    weight: Tensor, gradient: Tensor, first: Tensor, second: Tensor, directions: Tensor, *scalars: Tensor
+) -> Tuple[Tensor, Tensor]:
     """Advance the moments of one tensor [n] and write u into `directions`; squared norms of the weight and of u.
 
     Args:
-        rate1, rate2: 1 - beta.
-        correction1, correction2: 1 / (1 - beta^t), or 1; factors, because divisions are slow.
+        scalars: Scale of the gradient; 1 - beta, twice; 1 / (1 - beta^t) or 1, twice (factors, because divisions
+            are slow); eps; weight decay.
     """
+    scale, rate1, rate2, correction1, correction2, eps, decay = scalars
     gradient = gradient.float() * scale
     moment1 = first + (gradient - first) * rate1
     moment2 = second + (gradient * gradient - second) * rate2

@@ -20,10 +20,8 @@ class UncorrectedAdamW(torch.optim.Optimizer):
     """AdamW (arXiv 1711.05101) without bias correction, as in the original BERT: torch's always corrects."""
 
     def __init__(self, params: Any, lr: float, betas: Any, eps: float, weight_decay: float) -> None:
-        defaults: Dict[str, Any] = {
-            "lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "bias_correction": False
-        }  # fmt: skip
-        super().__init__(params, defaults)
+        rates: Dict[str, Any] = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, {**rates, "bias_correction": False})
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], float]] = None) -> None:  # type: ignore[override]

@@ -42,13 +42,12 @@ TIE = 1.05
 
 
 def settle_precision(
-    plan: Plan, fingerprint: Fingerprint, job: Job, config: ModelConfig, rows: RowFolder, instances: Instances,
-    emit: Emit,
-) -> Plan:  # fmt: skip
+    plan: Plan, of_run: Fingerprint, job: Job, config: ModelConfig, rows: RowFolder, instances: Instances, emit: Emit
+) -> Plan:
     """The plan with a precision in the place of `auto`: that recorded when a training began, else the faster one.
 
     Args:
-        fingerprint: Of a training, whatever it says of the precision; a prediction has nothing to keep.
+        of_run: Of a training, whatever it says of the precision; a prediction has nothing to keep.
         instances: Instance 0 chooses, for all.
     """
     if plan.precision != AUTO:
@@ -59,8 +58,8 @@ def settle_precision(
     instances.join(plan.runtime)
     choice = Choice("fp32", "auto: as instance 0 chose")
     if instances.is_writer:
-        choice = _recorded(Path(job.run_folder), fingerprint, emit) or choose(plan, job, config, rows, emit)
-        record = {"job": _digest(fingerprint), "precision": choice.value, "reason": choice.reason}
+        choice = _recorded(Path(job.run_folder), of_run, emit) or choose(plan, job, config, rows, emit)
+        record = {"job": _digest(of_run), "precision": choice.value, "reason": choice.reason}
         write_json(Path(job.run_folder) / RECORD, record)
     value = "bf16" if instances.any_of(instances.is_writer and choice.value == "bf16") else "fp32"
     return dataclasses.replace(plan, precision=value, precision_reason=choice.reason)

@@ -110,9 +110,15 @@ def plan_device(
 
 
 def make_runtime(
-    plan: Plan, job: Job, model: nn.Module, config: ModelConfig, device: Optional[IpuPlan], emit: Emit,
-    instances: Optional[Instances] = None, hurried: Callable[[], bool] = bool,
-) -> Runtime:  # fmt: skip
+    plan: Plan,
+    job: Job,
+    model: nn.Module,
+    config: ModelConfig,
+    device: Optional[IpuPlan],
+    emit: Emit,
+    instances: Optional[Instances] = None,
+    hurried: Callable[[], bool] = bool,
+) -> Runtime:
     """Put a model with its weights on the device that the plan names.
 
     Args:
@@ -148,7 +154,5 @@ def make_runtime(
         from ipu_model.runtimes.compiling import compile_optimizer
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
-    return TorchRuntime(
-        model, job.head, plan.micro_batch_size, plan.precision, optimizer, job.seed, where, instances, compiling,
-        hurried,
-    )  # fmt: skip
+    computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
+    return TorchRuntime(model, job.head, *computing, instances, compiling, hurried)

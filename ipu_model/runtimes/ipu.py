@@ -146,23 +146,16 @@ class IpuRuntime(Immediate):
         plan, cache = self._plan, self._cache
         ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
         options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
-        shared: Dict[str, Any] = {
-            "set_replication": not owns_replication,
-            "seed": self._job.seed,
-            "cache_folder": None if cache is None else str(cache.folder(parts)),
-            "compile_only": self._job.compile_only,
-            "half": plan.half,
-        }
+        of_mode: Dict[str, Any] = {"set_replication": not owns_replication, "seed": self._job.seed, "half": plan.half}
+        of_mode["cache_folder"] = None if cache is None else str(cache.folder(parts))
+        of_mode["compile_only"] = self._job.compile_only
         if mode == "training":
-            ipu_options.training_options(
-                self._poptorch, options, plan.config, accumulation=plan.accumulation,
-                replicas=plan.local_replicas, half_accumulators=plan.half_accumulators, **shared,
-            )  # fmt: skip
+            of_mode.update(replicas=plan.local_replicas, accumulation=plan.accumulation)
+            half = plan.half_accumulators
+            ipu_options.training_options(self._poptorch, options, plan.config, half_accumulators=half, **of_mode)
         else:
-            ipu_options.inference_options(
-                self._poptorch, options, plan.config, pipelined=plan.pipelined_inference,
-                replicas=plan.config.inference.replication_factor, **shared,
-            )  # fmt: skip
+            of_mode.update(replicas=plan.config.inference.replication_factor, pipelined=plan.pipelined_inference)
+            ipu_options.inference_options(self._poptorch, options, plan.config, **of_mode)
         return options
 
     def _compile(self, executor: Any, tensors: Tuple[Tensor, ...], parts: Dict[str, Any], what: str) -> None:

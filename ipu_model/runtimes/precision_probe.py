@@ -198,9 +198,11 @@ class _End(torch.autograd.Function):
 
 
 def measure(
-    work: Work, make: Callable[[Work], Sides] = passes_of,
-    clock: Callable[[], float] = time.perf_counter, cpu: Callable[[], float] = time.process_time,
-) -> Rates:  # fmt: skip
+    work: Work,
+    make: Callable[[Work], Sides] = passes_of,
+    clock: Callable[[], float] = time.perf_counter,
+    cpu: Callable[[], float] = time.process_time,
+) -> Rates:
     """Real tokens per second of `work` in both precisions, in BUDGET_SECONDS. torch's generator is left as it was.
 
     Args:

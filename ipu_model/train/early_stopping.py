@@ -13,11 +13,13 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.errors import NonFiniteWeights
 from ipu_model.files import write_text
-from ipu_model.job import EvaluationConfig
+from ipu_model.job import Job
 from ipu_model.models.tensors import require_finite
+from ipu_model.plan import Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime
+from ipu_model.train.checkpoint import Checkpoint
 from ipu_model.train.evaluation import goodness
 
 EVALUATIONS = "evaluations.csv"
@@ -61,21 +63,21 @@ class Evaluations(NoEvaluations):
     """Looks at the model on held-out rows every so many updates.
 
     Args:
+        job: With an evaluation: how often, and what follows; its run folder gets `evaluations.csv`, step and
+            Head.figures of every evaluation.
+        plan: A micro-batch of rows is one forward pass.
         rows: Held out from training.
-        config: How often, and what follows.
-        batch_rows: Rows of one forward pass.
-        folder: Run folder, for `evaluations.csv`: step and Head.figures of every evaluation.
-        updates: Of the whole run.
-        state, best: From `state()` and `best` of an earlier run.
+        saved: With `state()` and `best` of an earlier run.
     """
 
     def __init__(
-        self, runtime: Runtime, head: str, rows: RowFolder, config: EvaluationConfig, batch_rows: int, folder: Path,
-        updates: int, emit: Emit, state: Dict[str, Any], best: Dict[str, Tensor],
-    ) -> None:  # fmt: skip
-        self._runtime, self._head, self._rows, self._config, self._emit = runtime, heads.of(head), rows, config, emit
-        self._batch_rows, self._updates = batch_rows, updates
-        self._path = Path(folder) / EVALUATIONS
+        self, job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, saved: Optional[Checkpoint] = None
+    ) -> None:
+        assert job.evaluation is not None  # else NoEvaluations
+        self._head, self._config, self._rows, self._runtime = heads.of(job.head), job.evaluation, rows, runtime
+        self._batch_rows, self._updates, self._emit = plan.micro_batch_size, plan.updates, emit
+        state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
+        self._path = Path(job.run_folder) / EVALUATIONS
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
         self._best_step = int(state.get("best_step", 0))  # 0: nothing was evaluated yet
         self.best, self.slowest, self._seconds = dict(best), 0.0, 0.0
@@ -129,11 +131,9 @@ class Evaluations(NoEvaluations):
             return None
         last = int(self._lines[-1]["step"])
         kept = self._best_step if self._config.keep == "best" else last
-        return {
-            **self._of_step(kept), "rows": len(self._chosen()), "evaluations": len(self._lines),
-            "best_step": self._best_step, "stopped_early": last < self._updates,
-            "seconds": round(self._seconds, 3),  # in this process
-        }  # fmt: skip
+        counts = {"rows": len(self._chosen()), "evaluations": len(self._lines), "best_step": self._best_step}
+        seconds = round(self._seconds, 3)  # in this process
+        return {**self._of_step(kept), **counts, "stopped_early": last < self._updates, "seconds": seconds}
 
     def state(self) -> Dict[str, Any]:
         """For a checkpoint; `best` goes beside it."""

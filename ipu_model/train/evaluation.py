@@ -17,9 +17,12 @@ from ipu_model.rows.reading import Batch
 
 
 def add_up(
-    model: Any, head: Head, batches: Iterable[Batch], place: Optional[Callable[[FlatBatch], FlatBatch]] = None,
+    model: Any,
+    head: Head,
+    batches: Iterable[Batch],
+    place: Optional[Callable[[FlatBatch], FlatBatch]] = None,
     add: Optional[Callable[[List[Tensor]], None]] = None,
-) -> Dict[str, float]:  # fmt: skip
+) -> Dict[str, float]:
     """The sums of the head over the rows of all batches, by name.
 
     Args:

@@ -23,20 +23,19 @@ from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.rows.reading import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
 
-NOT_IN_FINGERPRINT = (
-    "run_folder", "output", "log_every_updates", "checkpoint_every_updates",  # change no weights
-    "compile_only", "executables", "inference_execution",  # train nothing
-    "rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config",  # what they stand for enters instead
-    "evaluation",
-)  # fmt: skip
+OF_THE_FOLDER = ("run_folder", "output", "log_every_updates", "checkpoint_every_updates")  # change no weights
+OF_COMPILING = ("compile_only", "executables", "inference_execution")  # train nothing
+REPLACED = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config")  # what they stand for enters
+NOT_IN_FINGERPRINT = (*OF_THE_FOLDER, *OF_COMPILING, *REPLACED, "evaluation")
 CONTENT = "rows.content_sha256"
 """Name in a fingerprint."""
 REASONS = ("runtime_reason", "precision_reason")
+OF_PREDICTING = ("plan.rows_per_call", "plan.device.config.inference_")
 NOT_OF_THE_PLAN = (
-    "plan.rows_per_call", "plan.device.config.inference_",  # of predict jobs
+    *OF_PREDICTING,
     "plan.device.config.executable_cache_dir",  # of the host
     "plan.device.config.gradient_accumulation_steps",  # stated or derived: the plan itself has it
-)  # fmt: skip
+)
 """Beginnings of names."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional
 
@@ -40,9 +41,23 @@ from ipu_model.train.preparation import (
     make_model,
     with_labels,
 )
-from ipu_model.train.training import CheckpointWriter, Pace, Totals, require_time, train
+from ipu_model.train.training import CheckpointWriter, Totals, require_time, train
 
 RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class _Run:
+    """What every kind of job goes by once it is planned."""
+
+    job: Job
+    plan: Plan
+    config: ModelConfig
+    rows: RowFolder
+    runtime: Runtime
+    instances: Instances
+    emit: Emit
+    stop: StopRequest
 
 
 def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instances] = None) -> JobResult:
@@ -76,12 +91,11 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     model = make_model(job, config, base, emit)
     runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
     try:
-        if job.compile_only:
-            result = _compile_only(job, plan, rows, runtime)
-        elif job.kind == "predict":
-            result = _predict(job, plan, rows, runtime, emit, stop)
+        run = _Run(job, plan, config, rows, runtime, instances, emit, stop)
+        if job.compile_only or job.kind == "predict":
+            result = _compile_only(run) if job.compile_only else _predict(run)
         else:
-            result = _train(job, plan, device, config, rows, runtime, fingerprint, instances, emit, stop)
+            result = _train(run, device, fingerprint)
     finally:
         runtime.close()
     write_text(Path(job.run_folder) / RESULT, result.to_json())
@@ -105,35 +119,30 @@ def _forget_result(run_folder: Path) -> None:
         (run_folder / RESULT).unlink()
 
 
-def _compile_only(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> JobResult:
+def _compile_only(run: _Run) -> JobResult:
     """The program is in the cache afterwards, and in job.executables; nothing else is written.
 
     Raises:
         ConfigError: there is no program, as no update is to be made.
     """
-    if job.kind != "predict" and not plan.updates:
+    if run.job.kind != "predict" and not run.plan.updates:
         raise ConfigError("there is nothing to compile: the job makes 0 updates (schedule.steps)")
-    compile_seconds = _compile(runtime, job, rows, plan)
-    return _result(job, plan, runtime, Totals(), compiling=compile_seconds)
+    compile_seconds = _compile(run)
+    return _result(run, Totals(), compiling=compile_seconds)
 
 
-def _predict(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, emit: Emit, stop: StopRequest) -> JobResult:
-    compile_seconds = _compile(runtime, job, rows, plan)
-    totals = predict(runtime, rows, job.head, plan.rows_per_call, Path(job.output), emit, stop)
-    emit("saved", path=job.output)
-    return _result(job, plan, runtime, totals, compiling=compile_seconds)
+def _predict(run: _Run) -> JobResult:
+    compile_seconds, job = _compile(run), run.job
+    totals = predict(run.runtime, run.rows, job.head, run.plan.rows_per_call, Path(job.output), run.emit, run.stop)
+    run.emit("saved", path=job.output)
+    return _result(run, totals, compiling=compile_seconds)
 
 
-def _train(
-    job: Job, plan: Plan, device: Optional[DevicePlan], config: ModelConfig, rows: RowFolder, runtime: Runtime,
-    fingerprint: Fingerprint, instances: Instances, emit: Emit, stop: StopRequest,
-) -> JobResult:  # fmt: skip
-    assert job.optimizer is not None  # job.py requires it
-    run_folder = Path(job.run_folder)
-    checkpoints = Checkpoints(
-        instances.shared_folder(run_folder), {**fingerprint, PRECISION: plan.precision}, emit, instances.is_writer,
-        plan.precision_reason,
-    )  # fmt: skip
+def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) -> JobResult:
+    job, plan, runtime, instances, emit = run.job, run.plan, run.runtime, run.instances, run.emit
+    run_folder, identity = Path(job.run_folder), {**fingerprint, PRECISION: plan.precision}
+    shared = instances.shared_folder(run_folder)
+    checkpoints = Checkpoints(shared, identity, emit, instances.is_writer, plan.precision_reason)
     saved = checkpoints.latest()
     first_step = saved.step if saved is not None else 0
     _require_one_place(instances, first_step, run_folder)
@@ -144,48 +153,41 @@ def _train(
         emit("message", text=f"continuing after update {first_step} of {plan.updates}")
     compile_seconds = 0.0
     if first_step < plan.updates:
-        require_time(stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
-        compile_seconds = _compile(runtime, job, rows, plan)
+        require_time(run.stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
+        compile_seconds = _compile(run)
     history = History(run_folder, heads.of(job.head).parts, saved.history if saved is not None else None)
-    evaluations = _evaluations(job, plan, config, rows, runtime, saved, emit)
-    pace = Pace(job.log_every_updates, job.checkpoint_every_updates)
+    evaluations = _evaluations(run, saved)
     keep = CheckpointWriter(runtime, checkpoints, history, evaluations, emit, first_step)
-    totals = train(runtime, rows, plan, job.seed, job.optimizer.learning_rate, pace, keep, evaluations, emit, stop)
+    totals = train(job, plan, run.rows, runtime, keep, emit, run.stop)
     steps, best = evaluations.result(totals.updates)
     weights = require_finite(runtime.state_dict() if best is None else best, steps)
     if instances.is_writer:
-        origin = Origin(rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
+        origin = Origin(run.rows.manifest.tokenizer_sha256, job.kind, job.head, steps, job.seed)
         with new_folder(Path(job.output)) as partial:
-            write_model(partial, job.head, config, weights, origin, job.labels or ())
+            write_model(partial, job.head, run.config, weights, origin, job.labels or ())
             if device is not None:
                 device.save(partial)
         emit("saved", path=job.output)
         checkpoints.remove_all()
-    result = _result(job, plan, runtime, totals, history, first_step, compile_seconds)
+    result = _result(run, totals, history, first_step, compile_seconds)
     return dataclasses.replace(result, steps=steps, evaluation=evaluations.summary())
 
 
-def _evaluations(
-    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, runtime: Runtime, saved: Optional[Checkpoint],
-    emit: Emit,
-) -> NoEvaluations:  # fmt: skip
+def _evaluations(run: _Run, saved: Optional[Checkpoint]) -> NoEvaluations:
     """The evaluations that the job asks for.
 
     Raises:
         RowsError: the held-out rows are of another tokenizer than the training rows, or damaged.
     """
-    if job.evaluation is None or not plan.updates:
+    job, rows = run.job, run.rows
+    if job.evaluation is None or not run.plan.updates:
         return NoEvaluations()
-    held_out = _rows(job, job.evaluation.rows, config)
+    held_out = _rows(job, job.evaluation.rows, run.config)
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
-    if plan.runtime == "ipu":
-        emit("message", text="held-out rows are evaluated on the host, in fp32: the IPUs keep the training program")
-    state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
-    return Evaluations(
-        runtime, job.head, held_out, job.evaluation, plan.micro_batch_size, Path(job.run_folder), plan.updates, emit,
-        state, best,
-    )  # fmt: skip
+    if run.plan.runtime == "ipu":
+        run.emit("message", text="held-out rows are evaluated on the host, in fp32: the IPUs keep the training program")
+    return Evaluations(job, run.plan, held_out, run.runtime, run.emit, saved)
 
 
 def _require_one_place(instances: Instances, first_step: int, run_folder: Path) -> None:
@@ -202,21 +204,21 @@ def _require_one_place(instances: Instances, first_step: int, run_folder: Path) 
         )
 
 
-def _compile(runtime: Runtime, job: Job, rows: RowFolder, plan: Plan) -> float:
+def _compile(run: _Run) -> float:
     """Fail in the first minute: the first batch goes through compile before anything is run; seconds it took."""
-    started = time.perf_counter()
-    if job.kind == "predict":
-        runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
+    started, plan, rows = time.perf_counter(), run.plan, run.rows
+    if run.job.kind == "predict":
+        run.runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
     elif plan.updates:
-        order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
-        runtime.compile(rows.take(order(0, plan.updates_per_call)))
+        order = UpdateRows(len(rows), plan.rows_per_update, run.job.seed)
+        run.runtime.compile(rows.take(order(0, plan.updates_per_call)))
     return time.perf_counter() - started
 
 
 def _result(
-    job: Job, plan: Plan, runtime: Runtime, totals: Totals,
-    history: Optional[History] = None, first_step: int = 0, compiling: float = 0.0,
-) -> JobResult:  # fmt: skip
+    run: _Run, totals: Totals, history: Optional[History] = None, first_step: int = 0, compiling: float = 0.0
+) -> JobResult:
+    job, plan, runtime = run.job, run.plan, run.runtime
     losses: Dict[str, float] = dict(history.last) if history is not None else {}
     planned: Dict[str, Any] = plan.as_dict()
     return JobResult(

@@ -10,6 +10,7 @@ from typing import Generator, NoReturn, Tuple
 
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.errors import NonFiniteLoss
+from ipu_model.job import Job
 from ipu_model.models.tensors import require_finite
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.plan import Plan
@@ -38,30 +39,21 @@ class Totals:
     """Behind the weights of the runtime, those before a resume included."""
 
 
-@dataclass(frozen=True)
-class Pace:
-    """How often things happen, in updates; changes no weights."""
-
-    log_every: int
-    checkpoint_every: int
-    """0: never, unless SIGTERM asks for one."""
-
-
 def train(
-    runtime: Runtime, rows: RowFolder, plan: Plan, seed: int, peak_learning_rate: float, pace: Pace,
-    keep: CheckpointWriter, evaluations: NoEvaluations, emit: Emit, stop: StopRequest,
-) -> Totals:  # fmt: skip
+    job: Job, plan: Plan, rows: RowFolder, runtime: Runtime, keep: CheckpointWriter, emit: Emit, stop: StopRequest
+) -> Totals:
     """Run the updates from the one after `keep.done` to plan.updates, or until the evaluations stop it.
 
     Raises:
         NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
         Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
     """
-    meter = Meter(plan.updates, keep.done, keep.history, emit)
+    assert job.optimizer is not None  # job.py requires it
+    meter, evaluations = Meter(plan.updates, keep.done, keep.history, emit), keep.evaluations
     per_call, last = plan.updates_per_call, keep.done if evaluations.stops else plan.updates
-    with closing(_batches(runtime, rows, plan, seed, range(keep.done, last, per_call))) as batches:
+    with closing(_batches(runtime, rows, plan, job.seed, range(keep.done, last, per_call))) as batches:
         for step, batch in batches:
-            rate = learning_rate(step, plan.updates, plan.warmup_updates, peak_learning_rate, plan.schedule)
+            rate = learning_rate(step, plan.updates, plan.warmup_updates, job.optimizer.learning_rate, plan.schedule)
             began = time.perf_counter()
             try:
                 metrics = runtime.train_step(batch, rate)
@@ -69,18 +61,18 @@ def train(
                 keep.stop_here(step, plan.updates, stop)
             done = step + per_call
             if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
-                raise NonFiniteLoss(step + 1, metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling,
-                                    metrics.gradient_norm, done)  # fmt: skip
+                found = (metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling, metrics.gradient_norm, done)
+                raise NonFiniteLoss(step + 1, *found)
             needed = meter.count(metrics, done) - began
             if evaluations.is_due(done, per_call):
                 meter.leave_out(evaluations.look(done))
-            if _due(done, per_call, pace.log_every) or done == plan.updates or evaluations.stops:
+            if _due(done, per_call, job.log_every_updates) or done == plan.updates or evaluations.stops:
                 meter.tell(done, rate)
             if evaluations.is_due(done + per_call, per_call):
                 needed += evaluations.slowest
             if stop.decide(needed + keep.save_seconds):
                 keep.stop_here(done, plan.updates, stop)
-            if _due(done, per_call, pace.checkpoint_every):
+            if _due(done, per_call, job.checkpoint_every_updates):
                 keep.save(done)
             if evaluations.stops:
                 break
@@ -122,8 +114,8 @@ class Meter:
         means = self._history.close_window(done, rate)
         eta = self.totals.seconds / (done - self._first) * (self._updates - done)
         speed = self._window_tokens / (self._now - self._window_started)
-        self._emit("step", step=done, steps=self._updates, learning_rate=rate, eta_seconds=round(eta, 1),
-                   real_tokens_per_second=round(speed, 1), **means)  # fmt: skip
+        speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(speed, 1)}
+        self._emit("step", step=done, steps=self._updates, learning_rate=rate, **speeds, **means)
         self._window_tokens, self._window_started = 0, self._now
 
 
@@ -145,7 +137,7 @@ class CheckpointWriter:
         done: int = 0,
     ) -> None:
         self.history, self.done, self.save_seconds = history, done, GUESSED_SAVE_SECONDS
-        self._runtime, self._checkpoints, self._evaluations, self._emit = runtime, checkpoints, evaluations, emit
+        self._runtime, self._checkpoints, self.evaluations, self._emit = runtime, checkpoints, evaluations, emit
         self._slowest = 0.0
 
     def save(self, done: int) -> None:
@@ -156,12 +148,10 @@ class CheckpointWriter:
             OSError: it cannot be written; those before it stay.
         """
         began = time.perf_counter()
-        weights = require_finite(self._runtime.state_dict(), done)
-        state = Checkpoint(
-            done, weights, self._runtime.optimizer_state(), self._runtime.rng_state(), self.history.state(),
-            self._evaluations.state(), self._evaluations.best,
-        )  # fmt: skip
-        path = self._checkpoints.save(state)
+        runtime, evaluations = self._runtime, self.evaluations
+        weights = require_finite(runtime.state_dict(), done)
+        states = (runtime.optimizer_state(), runtime.rng_state(), self.history.state(), evaluations.state())
+        path = self._checkpoints.save(Checkpoint(done, weights, *states, evaluations.best))
         self._emit("saved", path=str(path))
         self.done, self._slowest = done, max(self._slowest, time.perf_counter() - began)
         self.save_seconds = SAVE_MARGIN * self._slowest

@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Dict, Iterable, List
 
 import numpy as np
@@ -45,9 +46,13 @@ def runtime_of(head: str, precision: str = "fp32", **more: Any) -> TorchRuntime:
 def test_figures_are_means_over_labels() -> None:
     sums = {"mlm_loss": 6.0, "mlm_right": 1.0, "mlm_labels": 4.0, "nsp_loss": 1.0, "nsp_right": 2.0, "nsp_labels": 2.0}
     assert heads.of("pretraining").figures(sums) == {
-        "loss": 2.0, "mlm_loss": 1.5, "mlm_accuracy": 0.25, "perplexity": math.exp(1.5), "nsp_loss": 0.5,
+        "loss": 2.0,
+        "mlm_loss": 1.5,
+        "mlm_accuracy": 0.25,
+        "perplexity": math.exp(1.5),
+        "nsp_loss": 0.5,
         "nsp_accuracy": 1.0,
-    }  # fmt: skip
+    }
     answers = heads.of("question_answering").figures(
         {"start_loss": 3.0, "end_loss": 5.0, "spans_right": 1.0, "windows": 4.0}
     )
@@ -171,8 +176,11 @@ def test_a_job_with_evaluations_ends_with_the_weights_of_one_without(
     summary = result_of(looked).evaluation
     assert summary is not None
     assert {name: summary[name] for name in ("step", "rows", "evaluations", "stopped_early")} == {
-        "step": 6, "rows": 5, "evaluations": 2, "stopped_early": False,
-    }  # fmt: skip
+        "step": 6,
+        "rows": 5,
+        "evaluations": 2,
+        "stopped_early": False,
+    }
     lines = list(csv.DictReader((Path(looked.run_folder) / EVALUATIONS).open()))
     assert [line["step"] for line in lines] == ["4", "6"]
     assert float(lines[-1]["mlm_loss"]) == pytest.approx(summary["mlm_loss"], rel=1e-6)
@@ -258,11 +266,11 @@ def evaluations_of(tmp_path: Path, spans: List[float], losses: List[float], **co
         {"start_loss": loss, "end_loss": loss, "spans_right": right, "windows": 10.0}
         for right, loss in zip(spans, losses)
     ]
+    evaluation = EvaluationConfig(str(rows), 10, **config)
+    job: Any = SimpleNamespace(head="question_answering", evaluation=evaluation, run_folder=tmp_path)
+    plan: Any = SimpleNamespace(micro_batch_size=4, updates=60)
     runtime: Any = Scripted(sums)
-    return Evaluations(
-        runtime, "question_answering", RowFolder(rows, "question_answering", TINY),
-        EvaluationConfig(str(rows), 10, **config), 4, tmp_path, 60, lambda *_, **__: None, {}, {},
-    )  # fmt: skip
+    return Evaluations(job, plan, RowFolder(rows, job.head, TINY), runtime, lambda *_, **__: None)
 
 
 def test_the_best_has_the_most_exact_spans_then_the_lowest_loss_then_came_first(tmp_path: Path) -> None:
