@@ -82,11 +82,14 @@ class RowsTask(DownstreamTask):
     """Examples packed among themselves; another number gives other rows, so it is no parameter."""
     columns: ClassVar[tuple[str, ...]]
     """Columns of the examples that rows are made of."""
-    features: ClassVar[pa.Schema | None] = None
-    """Columns of features.parquet beside the rows, feature_id and example_index among them; None: sequence n is
-    example n, and no such file is needed."""
     chunks_for_processes: ClassVar[int | None] = None
     """From so many chunks on more processes pay; None: never."""
+
+    @property
+    def features(self) -> pa.Schema | None:
+        """Columns of features.parquet beside the rows, feature_id and example_index among them; None: sequence n is
+        example n, and no such file is needed."""
+        return None
 
     @abstractmethod
     def hold_out(self, source: Path, fraction: float) -> Sides:

@@ -238,7 +238,8 @@ class RowData:
             numbers["share of random next sentences"] = round(seen["random_next"] / max(1, seen["sequences"]), 4)
             histograms.append(self._masked_per_row.histogram("Masked tokens in a row", "tokens"))
         else:
-            numbers["labelled sequences"] = seen["labelled"]
+            of_tokens = row_features.TOKEN_LABELS in self.schema.names
+            numbers[f"labelled {'tokens' if of_tokens else 'sequences'}"] = seen["labelled"]
             if self._has_windows:
                 numbers["sequences with an answer"] = seen["answered"]
         return {"numbers": numbers, "histograms": histograms}

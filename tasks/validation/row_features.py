@@ -10,6 +10,7 @@ from tasks.rows.row_files import ABSENT, IGNORED
 
 Columns = dict[str, np.ndarray]
 """Column name -> [n, width] array as stored."""
+TOKEN_LABELS = "token_labels"
 
 
 @dataclass(frozen=True)
@@ -162,23 +163,26 @@ def answer_features(rows: Columns, found: Sequences, features: Columns) -> Colum
 
 
 def label_features(rows: Columns, found: Sequences, labels: int) -> Columns:
-    """Features [n] of class_labels or targets, and of feature_ids.
+    """Features [n] of class_labels, targets or token_labels, and of feature_ids.
 
     Args:
         labels: classes; 1 for the values of a regression.
     """
     ids = rows["feature_ids"]
     present = np.arange(ids.shape[1]) < found.per_row[:, None]
-    if labels == 1:
-        values = rows["targets"]
+    name = next(name for name in (TOKEN_LABELS, "targets", "class_labels") if name in rows)
+    values = rows[name]
+    if name == "targets":
         known = np.isfinite(values) & (values != IGNORED)
     else:
-        values = rows["class_labels"]
         known = (values >= 0) & (values < labels)
-    right = np.where(present, known, values == IGNORED)
+    if name == TOKEN_LABELS:  # a token may have a label
+        places, right = found.real, (found.real & known) | (values == IGNORED)
+    else:  # a sequence must have one
+        places, right = present, np.where(present, known, values == IGNORED)
     return {
         "label_slots": (~right).sum(axis=1),
-        "labelled": (present & known).sum(axis=1),
+        "labelled": (places & known).sum(axis=1),
         "feature_slots": np.where(present, ids < 0, ids != ABSENT).sum(axis=1),
     }
 

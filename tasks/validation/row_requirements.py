@@ -10,6 +10,8 @@ from tasks.validation.checks import Check
 
 ENOUGH_SEQUENCES = 100
 """From here on the share of random next sentences says something."""
+TOKENS = "token_classification"
+"""Rows whose labels are those of tokens."""
 RANDOM_NEXT_SHARE = (0.05, 0.95)
 """Half is meant; documents too short for two segments move it up, so only what cannot be learnt from is refused."""
 
@@ -116,17 +118,14 @@ def _question_totals(limits: RowLimits) -> tuple[Check, ...]:
 
 
 def _label_totals(limits: RowLimits) -> tuple[Check, ...]:
-    return (
-        Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", limits.again, maximum=0),
-        Check(
-            "labels",
-            "class_labels or targets",
-            "every sequence has a label",
-            limits.again,
-            minimum=limits.manifest.sequences,
-            maximum=limits.manifest.sequences,
-        ),
-    )
+    sequences, again = limits.manifest.sequences, limits.again
+    if limits.manifest.kind == TOKENS:
+        labels = Check("labels", "token_labels", "at least one token has a label", again, minimum=1)
+    else:
+        every = "every sequence has a label"
+        labels = Check("labels", "class_labels or targets", every, again, minimum=sequences, maximum=sequences)
+    once = Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", again, maximum=0)
+    return once, labels
 
 
 def record_checks(limits: RowLimits) -> tuple[Check, ...]:
@@ -196,9 +195,13 @@ def _answer_checks(limits: RowLimits) -> tuple[Check, ...]:
 
 def _label_checks(limits: RowLimits) -> tuple[Check, ...]:
     labels, again = limits.manifest.num_labels, limits.again
-    known = "a finite number" if labels == 1 else f"a class from 0 to {labels - 1}"
+    if limits.manifest.kind == TOKENS:
+        column, required = "token_labels", f"a class from 0 to {labels - 1}, or -100, which padding has"
+    else:
+        known = "a finite number" if labels == 1 else f"a class from 0 to {labels - 1}"
+        column, required = "class_labels or targets", f"{known}, -100 where no sequence is"
     return (
-        Check("label_slots", "class_labels or targets", f"{known}, -100 where no sequence is", again, maximum=0),
+        Check("label_slots", column, required, again, maximum=0),
         Check(
             "feature_slots", "feature_ids", "the number of an example for every sequence, -1 for none", again, maximum=0
         ),

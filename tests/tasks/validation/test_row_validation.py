@@ -1,5 +1,6 @@
 """Verdicts on packed rows: every fault fails its own check. The rows are drawn in validation_data.row_columns."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -236,3 +237,26 @@ def test_rows_are_judged_piece_by_piece_with_the_same_verdict(judge, tmp_path, t
     monkeypatch.setattr("tasks.validation.checks.FRAME_RECORDS", 1)
     assert judged(judge, tmp_path, tokenizer, columns=columns) == whole
     assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]
+
+
+def token_rows(damage=None):
+    """Labels on three tokens of every first sequence."""
+    columns = row_columns(QUESTIONS)
+    labels = np.full(columns["input_ids"].shape, -100)
+    labels[:, [1, 3, 6]] = [0, 2, 1]
+    if damage is not None:
+        labels[damage[:2]] = damage[2]
+    names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
+    return {**{name: columns[name] for name in names}, "token_labels": labels}
+
+
+@pytest.mark.parametrize(("damage", "failed"), [
+    (None, []), ((1, 2, 2), []), ((1, 1, 3), ["label_slots"]), ((1, 1, -1), ["label_slots"]),
+    ((3, 15, 1), ["label_slots"]), ((slice(None), slice(None), -100), ["labels"]),
+])  # fmt: skip
+def test_a_token_has_a_known_label_or_none_and_padding_has_none(judge, tmp_path, tokenizer, damage, failed):
+    folder = write_rows(tmp_path / "rows", "token_classification", token_rows(damage), tokenizer, num_labels=3)
+    verdict = validate(RowData("train", folder, tokenizer, 8, None), judge)
+    assert failed_checks(verdict) == failed
+    if damage is None:
+        assert {"name": "labelled tokens", "value": 12} in verdict["statistics"]["numbers"]
