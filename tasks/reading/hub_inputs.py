@@ -29,7 +29,7 @@ READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
 
 
 def open_dataset(
-    section: str, name: str | None, config: str | None, split: str, revision: str | None
+    section: str, name: str | None, config: str | None, split: str, revision: str | None, classes: str | None = None
 ) -> Iterator[dict[str, Any]]:
     """Rows of one split of a Hub data set, or of a local folder of data files, one by one.
 
@@ -39,6 +39,7 @@ def open_dataset(
         config: configuration of the data set, where it has several.
         split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
         revision: branch, tag or commit.
+        classes: column of lists of class numbers, which come as names where the data set states these.
 
     Raises:
         InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
@@ -46,7 +47,22 @@ def open_dataset(
     """
     with _errors_named(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
-        yield from limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE)
+        names = class_names((rows.features or {}).get(classes))
+        for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
+            yield {**row, classes: with_names(row[classes], names)} if names and classes in row else row
+
+
+def class_names(feature: Any) -> list[str]:
+    """Names of the classes that a column of `datasets` has lists of; none where it states none."""
+    found = getattr(getattr(feature, "feature", None), "names", None)
+    return list(map(str, found or []))
+
+
+def with_names(numbers: Any, names: Sequence[str]) -> Any:
+    """A list of class numbers as names; whatever is no number of a class stays as it is."""
+    if not isinstance(numbers, list):
+        return numbers
+    return [names[one] if type(one) is int and 0 <= one < len(names) else one for one in numbers]
 
 
 def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:
