@@ -49,7 +49,7 @@ def open_dataset(
         rows = _stream(section, given, config, split, revision)
         names = class_names((rows.features or {}).get(classes))
         for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
-            yield {**row, classes: with_names(row[classes], names)} if names and classes in row else row
+            yield {key: with_names(value, names) if key == classes else value for key, value in row.items()}
 
 
 def class_names(feature: Any) -> list[str]:
@@ -60,7 +60,7 @@ def class_names(feature: Any) -> list[str]:
 
 def with_names(numbers: Any, names: Sequence[str]) -> Any:
     """A list of class numbers as names; whatever is no number of a class stays as it is."""
-    if not isinstance(numbers, list):
+    if not names or not isinstance(numbers, list):
         return numbers
     return [names[one] if type(one) is int and 0 <= one < len(names) else one for one in numbers]
 
