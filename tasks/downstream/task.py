@@ -5,7 +5,7 @@ protocol, so that a stage loads that part of that kind alone, and another kind, 
 
     about      DownstreamTask (here)   its names and its head: all that training and prediction need
     examples   ExamplesTask            how examples are read
-    checks     ChecksTask              what Great Expectations is to judge of them
+    checks     ChecksTask              what Great Expectations is to judge of them and of their rows
     rows       RowsTask                how they become sequences of rows
     scores     ScoresTask              how logits become answers, and what these score
     page       PageTask                what people see of an evaluation

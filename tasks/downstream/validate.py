@@ -8,35 +8,48 @@ from __future__ import annotations
 
 import argparse
 from abc import abstractmethod
+from functools import partial
 from pathlib import Path
 
 from tasks.downstream.entries import entry_of
-from tasks.downstream.task import DownstreamTask, about, part_of
+from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.main import run_main
 from tasks.project.params import Params, load_params
 from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import DataSet
 from tasks.validation.row_checks import RowData
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import RowRules
 from tasks.validation.validate import judge_and_report
 
 
 class ChecksTask(DownstreamTask):
-    """What Great Expectations is to judge of examples."""
+    """What Great Expectations is to judge of examples and of their rows."""
 
     @abstractmethod
     def data(self, folder: Path) -> DataSet:
         """The examples in `folder`, to be judged."""
 
+    @abstractmethod
+    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
+        """What rows of this kind must be, beside what all rows must.
 
-def row_data(task: DownstreamTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
+        Args:
+            limits: of one folder of rows.
+            training: whether these rows are learnt from, or were held out of such.
+        """
+
+
+def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
     """The rows of these splits, each with those that were held out of it."""
     found: list[DataSet] = []
     for split in splits:
-        rows = task.rows_folder(split, root)
+        rows, rules = task.rows_folder(split, root), partial(task.row_rules, training=split == TRAIN)
         for name, folder in ((split, rows), (HELD_OUT, held_out_folder(rows))):
             if folder is not None:
-                found.append(RowData(name, folder, root / artifacts.TOKENIZER, params.model.max_positions, None))
+                tokenizer, most = root / artifacts.TOKENIZER, params.model.max_positions
+                found.append(RowData(name, folder, tokenizer, most, task.entry.key("rows"), rules))
     return found
 
 
@@ -47,13 +60,12 @@ def main() -> None:
     arguments = parser.parse_args()
     params = load_params()
     entry, data_docs = entry_of(params, arguments.name), params.validate_.data_docs
+    task: ChecksTask = part_of(entry, "checks")
     if arguments.what == "rows":
-        task = about(entry)
         print(judge_and_report(entry.verdict(task.splits[0]), lambda: row_data(task, params, task.splits), data_docs))
     else:
-        checks: ChecksTask = part_of(entry, "checks")
         folder = artifacts.examples_folder(entry.name)
-        print(judge_and_report(entry.verdict(), lambda: [checks.data(folder)], data_docs))
+        print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], data_docs))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What packed rows must be: data/rows/<name>/, with features.parquet beside the rows of questions."""
+"""What packed rows must be: the rows of a folder of data/rows, by the rules of all rows and those of their kind."""
 
 from __future__ import annotations
 
@@ -9,31 +9,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import read_json, sha256_of
 from tasks.project.row_folders import Manifest, read_manifest
-from tasks.reading.text_files import read_reading
 from tasks.rows.row_files import row_schema
-from tasks.validation import row_features, text_features
+from tasks.validation import row_features
 from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths
-from tasks.validation.row_features import Columns, Sequences
+from tasks.validation.row_features import Sequences
 from tasks.validation.row_requirements import RowLimits, prerequisites, record_checks, total_checks
+from tasks.validation.row_rules import RulesOf
 
 BATCH_TOKENS = 1 << 20
 """Tokens looked at together: the temporary arrays stay in the processor's cache."""
-WINDOWS = pa.schema(
-    [
-        ("feature_id", pa.int32()),
-        ("example_id", pa.string()),
-        ("example_index", pa.int32()),
-        ("n_tokens", pa.int32()),
-        ("context_start", pa.int32()),
-        ("offsets", pa.list_(pa.int32())),
-    ]
-)
-"""Columns of features.parquet."""
 
 
 class RowData:
@@ -42,13 +30,14 @@ class RowData:
     record = "row"
 
     def __init__(
-        self, name: str, folder: Path, tokenizer: Path, max_positions: int, masked_fraction: float | None
+        self, name: str, folder: Path, tokenizer: Path, max_positions: int, section: str, rules: RulesOf
     ) -> None:
         """Open the rows of `folder`.
 
         Args:
             tokenizer: Folder of tokenizer.json.
-            masked_fraction: pretrain_rows.masked_fraction, None for rows that are not of pre-training.
+            section: of params.yaml, the one that made the rows.
+            rules: those of their kind.
 
         Raises:
             InputError: no manifest, or no tokenizer that can be used.
@@ -65,22 +54,13 @@ class RowData:
             self.manifest.max_predictions,
             self.manifest.vocab_size,
         )
-        self.limits = RowLimits(
-            name, self.manifest, self.vocab_size, self.tokenizer_sha256, max_positions, masked_fraction or 0.0
-        )
-        self.prerequisites: Sequence[Check] = prerequisites(self.folder, self.limits)
-        self.total_checks: Sequence[Check] = total_checks(self.limits)
-        self.record_checks: Sequence[Check] = record_checks(self.limits)
-        self._is_pretrain = self.manifest.kind == "pretrain"
-        self._has_windows = self.manifest.kind == "question_answering"
-        self._seen: dict[str, int] = dict.fromkeys(
-            ("rows", "sequences", "real_tokens", "masked", "random_next", "answered", "labelled", "nulls"), 0
-        )
-        self._tokens_per_sequence, self._sequences_per_row, self._masked_per_row = Lengths(), Lengths(), Lengths()
-        self._windows: Columns = {}
-        self._window_ids = np.zeros(0, np.int64)
-        # The examples of other rows count from 0; those of questions are the lines of features.parquet.
-        self._feature_seen = np.zeros(self.manifest.sequences, np.int64)
+        limits = RowLimits(self.folder, section, self.manifest, self.vocab_size, self.tokenizer_sha256, max_positions)
+        self.rules = rules(limits)
+        self.prerequisites: Sequence[Check] = prerequisites(limits)
+        self.total_checks: Sequence[Check] = (*total_checks(limits), *self.rules.total_checks)
+        self.record_checks: Sequence[Check] = (*record_checks(limits), *self.rules.record_checks)
+        self._seen = dict.fromkeys(("rows", "sequences", "real_tokens", "nulls"), 0)
+        self._tokens_per_sequence, self._sequences_per_row = Lengths(), Lengths()
 
     def prepare(self) -> Totals:
         examples: dict[str, list[str]] = {"schema": [], "manifest_files": []}
@@ -98,8 +78,11 @@ class RowData:
         examples["manifest_files"] += [f"{name} is not in manifest.json" for name in sorted(unnamed)]
         if sum(self.manifest.files.values()) != self.manifest.rows:
             examples["manifest_files"].append(f"manifest.json says {self.manifest.rows:,} rows in all")
-        if self._has_windows:
-            examples["schema"] += self._read_windows()
+        if self.manifest.kind not in self.rules.kinds:
+            examples["schema"].append(
+                f"these are rows of kind {self.manifest.kind}, not {' or '.join(self.rules.kinds)}"
+            )
+        examples["schema"] += self.rules.prepare()
         same = self.manifest.tokenizer_sha256 == self.tokenizer_sha256
         shown = {name: differing(examples[name]) for name in ("schema", "manifest_files")}
         shown["tokenizer"] = f"rows of tokenizer {self.manifest.tokenizer_sha256}"
@@ -113,22 +96,6 @@ class RowData:
             examples,
             shown,
         )
-
-    def _read_windows(self) -> list[str]:
-        """Keep the integers of features.parquet; returns what is wrong with its columns."""
-        path = self.folder / artifacts.FEATURES
-        if not path.is_file():
-            return [f"{path.name} is missing"]
-        differences = text_features.schema_differences(path, WINDOWS)
-        if differences:
-            return differences
-        required = ["feature_id", "n_tokens", "context_start"]
-        table = text_features.open_parquet(path).read(columns=required)
-        columns = {name: table.column(name).fill_null(-1).to_numpy().astype(np.int64) for name in required}
-        self._window_ids = columns.pop("feature_id")
-        self._windows = columns
-        self._feature_seen = np.zeros(len(self._window_ids), np.int64)
-        return []
 
     def frames(self) -> Iterator[Frame]:
         return gathered(self._features(batch) for batch in self._batches())
@@ -146,30 +113,17 @@ class RowData:
         rows = {field.name: self._matrix(batch.column(field.name)) for field in self.schema}
         found, features = row_features.find_sequences(rows["sequence_ids"])
         features.update(row_features.token_features(rows, found, self.cls_id))
-        if self._is_pretrain:
-            features.update(row_features.mask_features(rows, found, self.vocab_size))
-            features.update(row_features.next_sentence_features(rows, found))
-            self._masked_per_row.add(features["masked"])
-        else:
-            if self._has_windows:
-                features.update(row_features.answer_features(rows, found, self._windows))
-            else:
-                features.update(row_features.label_features(rows, found, self.manifest.num_labels))
-            ids = rows["feature_ids"].reshape(-1)
-            known = ids[(ids >= 0) & (ids < len(self._feature_seen))]
-            self._feature_seen += np.bincount(known, minlength=len(self._feature_seen))
+        features.update(self.rules.features(rows, found))
         first = self._seen["rows"]
-        self._note(found, features)
+        self._note(found)
         labels = np.arange(first, first + batch.num_rows)
         judged = {check.name: features[check.name].astype(np.int64) for check in self.record_checks}
         return {RECORD: np.array([f"row {label}" for label in labels], dtype=object), **judged}
 
-    def _note(self, found: Sequences, features: Columns) -> None:
+    def _note(self, found: Sequences) -> None:
         self._seen["rows"] += len(found.per_row)
+        self._seen["sequences"] += len(found.row)
         self._seen["real_tokens"] += int(found.real.sum())
-        for name in ("sequences", "masked", "random_next", "answered", "labelled"):
-            if name in features:
-                self._seen[name] += int(features[name].sum())
         self._tokens_per_sequence.add(found.length)
         self._sequences_per_row.add(found.per_row)
 
@@ -184,37 +138,14 @@ class RowData:
         return values.to_numpy(zero_copy_only=False).reshape(-1, width)
 
     def totals(self) -> Totals:
-        seen = self._seen
+        seen, of_kind = self._seen, self.rules.totals()
         values = {
             "rows": float(seen["rows"]),
             "nulls": seen["nulls"],
             "manifest_sequences": seen["sequences"],
             "manifest_real_tokens": seen["real_tokens"],
         }
-        if self._is_pretrain:
-            values["masked_share"] = seen["masked"] / max(1, seen["real_tokens"])
-            values["masked_tokens"] = seen["masked"]
-            values["random_next_share"] = seen["random_next"] / max(1, seen["sequences"])
-            return Totals(values)
-        wrong = np.flatnonzero(self._feature_seen != 1)
-        if not self._has_windows:
-            values["examples_once"], values["labels"] = len(wrong), seen["labelled"]
-            return Totals(values, {"examples_once": [f"example {i}: {self._feature_seen[i]} times" for i in wrong[:3]]})
-        misnumbered = np.flatnonzero(self._window_ids != np.arange(len(self._window_ids)))
-        values["features_once"] = len(wrong)
-        values["features_numbered"] = len(misnumbered)
-        values["answers"] = seen["answered"]
-        return Totals(
-            values,
-            {
-                "features_once": [f"feature {i}: {self._feature_seen[i]} times" for i in wrong[:3]],
-                "features_numbered": [f"line {i}: feature_id {self._window_ids[i]}" for i in misnumbered[:3]],
-            },
-            {
-                "features_once": f"{len(wrong):,} of {len(self._feature_seen):,} features are not there exactly once",
-                "features_numbered": f"{len(misnumbered):,} lines with another feature_id",
-            },
-        )
+        return Totals({**values, **of_kind.values}, of_kind.examples, of_kind.shown)
 
     def statistics(self) -> dict[str, Any]:
         seen, manifest = self._seen, self.manifest
@@ -231,18 +162,10 @@ class RowData:
             self._tokens_per_sequence.histogram("Length of sequences", "tokens"),
             self._sequences_per_row.histogram("Sequences in a row", "sequences"),
         ]
-        if self._is_pretrain:
-            numbers.update(read_reading(self.folder)["numbers"])
-            numbers["masked tokens"] = seen["masked"]
-            numbers["share of masked tokens"] = round(seen["masked"] / max(1, seen["real_tokens"]), 4)
-            numbers["share of random next sentences"] = round(seen["random_next"] / max(1, seen["sequences"]), 4)
-            histograms.append(self._masked_per_row.histogram("Masked tokens in a row", "tokens"))
-        else:
-            of_tokens = row_features.TOKEN_LABELS in self.schema.names
-            numbers[f"labelled {'tokens' if of_tokens else 'sequences'}"] = seen["labelled"]
-            if self._has_windows:
-                numbers["sequences with an answer"] = seen["answered"]
-        return {"numbers": numbers, "histograms": histograms}
+        return {
+            "numbers": {**numbers, **self.rules.numbers()},
+            "histograms": [*histograms, *self.rules.histograms()],
+        }
 
 
 def _open(path: Path) -> pa.ipc.RecordBatchFileReader:

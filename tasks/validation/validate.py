@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,9 @@ from tasks.validation.checks import (
     verdict,
 )
 from tasks.validation.corpus_checks import corpus_data
+from tasks.validation.pretrain_rules import PretrainRules
 from tasks.validation.row_checks import RowData
+from tasks.validation.row_rules import RulesOf
 from tasks.validation.validation_page import page
 
 _NO_BARS = {"globally": False, "metric_calculations": False}
@@ -182,11 +185,15 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
         return [corpus_data(root / artifacts.CORPUS, params.validate_)]
     if name == "questions":
         return [part_of(entry_of(params, QUESTIONS), "checks").data(root / artifacts.QUESTIONS)]
-    masked_fraction = params.pretrain_rows.masked_fraction if name in ("phase1", "phase2") else None
+    rules: RulesOf = partial(PretrainRules, masked_fraction=params.pretrain_rows.masked_fraction)
+    section = f"pretrain_rows.{name}"
+    if name.startswith(QUESTIONS):
+        task = part_of(entry_of(params, QUESTIONS), "checks")
+        rules, section = partial(task.row_rules, training=name.endswith("train")), task.entry.key("rows")
     rows = root / artifacts.rows_folder(name)
     folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]
     most = params.model.max_positions
-    return [RowData(name, folder, root / artifacts.TOKENIZER, most, masked_fraction) for folder in folders]
+    return [RowData(name, folder, root / artifacts.TOKENIZER, most, section, rules) for folder in folders]
 
 
 def with_others(values: dict[str, Any], others: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from tasks.downstream.glue import about
 from tasks.downstream.glue.examples import schema_of
+from tasks.downstream.glue.row_rules import LabelRules
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.downstream.validate import ChecksTask
 from tasks.project.errors import InputError
@@ -18,6 +19,8 @@ from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import RowRules
 
 LOOK = "look at glue.source, glue.path and glue.dataset in params.yaml"
 
@@ -27,6 +30,9 @@ class Task(about.Task, ChecksTask):
 
     def data(self, folder: Path) -> DataSet:
         return GlueData(self.glue, folder, self.entry.least_examples)
+
+    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
+        return LabelRules(limits)
 
 
 class GlueData:

@@ -10,12 +10,15 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.squad import about
+from tasks.downstream.squad.row_rules import AnswerRules
 from tasks.downstream.validate import ChecksTask
 from tasks.project.errors import InputError
 from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
 from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import RowRules
 
 SPLITS = ("train", "dev")
 SCHEMA = pa.schema(
@@ -35,6 +38,9 @@ class Task(about.Task, ChecksTask):
 
     def data(self, folder: Path) -> DataSet:
         return QuestionData(folder, self.entry.least_examples)
+
+    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
+        return AnswerRules(limits, training=training)
 
 
 class QuestionData:

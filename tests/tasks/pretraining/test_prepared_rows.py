@@ -21,11 +21,11 @@ from tasks.pretraining.rows.prepared_rows import write_prepared_rows
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError
 from tasks.project.row_folders import held_out_folder, read_manifest
-from tasks.validation.row_checks import RowData
 from tasks.validation.validate import Judge, validate
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.pretraining.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer
+from tests.tasks.validation.validation_data import pretrain_data
 
 GOLDEN = bytes.fromhex(
     "cb000000000000008461617b0ac8010a1d0a146e6578745f73656e74656e63655f6c6162656c7312051a030a01010a180a0a696e7075745f6d"
@@ -168,7 +168,7 @@ def test_a_data_set_of_the_hub_gives_the_same_rows_as_its_file(source: Source, t
 
 def test_the_rows_pass_validation_and_what_was_read_is_on_the_page(source: Source, tmp_path: Path) -> None:
     rows = make(source, tmp_path, as_parquet(source, tmp_path), max_sequences_per_row=3)
-    verdict = validate(RowData("phase1", rows, source.tokenizer, 512, 0.15), Judge())
+    verdict = validate(pretrain_data(rows, source.tokenizer, max_positions=512), Judge())
     assert verdict["valid"], [check for check in verdict["checks"] if not check["ok"]]
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
     assert numbers[prepared_rows.SEQUENCES] == numbers["sequences"] == len(sequences(source.own))

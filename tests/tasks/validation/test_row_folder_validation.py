@@ -4,9 +4,15 @@ import pytest
 
 from tasks.project.errors import InputError
 from tasks.validation.checks import explain
-from tasks.validation.row_checks import RowData
 from tasks.validation.validate import Judge, validate
-from tests.tasks.validation.validation_data import failed_checks, row_columns, write_rows, write_tokenizer
+from tests.tasks.validation.validation_data import (
+    answer_data,
+    failed_checks,
+    pretrain_data,
+    row_columns,
+    write_rows,
+    write_tokenizer,
+)
 from tests.tasks.validation.validation_data import judged_rows as judged
 
 PRETRAIN, QUESTIONS = "pretrain", "question_answering"
@@ -45,7 +51,7 @@ def test_rows_of_another_tokenizer_are_refused_with_both_hashes(judge, tmp_path,
     assert failed_checks(verdict) == ["tokenizer"]
     message = explain(verdict, "")
     assert "found rows of tokenizer " + "ab" * 32 in message
-    assert RowData("phase1", tmp_path / "phase1", tokenizer, 8, 0.15).tokenizer_sha256 in message
+    assert pretrain_data(tmp_path / "phase1", tokenizer).tokenizer_sha256 in message
     assert "token_ids" in verdict["not_checked"]
 
 
@@ -60,9 +66,16 @@ def test_columns_of_another_shape_are_refused(judge, tmp_path, tokenizer):
     assert "rows-00000.arrow: input_ids must be fixed_size_list<item: uint16>[32]" in explain(verdict, "")
 
 
+def test_rows_of_another_kind_than_the_rules_are_refused(judge, tmp_path, tokenizer):
+    folder = write_rows(tmp_path / "phase1", QUESTIONS, row_columns(QUESTIONS), tokenizer)
+    verdict = validate(pretrain_data(folder, tokenizer), judge)
+    assert failed_checks(verdict) == ["schema"]
+    assert "these are rows of kind question_answering, not pretrain" in explain(verdict, "")
+
+
 def test_missing_or_changed_features_stop_the_validation(judge, tmp_path, tokenizer):
     folder = write_rows(tmp_path / "squad-dev", QUESTIONS, row_columns(QUESTIONS), tokenizer)
-    verdict = validate(RowData("squad-dev", folder, tokenizer, 8, None), judge)
+    verdict = validate(answer_data(folder, tokenizer, training=False), judge)
     assert failed_checks(verdict) == ["schema"]
     assert "features.parquet is missing" in explain(verdict, "")
 
@@ -77,7 +90,7 @@ def test_a_tokenizer_that_cannot_be_used_is_named(tmp_path, tokenizer, text, sai
     if text is not None:
         (tokenizer / "tokenizer.json").write_text(text, encoding="utf-8")
     with pytest.raises(InputError, match=said):
-        RowData("phase1", folder, tokenizer, 8, 0.15)
+        pretrain_data(folder, tokenizer)
 
 
 def test_a_row_file_that_was_cut_off_is_named(tmp_path, tokenizer):
@@ -85,4 +98,4 @@ def test_a_row_file_that_was_cut_off_is_named(tmp_path, tokenizer):
     path = folder / "rows-00000.arrow"
     path.write_bytes(path.read_bytes()[:-40])
     with pytest.raises(InputError, match="rows-00000.arrow is no Arrow file, or was cut off"):
-        RowData("phase1", folder, tokenizer, 8, 0.15).prepare()
+        pretrain_data(folder, tokenizer).prepare()

@@ -4,12 +4,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tasks.validation.checks import explain
+from tasks.validation.checks import Check, Totals, explain
+from tasks.validation.pretrain_rules import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
-from tasks.validation.row_requirements import ENOUGH_SEQUENCES
+from tasks.validation.row_rules import RowRules
 from tasks.validation.validate import Judge, validate
 from tests.tasks.validation.validation_data import (
     failed_checks,
+    pretrain_data,
     row_columns,
     window_columns,
     write_rows,
@@ -20,7 +22,6 @@ from tests.tasks.validation.validation_data import (
 )
 
 PRETRAIN, QUESTIONS = "pretrain", "question_answering"
-MASKED_FRACTION = 0.15
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +139,7 @@ def test_a_row_without_a_sequence_is_refused(judge, tmp_path, tokenizer):
 
 def test_positions_the_model_does_not_have_are_found(judge, tmp_path, tokenizer):
     write_rows(tmp_path / "phase1", PRETRAIN, row_columns(PRETRAIN), tokenizer)
-    verdict = validate(RowData("phase1", tmp_path / "phase1", tokenizer, 7, MASKED_FRACTION), judge)
+    verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_positions=7), judge)
     assert failed_checks(verdict) == ["positions_in_model"]
     assert "raise model.max_positions or lower pretrain_rows.phase1.row_length" in explain(verdict, "")
 
@@ -188,7 +189,7 @@ def test_nulls_in_rows_are_counted(judge, tmp_path, tokenizer):
     with pa.ipc.new_file(str(path), batch.schema) as writer:
         arrays = [labels if i == index else batch.column(i) for i in range(batch.num_columns)]
         writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=batch.schema))
-    assert "nulls" in failed_checks(validate(RowData("phase1", folder, tokenizer, 8, 0.15), judge))
+    assert "nulls" in failed_checks(validate(pretrain_data(folder, tokenizer), judge))
 
 
 def test_no_rows_at_all_are_refused(judge, tmp_path, tokenizer):
@@ -239,24 +240,59 @@ def test_rows_are_judged_piece_by_piece_with_the_same_verdict(judge, tmp_path, t
     assert [check["examples"] for check in whole["checks"] if not check["ok"]] == [["row 1", "row 2", "row 3"]]
 
 
-def token_rows(damage=None):
-    """Labels on three tokens of every first sequence."""
+class OneLabelRules(RowRules):
+    """Rules of a kind that tasks/validation has never heard of: rows of token_labels, of which all are class 1."""
+
+    kinds = ("token_classification",)
+
+    def __init__(self, limits):
+        super().__init__(limits)
+        self.total_checks = (Check("tokens", "token_labels", "some labels", limits.again, minimum=1),)
+        self.record_checks = (Check("ones", "token_labels", "1, or -100 for none", "look", maximum=0),)
+        self.seen = 0
+
+    def prepare(self):
+        return [] if (self.limits.folder / "notes").is_file() else ["notes are missing"]
+
+    def features(self, rows, found):
+        labels = rows["token_labels"]
+        self.seen += int((labels[found.real] == 1).sum())
+        return {"ones": ((labels != 1) & (labels != -100)).sum(axis=1)}
+
+    def totals(self):
+        return Totals({"tokens": self.seen}, {"tokens": ["none anywhere"]})
+
+    def numbers(self):
+        return {"labelled tokens": self.seen}
+
+    def histograms(self):
+        return [{"title": "drawn"}]
+
+
+def judged_labels(judge, folder, tokenizer, labels):
     columns = row_columns(QUESTIONS)
-    labels = np.full(columns["input_ids"].shape, -100)
-    labels[:, [1, 3, 6]] = [0, 2, 1]
-    if damage is not None:
-        labels[damage[:2]] = damage[2]
     names = ("input_ids", "token_type_ids", "position_ids", "sequence_ids", "cls_positions", "feature_ids")
-    return {**{name: columns[name] for name in names}, "token_labels": labels}
+    rows = {**{name: columns[name] for name in names}, "token_labels": labels}
+    write_rows(folder, "token_classification", rows, tokenizer, num_labels=3)
+    return validate(RowData("train", folder, tokenizer, 8, "some_rows", OneLabelRules), judge)
 
 
-@pytest.mark.parametrize(("damage", "failed"), [
-    (None, []), ((1, 2, 2), []), ((1, 1, 3), ["label_slots"]), ((1, 1, -1), ["label_slots"]),
-    ((3, 15, 1), ["label_slots"]), ((slice(None), slice(None), -100), ["labels"]),
-])  # fmt: skip
-def test_a_token_has_a_known_label_or_none_and_padding_has_none(judge, tmp_path, tokenizer, damage, failed):
-    folder = write_rows(tmp_path / "rows", "token_classification", token_rows(damage), tokenizer, num_labels=3)
-    verdict = validate(RowData("train", folder, tokenizer, 8, None), judge)
-    assert failed_checks(verdict) == failed
-    if damage is None:
-        assert {"name": "labelled tokens", "value": 12} in verdict["statistics"]["numbers"]
+def test_a_kind_of_rows_states_its_own_rules(judge, tmp_path, tokenizer):
+    labels = np.full((4, 16), -100)
+    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    assert (failed_checks(verdict), "ones" in verdict["not_checked"]) == (["schema"], True)
+    assert "notes are missing" in explain(verdict, "")
+    (tmp_path / "rows" / "notes").touch()
+    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    assert failed_checks(verdict) == ["tokens"]
+    message = explain(verdict, "")
+    assert "for example none anywhere\n    make the rows again (section some_rows of params.yaml)" in message
+    labels[:, [1, 3]] = 1
+    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    assert verdict["valid"]
+    assert {"name": "labelled tokens", "value": 8} in verdict["statistics"]["numbers"]
+    assert verdict["statistics"]["histograms"][2:] == [{"title": "drawn"}]
+    labels[2, 3] = 2
+    verdict = judged_labels(judge, tmp_path / "rows", tokenizer, labels)
+    assert failed_checks(verdict) == ["ones"]
+    assert "for example row 2\n" in explain(verdict, "")

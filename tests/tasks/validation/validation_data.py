@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.downstream.squad import checks as question_checks
+from tasks.downstream.squad import row_rules
 from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
-from tasks.validation import corpus_checks, row_checks
+from tasks.validation import corpus_checks
+from tasks.validation.pretrain_rules import PretrainRules
+from tasks.validation.row_checks import RowData
 from tasks.validation.validate import Judge, validate
 
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8
+MASKED_FRACTION = 0.15
 
 
 def corpus_columns() -> dict[str, list[Any]]:
@@ -157,7 +162,7 @@ def write_rows(
     }  # fmt: skip
     (folder / "manifest.json").write_text(Manifest(**{**values, **manifest}).to_json(), encoding="utf-8")
     if windows is not None:
-        pq.write_table(pa.table(windows, schema=row_checks.WINDOWS), folder / "features.parquet")
+        pq.write_table(pa.table(windows, schema=row_rules.WINDOWS), folder / "features.parquet")
     return folder
 
 
@@ -174,7 +179,7 @@ def judged_rows(
     name: str = "phase1",
     columns: dict[str, np.ndarray] | None = None,
     windows: dict[str, list[Any]] | None = None,
-    masked: float = 0.15,
+    masked: float = MASKED_FRACTION,
     **manifest: Any,
 ) -> dict[str, Any]:
     """The verdict on sound rows, or on `columns`, `windows` and entries of the manifest in their place."""
@@ -183,4 +188,20 @@ def judged_rows(
     if kind == "question_answering" and windows is None:
         windows = window_columns(len(columns["input_ids"]))
     write_rows(folder / name, kind, columns, tokenizer, windows, **manifest)
-    return validate(row_checks.RowData(name, folder / name, tokenizer, MAX_POSITIONS, masked), judge)
+    if kind == "pretrain":
+        return validate(pretrain_data(folder / name, tokenizer, masked=masked), judge)
+    return validate(answer_data(folder / name, tokenizer, training=name == "squad-train"), judge)
+
+
+def pretrain_data(
+    folder: Path, tokenizer: Path, max_positions: int = MAX_POSITIONS, masked: float = MASKED_FRACTION
+) -> RowData:
+    """Rows of pre-training, to be judged."""
+    rules = partial(PretrainRules, masked_fraction=masked)
+    return RowData(folder.name, folder, tokenizer, max_positions, f"pretrain_rows.{folder.name}", rules)
+
+
+def answer_data(folder: Path, tokenizer: Path, *, training: bool) -> RowData:
+    """Rows of questions, to be judged."""
+    rules = partial(row_rules.AnswerRules, training=training)
+    return RowData(folder.name, folder, tokenizer, MAX_POSITIONS, "squad_rows", rules)

@@ -15,6 +15,7 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.glue.checks import GlueData
 from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.format import examples_from_files
+from tasks.downstream.glue.row_rules import LabelRules
 from tasks.downstream.glue.rows import keep_longest_first
 from tasks.downstream.glue.tasks import TASKS, glue_task
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
@@ -161,7 +162,7 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
         assert made.manifest.sequences == 50
         assert made.manifest.num_labels == len(task.labels)
         assert (made.manifest.packing_factor > 1.5) == (most > 1)
-        verdict = validate(RowData("train", folder / "train", tokenizer, 512, None), judge)
+        verdict = validate(RowData("train", folder / "train", tokenizer, 512, "glue_rows", LabelRules), judge)
         assert verdict["valid"], explain(verdict, "page")
         rows = read_rows(folder / "train")
         labels = rows["targets" if task.is_regression else "class_labels"]
@@ -191,7 +192,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
     with pa.ipc.new_file(str(path), table.schema) as writer:
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
-    found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, None), judge)
+    found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, "glue_rows", LabelRules), judge)
     assert {check["name"] for check in found["checks"] if not check["ok"]} == {"label_slots", "labels"}
 
 

@@ -1,0 +1,73 @@
+"""What rows of a GLUE task must be: a class or a value for every example, each example once. Legend: n rows."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tasks.rows.row_files import ABSENT, IGNORED
+from tasks.validation.checks import Check, Totals
+from tasks.validation.row_features import Columns, Sequences
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import Occurrences, RowRules
+
+COLUMN = "class_labels or targets"
+
+
+class LabelRules(RowRules):
+    """Labels of sequences, which are numbered examples."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_regression")
+
+    def __init__(self, limits: RowLimits) -> None:
+        super().__init__(limits)
+        sequences, labels, again = limits.manifest.sequences, limits.manifest.num_labels, limits.again
+        known = "a finite number" if labels == 1 else f"a class from 0 to {labels - 1}"
+        numbers = "the number of an example for every sequence, -1 for none"
+        every = "every sequence has a label"
+        self.total_checks = (
+            Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", again, maximum=0),
+            Check("labels", COLUMN, every, again, minimum=sequences, maximum=sequences),
+        )
+        self.record_checks = (
+            Check("label_slots", COLUMN, f"{known}, -100 where no sequence is", again, maximum=0),
+            Check("feature_slots", "feature_ids", numbers, again, maximum=0),
+        )
+        self._labelled = 0
+        self._examples = Occurrences(sequences)
+
+    def features(self, rows: Columns, found: Sequences) -> Columns:
+        features = label_features(rows, found, self.limits.manifest.num_labels)
+        self._labelled += int(features["labelled"].sum())
+        self._examples.add(rows["feature_ids"].reshape(-1))
+        return features
+
+    def totals(self) -> Totals:
+        count, wrong = self._examples.wrong("example")
+        return Totals({"examples_once": count, "labels": self._labelled}, {"examples_once": wrong})
+
+    def numbers(self) -> dict[str, Any]:
+        return {"labelled sequences": self._labelled}
+
+
+def label_features(rows: Columns, found: Sequences, labels: int) -> Columns:
+    """Features [n] of class_labels or targets, and of feature_ids.
+
+    Args:
+        labels: classes; 1 for the values of a regression.
+    """
+    ids = rows["feature_ids"]
+    present = np.arange(ids.shape[1]) < found.per_row[:, None]
+    if "targets" in rows:
+        values = rows["targets"]
+        known = np.isfinite(values) & (values != IGNORED)
+    else:
+        values = rows["class_labels"]
+        known = (values >= 0) & (values < labels)
+    right = np.where(present, known, values == IGNORED)
+    return {
+        "label_slots": (~right).sum(axis=1),
+        "labelled": (present & known).sum(axis=1),
+        "feature_slots": np.where(present, ids < 0, ids != ABSENT).sum(axis=1),
+    }

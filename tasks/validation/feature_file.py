@@ -1,0 +1,104 @@
+"""What features.parquet must be, for kinds of rows that have it: a line for every sequence of the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.project import artifacts
+from tasks.rows.row_files import ABSENT
+from tasks.validation import text_features
+from tasks.validation.checks import Check, Totals
+from tasks.validation.row_features import Columns, Sequences
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import Occurrences
+
+FEATURE_ID, N_TOKENS = "feature_id", "n_tokens"
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines that the slots of some rows name. n rows of S slots."""
+
+    present: np.ndarray
+    """Where a sequence is. bool [n, S]."""
+    known: np.ndarray
+    """Where the file has the line that it names. bool [n, S]."""
+    columns: Columns
+    """Integers of these lines by column; they mean nothing where the line is not known. int64 [n, S]."""
+
+
+class FeatureFile:
+    """features.parquet of a folder, held against the sequences of its rows."""
+
+    def __init__(self, limits: RowLimits, schema: pa.Schema, columns: tuple[str, ...] = ()) -> None:
+        """Take note of what is required.
+
+        Args:
+            schema: its columns; feature_id and n_tokens are among them.
+            columns: others of them, of integers, that `lines` is to give.
+        """
+        again = limits.again
+        self.total_checks = (
+            Check("features_numbered", "features.parquet", "feature_id 0, 1, 2, ... in order", again, maximum=0),
+            Check("features_once", "feature_ids", "every feature of features.parquet exactly once", again, maximum=0),
+        )
+        slots = "a line of features.parquet for every sequence, -1 for none"
+        self.record_checks = (
+            Check("feature_slots", "feature_ids", slots, again, maximum=0),
+            Check("feature_lengths", "features.parquet n_tokens", "the tokens of the sequence", again, maximum=0),
+        )
+        self._path, self._schema, self._names = limits.folder / artifacts.FEATURES, schema, (N_TOKENS, *columns)
+        self._ids, self._seen = np.zeros(0, np.int64), Occurrences(0)
+        self._columns: Columns = {}
+
+    def prepare(self) -> list[str]:
+        """Keep the integers of the file; returns what is wrong with its columns."""
+        if not self._path.is_file():
+            return [f"{self._path.name} is missing"]
+        differences = text_features.schema_differences(self._path, self._schema)
+        if differences:
+            return differences
+        required = [FEATURE_ID, *self._names]
+        table = text_features.open_parquet(self._path).read(columns=required)
+        columns = {name: table.column(name).fill_null(-1).to_numpy().astype(np.int64) for name in required}
+        self._ids, self._columns = columns.pop(FEATURE_ID), columns
+        self._seen = Occurrences(len(self._ids))
+        return []
+
+    def lines(self, rows: Columns, found: Sequences) -> Lines:
+        """The lines of the slots of some rows."""
+        ids, count = rows["feature_ids"].astype(np.int64), len(self._ids)
+        present = np.arange(ids.shape[1]) < found.per_row[:, None]
+        # Without lines there is nothing to take from; `known` is false everywhere then.
+        taken = np.clip(ids, 0, max(0, count - 1))
+        columns = {name: values[taken] if count else np.zeros_like(ids) for name, values in self._columns.items()}
+        return Lines(present, present & (ids >= 0) & (ids < count), columns)
+
+    def features(self, rows: Columns, found: Sequences, lines: Lines) -> Columns:
+        """Features [n] of the record checks; the lines that were seen are counted."""
+        ids = rows["feature_ids"]
+        self._seen.add(ids.reshape(-1))
+        tokens = found.table(found.length, ids.shape[1], 0)
+        return {
+            "feature_slots": np.where(lines.present, ~lines.known, ids != ABSENT).sum(axis=1),
+            "feature_lengths": (lines.known & (tokens != lines.columns[N_TOKENS])).sum(axis=1),
+        }
+
+    def totals(self) -> Totals:
+        """Numbers of the total checks."""
+        count, wrong = self._seen.wrong("feature")
+        misnumbered = np.flatnonzero(self._ids != np.arange(len(self._ids)))
+        return Totals(
+            {"features_once": count, "features_numbered": len(misnumbered)},
+            {
+                "features_once": wrong,
+                "features_numbered": [f"line {i}: feature_id {self._ids[i]}" for i in misnumbered[:3]],
+            },
+            {
+                "features_once": f"{count:,} of {len(self._seen):,} features are not there exactly once",
+                "features_numbered": f"{len(misnumbered):,} lines with another feature_id",
+            },
+        )

@@ -1,0 +1,155 @@
+"""What rows of pre-training must be: masked tokens and next sentences. Legend: n rows of L tokens, P masks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tasks.reading.text_files import read_reading
+from tasks.rows.row_files import IGNORED
+from tasks.validation.checks import Check, Totals
+from tasks.validation.histograms import Lengths
+from tasks.validation.row_features import Columns, Sequences
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import RowRules
+
+ENOUGH_SEQUENCES = 100
+"""From here on the share of random next sentences says something."""
+RANDOM_NEXT_SHARE = (0.05, 0.95)
+"""Half is meant; documents too short for two segments move it up, so only what cannot be learnt from is refused."""
+
+
+class PretrainRules(RowRules):
+    """Masked positions and their labels, next-sentence labels, and how many there are of each."""
+
+    kinds: ClassVar[tuple[str, ...]] = ("pretrain",)
+
+    def __init__(self, limits: RowLimits, *, masked_fraction: float) -> None:
+        """Take note of what is required.
+
+        Args:
+            masked_fraction: pretrain_rows.masked_fraction.
+        """
+        super().__init__(limits)
+        self.total_checks = _total_checks(limits, masked_fraction)
+        self.record_checks = _record_checks(limits)
+        self._seen = dict.fromkeys(("sequences", "real_tokens", "masked", "random_next"), 0)
+        self._masked_per_row = Lengths()
+
+    def features(self, rows: Columns, found: Sequences) -> Columns:
+        features = {
+            **mask_features(rows, found, self.limits.vocab_size),
+            **next_sentence_features(rows, found),
+        }
+        self._seen["sequences"] += len(found.row)
+        self._seen["real_tokens"] += int(found.real.sum())
+        for name in ("masked", "random_next"):
+            self._seen[name] += int(features[name].sum())
+        self._masked_per_row.add(features["masked"])
+        return features
+
+    def totals(self) -> Totals:
+        return Totals(
+            {
+                "masked_tokens": self._seen["masked"],
+                "masked_share": self._masked_share,
+                "random_next_share": self._random_next_share,
+            }
+        )
+
+    @property
+    def _masked_share(self) -> float:
+        return self._seen["masked"] / max(1, self._seen["real_tokens"])
+
+    @property
+    def _random_next_share(self) -> float:
+        return self._seen["random_next"] / max(1, self._seen["sequences"])
+
+    def numbers(self) -> dict[str, Any]:
+        return {
+            **read_reading(self.limits.folder)["numbers"],
+            "masked tokens": self._seen["masked"],
+            "share of masked tokens": round(self._masked_share, 4),
+            "share of random next sentences": round(self._random_next_share, 4),
+        }
+
+    def histograms(self) -> list[dict[str, Any]]:
+        return [self._masked_per_row.histogram("Masked tokens in a row", "tokens")]
+
+
+def mask_features(rows: Columns, found: Sequences, vocab_size: int) -> Columns:
+    """Features [n] of masked_positions and masked_labels."""
+    positions, labels = rows["masked_positions"].astype(np.int64), rows["masked_labels"]
+    length = found.real.shape[1]
+    used = labels != IGNORED
+    inside = (positions >= 0) & (positions < length)
+    is_real = np.take_along_axis(found.real, np.clip(positions, 0, length - 1), axis=1)
+    # Unused slots get values of their own, so that equal neighbours are positions masked twice.
+    own = np.sort(np.where(used, positions, -1 - length - np.arange(positions.shape[1])), axis=1)
+    return {
+        "masked": used.sum(axis=1),
+        "masked_in_row": (used & ~inside).sum(axis=1) + (~used & (positions != 0)).sum(axis=1),
+        "masked_in_sequence": (used & inside & ~is_real).sum(axis=1),
+        "masked_once": (own[:, 1:] == own[:, :-1]).sum(axis=1),
+        "masked_labels": (used & ((labels < 0) | (labels >= vocab_size))).sum(axis=1),
+    }
+
+
+def next_sentence_features(rows: Columns, found: Sequences) -> Columns:
+    """Features [n] of next_sentence_labels."""
+    labels = rows["next_sentence_labels"]
+    present = np.arange(labels.shape[1]) < found.per_row[:, None]
+    right = np.where(present, (labels == 0) | (labels == 1), labels == IGNORED)
+    return {
+        "next_sentence_labels": (~right).sum(axis=1),
+        "random_next": (present & (labels == 1)).sum(axis=1),
+    }
+
+
+def _total_checks(limits: RowLimits, masked_fraction: float) -> tuple[Check, ...]:
+    manifest = limits.manifest
+    # A sequence has its share of masked tokens rounded up, and one at least.
+    most = masked_fraction + manifest.sequences / max(1, manifest.real_tokens)
+    low, high = RANDOM_NEXT_SHARE if manifest.sequences >= ENOUGH_SEQUENCES else (0.0, 1.0)
+    return (
+        Check("masked_tokens", "masked_labels", "at least one masked token", limits.again, minimum=1),
+        Check(
+            "masked_share",
+            "masked_labels",
+            f"at most {most:.4g} of the real tokens: masked_fraction "
+            f"{masked_fraction:.4g} and one token more in every sequence",
+            f"look at pretrain_rows.masked_fraction; {limits.again}",
+            maximum=most,
+        ),
+        Check(
+            "random_next_share",
+            "next_sentence_labels",
+            f"between {low:.4g} and {high:.4g} of the sequences have a random next sentence"
+            + ("" if low else f" (from {ENOUGH_SEQUENCES} sequences on this is stricter)"),
+            "documents of one sentence have no next one: look at corpus.layout",
+            minimum=low,
+            maximum=high,
+        ),
+    )
+
+
+def _record_checks(limits: RowLimits) -> tuple[Check, ...]:
+    again = limits.again
+    return (
+        Check("masked_in_row", "masked_positions", "positions inside the row, 0 in unused slots", again, maximum=0),
+        Check(
+            "masked_in_sequence", "masked_positions", "masked positions hold real tokens, not padding", again, maximum=0
+        ),
+        Check("masked_once", "masked_positions", "no position masked twice", again, maximum=0),
+        Check(
+            "masked_labels",
+            "masked_labels",
+            f"labels from 0 to {limits.vocab_size - 1:,}, -100 in unused slots",
+            f"the tokenizer may have changed: {again}",
+            maximum=0,
+        ),
+        Check(
+            "next_sentence_labels", "next_sentence_labels", "0 or 1 for every sequence, -100 for none", again, maximum=0
+        ),
+    )

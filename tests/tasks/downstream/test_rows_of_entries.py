@@ -1,0 +1,28 @@
+"""Rows of an entry are judged by the rules of its kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tasks.downstream.squad.row_rules import AnswerRules
+from tasks.downstream.validate import row_data
+from tasks.project import artifacts
+from tasks.project.params import load_params
+from tasks.project.row_folders import HELD_OUT
+from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with
+from tests.tasks.validation.validation_data import row_columns, window_columns, write_rows, write_tokenizer
+
+
+def test_rows_to_learn_from_need_an_answer_and_so_do_those_held_out_of_them(tmp_path: Path) -> None:
+    tokenizer = write_tokenizer(tmp_path / artifacts.TOKENIZER)
+    task, kind = task_with("squad", "checks"), "question_answering"
+    train, dev = (task.rows_folder(split, tmp_path) for split in task.splits)
+    for folder in (train, train / HELD_OUT, dev):
+        write_rows(folder, kind, row_columns(kind), tokenizer, window_columns())
+    found = {data.name: data for data in row_data(task, load_params(ROOT / "params.yaml"), task.splits, tmp_path)}
+    assert {type(data.rules) for data in found.values()} == {AnswerRules}
+    checks = {name: {check.name: check for check in data.total_checks} for name, data in found.items()}
+    assert {name: each["answers"].minimum for name, each in checks.items()} == {"train": 1, HELD_OUT: 1, "dev": 0}
+    section = task.entry.key("rows")
+    assert f"{section}.row_length and {section}.doc_stride" in checks["train"]["answers"].advice
