@@ -65,74 +65,77 @@ def _trained(task: str, size: str, rows: object, sequences: int) -> dict[str, An
 
 def _pretrain_tiny(data: Data) -> Case:
     inputs = _trained("pretrain", "tiny", data.pretrain_rows(), 32)
-    return Case("pretrain-tiny", "pre-training, 2 layers of 128, 32 sequences of 128", "real tokens",
-                variants.PRETRAIN_TINY, inputs, updates=3, rounds=5, seconds=240)  # fmt: skip
+    what = ("pretrain-tiny", "pre-training, 2 layers of 128, 32 sequences of 128", "real tokens")
+    return Case(*what, variants.PRETRAIN_TINY, inputs, updates=3, rounds=5, seconds=240)
 
 
 def _pretrain_base(data: Data) -> Case:
     inputs = _trained("pretrain", "base", data.pretrain_rows(), 8)
-    return Case("pretrain-base", "pre-training, 12 layers of 768, 8 sequences of 128", "real tokens",
-                variants.PRETRAIN_BASE, inputs, updates=2, rounds=5, seconds=160, warmup=1)  # fmt: skip
+    what = ("pretrain-base", "pre-training, 12 layers of 768, 8 sequences of 128", "real tokens")
+    return Case(*what, variants.PRETRAIN_BASE, inputs, updates=2, rounds=5, seconds=160, warmup=1)
 
 
 def _squad_tiny(data: Data) -> Case:
     inputs = _trained("squad", "tiny", data.squad_rows("train"), 16)
-    return Case("squad-tiny", "SQuAD, 2 layers of 128, 16 features of 384", "real tokens",
-                variants.SQUAD_TINY, inputs, updates=10, rounds=5, seconds=350)  # fmt: skip
+    what = ("squad-tiny", "SQuAD, 2 layers of 128, 16 features of 384", "real tokens")
+    return Case(*what, variants.SQUAD_TINY, inputs, updates=10, rounds=5, seconds=350)
 
 
 def _utilisation(data: Data) -> Case:
     inputs = _trained("pretrain", "base", data.pretrain_rows(), 32)
-    return Case("utilisation", "base-size step beside the matrix peak, 32 sequences of 128", "real tokens",
-                variants.UTILISATION, inputs, updates=1, rounds=5, seconds=55, warmup=1, threads=(2,))  # fmt: skip
+    what = ("utilisation", "base-size step beside the matrix peak, 32 sequences of 128", "real tokens")
+    return Case(*what, variants.UTILISATION, inputs, updates=1, rounds=5, seconds=55, warmup=1, threads=(2,))
 
 
 def _lamb(data: Data) -> Case:
-    return Case("lamb-base", "LAMB step, 12 layers of 768", "steps", variants.LAMB, {"size": "base"},
-                updates=5, rounds=5, seconds=90)  # fmt: skip
+    what = ("lamb-base", "LAMB step, 12 layers of 768", "steps")
+    return Case(*what, variants.LAMB, {"size": "base"}, updates=5, rounds=5, seconds=90)
 
 
 def _adamw(data: Data) -> Case:
-    return Case("adamw-base", "AdamW step, 12 layers of 768", "steps", variants.ADAMW, {"size": "base"},
-                updates=5, rounds=5, seconds=35, threads=(1,))  # fmt: skip
+    what = ("adamw-base", "AdamW step, 12 layers of 768", "steps")
+    return Case(*what, variants.ADAMW, {"size": "base"}, updates=5, rounds=5, seconds=35, threads=(1,))
 
 
 def _predict(data: Data) -> Case:
     inputs = _trained("squad", "tiny", data.squad_rows("dev"), 32)
-    return Case("predict-tiny", "SQuAD prediction, 2 layers of 128", "features", variants.PREDICT, inputs,
-                updates=1, rounds=3, seconds=170, warmup=1)  # fmt: skip
+    what = ("predict-tiny", "SQuAD prediction, 2 layers of 128", "features")
+    return Case(*what, variants.PREDICT, inputs, updates=1, rounds=3, seconds=170, warmup=1)
 
 
 def _questions(data: Data) -> Case:
     inputs = {"stages": data.stages, "questions": str(data.questions("train")), "tokenizer": str(data.tokenizer)}
-    return Case("prepare-squad", "questions to features of 384 with stride 128", "questions", variants.QUESTIONS,
-                inputs, updates=1, rounds=3, seconds=130, warmup=0, fresh=True)  # fmt: skip
+    what = ("prepare-squad", "questions to features of 384 with stride 128", "questions")
+    return Case(*what, variants.QUESTIONS, inputs, updates=1, rounds=3, seconds=130, warmup=0, fresh=True)
 
 
 def _pretraining_rows(data: Data) -> Case:
     inputs = {"stages": data.stages, "corpus": str(data.corpus), "tokenizer": str(data.tokenizer)}
-    return Case("prepare-pretraining", "text to pre-training rows of 128, five maskings", "real tokens",
-                variants.PRETRAINING_ROWS, inputs, updates=1, rounds=3, seconds=25, warmup=0, fresh=True)  # fmt: skip
+    what = ("prepare-pretraining", "text to pre-training rows of 128, five maskings", "real tokens")
+    return Case(*what, variants.PRETRAINING_ROWS, inputs, updates=1, rounds=3, seconds=25, warmup=0, fresh=True)
 
 
 def _packing(data: Data) -> Case:
     inputs = _trained("squad", "tiny", data.squad_rows("train"), 16)
-    return Case("packing", "lengths to rows of 384", "sequences", variants.PACKING, inputs,
-                updates=1, rounds=5, seconds=5, warmup=1, threads=(1,))  # fmt: skip
+    what = ("packing", "lengths to rows of 384", "sequences")
+    return Case(*what, variants.PACKING, inputs, updates=1, rounds=5, seconds=5, warmup=1, threads=(1,))
 
 
 def _starts(data: Data) -> Case:
     inputs = _trained("squad", "tiny", data.squad_rows("train"), 16)
-    return Case("start", "rows to the end of the first update, compiled", "starts", variants.STARTS, inputs,
-                updates=1, rounds=3, seconds=200, warmup=0, threads=(2,), fresh=True)  # fmt: skip
+    what = ("start", "rows to the end of the first update, compiled", "starts")
+    return Case(*what, variants.STARTS, inputs, updates=1, rounds=3, seconds=200, warmup=0, threads=(2,), fresh=True)
 
 
 def _at_length(length: int) -> Callable[[Data], Case]:
     def build(data: Data) -> Case:
         inputs = _trained("pretrain", "tiny", data.pretrain_rows(length), TOKENS_PER_UPDATE // length)
-        return Case(f"length-{length}", f"pre-training, 2 layers of 128, {TOKENS_PER_UPDATE // length} x {length}",
-                    "real tokens", variants.ACROSS_LENGTHS, inputs, updates=2, rounds=3, seconds=45,
-                    threads=(1,))  # fmt: skip
+        what = (
+            f"length-{length}",
+            f"pre-training, 2 layers of 128, {TOKENS_PER_UPDATE // length} x {length}",
+            "real tokens",
+        )
+        return Case(*what, variants.ACROSS_LENGTHS, inputs, updates=2, rounds=3, seconds=45, threads=(1,))
 
     return build
 
@@ -143,8 +146,8 @@ def _corpus_rows(data: Data) -> Case:
         Variant(f"corpus x {share:g}", "pretraining-rows", inputs={"corpus": str(data.sized_corpus(share))})
         for share in SHARES
     )
-    return Case("corpus-rows", "text to pre-training rows, by size of the corpus", "real tokens", sizes, inputs,
-                updates=1, rounds=3, seconds=60, warmup=0, threads=(1,), fresh=True)  # fmt: skip
+    what = ("corpus-rows", "text to pre-training rows, by size of the corpus", "real tokens")
+    return Case(*what, sizes, inputs, updates=1, rounds=3, seconds=60, warmup=0, threads=(1,), fresh=True)
 
 
 def _corpus_training(data: Data) -> Case:
@@ -157,8 +160,8 @@ def _corpus_training(data: Data) -> Case:
         )
         for share in SHARES
     )
-    return Case("corpus-training", "pre-training, 2 layers of 128, by size of the corpus", "real tokens", sizes, {},
-                updates=8, rounds=3, seconds=45, threads=(1,))  # fmt: skip
+    what = ("corpus-training", "pre-training, 2 layers of 128, by size of the corpus", "real tokens")
+    return Case(*what, sizes, {}, updates=8, rounds=3, seconds=45, threads=(1,))
 
 
 CASES: dict[str, Callable[[Data], Case]] = {

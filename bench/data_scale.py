@@ -109,10 +109,8 @@ def measure(stage: str, folder: Path) -> Measured:
         tail = "\n".join((folder / "log").read_text(encoding="utf-8", errors="replace").splitlines()[-12:])
         raise InputError(f"{stage} in {folder} ended with code {used.code}:\n{tail}")
     disk = sum(path.stat().st_size for path in (folder / OUTS[stage]).rglob("*")) if stage in OUTS else 0
-    return Measured(
-        stage, text_bytes(folder / artifacts.CORPUS) / MB, round(used.cpu_s, 2), round(used.wall_s, 2),
-        round(used.peak_mb, 1), round(disk / MB, 3), load,
-    )  # fmt: skip
+    text, spent = text_bytes(folder / artifacts.CORPUS) / MB, (round(used.cpu_s, 2), round(used.wall_s, 2))
+    return Measured(stage, text, *spent, round(used.peak_mb, 1), round(disk / MB, 3), load)
 
 
 def text_bytes(corpus: Path) -> int:

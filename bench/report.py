@@ -77,8 +77,8 @@ def rate_rows(results: Results) -> list[Row]:
             "" if ratio is None or one.variant == OURS else f"{ratio.median:.2f}x ({ratio.low:.2f}-{ratio.high:.2f})"
         )
         memory = one.facts.get("peak_memory_mb")
-        rows.append((*where, f"{figure(found.median)} {unit}", figure(found.low), figure(found.high), times,
-                     "" if memory is None else f"{memory:,.0f}"))  # fmt: skip
+        rates = (f"{figure(found.median)} {unit}", figure(found.low), figure(found.high))
+        rows.append((*where, *rates, times, "" if memory is None else f"{memory:,.0f}"))
     return rows
 
 

@@ -40,14 +40,12 @@ from poptorch.options import Options
 from poptorch.strategies import PipelinedExecution, ShardedExecution, Stage
 
 __version__ = "3.4.0"
-__all__ = [
-    "Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction", "CommGroupType", "ConnectionType", "Error",
-    "MatMulSerializationMode", "MeanReductionStrategy", "Options", "OutputMode", "PipelinedExecution",
-    "PoplarExecutor", "RecoverableError", "ReductionType", "ShardedExecution", "Stage", "SyncPattern",
-    "TensorLocationSettings", "UnrecoverableError", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable",
-    "ipuHardwareVersion", "isRunningOnIpu", "optim", "options", "poptorch_core", "recomputationCheckpoint",
-    "removeBlocks", "serializedMatMul", "setLogLevel", "set_available_memory", "trainingModel",
-]  # fmt: skip
+__all__ = ["Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction", "CommGroupType", "ConnectionType", "Error"]
+__all__ += ["MatMulSerializationMode", "MeanReductionStrategy", "Options", "OutputMode", "PipelinedExecution"]
+__all__ += ["PoplarExecutor", "RecoverableError", "ReductionType", "ShardedExecution", "Stage", "SyncPattern"]
+__all__ += ["TensorLocationSettings", "UnrecoverableError", "identity_loss", "inferenceModel", "ipuHardwareIsAvailable"]
+__all__ += ["ipuHardwareVersion", "isRunningOnIpu", "optim", "options", "poptorch_core", "recomputationCheckpoint"]
+__all__ += ["removeBlocks", "serializedMatMul", "setLogLevel", "set_available_memory", "trainingModel"]
 LEVELS = {"TRACE": 5, "DEBUG": 10, "INFO": 20, "WARN": 30, "ERR": 40, "OFF": 60}
 
 

@@ -15,14 +15,12 @@ Value = Tuple[float, bool]
 """(value, is a constant)."""
 _SHARED = {"learningRate": "lr", "weightDecay": "weight_decay"}
 _ADAM = {**_SHARED, "beta1": "betas", "beta2": "betas", "eps": "eps"}
+_SGD = {**_SHARED, "momentum": "momentum", "dampening": "dampening", "velocityScaling": "velocity_scaling"}
 GROUP_ATTRIBUTES = {
-    "SGD": {
-        **_SHARED, "momentum": "momentum", "dampening": "dampening", "velocityScaling": "velocity_scaling",
-        "nesterov": "nesterov",
-    },
+    "SGD": {**_SGD, "nesterov": "nesterov"},
     "ADAM": _ADAM,
     "LAMB": {**_ADAM, "maxWeightNorm": "max_weight_norm"},
-}  # fmt: skip
+}
 CONSTANT_WHEN = {"weight_decay": 0.0, "momentum": 0.0, "dampening": 0.0, "velocity_scaling": 1.0, "eps": 1e-8}
 """With torch's own optimizers, which do not say: constant at these values, else variable."""
 

@@ -34,9 +34,14 @@ class Executable:
     """
 
     def __init__(
-        self, model: nn.Module, settings: Any, training: bool, attributes: Optional[Attributes],
-        groups: Dict[str, int], inputs: Any,
-    ) -> None:  # fmt: skip
+        self,
+        model: nn.Module,
+        settings: Any,
+        training: bool,
+        attributes: Optional[Attributes],
+        groups: Dict[str, int],
+        inputs: Any,
+    ) -> None:
         started = time.perf_counter()
         self.slots = Slots(model)
         self.model, self.settings, self.training, self.groups = model, settings, training, groups
@@ -168,12 +173,10 @@ class Executable:
         assert self.compiled_attributes is not None  # of a training executable
         attributes.check_replaces(self.compiled_attributes)
         self.attributes, self.loaded_values = attributes, {}
-        self.record["optimizer_updates"].append({
-            "after_executions": self.record["executions"],
-            "lossScaling": attributes.loss_scaling,
-            "learningRate": [group["learningRate"][0] for group in attributes.groups],
-            "weightDecay": [group["weightDecay"][0] for group in attributes.groups],
-        })  # fmt: skip
+        after, groups = self.record["executions"], attributes.groups
+        rates = {name: [group[name][0] for group in groups] for name in ("learningRate", "weightDecay")}
+        told = {"after_executions": after, "lossScaling": attributes.loss_scaling, **rates}
+        self.record["optimizer_updates"].append(told)
 
     def ensure_state(self) -> None:
         assert self.attributes is not None  # of a training executable

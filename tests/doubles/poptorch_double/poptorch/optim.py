@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+import itertools
 import weakref
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 import torch
 
 FLOATS = (torch.float16, torch.float32)
-Betas = Tuple[float, float]
 
 
 class VariableAttributes:
@@ -87,23 +88,33 @@ _TYPES = {
 INF = float("inf")
 
 
+def _taking(parent: Callable[..., None], needed: Tuple[str, ...], *optional: Tuple[str, ...]) -> Any:
+    """A constructor that takes these arguments by place or by name; None, the default of optional ones, is unset."""
+    kind, rest = inspect.Parameter.POSITIONAL_OR_KEYWORD, itertools.chain(*optional)
+    taken = [inspect.Parameter(name, kind) for name in ("self", *needed)]
+    signature = inspect.Signature([*taken, *(inspect.Parameter(name, kind, default=None) for name in rest)])
+
+    def start(self: Any, *given: Any, **named: Any) -> None:
+        bound = signature.bind(self, *given, **named)
+        bound.apply_defaults()
+        self._start(parent, bound.arguments)
+
+    start.__signature__ = signature  # type: ignore[attr-defined]
+    return start
+
+
 class SGD(Optimizer, torch.optim.SGD):
     """Gradient descent with momentum."""
 
-    _own = {
-        "loss_scaling": 1.0, "velocity_scaling": 1.0, "use_combined_accum": False, "accum_type": torch.float32,
-        "velocity_accum_type": torch.float32, "max_grad_norm": INF,
-    }  # fmt: skip
+    _own = {"loss_scaling": 1.0, "velocity_scaling": 1.0, "use_combined_accum": False, "max_grad_norm": INF}
+    _own.update(accum_type=torch.float32, velocity_accum_type=torch.float32)
 
-    def __init__(
-        self, params: Iterable, lr: float, momentum: Optional[float] = None, dampening: Optional[float] = None,
-        weight_decay: Optional[float] = None, nesterov: Optional[bool] = None, maximize: Optional[bool] = None,
-        foreach: Optional[bool] = None, differentiable: Optional[bool] = None, loss_scaling: Optional[float] = None,
-        velocity_scaling: Optional[float] = None, use_combined_accum: Optional[bool] = None,
-        accum_type: Optional[torch.dtype] = None, velocity_accum_type: Optional[torch.dtype] = None,
-        max_grad_norm: Optional[float] = None,
-    ) -> None:  # fmt: skip
-        self._start(torch.optim.SGD.__init__, dict(locals()))
+    __init__ = _taking(
+        torch.optim.SGD.__init__,
+        ("params", "lr"),
+        ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "foreach", "differentiable", "loss_scaling"),
+        ("velocity_scaling", "use_combined_accum", "accum_type", "velocity_accum_type", "max_grad_norm"),
+    )
 
 
 class Adam(Optimizer, torch.optim.Adam):
@@ -111,15 +122,12 @@ class Adam(Optimizer, torch.optim.Adam):
 
     _own = {"loss_scaling": 1.0, **_TYPES, "max_grad_norm": INF}
 
-    def __init__(
-        self, params: Iterable, lr: Optional[float] = None, betas: Optional[Betas] = None, eps: Optional[float] = None,
-        weight_decay: Optional[float] = None, amsgrad: Optional[bool] = None, foreach: Optional[bool] = None,
-        maximize: Optional[bool] = None, capturable: Optional[bool] = None, differentiable: Optional[bool] = None,
-        fused: Optional[bool] = None, loss_scaling: Optional[float] = None, accum_type: Optional[torch.dtype] = None,
-        first_order_momentum_accum_type: Optional[torch.dtype] = None,
-        second_order_momentum_accum_type: Optional[torch.dtype] = None, max_grad_norm: Optional[float] = None,
-    ) -> None:  # fmt: skip
-        self._start(torch.optim.Adam.__init__, dict(locals()))
+    __init__ = _taking(
+        torch.optim.Adam.__init__,
+        ("params",),
+        ("lr", "betas", "eps", "weight_decay", "amsgrad", "foreach", "maximize", "capturable", "differentiable"),
+        ("fused", "loss_scaling", *_TYPES, "max_grad_norm"),
+    )
 
 
 class AdamW(Optimizer, torch.optim.AdamW):
@@ -127,15 +135,12 @@ class AdamW(Optimizer, torch.optim.AdamW):
 
     _own = {"loss_scaling": 1.0, "bias_correction": True, **_TYPES, "max_grad_norm": INF}
 
-    def __init__(
-        self, params: Iterable, lr: Optional[float] = None, betas: Optional[Betas] = None, eps: Optional[float] = None,
-        weight_decay: Optional[float] = None, amsgrad: Optional[bool] = None, maximize: Optional[bool] = None,
-        foreach: Optional[bool] = None, capturable: Optional[bool] = None, differentiable: Optional[bool] = None,
-        fused: Optional[bool] = None, loss_scaling: Optional[float] = None, bias_correction: Optional[bool] = None,
-        accum_type: Optional[torch.dtype] = None, first_order_momentum_accum_type: Optional[torch.dtype] = None,
-        second_order_momentum_accum_type: Optional[torch.dtype] = None, max_grad_norm: Optional[float] = None,
-    ) -> None:  # fmt: skip
-        self._start(torch.optim.AdamW.__init__, dict(locals()))
+    __init__ = _taking(
+        torch.optim.AdamW.__init__,
+        ("params",),
+        ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "foreach", "capturable", "differentiable"),
+        ("fused", "loss_scaling", "bias_correction", *_TYPES, "max_grad_norm"),
+    )
 
 
 def _start_lamb(optimizer: torch.optim.Optimizer, params: Iterable, **given: Any) -> None:
@@ -148,14 +153,11 @@ class LAMB(Optimizer, torch.optim.Optimizer):
 
     _own = {"loss_scaling": 1.0, "bias_correction": True, **_TYPES}
 
-    def __init__(
-        self, params: Iterable, lr: Optional[float] = None, betas: Betas = None,  # type: ignore[assignment]  # noqa: RUF013
-        eps: Optional[float] = None, weight_decay: Optional[float] = None, bias_correction: Optional[bool] = None,
-        loss_scaling: Optional[float] = None, max_weight_norm: Optional[float] = None,
-        accum_type: Optional[torch.dtype] = None, first_order_momentum_accum_type: Optional[torch.dtype] = None,
-        second_order_momentum_accum_type: Optional[torch.dtype] = None,
-    ) -> None:  # fmt: skip
-        self._start(_start_lamb, dict(locals()))
+    __init__ = _taking(
+        _start_lamb,
+        ("params",),
+        ("lr", "betas", "eps", "weight_decay", "bias_correction", "loss_scaling", "max_weight_norm", *_TYPES),
+    )
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable] = None) -> Optional[float]:  # type: ignore[override]

@@ -86,10 +86,8 @@ class Program(TorchDispatchMode):
         if user_id is None:
             user_id, self._unnamed = str(self._unnamed), self._unnamed + 1
         stage, ipu = self._strategy.place(user_id, ipu_id)
-        self.blocks.append({
-            "event": "begin", "user_id": user_id, "requested_ipu_id": ipu_id, "ipu_id": ipu, "stage": stage,
-            "phase": -1, "at_op": len(self.signature),
-        })  # fmt: skip
+        place = {"user_id": user_id, "requested_ipu_id": ipu_id, "ipu_id": ipu, "stage": stage}
+        self.blocks.append({"event": "begin", **place, "phase": -1, "at_op": len(self.signature)})
         self._switches += ipu != self._last_ipu
         self._block_ipu = self._last_ipu = ipu
         self._stages.append((stage, ipu))
@@ -136,9 +134,7 @@ class Program(TorchDispatchMode):
     def note_memory(self, tensor: Tensor, share: float) -> None:
         """set_available_memory was called."""
         maker = self._maker.get(_storage(tensor))
-        self.memory.append(
-            {"shape": list(tensor.shape), "value": share, "ipu": self._block_ipu, "producer": maker}
-        )  # fmt: skip
+        self.memory.append({"shape": list(tensor.shape), "value": share, "ipu": self._block_ipu, "producer": maker})
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

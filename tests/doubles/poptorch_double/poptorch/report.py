@@ -10,16 +10,15 @@ from poptorch import session
 from poptorch.enums import OutputMode
 from poptorch.record import RECORD
 
-COUNTERS = (
-    "executions", "weight_updates", "copy_weights_to_host", "copy_weights_to_device", "optimizer_state_reads",
-    "optimizer_state_writes", "attach", "detach",
-)  # fmt: skip
+_WEIGHTS = ("weight_updates", "copy_weights_to_host", "copy_weights_to_device")
+COUNTERS = ("executions", *_WEIGHTS, "optimizer_state_reads", "optimizer_state_writes", "attach", "detach")
 
 
 def describe(executable: Any, inputs: List[Tensor]) -> Dict[str, Any]:
     """Everything that is known once the model is compiled."""
     program, options, weights = executable.program, executable.options, executable.weights
     used = sorted(program.used) or [0]
+    trained = [name for name, x in weights.items() if executable.training and x.requires_grad]
     return {
         "index": len(RECORD["executables"]),
         "training": executable.training,
@@ -44,15 +43,12 @@ def describe(executable: Any, inputs: List[Tensor]) -> Dict[str, Any]:
         "inputs": [{"shape": list(x.shape), "dtype": str(x.dtype)} for x in inputs],
         "num_outputs": sum(isinstance(x, Tensor) for x in executable.output_leaves),
         "parameters": {name: [list(x.shape), str(x.dtype), x.requires_grad] for name, x in weights.items()},
-        "trainable_parameters_not_in_optimizer": sorted(
-            name for name, x in weights.items() if executable.training and x.requires_grad
-            and name not in executable.groups
-        ),
+        "trainable_parameters_not_in_optimizer": sorted(set(trained) - set(executable.groups)),
         "optimizer": _optimizer(executable),
         "optimizer_updates": [],
         **dict.fromkeys(COUNTERS, 0),
         "ops": dict(sorted(program.ops.items())),
-    }  # fmt: skip
+    }
 
 
 def _optimizer(executable: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from itertools import product
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import torch
@@ -65,18 +66,15 @@ class Runner:
         results: List[List[Tensor]] = []
         for iteration in range(of.iterations):
             sums: Dict[str, Tensor] = {}
-            parts = [self._part(iteration, step, replica) for step in range(of.accumulation)
-                     for replica in range(of.replicas)]  # fmt: skip
+            parts = [self._part(iteration, *at) for at in product(range(of.accumulation), range(of.replicas))]
             size = AT_ONCE if self._together else 1
             for at in range(0, len(parts), size):
                 results += self._pass(leaves, parts[at : at + size], sums, at)
             if of.training:
                 self._update(sums)
         mode, period = OutputMode(of.options["output_mode"]), of.options["output_return_period"]
-        reduced = iter([
-            returned(list(made), of.replicas, mode, period) if varies else made[-1]
-            for made, varies in zip(zip(*results), of.outputs_vary)
-        ])  # fmt: skip
+        outcomes = zip(zip(*results), of.outputs_vary)
+        reduced = (returned(list(made), of.replicas, mode, period) if varies else made[-1] for made, varies in outcomes)
         outputs = [next(reduced) if isinstance(x, Tensor) else x for x in of.output_leaves]
         return tree_unflatten(outputs, of.output_structure)
 

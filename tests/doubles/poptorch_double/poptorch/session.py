@@ -95,8 +95,8 @@ def _mapping_calls(name: str, value: Dict[Any, Any], options: Dict[str, Any]) ->
         if unknown:
             raise refusal(f"{name} has no {unknown}")
         return [["setTensorLocation", name, key, int(x)] for key, x in value.items()]
-    return [["insertStringPairOption", name, _text(name, key), _text(name, _known(list, name, x))]
-            for key, x in value.items()]  # fmt: skip
+    pairs = [[_text(name, key), _text(name, _known(list, name, x))] for key, x in value.items()]
+    return [["insertStringPairOption", name, *pair] for pair in pairs]
 
 
 def _known(kind: type, name: str, value: Any) -> Any:

@@ -96,8 +96,6 @@ def _model_class(base: Any, owner: Any) -> Any:
         if executor is not None:
             executor.destroy()
 
-    members = {
-        "__getattribute__": get, "state_dict": state_dict, "__deepcopy__": deep_copy, "destroy": destroy,
-        "copyWeightsToHostIfNeeded": lambda self: _fetch(owner), WRAPPED: True,
-    }  # fmt: skip
+    members = {"__getattribute__": get, "state_dict": state_dict, "__deepcopy__": deep_copy, "destroy": destroy}
+    members.update({"copyWeightsToHostIfNeeded": lambda self: _fetch(owner), WRAPPED: True})
     return type(f"Poptorch{base.__name__}", (base,), members)
