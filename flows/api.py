@@ -39,10 +39,8 @@ def patiently(call: Callable[[], Answer], say: Callable[[str], None], patience_s
             error = type(state.outcome.exception()).__name__
             say(f"the Prefect server does not answer ({error}); waiting up to {patience_s:.0f} s")
 
-    called = Retrying(
-        retry=retry_if_exception(_is_away), wait=wait_fixed(WAIT_S), stop=stop_after_delay(patience_s),
-        before_sleep=lost, reraise=True,
-    )  # fmt: skip
+    away, limit = retry_if_exception(_is_away), stop_after_delay(patience_s)
+    called = Retrying(retry=away, wait=wait_fixed(WAIT_S), stop=limit, before_sleep=lost, reraise=True)
     began = time.monotonic()
     answer = called(call)
     if called.statistics["attempt_number"] > 1:

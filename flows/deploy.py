@@ -164,10 +164,10 @@ def deploy(project: Path) -> None:
     """
     # A checkout of this machine must not get into the deployments: each worker names its own.
     environment = {name: value for name, value in os.environ.items() if name != CHECKOUT}
+    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"]
     done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all"],
-        cwd=project, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
-    )  # fmt: skip
+        command, cwd=project, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+    )
     if done.returncode:
         raise PodiumError(f"prefect deploy failed:\n{done.stdout}")
 

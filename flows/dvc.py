@@ -39,10 +39,11 @@ def push(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> None:
     what = f"the remote {name} ({url}) did not take the outs of {', '.join(stages)}"
     pushed = Retrying(
         retry=retry_if_result(lambda done: done.returncode != 0),
-        wait=wait_chain(*map(wait_fixed, PUSH_WAITS)), stop=stop_after_attempt(len(PUSH_WAITS) + 1),
+        wait=wait_chain(*map(wait_fixed, PUSH_WAITS)),
+        stop=stop_after_attempt(len(PUSH_WAITS) + 1),
         before_sleep=lambda state: say(f"{what}; again in {state.upcoming_sleep:.0f} s"),
         retry_error_callback=lambda state: state.outcome.result() if state.outcome is not None else None,
-    )  # fmt: skip
+    )
     done = pushed(call, "push", "--run-cache", "--", *stages, root=root)
     if done.returncode:
         said = "\n".join(f"  {line}" for line in done.stdout.splitlines()[-KEPT_LINES:])
@@ -61,10 +62,10 @@ def pull(stages: Sequence[str], root: Path, say: Callable[[str], None]) -> str |
 
 def call(*words: str, root: Path, stderr: int = subprocess.STDOUT) -> subprocess.CompletedProcess[str]:
     """A command of DVC in the checkout `root`, waited for; what it says on standard output is kept."""
+    command, env, out = [*DVC, *words], environment(), subprocess.PIPE
     return subprocess.run(
-        [*DVC, *words], cwd=root, env=environment(), text=True, check=False,
-        stdout=subprocess.PIPE, stderr=stderr, preexec_fn=die_with_parent,
-    )  # fmt: skip
+        command, cwd=root, env=env, text=True, check=False, stdout=out, stderr=stderr, preexec_fn=die_with_parent
+    )
 
 
 def has_remote(root: Path) -> bool:

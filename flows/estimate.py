@@ -30,8 +30,8 @@ def tell_estimate(root: Path, say: Callable[[str], None]) -> None:
 
 def _said_by(module: str, root: Path) -> str:
     """What a module of the checkout prints; nothing if it failed."""
+    command, env, out, null = [sys.executable, "-m", module], dvc.environment(), subprocess.PIPE, subprocess.DEVNULL
     done = subprocess.run(
-        [sys.executable, "-m", module], cwd=root, env=dvc.environment(), text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, preexec_fn=die_with_parent,
-    )  # fmt: skip
+        command, cwd=root, env=env, text=True, check=False, stdout=out, stderr=null, preexec_fn=die_with_parent
+    )
     return done.stdout.strip() if done.returncode == 0 else ""

@@ -30,6 +30,7 @@ from tasks.project.errors import PodiumError
 from tasks.project.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
+UVICORN = ("--factory", "prefect.server.api.server:create_app", "--log-level", "error", "--lifespan", "on")
 
 
 @contextlib.contextmanager
@@ -50,12 +51,10 @@ def own_server(log: Path) -> Iterator[bool]:
         return
     port = _free_port()
     with log.open("ab") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host", LOOPBACK,
-             "--port", str(port), "--log-level", "error", "--lifespan", "on"],
-            # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
-            env=_environment(), preexec_fn=die_with_parent, start_new_session=True, stdout=said, stderr=said,
-        )  # fmt: skip
+        command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
+        env, end = _environment(), die_with_parent
+        # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
+        process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
     url = f"http://{LOOPBACK}:{port}/api"
     try:
         _wait_for(url, process, log)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,11 +38,7 @@ def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, An
     Raises:
         PublishFailed: with its last words.
     """
-    process = subprocess.Popen(
-        [sys.executable, "-m", *module_of(gate)], cwd=root, env=dvc.environment(), text=True, bufsize=1,
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=stop.in_child,
-        process_group=stop.group(),
-    )  # fmt: skip
+    process = stop.start([sys.executable, "-m", *module_of(gate)], root, dvc.environment())
     assert process.stdout is not None
     lines = []
     with stop.passed_to(process):

@@ -34,8 +34,8 @@ PULLING = re.compile(r"Pulling data for stage: '([^']+)'")
 """All that DVC says of a stage that did not change, and whose outs it takes from the remote."""
 ENDED_BY_SIGNAL = tuple(code for number in SIGNALS for code in (-number, 128 + number))
 """Exit codes: bash becomes the command, other shells say it in their own code."""
-BOOKKEEPING = ("Updating lock file", "Generating lock file", "Use `dvc push`", "Stage '", "To track", "\tgit add", "> ",
-               "Data and pipelines are up to date")  # fmt: skip
+_LOCKS = ("Updating lock file", "Generating lock file")
+BOOKKEEPING = (*_LOCKS, "Use `dvc push`", "Stage '", "To track", "\tgit add", "> ", "Data and pipelines are up to date")
 
 
 class StageFailed(Exception):
@@ -91,9 +91,13 @@ class Repro:
     """
 
     def __init__(
-        self, stages: Sequence[str], root: Path, say: Callable[[str], None], sent: Sequence[str] | None = None,
+        self,
+        stages: Sequence[str],
+        root: Path,
+        say: Callable[[str], None],
+        sent: Sequence[str] | None = None,
         together: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Start nothing yet.
 
         Args:
@@ -159,11 +163,7 @@ class Repro:
         return said.verdict
 
     def _start(self, *words: str) -> None:
-        self._process = subprocess.Popen(
-            [*dvc.DVC, "repro", *words], cwd=self._root, env={**dvc.environment(), **self._allowed}, text=True,
-            bufsize=1, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            preexec_fn=stop.in_child, process_group=stop.group(),
-        )  # fmt: skip
+        self._process = stop.start([*dvc.DVC, "repro", *words], self._root, {**dvc.environment(), **self._allowed})
         self._asked.enter_context(stop.passed_to(self._process))
         assert self._process.stdout is not None
         self._lines = iter(self._process.stdout)

@@ -83,10 +83,11 @@ class Bars(Screen):
 
     def __init__(self, console: Console, verbose: bool) -> None:
         self._verbose, self._task = verbose, TaskID(0)
-        columns = (
-            TextColumn("{task.description:<24}", markup=False), BarColumn(20), TextColumn("{task.fields[share]:>4}"),
-            TimeElapsedColumn(), TextColumn("{task.fields[left]}", markup=False, style="cyan"),
-        )  # fmt: skip
+        share, left = (
+            TextColumn("{task.fields[share]:>4}"),
+            TextColumn("{task.fields[left]}", markup=False, style="cyan"),
+        )
+        columns = (TextColumn("{task.description:<24}", markup=False), BarColumn(20), share, TimeElapsedColumn(), left)
         # What others print while it moves stays theirs: standard output holds what was asked for.
         self._progress = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
 

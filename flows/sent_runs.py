@@ -94,13 +94,11 @@ class SentRun:
         names = self._names
         parameters = {**self._dispatch.parameters, "names": names, "publish": self._publish}
         title = names[0] if len(names) == 1 else f"{names[0]} .. {names[-1]}"
+        to, queue, say = deployment_of(self._queue), self._queue.name, self._dispatch.say
         sent = patiently(
-            lambda: run_deployment(
-                deployment_of(self._queue), parameters=parameters, work_queue_name=self._queue.name, timeout=0,
-                flow_run_name=title,
-            ),
-            self._dispatch.say,
-        )  # fmt: skip
+            lambda: run_deployment(to, parameters=parameters, work_queue_name=queue, timeout=0, flow_run_name=title),
+            say,
+        )
         self._run = cast(FlowRun, sent).id
         self._entered: set[UUID] = set()
         self._sent_at = self._looked_at = time.monotonic()

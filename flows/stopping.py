@@ -14,6 +14,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from types import FrameType
 
 from tasks.project.process import die_with_parent
@@ -66,11 +67,22 @@ class Stop:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
-    def group(self) -> int | None:
-        """`process_group` of a child that is asked to stop here: one of its own, so that Ctrl-C reaches it once."""
-        return 0 if self.listens else None
+    def start(self, command: list[str], root: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+        """Start a child whose lines are read, and that is asked to stop here (`passed_to`)."""
+        return subprocess.Popen(
+            command,
+            cwd=root,
+            env=env,
+            text=True,
+            bufsize=1,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            preexec_fn=self._in_child,
+            process_group=0 if self.listens else None,  # one of its own, so that Ctrl-C reaches it once
+        )
 
-    def in_child(self) -> None:
+    def _in_child(self) -> None:
         """`preexec_fn` of such a child: it ends with this process, and hears SIGINT.
 
         A shell that starts this command with & lets it and all its children ignore SIGINT, which is what a child is

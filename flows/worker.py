@@ -77,11 +77,9 @@ class OwnWorker(ProcessWorker, abc.ABC):  # ABC: Prefect does not register it in
     ) -> ProcessWorkerResult:
         """Start this checkout's flow for a run, and wait for its end; Prefect's own, without what it loads."""
         async with FlowRunExecutorContext() as context:
-            starter = EngineCommandStarter(
-                command=command_to_string([sys.executable, "-m", ENTRY]), cwd=self.project,
-                env={**configuration.env, CHECKOUT: str(self.project)},
-                control_channel=context.control_channel,
-            )  # fmt: skip
+            command = command_to_string([sys.executable, "-m", ENTRY])
+            env, channel = {**configuration.env, CHECKOUT: str(self.project)}, context.control_channel
+            starter = EngineCommandStarter(command=command, cwd=self.project, env=env, control_channel=channel)
             executor = context.create_executor(flow_run, starter, propose_submitting=False, hook_runner=NoHooks())
             async with anyio.create_task_group() as group:
                 ended: list[Any] = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -30,9 +31,8 @@ FILE = click.Path(path_type=Path)
 @options.as_json
 @click.pass_context
 def command(
-    ctx: click.Context, first: Path, second: Path, questions: Path | None, confidence: float, output: Path | None,
-    changed: Path | None, json_wanted: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context, first: Path, second: Path, questions: Path | None, confidence: float, **outputs: Any
+) -> None:
     from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
     from tasks.project import artifacts
 
@@ -40,11 +40,11 @@ def command(
     default = (place.found or place.here) / artifacts.QUESTIONS / "dev.parquet"
     references = default if questions is None else given(ctx, questions)
     found = compare_files(references, given(ctx, first), given(ctx, second), confidence)
-    if output is not None:
-        write_json(given(ctx, output), found.record())
-    if changed is not None:
-        write_text(given(ctx, changed), changed_csv(found.changed))
-    if json_wanted:
+    if outputs["output"] is not None:
+        write_json(given(ctx, outputs["output"]), found.record())
+    if outputs["changed"] is not None:
+        write_text(given(ctx, outputs["changed"]), changed_csv(found.changed))
+    if outputs["json_wanted"]:
         options.print_json(found.record())
         return
     sys.stdout.write(in_words(found, confidence) + "\n")

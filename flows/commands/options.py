@@ -45,23 +45,19 @@ def complete_stages(ctx: click.Context, param: click.Parameter, incomplete: str)
 def parameters(command: Command) -> Command:
     """--preset and --set, as arguments `preset` and `overrides`."""
     preset = click.option("--preset", shell_complete=complete_presets, help="one of presets/*.yaml (podium presets)")
+    what, complete = "one parameter of this run, repeatable (podium params list)", complete_settings
     stated = click.option(
-        "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", shell_complete=complete_settings,
-        help="one parameter of this run, repeatable (podium params list)",
-    )  # fmt: skip
+        "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", shell_complete=complete, help=what
+    )
     return preset(stated(command))
 
 
 def stages(command: Command) -> Command:
     """--part and --to, as arguments `part` and `to`."""
-    part = click.option(
-        "--part", default=ALL, show_default=True,
-        help="pretraining; finetuning, which is the rest; or another part that dvc.yaml names",
-    )  # fmt: skip
-    to = click.option(
-        "--to", multiple=True, metavar="STAGE", shell_complete=complete_stages,
-        help="this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)",
-    )  # fmt: skip
+    parts = "pretraining; finetuning, which is the rest; or another part that dvc.yaml names"
+    part = click.option("--part", default=ALL, show_default=True, help=parts)
+    what = "this stage and what it needs, nothing else, and publish nothing; repeatable (podium plan)"
+    to = click.option("--to", multiple=True, metavar="STAGE", shell_complete=complete_stages, help=what)
     return part(to(command))
 
 

@@ -101,10 +101,9 @@ def _run(project: Path, preset: str | None, overrides: list[str], choices: dict[
         with logged(project / log), own_server(project / log) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
-                state = flow(
-                    preset, overrides, not choices["no_publish"], choices["part"], choices["on_workers"],
-                    choices["cpu_queue"], choices["device_queue"], list(choices["to"]), return_state=True,
-                )  # fmt: skip
+                queues = (choices["on_workers"], choices["cpu_queue"], choices["device_queue"])
+                asked = (preset, overrides, not choices["no_publish"], choices["part"], *queues, list(choices["to"]))
+                state = flow(*asked, return_state=True)
             except UNREACHED as error:
                 _end_without_server(project, log, error)
         if (run := report.read(project)) is None:

@@ -21,10 +21,10 @@ from tasks.project.given import GIVEN, value_at
 
 __all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 
-AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (
-    *host.CHECKS, *surroundings.CHECKS, network.settings, device.known, inputs.there, disk.room, remotes.dvc_remote,
-    remotes.checkpoints, hub.token, server.known,
-)  # fmt: skip
+_SETTINGS = (network.settings, device.known, inputs.there, disk.room)
+_PLACES = (remotes.dvc_remote, remotes.checkpoints, hub.token, server.known)
+_CHECKS = (*host.CHECKS, *surroundings.CHECKS, *_SETTINGS, *_PLACES)
+AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = _CHECKS
 """Checks that wait for nothing."""
 TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
 """Checks that may wait, as questions that are asked side by side."""

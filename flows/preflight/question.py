@@ -114,15 +114,13 @@ def _limit() -> float | None:
 
 
 def _start(question: Question, folder: Path, told: IO[bytes], said: IO[bytes], limit_s: float) -> Asked:
-    environment = {
-        **os.environ, "PYTHONPATH": python_path(os.environ.get("PYTHONPATH")), "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONIOENCODING": "utf-8",
-    }  # fmt: skip
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONIOENCODING": "utf-8"}
+    env["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+    command, end = [question.python, "-m", question.module], subprocess.STDOUT
     try:
         process = subprocess.Popen(
-            [question.python, "-m", question.module], cwd=folder, env=environment, stdin=told, stdout=said,
-            stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
-        )  # fmt: skip
+            command, cwd=folder, env=env, stdin=told, stdout=said, stderr=end, preexec_fn=die_with_parent
+        )
     except OSError as error:
         return Asked(question, None, said, limit_s, f"{question.python} cannot be started ({error.strerror})")
     return Asked(question, process, said, limit_s)
