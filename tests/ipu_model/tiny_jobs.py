@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -19,10 +19,8 @@ from ipu_model.rows.format import MANIFEST, Manifest, row_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
-TORCHRUN = (
-    sys.executable, "-m", "torch.distributed.run", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0",
-    "--no-python",
-)  # fmt: skip
+_ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *_ANY_PORT, "--no-python")
 """As tasks/host/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4
 LABELS = ("no", "yes", "maybe")
@@ -122,13 +120,9 @@ def write_rows(
                 ]
                 writer.write_batch(pa.record_batch(arrays, schema=schema))
         counts[name] = len(part)
-    manifest = Manifest(
-        kind=kind, row_length=length, max_sequences=columns["cls_positions"].shape[1], max_predictions=masked,
-        vocab_size=vocab, tokenizer_sha256=tokenizer, seed=0, rows=rows,
-        sequences=int((columns["cls_positions"] >= 0).sum()),
-        real_tokens=int((columns["sequence_ids"] > 0).sum()), files=counts,
-        num_labels=labels_of(kind),
-    )  # fmt: skip
+    sequences, tokens = int((columns["cls_positions"] >= 0).sum()), int((columns["sequence_ids"] > 0).sum())
+    shape = (length, columns["cls_positions"].shape[1], masked, vocab)
+    manifest = Manifest(kind, *shape, tokenizer, 0, rows, sequences, tokens, counts, num_labels=labels_of(kind))
     (folder / MANIFEST).write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
@@ -187,9 +181,13 @@ def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subproc
     path.write_text(job.to_json(), encoding="utf-8")
     command = [sys.executable, "-m", "ipu_model", str(path)]
     merged = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1", **(environment or {})}
-    return subprocess.Popen(
-        command, cwd=str(ROOT), env=merged, stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
-    )
+    return start(command, merged)
+
+
+def start(command: Sequence[str], environment: Optional[Dict[str, str]] = None, **more: Any) -> subprocess.Popen:
+    """A program in the checkout, whose output and errors are read."""
+    pipes: Dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "universal_newlines": True}
+    return subprocess.Popen(command, cwd=str(ROOT), env=environment, **pipes, **more)
 
 
 def finish(process: subprocess.Popen) -> Finished:

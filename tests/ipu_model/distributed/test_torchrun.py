@@ -16,7 +16,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tiny_jobs import (
-    ROOT,
     TINY,
     TORCHRUN,
     Finished,
@@ -24,6 +23,7 @@ from tiny_jobs import (
     make_columns,
     make_job,
     run_here,
+    start,
     start_job,
     stop_in_training,
     write_rows,
@@ -94,9 +94,8 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: 
     assert together.evaluation == pytest.approx(
         {**alone.evaluation, "seconds": together.evaluation["seconds"]}, rel=1e-5
     )
-    assert sorted(path.name for path in Path(two.run_folder).glob("instance-*/*")) == [
-        "evaluations.csv", "history.csv", "lock", "result.json",
-    ]  # fmt: skip
+    kept = sorted(path.name for path in Path(two.run_folder).glob("instance-*/*"))
+    assert kept == ["evaluations.csv", "history.csv", "lock", "result.json"]
 
 
 @pytest.fixture(scope="module")
@@ -183,10 +182,7 @@ def test_torchrun_starts_both_and_passes_a_stop_on(tmp_path: Path, pretrain_rows
     Path(job.run_folder).mkdir(parents=True)
     path = tmp_path / "job.json"
     path.write_text(job.to_json())
-    process = subprocess.Popen(
-        [*TORCHRUN, "--nproc-per-node", "2", sys.executable, "-m", "ipu_model", str(path)], cwd=str(ROOT),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-    )  # fmt: skip
+    process = start([*TORCHRUN, "--nproc-per-node", "2", sys.executable, "-m", "ipu_model", str(path)])
     done = stop_in_training(process)
     assert done.of("paused")[-1]["text"].startswith("stopped on request, after update ")
     assert Path(done.of("saved")[-1]["path"]).is_dir()

@@ -81,8 +81,8 @@ def test_the_best_classes_on_held_out_rows_are_kept(tmp_path: Path) -> None:
     for name, seed in (("rows", 0), ("held", 1)):
         write_rows(tmp_path / name, kind, make_columns(kind, 20, seed=seed))
     evaluation = EvaluationConfig(str(tmp_path / "held"), 2, keep="best")
-    done = run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS),
-                             evaluation=evaluation))  # fmt: skip
+    labelled = {"head": kind, "labels": list(LABELS), "evaluation": evaluation}
+    done = run_here(make_job(tmp_path, "finetune", tmp_path / "rows", **labelled))
     told = done.of("evaluated")
     assert len(told) == 3
     best = max(told, key=lambda event: (event["label_accuracy"], -event["loss"]))

@@ -99,11 +99,10 @@ def test_a_trained_model_predicts_the_classes_it_was_taught(tmp_path: Path) -> N
     columns = learnable(60)
     write_rows(tmp_path / "rows", HEAD, columns)
     job: Dict[str, Any] = {"head": HEAD, "checkpoint_every_updates": 0}
-    run_here(make_job(
-        tmp_path, "finetune", tmp_path / "rows", **job, labels=list(LABELS), model=STILL,
-        optimizer=OptimizerConfig(learning_rate=1e-2, weight_decay=0.0), schedule=ScheduleConfig(steps=60),
-        evaluation=EvaluationConfig(str(tmp_path / "rows"), 30, keep="best"),
-    ))  # fmt: skip
+    changes: Dict[str, Any] = {"labels": list(LABELS), "model": STILL, "schedule": ScheduleConfig(steps=60)}
+    changes["optimizer"] = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0)
+    changes["evaluation"] = EvaluationConfig(str(tmp_path / "rows"), 30, keep="best")
+    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", **job, **changes))
     lines = (tmp_path / "run" / "evaluations.csv").read_text().splitlines()
     assert lines[0] == "step,loss,label_loss,token_accuracy"
     assert float(lines[-1].split(",")[-1]) > 0.95
@@ -134,8 +133,8 @@ def test_classes_of_sequences_are_not_taken_for_those_of_tokens(tmp_path: Path) 
     for kind in (sequences, HEAD):
         write_rows(tmp_path / kind, kind, make_columns(kind, 20))
     run_here(make_job(tmp_path, "finetune", tmp_path / sequences, head=sequences, labels=list("abc")))
-    again = make_job(tmp_path / "b", "finetune", tmp_path / HEAD, head=HEAD, labels=list(LABELS), model=None,
-                     init_checkpoint=str(tmp_path / "model"))  # fmt: skip
+    changes = {"labels": list(LABELS), "model": None, "init_checkpoint": str(tmp_path / "model")}
+    again = make_job(tmp_path / "b", "finetune", tmp_path / HEAD, head=HEAD, **changes)
     said = [event["text"] for event in run_here(again).of("message")]
     assert any("lacks classifier.weight, classifier.bias: initialised from seed 7" in text for text in said)
 

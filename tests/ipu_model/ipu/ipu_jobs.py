@@ -94,8 +94,9 @@ def on_cpu(job: Job, folder: Path, **changes: Any) -> Job:
 
 def model_folder(folder: Path, rows: Path) -> str:
     """A question answering model as it was initialised."""
-    job = make_job(folder, "finetune", rows, model=FOUR_LAYERS, schedule=ScheduleConfig(steps=0),
-                   geometry=BatchGeometry(2))  # fmt: skip
+    job = make_job(
+        folder, "finetune", rows, model=FOUR_LAYERS, schedule=ScheduleConfig(steps=0), geometry=BatchGeometry(2)
+    )
     run_here(job)
     return job.output
 

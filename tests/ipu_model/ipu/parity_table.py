@@ -18,6 +18,9 @@ import torch  # noqa: E402
 from test_parity import CASES, largest_differences, optimizer_of  # noqa: E402
 from tiny_ipu import train  # noqa: E402
 
+HEADING = ("optimizer", "head", "replicas", "device iterations", "rows", "runtimes", "loss, max difference")
+HEADING += ("of the loss", "weights, max difference", "weights moved by")
+
 
 def row(name: str, head: str, replicas: int, iterations: int, packed: bool, precision: str) -> List[Any]:
     """One line of the table."""
@@ -32,9 +35,9 @@ def row(name: str, head: str, replicas: int, iterations: int, packed: bool, prec
     moved = max(
         largest_differences(cpu_weights, train("cpu", head, optimizer, folder=Path("."), updates=0, **settings)[1])
     )
-    return [name, head, replicas, iterations, "packed" if packed else "unpacked", f"ipu {precision} / cpu fp32",
-            f"{max(losses):.1e}", f"{max(relative):.1e}", f"{max(largest_differences(ipu_weights, cpu_weights)):.1e}",
-            f"{moved:.1e}"]  # fmt: skip
+    kind = ["packed" if packed else "unpacked", f"ipu {precision} / cpu fp32"]
+    apart = [max(losses), max(relative), max(largest_differences(ipu_weights, cpu_weights)), moved]
+    return [name, head, replicas, iterations, *kind, *(f"{figure:.1e}" for figure in apart)]
 
 
 def main() -> None:
@@ -43,13 +46,11 @@ def main() -> None:
     import poptorch
 
     print(f"poptorch {poptorch.__version__}, torch {torch.__version__}, Python {sys.version.split()[0]}\n")
-    print("| optimizer | head | replicas | device iterations | rows | runtimes | loss, max difference | of the loss | "
-          "weights, max difference | weights moved by |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print(f"| {' | '.join(HEADING)} |\n{'|---' * len(HEADING)}|")
     cases = [(*case, "fp32") for case in CASES]
     if "--fp16" in sys.argv:
-        cases = [(name, head, 2, 1, True, "fp16") for name in ("lamb", "adamw")
-                 for head in ("pretraining", "question_answering")]  # fmt: skip
+        of_heads = [(name, head) for name in ("lamb", "adamw") for head in ("pretraining", "question_answering")]
+        cases = [(*of_head, 2, 1, True, "fp16") for of_head in of_heads]
     for case in cases:
         print("| " + " | ".join(map(str, row(*case))) + " |", flush=True)
 

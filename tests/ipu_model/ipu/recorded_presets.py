@@ -48,13 +48,12 @@ def record_of(layout: Layout, folder: Path) -> Dict[str, Any]:
 def job_of(layout: Layout, folder: Path, **config: Any) -> Job:
     """The preset's job on rows of 24 tokens, one row in a micro-batch, compiled for IPUs that are not there."""
     kind = {"phase1": "pretrain", "phase2": "pretrain"}.get(layout.job, layout.job)
-    return Job(
-        kind=kind, head=layout.head, rows="", output=str(folder / "out"), run_folder=str(folder / "run"),
-        geometry=BatchGeometry(accumulation(layout) * layout.replicas, 1), runtime="ipu", precision="fp16", seed=SEED,
-        model=model_config(layout), optimizer=layout.optimizer,
-        schedule=None if layout.optimizer is None else ScheduleConfig(steps=1),
-        ipu_config={**layout.ipu_config(), **config}, compile_only=True,
-    )  # fmt: skip
+    batch = BatchGeometry(accumulation(layout) * layout.replicas, 1)
+    schedule = None if layout.optimizer is None else ScheduleConfig(steps=1)
+    places = {"rows": "", "output": str(folder / "out"), "run_folder": str(folder / "run")}
+    device = {"runtime": "ipu", "precision": "fp16", "ipu_config": {**layout.ipu_config(), **config}}
+    learning = {"optimizer": layout.optimizer, "schedule": schedule, "seed": SEED, "model": model_config(layout)}
+    return Job(kind=kind, head=layout.head, geometry=batch, compile_only=True, **places, **device, **learning)
 
 
 def compiled(job: Job, layout: Layout) -> Dict[str, Any]:

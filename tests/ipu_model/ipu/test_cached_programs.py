@@ -18,10 +18,9 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any) -> Job:
     monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(tmp_path / "cache"))
     rows = tmp_path / "rows"
     write_rows(rows, "pretrain", make_columns("pretrain", 40))
-    return make_job(
-        tmp_path, "pretrain", rows, runtime="ipu", geometry=BatchGeometry(36, 1), compile_only=True,
-        ipu_config={"layers_per_ipu": [1, 1], "executable_cache_dir": "elsewhere"},
-    )  # fmt: skip
+    config = {"layers_per_ipu": [1, 1], "executable_cache_dir": "elsewhere"}
+    compiling = {"geometry": BatchGeometry(36, 1), "compile_only": True, "ipu_config": config}
+    return make_job(tmp_path, "pretrain", rows, runtime="ipu", **compiling)
 
 
 def lines(finished: Finished, word: str) -> List[str]:

@@ -43,8 +43,7 @@ def test_ten_updates_on_ipus_follow_the_cpu(
 def test_logits_are_those_of_the_cpu_and_of_real_sequences_only(kind: str, tmp_path: Path) -> None:
     """A last call of two rows where eight fit: what fills it up gives no logits."""
     [batch] = make_batches(kind, 1, 10)
-    job = ipu_job(kind, None, tmp_path, 2, 4, kind="predict", init_checkpoint="weights",
-                  geometry=BatchGeometry(1, 1))  # fmt: skip
+    job = ipu_job(kind, None, tmp_path, 2, 4, kind="predict", init_checkpoint="weights", geometry=BatchGeometry(1, 1))
     ipu = ipu_runtime(job, model=make_model(kind))
     try:
         ours = {x.feature_id: x.columns["logits"] for x in ipu.predict(batch)}

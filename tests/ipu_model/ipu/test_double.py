@@ -55,10 +55,11 @@ def test_a_host_tensor_is_refused_on_the_device() -> None:
         infer_once(lambda model, x: x + model.constant)
 
 
-@pytest.mark.parametrize("compute", [
-    lambda model, x: model.layer(x).sum(),
-    lambda model, x: (final(model.layer(x).sum()), final(model.layer(x).mean())),
-], ids=["none", "two"])  # fmt: skip
+def two_final(model: Any, x: torch.Tensor) -> Any:
+    return final(model.layer(x).sum()), final(model.layer(x).mean())
+
+
+@pytest.mark.parametrize("compute", [lambda model, x: model.layer(x).sum(), two_final], ids=["none", "two"])
 def test_training_needs_exactly_one_final_loss(compute: Any) -> None:
     with pytest.raises(Error):
         train_once(compute)
@@ -132,16 +133,19 @@ def nested(model: Any, x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
 
+def _back_and_forth() -> Any:
+    return train_once(on_ipus(0, 1, 0), _accumulating(5), rows=5)
+
+
+def _product(x: torch.Tensor, layer: Any) -> torch.Tensor:
+    return poptorch.serializedMatMul(x, layer.weight.t(), poptorch.MatMulSerializationMode.OutputChannels, 3)
+
+
 ONLY_THE_COMPILER = {
     "blocks in blocks": (lambda: infer_once(nested), "nest"),
-    "SameAsIpu with an IPU that comes back": (
-        lambda: train_once(on_ipus(0, 1, 0), _accumulating(5), rows=5), "SameAsIpu"
-    ),
-    "a factor that does not divide": (
-        lambda: infer_once(lambda model, x: poptorch.serializedMatMul(
-            x, model.layer.weight.t(), poptorch.MatMulSerializationMode.OutputChannels, 3)), "factor 3"
-    ),
-}  # fmt: skip
+    "SameAsIpu with an IPU that comes back": (_back_and_forth, "SameAsIpu"),
+    "a factor that does not divide": (lambda: infer_once(lambda model, x: _product(x, model.layer)), "factor 3"),
+}
 
 
 def _accumulating(steps: int) -> Any:
@@ -175,14 +179,13 @@ def test_ipus_that_another_executor_holds_are_not_there(is_double: bool, monkeyp
     first.destroy()
 
 
+NO_REDUCTION, CONSECUTIVE = poptorch.ReductionType.NoReduction, poptorch.CommGroupType.Consecutive
 SETTERS = {
     "device iterations": (lambda o: o.deviceIterations("2"), AssertionError),
     "fractional iterations": (lambda o: o.deviceIterations(2.0), AssertionError),
     "memory key": (lambda o: o.setAvailableMemoryProportion({"0": 0.1}), AssertionError),
     "partials": (lambda o: o.Precision.setPartialsType(torch.int32), ValueError),
-    "no reduction": (
-        lambda o: o.Training.accumulationAndReplicationReductionType(poptorch.ReductionType.NoReduction), ValueError
-    ),
+    "no reduction": (lambda o: o.Training.accumulationAndReplicationReductionType(NO_REDUCTION), ValueError),
     "strategy": (lambda o: o.setExecutionStrategy("pipelined"), AssertionError),
     "output mode": (lambda o: o.outputMode("all"), AssertionError),
     "every n of none": (lambda o: o.outputMode(poptorch.OutputMode.EveryN), AssertionError),
@@ -190,14 +193,12 @@ SETTERS = {
     "odd I/O tiles": (lambda o: o.TensorLocations.numIOTiles(33), AssertionError),
     "location": (lambda o: o.TensorLocations.setWeightLocation({}), AssertionError),
     "on chip": (lambda o: poptorch.TensorLocationSettings().useOnChipStorage(1), AssertionError),
-    "groups": (
-        lambda o: o.replicationFactor(4).inputReplicaGrouping(3, poptorch.CommGroupType.Consecutive), ValueError
-    ),
+    "groups": (lambda o: o.replicationFactor(4).inputReplicaGrouping(3, CONSECUTIVE), ValueError),
     "unknown option": (lambda o: o.nothing, AttributeError),
     "unknown option set": (lambda o: setattr(o, "nothing", 1), AssertionError),
     "unknown attribute set": (lambda o: setattr(o, "_nothing", 1), AttributeError),
     "unknown setter": (lambda o: o.gradientAccumulation(2), AttributeError),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", sorted(SETTERS))
@@ -222,10 +223,11 @@ def test_options_are_frozen_by_an_executor_and_their_clone_is_not() -> None:
     assert options.device_iterations == 2
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("nothing", 1), ("outlineThreshold", 10), ("subgraphCopyingStrategy", 1.0), ("enableExplicitIR", 1),
-    ("accumulateOuterFragmentSettings.schedule", 4), ("saveInitializersToFile", True), ("engineOptions", "x"),
-])  # fmt: skip
+WRONG = {"nothing": 1, "outlineThreshold": 10, "subgraphCopyingStrategy": 1.0, "enableExplicitIR": 1}
+WRONG.update({"accumulateOuterFragmentSettings.schedule": 4, "saveInitializersToFile": True, "engineOptions": "x"})
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG.items())
 def test_a_session_option_of_another_name_or_type_does_not_compile(key: str, value: Any) -> None:
     options = quiet()
     options._Popart.set(key, value)
@@ -238,28 +240,25 @@ def numbered_layer(model: Any, x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
 
+ONES, AdamW = torch.ones(2, 2), poptorch.optim.AdamW
 FUNCTIONS = {
     "checkpoint of a number": (lambda: poptorch.recomputationCheckpoint(1), ValueError),
     "memory of a number": (lambda: poptorch.set_available_memory(1, 0.1), Error),
-    "mode of a product": (
-        lambda: poptorch.serializedMatMul(torch.ones(2, 2), torch.ones(2, 2), "OutputChannels", 2), AssertionError
-    ),
+    "mode of a product": (lambda: poptorch.serializedMatMul(ONES, ONES, "OutputChannels", 2), AssertionError),
     "reduction of a loss": (lambda: poptorch.identity_loss(torch.ones(2), "max"), AssertionError),
     "two blocks begin": (lambda: poptorch.BeginBlock(poptorch.BeginBlock(torch.nn.Linear(1, 1)), ipu_id=1), Error),
     "a number begins": (lambda: poptorch.BeginBlock(3), Error),
     "a block in two stages": (lambda: poptorch.PipelinedExecution(poptorch.Stage("a"), "a"), AssertionError),
     "log level": (lambda: poptorch.setLogLevel("LOUD"), ValueError),
     "attribute": (lambda: infer_once(numbered_layer), RuntimeError),
-    "amsgrad": (
-        lambda: train_once(optimizer=poptorch.optim.AdamW(Toy().parameters(), lr=0.1, amsgrad=True)), ValueError
-    ),
+    "amsgrad": (lambda: train_once(optimizer=AdamW(Toy().parameters(), lr=0.1, amsgrad=True)), ValueError),
     "Adagrad": (lambda: train_once(optimizer=torch.optim.Adagrad(Toy().parameters(), lr=0.1)), AssertionError),
     "clipping with LAMB": (lambda: poptorch.optim.LAMB(Toy().parameters(), max_grad_norm=1.0), TypeError),
     "bf16 sums": (lambda: poptorch.optim.AdamW(Toy().parameters(), accum_type=torch.bfloat16), AssertionError),
     "others' parameters": (lambda: train_once(optimizer=poptorch.optim.SGD(Toy().parameters(), lr=0.1)), KeyError),
     "options": (lambda: poptorch.inferenceModel(Toy(), {"device_iterations": 1}), Error),
     "no such function": (lambda: poptorch.identityLoss, AttributeError),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))

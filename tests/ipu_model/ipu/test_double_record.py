@@ -56,8 +56,8 @@ def annotated(record: Record, calls: int = 2) -> Dict[str, Any]:
         {"params": [model.first.weight, model.second.weight]},
         {"params": [model.first.bias, model.second.bias], "weight_decay": 0.0, "max_weight_norm": 0.0},
     ]
-    optimizer = poptorch.optim.LAMB(groups, lr=0.01, weight_decay=0.01, bias_correction=False, loss_scaling=8.0,
-                                    first_order_momentum_accum_type=torch.float16)  # fmt: skip
+    kinds = {"bias_correction": False, "loss_scaling": 8.0, "first_order_momentum_accum_type": torch.float16}
+    optimizer = poptorch.optim.LAMB(groups, lr=0.01, weight_decay=0.01, **kinds)
     executor = poptorch.trainingModel(model, annotated_options(), optimizer)
     for number in range(calls):
         executor(torch.randn(60, 4), torch.randint(0, 6, (60,)))
@@ -70,20 +70,20 @@ def annotated(record: Record, calls: int = 2) -> Dict[str, Any]:
 def test_the_placement_is_recorded(record: Record) -> None:
     found = annotated(record)
     begun = [block for block in found["blocks"] if block["event"] == "begin"]
-    assert [(b["user_id"], b["requested_ipu_id"], b["ipu_id"], b["stage"]) for b in begun] == [
-        ("first", 0, 0, 1), ("second", 1, 1, 2), ("third", 0, 0, 3)
-    ]  # fmt: skip
+    places = [(b["user_id"], b["requested_ipu_id"], b["ipu_id"], b["stage"]) for b in begun]
+    assert places == [("first", 0, 0, 1), ("second", 1, 1, 2), ("third", 0, 0, 3)]
     assert [block["event"] for block in found["blocks"]] == ["begin", "end"] * 3
-    expected = {
-        "ipus_used": [0, 1], "num_ipus": 4, "pipeline_stages": 5, "recomputation_checkpoints": 1,
-        "matmul_serialization": [[[3, 6], "output_channels", 2, False]], "training": True,
-        "attributes": [["__outline", "layer", "embeddings"]], "output_mode": "Final", "num_outputs": 2,
-        "losses": [["cross_entropy", "sum"], ["identity_loss", "none"]],
-        "inputs": [{"shape": [3, 4], "dtype": "torch.float32"}, {"shape": [3], "dtype": "torch.int64"}],
-        "set_available_memory": [{"shape": [3, 6], "value": 0.3, "ipu": 1, "producer": "aten.mm.default"}],
-        "trainable_parameters_not_in_optimizer": ["unused"], "gradient_accumulation": 5, "replication_factor": 2,
-        "device_iterations": 2,
-    }  # fmt: skip
+    expected = {"ipus_used": [0, 1], "num_ipus": 4, "pipeline_stages": 5, "recomputation_checkpoints": 1}
+    expected.update(training=True, output_mode="Final", num_outputs=2, gradient_accumulation=5, replication_factor=2)
+    expected.update(
+        device_iterations=2,
+        attributes=[["__outline", "layer", "embeddings"]],
+        matmul_serialization=[[[3, 6], "output_channels", 2, False]],
+        losses=[["cross_entropy", "sum"], ["identity_loss", "none"]],
+        inputs=[{"shape": [3, 4], "dtype": "torch.float32"}, {"shape": [3], "dtype": "torch.int64"}],
+        set_available_memory=[{"shape": [3, 6], "value": 0.3, "ipu": 1, "producer": "aten.mm.default"}],
+        trainable_parameters_not_in_optimizer=["unused"],
+    )
     assert {name: found[name] for name in expected} == expected
     assert found["parameters"]["second.weight"] == [[6, 4], "torch.float32", True]
 
@@ -128,22 +128,23 @@ def test_the_options_are_recorded_in_the_order_of_the_compiler(record: Record) -
     assert found["popart_session_options"]["patterns"] == {"TiedGather": True}
     assert found["popart_session_options"]["engineOptions"] == {"opt.useAutoloader": "true"}
     assert found["tensor_locations"] == {"location_optimizer": {"onChip": 0, "useReplicatedTensorSharding": 1}}
-    assert found["implied_options"] == {
-        "enablePipelining": True, "autoRecomputation": 3, "virtualGraphMode": 1, "enableGradientAccumulation": True,
-        "enableReplicatedGraphs": True, "enableLoadAndOffloadRNGState": True,
-    }  # fmt: skip
+    switched = (
+        "enablePipelining",
+        "enableGradientAccumulation",
+        "enableReplicatedGraphs",
+        "enableLoadAndOffloadRNGState",
+    )
+    implied = {**dict.fromkeys(switched, True), "autoRecomputation": 3, "virtualGraphMode": 1}
+    assert found["implied_options"] == implied
 
 
 def test_the_optimizer_and_its_updates_are_recorded(record: Record) -> None:
     found = annotated(record, calls=2)
     optimizer = found["optimizer"]
-    assert (optimizer["type"], optimizer["first_order_half"], optimizer["accum_type_half"]) == (
-        "LAMB_NO_BIAS", True, False
-    )  # fmt: skip
-    assert optimizer["groups"][1] == {
-        "learningRate": [0.01, False], "weightDecay": [0.0, False], "beta1": [0.9, True], "beta2": [0.999, True],
-        "eps": [1e-8, True], "maxWeightNorm": [0.0, True],
-    }  # fmt: skip
+    kind = (optimizer["type"], optimizer["first_order_half"], optimizer["accum_type_half"])
+    assert kind == ("LAMB_NO_BIAS", True, False)
+    constant = {"beta1": [0.9, True], "beta2": [0.999, True], "eps": [1e-8, True], "maxWeightNorm": [0.0, True]}
+    assert optimizer["groups"][1] == {"learningRate": [0.01, False], "weightDecay": [0.0, False], **constant}
     assert optimizer["defaults"]["lossScaling"] == [8.0, False]
     assert optimizer["parameter_groups"] == [["first.weight", "second.weight"], ["first.bias", "second.bias"]]
     assert found["optimizer_updates"] == [
@@ -235,8 +236,8 @@ def test_a_constant_cannot_change_once_compiled_and_a_variable_can() -> None:
 def test_the_device_is_taken_and_given_back() -> None:
     executor = poptorch.inferenceModel(Toy(lambda model, x: x * 2), quiet())
     x = torch.ones(2, 3)
-    too_early = (executor.attachToDevice, executor.detachFromDevice, executor.copyWeightsToHost,
-                 executor.copyWeightsToDevice, executor.compilationTime, lambda: executor.rng_state)  # fmt: skip
+    names = ("attachToDevice", "detachFromDevice", "copyWeightsToHost", "copyWeightsToDevice", "compilationTime")
+    too_early = [*(getattr(executor, name) for name in names), lambda: executor.rng_state]
     for early in too_early:
         with pytest.raises(poptorch.Error):
             early()

@@ -146,10 +146,8 @@ def test_nothing_is_discarded_while_another_process_uses_the_folder(open_cache: 
 
 def test_the_record_says_what_the_programs_were_built_for(open_cache: Any) -> None:
     record = json.loads((build(open_cache()) / "podium.json").read_text(encoding="utf-8"))
-    assert record["parts"] == {
-        "mode": "training", "poptorch": "3.4.0", "geometry.micro_batch_size": 4, "geometry.accumulation": 16,
-        "inputs": [[64, 128]],
-    }  # fmt: skip
+    batch = {"geometry.micro_batch_size": 4, "geometry.accumulation": 16, "inputs": [[64, 128]]}
+    assert record["parts"] == {"mode": "training", "poptorch": "3.4.0", **batch}
     assert record["executables"] == {"1234.popef": 7}
 
 
@@ -178,7 +176,7 @@ def test_a_lock_that_a_crash_left_is_removed_and_a_held_one_is_not(open_cache: A
         ({}, "disabled", None, "every run compiles"),
         ({}, None, None, "every run compiles"),
     ],
-)  # fmt: skip
+)
 def test_the_hosts_cache_wins_over_the_configs_and_one_line_says_so(
     said: List[str], environ: Dict[str, str], configured: Any, root: Any, told: str
 ) -> None:
@@ -211,11 +209,12 @@ def test_a_root_that_cannot_be_a_folder_is_refused(tmp_path: Path, said: List[st
         ExecutableCache(tmp_path / "file", said.append).folder(PARTS)
 
 
+CHECKOUT = Path(__file__).resolve().parents[3]
+
+
 def prune(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "ipu_model.ipu.executables", *arguments, "--root", str(root)],
-        cwd=str(Path(__file__).resolve().parents[3]), capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "ipu_model.ipu.executables", *arguments, "--root", str(root)]
+    return subprocess.run(command, cwd=str(CHECKOUT), capture_output=True, text=True, check=False)
 
 
 def test_list_shows_what_the_folders_were_built_for(tmp_path: Path, open_cache: Any) -> None:

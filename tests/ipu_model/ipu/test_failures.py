@@ -105,7 +105,7 @@ ON_TILE = "Out of memory on tile 2950: 876476 bytes used but tiles only have 638
         (Error("poptorch_py_error", "Parameter x is reassigned"), "Python layer refused a call", "report it"),
         (AssertionError("All tensors must have a batch dimension"), "refused a call (AssertionError)", "report it"),
     ],
-)  # fmt: skip
+)
 def test_every_known_failure_names_its_knob_and_its_log(
     tmp_path: Path, error: Exception, happened: str, knob: str
 ) -> None:
@@ -117,11 +117,11 @@ def test_every_known_failure_names_its_knob_and_its_log(
     assert str(error) in (tmp_path / "ipu_error.log").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("action", "told"),
-    [("IPU_RESET", "Run the job again"), ("LINK_RESET", "IPU-Links"), ("PARTITION_RESET", "V-IPU partition"),
-     ("FULL_RESET", "power-cycled"), ("NEW_RESET", "asks for NEW_RESET")],
-)  # fmt: skip
+TOLD = {"IPU_RESET": "Run the job again", "LINK_RESET": "IPU-Links", "PARTITION_RESET": "V-IPU partition"}
+TOLD.update(FULL_RESET="power-cycled", NEW_RESET="asks for NEW_RESET")
+
+
+@pytest.mark.parametrize(("action", "told"), TOLD.items())
 def test_a_recoverable_error_says_how_to_recover(tmp_path: Path, action: str, told: str) -> None:
     failure = classify(Error("poplar_recoverable_runtime_error", "test", recovery_action=action), tmp_path)
     assert f"recoverable error ({action})" in str(failure)

@@ -42,10 +42,9 @@ program.main()
 def job(tmp_path: Path) -> Job:
     """Fine-tuning of two layers on two IPUs, three micro-batches to an update."""
     rows = rows_of(tmp_path / "rows", "question_answering", 12, packed=False)
-    return ipu_job(
-        tmp_path, "finetune", rows, accumulation=3, ipu_config={"layers_per_ipu": [1, 1]},
-        model=dataclasses.replace(FOUR_LAYERS, num_layers=2), checkpoint_every_updates=1,
-    )  # fmt: skip
+    model = dataclasses.replace(FOUR_LAYERS, num_layers=2)
+    changes = {"ipu_config": {"layers_per_ipu": [1, 1]}, "model": model, "checkpoint_every_updates": 1}
+    return ipu_job(tmp_path, "finetune", rows, accumulation=3, **changes)
 
 
 @pytest.mark.ipu

@@ -147,10 +147,9 @@ def test_a_run_killed_and_restarted_ends_as_one_that_was_not(
 ) -> None:
     """Bit for bit, dropout included. With two updates in a call the checkpoint of update 3 lies at 4, its end."""
     rows = rows_of(tmp_path / "rows", "pretrain", 50)
-    settings: Dict[str, Any] = {
-        "replicas": replicas, "iterations": iterations, "checkpoint_every_updates": checkpoint_every, "model": DROPPING,
-        "schedule": ScheduleConfig(steps=killed_at + 2), "optimizer": dataclasses.replace(LAMB, learning_rate=1e-2),
-    }  # fmt: skip
+    optimizer, schedule = dataclasses.replace(LAMB, learning_rate=1e-2), ScheduleConfig(steps=killed_at + 2)
+    settings: Dict[str, Any] = {"model": DROPPING, "schedule": schedule, "optimizer": optimizer}
+    settings.update(replicas=replicas, iterations=iterations, checkpoint_every_updates=checkpoint_every)
     straight = ipu_job(tmp_path / "a", "pretrain", rows, **settings)
     run_here(straight)
     killed = ipu_job(tmp_path / "b", "pretrain", rows, **settings)
@@ -178,8 +177,8 @@ def test_sigterm_saves_and_exits_with_143_and_only_the_same_run_continues(tmp_pa
     with pytest.raises(CheckpointError, match=r"plan\.device\.config\.device_iterations: 1 -> 2"):
         run_here(dataclasses.replace(job, ipu_config=other))
     # Where programs are kept decides no weight, nor does a key that repeats what is derived.
-    same = {**(job.ipu_config or {}), "executable_cache_dir": str(tmp_path / "cache"),
-            "gradient_accumulation_steps": 9, "inference_device_iterations": 4}  # fmt: skip
+    told = {"executable_cache_dir": str(tmp_path / "cache"), "inference_device_iterations": 4}
+    same = {**(job.ipu_config or {}), **told, "gradient_accumulation_steps": 9}
     events: List[Dict[str, Any]] = []
     stop = StopRequest()
     stop.requested = True

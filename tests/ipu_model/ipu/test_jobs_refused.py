@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Callable, Dict, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import pytest
 from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code, write_job
@@ -34,11 +34,10 @@ class Case(NamedTuple):
     """A job that is refused, and what the message says must be changed."""
 
     name: str
-    type_: str
     message: str
-    changes: Dict[str, Any]
-    works: Optional[Dict[str, Any]]
-    """The changes with what the message proposes; None where it proposes no value."""
+    tried: Tuple[Dict[str, Any], Optional[Dict[str, Any]]]
+    """The changes, and those with what the message proposes; None where it proposes no value."""
+    type_: str = "ConfigError"
 
 
 def batch(rows: int, micro_batch_size: int = 1, **rest: Any) -> Dict[str, Any]:
@@ -52,85 +51,91 @@ def config(**keys: Any) -> Dict[str, Any]:
 
 CASES = [
     Case(
-        "too few micro-batches for the pipeline", "ConfigError",
+        "too few micro-batches for the pipeline",
         r"gradient_accumulation_steps=8 cannot fill .* 0-1-2-3-0, 5 forward stages, 2x5-1 = 9 .*global_batch_size 9 ",
-        batch(8), batch(9),
+        (batch(8), batch(9)),
     ),
     Case(
-        "a micro-batch that does not divide the global batch", "ConfigError",
+        "a micro-batch that does not divide the global batch",
         r"micro_batch_size 2 x 1 replicas = 2 rows, 19 / 2 leaves 1\. Set global_batch_size to 18 or 20",
-        batch(19, 2), batch(18, 2),
+        (batch(19, 2), batch(18, 2)),
     ),
     Case(
-        "a factor that does not divide the vocabulary", "ConfigError",
+        "a factor that does not divide the vocabulary",
         r"embedding_serialization_factor=7 must divide the vocabulary of 60 entries: 60 / 7 leaves 4\. Use 6 or 10$",
-        config(embedding_serialization_factor=7), config(embedding_serialization_factor=6),
+        (config(embedding_serialization_factor=7), config(embedding_serialization_factor=6)),
     ),
     Case(
-        "IPUs that are no power of two", "ConfigError",
+        "IPUs that are no power of two",
         r"ipus_per_replica=3 is no power of two.*2 or 4 entries in layers_per_ipu",
-        config(layers_per_ipu=[2, 1, 1]), config(layers_per_ipu=[1, 1, 1, 1]),
+        (config(layers_per_ipu=[2, 1, 1]), config(layers_per_ipu=[1, 1, 1, 1])),
     ),
     Case(
-        "replicas that are no power of two", "ConfigError",
+        "replicas that are no power of two",
         r"4 IPUs x 3 replicas = 12 IPUs is no power of two\. Set replication_factor to 2 or 4",
-        batch(27, **config(replication_factor=3)), batch(18, **config(replication_factor=2)),
+        (batch(27, **config(replication_factor=3)), batch(18, **config(replication_factor=2))),
     ),
     Case(
-        "fewer rows than an update", "RowsError",
+        "fewer rows than an update",
         r"holds 40 rows .* = 48 rows: use more data, or set global_batch_size to at most 40",
-        batch(48), batch(40),
+        (batch(48), batch(40)),
+        "RowsError",
     ),
     Case(
-        "fewer rows than the pipeline needs", "RowsError",
+        "fewer rows than the pipeline needs",
         r"holds 40 rows .* = 45 rows: .* 9 x micro_batch_size 5 x replication_factor 1 = 45 rows",
-        batch(45, 5), batch(36, 4),
+        (batch(45, 5), batch(36, 4)),
+        "RowsError",
     ),
     Case(
-        "too few iterations for pipelined inference", "ConfigError",
+        "too few iterations for pipelined inference",
         r"inference_device_iterations=3 .* 0-1-2-3, which are 4 stages\. Set inference_device_iterations to at least 4",
-        {**PREDICTING, **config(inference_device_iterations=3)},
-        {**PREDICTING, **config(inference_device_iterations=4)},
+        (
+            {**PREDICTING, **config(inference_device_iterations=3)},
+            {**PREDICTING, **config(inference_device_iterations=4)},
+        ),
     ),
     Case(
-        "steps that no whole number of calls makes", "ConfigError",
+        "steps that no whole number of calls makes",
         r"steps=5 is no whole number of calls of device_iterations=2 updates: set steps to 4 or 6",
-        {"schedule": ScheduleConfig(steps=5), **config(device_iterations=2)},
-        {"schedule": ScheduleConfig(steps=4), **config(device_iterations=2)},
+        (
+            {"schedule": ScheduleConfig(steps=5), **config(device_iterations=2)},
+            {"schedule": ScheduleConfig(steps=4), **config(device_iterations=2)},
+        ),
     ),
     Case(
-        "a key that is not known", "ConfigError", r"layer_per_ipu .*did you mean layers_per_ipu\?",
-        config(layer_per_ipu=[2, 2]), None,
+        "a key that is not known",
+        r"layer_per_ipu .*did you mean layers_per_ipu\?",
+        (config(layer_per_ipu=[2, 2]), None),
     ),
     Case(
-        "layers that do not add up", "ConfigError",
+        "layers that do not add up",
         r"layers_per_ipu=\[1, 1, 1, 2\] places 5 encoder layers, the model has 4: .*\[-1, -1, -1, -1\], which is "
         r"\[1, 1, 1, 1\]",
-        config(layers_per_ipu=[1, 1, 1, 2]), config(layers_per_ipu=[-1, -1, -1, -1]),
+        (config(layers_per_ipu=[1, 1, 1, 2]), config(layers_per_ipu=[-1, -1, -1, -1])),
     ),
     Case(
-        "an accumulation that contradicts the global batch", "ConfigError",
+        "an accumulation that contradicts the global batch",
         r"gradient_accumulation_steps=16 .*global_batch_size 9 / .* = 9\. Leave .* or set global_batch_size to 16",
-        config(gradient_accumulation_steps=16), batch(16, **config(gradient_accumulation_steps=16)),
+        (config(gradient_accumulation_steps=16), batch(16, **config(gradient_accumulation_steps=16))),
     ),
     Case(
-        "replicas stated twice and differently", "ConfigError",
+        "replicas stated twice and differently",
         r"geometry.replication_factor=2 contradicts replication_factor=1",
-        {"geometry": BatchGeometry(18, 1, 2)}, batch(18, **config(replication_factor=2)),
+        ({"geometry": BatchGeometry(18, 1, 2)}, batch(18, **config(replication_factor=2))),
     ),
     Case(
-        "lamb with clipping", "ConfigError", r"max_grad_norm=1 with lamb: .*Set max_grad_norm to null",
-        {"optimizer": dataclasses.replace(LAMB, max_grad_norm=1.0)}, {"optimizer": LAMB},
+        "lamb with clipping",
+        r"max_grad_norm=1 with lamb: .*Set max_grad_norm to null",
+        ({"optimizer": dataclasses.replace(LAMB, max_grad_norm=1.0)}, {"optimizer": LAMB}),
     ),
     Case(
-        "adamw without bias correction", "ConfigError",
+        "adamw without bias correction",
         r"bias_correction=false with adamw: on IPU it corrects all the same\. Set bias_correction to true",
-        {"optimizer": OptimizerConfig(bias_correction=False)}, {"optimizer": OptimizerConfig()},
+        ({"optimizer": OptimizerConfig(bias_correction=False)}, {"optimizer": OptimizerConfig()}),
     ),
-    Case(
-        "bf16", "ConfigError", r"IPUs compute in fp16 or fp32", {"precision": "bf16"}, {"precision": "fp32"}
-    ),
-]  # fmt: skip
+    Case("bf16", r"IPUs compute in fp16 or fp32", ({"precision": "bf16"}, {"precision": "fp32"})),
+]
 
 
 @pytest.fixture
@@ -154,19 +159,20 @@ def job_of(tmp_path: Path) -> Callable[..., Job]:
 def test_it_is_refused_with_a_setting_that_works(
     case: Case, job_of: Callable[..., Job], record: Callable[[], List[Any]]
 ) -> None:
-    job = job_of("refused", **case.changes)
+    changes, works = case.tried
+    job = job_of("refused", **changes)
     with pytest.raises(DeviceJobError, match=case.message) as caught:
         run_here(job)
     assert type(caught.value).__name__ == case.type_
     assert record() == []
     assert not Path(job.output).exists()
-    if case.works is not None:
-        run_here(job_of("works", **case.works, compile_only=True))
+    if works is not None:
+        run_here(job_of("works", **works, compile_only=True))
         assert len(record()) == 1
 
 
 def test_every_refusal_exits_with_2_and_one_error(job_of: Callable[..., Job], poptorch: Any) -> None:
-    paths = [write_job(job_of(f"job-{number}", **case.changes)) for number, case in enumerate(CASES)]
+    paths = [write_job(job_of(f"job-{number}", **case.tried[0])) for number, case in enumerate(CASES)]
     done = run_code(EXIT_CODES, paths)
     [codes] = done.of("codes")
     assert codes["codes"] == [2] * len(CASES), done.stderr
@@ -204,8 +210,8 @@ def test_a_program_is_compiled_without_ipus_and_found_by_the_job_that_trains(
 
 
 def test_without_poptorch_the_sdk_is_named(job_of: Callable[..., Job]) -> None:
-    found = run_code("import importlib.util, sys; sys.exit(importlib.util.find_spec('poptorch') is None)", [],
-                     PYTHONPATH="")  # fmt: skip
+    looked = "import importlib.util, sys; sys.exit(importlib.util.find_spec('poptorch') is None)"
+    found = run_code(looked, [], PYTHONPATH="")
     if found.code == 0:
         pytest.skip("PopTorch is installed into this Python: it cannot be taken away by PYTHONPATH")
     done = finish(start_job(job_of("job"), {"PYTHONPATH": str(ROOT)}))

@@ -78,18 +78,15 @@ def test_a_job_says_and_keeps_its_whole_plan(tmp_path: Path, poptorch: Any) -> N
     assert kept["sequences_per_update"] == round(18 * manifest_of(job.rows).packing_factor, 1)
     assert (kept["device"]["ipus"], kept["device"]["instances"]) == (8, 1)
     placement = kept["device"]["placement"]
-    assert (placement["order"], placement["forward_stages"], placement["training_stages"]) == (
-        [0, 0, 1, 2, 3, 0, 0], 5, 9,
-    )  # fmt: skip
+    found = (placement["order"], placement["forward_stages"], placement["training_stages"])
+    assert found == ([0, 0, 1, 2, 3, 0, 0], 5, 9)
     assert kept["device"]["config"]["layers_per_ipu"] == [1, 1, 1, 1]
 
 
 def test_importing_does_nothing(tmp_path: Path) -> None:
     """No SDK, no connection, no file: a module can be read wherever Python runs."""
-    found = subprocess.run(
-        [sys.executable, "-B", "-c", IMPORT_ALL], cwd=str(tmp_path), env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True,
-    )  # fmt: skip
+    command, env = [sys.executable, "-B", "-c", IMPORT_ALL], {**os.environ, "PYTHONPATH": str(ROOT)}
+    found = subprocess.run(command, cwd=str(tmp_path), env=env, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout) == []
     assert list(tmp_path.iterdir()) == []

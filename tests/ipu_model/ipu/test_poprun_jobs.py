@@ -27,6 +27,7 @@ from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.train.running import run_job
 
 __all__ = ["poprun"]
+Poprun = Callable[[int, int], PopRunInstances]
 REPLICAS = 4
 """Of both instances together; test_poprun.poprun gives each instance 2, of 4 IPUs."""
 PER_INSTANCE = 18
@@ -55,8 +56,8 @@ class Collectives:
 def job(tmp_path: Path) -> Job:
     """Two updates of pre-training, with a checkpoint after each."""
     rows = rows_of(tmp_path / "rows", "pretrain", 90)
-    return ipu_job(tmp_path / "two", "pretrain", rows, accumulation=9, replicas=REPLICAS,
-                   schedule=ScheduleConfig(steps=2), checkpoint_every_updates=1)  # fmt: skip
+    changes = {"schedule": ScheduleConfig(steps=2), "checkpoint_every_updates": 1}
+    return ipu_job(tmp_path / "two", "pretrain", rows, accumulation=9, replicas=REPLICAS, **changes)
 
 
 @pytest.fixture
@@ -82,9 +83,8 @@ def run_instance(job: Job, instance: PopRunInstances) -> List[Dict[str, Any]]:
 
 
 def test_two_instances_share_the_rows_of_every_update_and_one_writes(
-    job: Job, tmp_path: Path, poprun: Callable[[int, int], PopRunInstances], inputs: List[Any],
-    record: Callable[[], List[Dict[str, Any]]],
-) -> None:  # fmt: skip
+    job: Job, tmp_path: Path, poprun: Poprun, inputs: List[Any], record: Callable[[], List[Dict[str, Any]]]
+) -> None:
     second = Collectives()
     run_instance(job, dataclasses.replace(start_one(poprun, 1), collectives=second))
     assert not Path(job.output).exists()

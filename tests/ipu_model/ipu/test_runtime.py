@@ -82,8 +82,8 @@ def test_a_resumed_run_equals_one_that_was_not_stopped(precision: str, stop: int
     """Bit for bit, with dropout and fp16 moments; everything is restored before the first compile."""
     dropping = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
     optimizer = dataclasses.replace(LAMB, loss_scaling=64.0)
-    job = ipu_job("pretraining", optimizer, tmp_path, 2, 1, precision=precision, model=dropping,
-                  geometry=BatchGeometry(18, 1))  # fmt: skip
+    changes = {"precision": precision, "model": dropping, "geometry": BatchGeometry(18, 1)}
+    job = ipu_job("pretraining", optimizer, tmp_path, 2, 1, **changes)
     batches = make_batches("pretraining", last, 18)
     straight = ipu_runtime(job, config=dropping)
     straight.compile(batches[0])
@@ -210,9 +210,10 @@ def test_rows_without_padding_or_without_anything_give_no_nan(tmp_path: Path) ->
     """A fully padded row in fp16: nothing to look at but padding, and no label."""
     batch = make_batches("question_answering", 1, 32)[0]
     columns = {name: x.copy() for name, x in batch.columns.items()}
-    for name, empty in (("input_ids", 0), ("token_type_ids", 0), ("position_ids", 0), ("sequence_ids", 0),
-                        ("cls_positions", -1), ("start_positions", -100), ("end_positions", -100),
-                        ("feature_ids", -1)):  # fmt: skip
+    ids = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
+    labels = ("start_positions", "end_positions")
+    nothing = {**dict.fromkeys(ids, 0), **dict.fromkeys(labels, -100), "cls_positions": -1, "feature_ids": -1}
+    for name, empty in nothing.items():
         columns[name][3] = empty
     padded = dataclasses.replace(batch, columns=columns)
     job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1, precision="fp16")

@@ -22,10 +22,9 @@ def job(tmp_path: Path) -> Job:
     columns = make_columns("question_answering", 12)
     manifest = write_rows(rows, "question_answering", columns)
     batch = BatchGeometry(round(6 * manifest.packing_factor), 1)  # 6 rows, one by one
-    return make_job(
-        tmp_path, "finetune", rows, runtime="ipu", geometry=batch, schedule=ScheduleConfig(steps=1),
-        ipu_config={"layers_per_ipu": [1, 1], "matmul_proportion": 0.25, "random_seed": 0},
-    )  # fmt: skip
+    config = {"layers_per_ipu": [1, 1], "matmul_proportion": 0.25, "random_seed": 0}
+    changes = {"geometry": batch, "schedule": ScheduleConfig(steps=1), "ipu_config": config}
+    return make_job(tmp_path, "finetune", rows, runtime="ipu", **changes)
 
 
 @pytest.mark.ipu
@@ -50,9 +49,8 @@ def test_a_model_trained_on_ipus_carries_the_ipu_config_it_was_trained_with(
 
 def test_a_model_trained_on_a_cpu_has_no_ipu_config(job: Job, tmp_path: Path) -> None:
     run_here(dataclasses.replace(job, runtime="cpu"))
-    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == [
-        "config.json", "model.safetensors", "podium.json",
-    ]  # fmt: skip
+    kept = sorted(path.name for path in (tmp_path / "model").iterdir())
+    assert kept == ["config.json", "model.safetensors", "podium.json"]
 
 
 @pytest.mark.ipu
@@ -60,9 +58,7 @@ def test_the_config_of_the_model_holds_architecture_only(job: Job, tmp_path: Pat
     """No batch, rate, device or path: what a model is does not depend on how it was trained."""
     run_here(job)
     found = set(json.loads((tmp_path / "model" / "config.json").read_text(encoding="utf-8")))
-    assert found == {
-        "architectures", "model_type", "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-        "intermediate_size", "max_position_embeddings", "type_vocab_size", "hidden_act", "hidden_dropout_prob",
-        "attention_probs_dropout_prob", "layer_norm_eps", "initializer_range", "pad_token_id",
-        "position_embedding_type", "tie_word_embeddings",
-    }  # fmt: skip
+    kind = {"architectures", "model_type", "hidden_act", "pad_token_id", "position_embedding_type"}
+    layers = {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "layer_norm_eps"}
+    tables = {"vocab_size", "max_position_embeddings", "type_vocab_size", "initializer_range", "tie_word_embeddings"}
+    assert found == {*kind, *layers, *tables, "hidden_dropout_prob", "attention_probs_dropout_prob"}

@@ -35,9 +35,7 @@ def failed_import(error: BaseException, cause: BaseException) -> BaseException:
         (ModuleNotFoundError("No module named 'poptorch'", name="poptorch"), r"inside the Poplar SDK.*PODIUM_DEV"),
         (
             # The texts of PopTorch 3.4's __init__.py.
-            AssertionError(
-                "This version of PopTorch only works with torch==2.0.1 but the version installed is 2.13.0"
-            ),
+            AssertionError("This version of PopTorch only works with torch==2.0.1 but the version installed is 2.13.0"),
             r"torch==2.0.1 but the version installed is 2.13.0. Install that torch",
         ),
         (
@@ -50,7 +48,7 @@ def failed_import(error: BaseException, cause: BaseException) -> BaseException:
         (ModuleNotFoundError("No module named 'pkg_resources'", name="pkg_resources"), "pkg_resources.*setuptools 81"),
         (ImportError("something else"), "failed with ImportError: something else"),
     ],
-)  # fmt: skip
+)
 def test_a_failed_import_says_what_is_missing(error: BaseException, told: str) -> None:
     explained = explain_import_error(error)
     assert isinstance(explained, ConfigError)

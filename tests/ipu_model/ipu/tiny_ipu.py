@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Tuple
 import numpy as np
 import torch
 from tiny_jobs import TINY, head_of, labels_of, make_columns
+from torch import nn
 
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
@@ -56,15 +57,16 @@ def unpacked(columns: Dict[str, np.ndarray]) -> Dict[str, np.ndarray]:
     return alone
 
 
-def make_model(head: str, config: ModelConfig = FOUR_LAYERS) -> torch.nn.Module:
+def make_model(head: str, config: ModelConfig = FOUR_LAYERS) -> nn.Module:
     """The same weights every time."""
     model = build_model(head_of(head), config, labels_of(head))
     initialise(model, config, seed=5)
     return model
 
 
-def ipu_job(head: str, optimizer: Optional[OptimizerConfig], folder: Path, replicas: int, iterations: int,
-            **changes: Any) -> Job:  # fmt: skip
+def ipu_job(
+    head: str, optimizer: Optional[OptimizerConfig], folder: Path, replicas: int, iterations: int, **changes: Any
+) -> Job:
     """A job on four IPUs per replica with one layer each."""
     config: Dict[str, Any] = {
         "layers_per_ipu": [1, 1, 1, 1],
@@ -76,32 +78,40 @@ def ipu_job(head: str, optimizer: Optional[OptimizerConfig], folder: Path, repli
         **changes.pop("ipu_config", {}),
     }
     kind = "pretrain" if head == "pretraining" else "finetune"
-    values: Dict[str, Any] = {
-        "kind": kind, "head": head_of(head), "rows": "",
-        "output": str(folder / "model"), "run_folder": str(folder / "run"),
-        "geometry": BatchGeometry(MICRO_BATCH * ACCUMULATION * replicas, MICRO_BATCH),
-        "runtime": "ipu", "precision": "fp32", "seed": 7, "model": FOUR_LAYERS, "optimizer": optimizer,
-        "schedule": ScheduleConfig(steps=UPDATES), "ipu_config": config,
-    }  # fmt: skip
+    batch = BatchGeometry(MICRO_BATCH * ACCUMULATION * replicas, MICRO_BATCH)
+    places = {"rows": "", "output": str(folder / "model"), "run_folder": str(folder / "run")}
+    values: Dict[str, Any] = {"kind": kind, "head": head_of(head), **places, "geometry": batch, "ipu_config": config}
+    values.update(runtime="ipu", precision="fp32", seed=7, model=FOUR_LAYERS, optimizer=optimizer)
+    values["schedule"] = ScheduleConfig(steps=UPDATES)
     return Job(**{**values, **changes})
 
 
 def ipu_runtime(
-    job: Job, said: Optional[List[str]] = None, config: ModelConfig = FOUR_LAYERS,
-    model: Optional[torch.nn.Module] = None,
-) -> IpuRuntime:  # fmt: skip
+    job: Job, said: Optional[List[str]] = None, config: ModelConfig = FOUR_LAYERS, model: Optional[nn.Module] = None
+) -> IpuRuntime:
     """The runtime of a job whose global batch counts rows; by default with the model of make_model."""
     lines = said if said is not None else []
     plan = plan_ipu(job, config, 1.0, job.precision == "fp16", PopRunInstances(), lines.append)
     Path(job.run_folder).mkdir(parents=True, exist_ok=True)
-    return IpuRuntime(load_poptorch(), job, plan, model or make_model(job.head, config), config,
-                      lambda event, **fields: lines.append(str(fields.get("text"))))  # fmt: skip
+    model = model or make_model(job.head, config)
+
+    def tell(event: str, **fields: Any) -> None:
+        lines.append(str(fields.get("text")))
+
+    return IpuRuntime(load_poptorch(), job, plan, model, config, tell)
 
 
 def train(
-    runtime_name: str, head: str, optimizer: OptimizerConfig, replicas: int, iterations: int, packed: bool,
-    folder: Path, updates: int = UPDATES, **changes: Any,
-) -> Tuple[List[Tuple[float, ...]], Dict[str, torch.Tensor]]:  # fmt: skip
+    runtime_name: str,
+    head: str,
+    optimizer: OptimizerConfig,
+    replicas: int,
+    iterations: int,
+    packed: bool,
+    folder: Path,
+    updates: int = UPDATES,
+    **changes: Any,
+) -> Tuple[List[Tuple[float, ...]], Dict[str, torch.Tensor]]:
     """Train; updates of one host call share a rate on both runtimes.
 
     Returns:

@@ -20,9 +20,8 @@ def test_sequences_of_one_padded_length_share_groups_of_two_to_a_power() -> None
     assert torch.isinf(layout.groups[0].hidden).sum((1, 2, 3)).tolist() == [0, 1, 1, SEQUENCE_TILE - 2]
     # 3 sequences make groups of 2 and 1; a padded length of two tiles is a group apart.
     layout = HeadLayout.of([SEQUENCE_TILE + 1, SEQUENCE_TILE, SEQUENCE_TILE, SEQUENCE_TILE], heads=1)
-    assert [(g.first_row, g.sequences, g.tokens) for g in layout.groups] == [
-        (0, 1, 2 * SEQUENCE_TILE), (2 * SEQUENCE_TILE, 2, SEQUENCE_TILE), (4 * SEQUENCE_TILE, 1, SEQUENCE_TILE),
-    ]  # fmt: skip
+    tile, found = SEQUENCE_TILE, [(g.first_row, g.sequences, g.tokens) for g in layout.groups]
+    assert found == [(0, 1, 2 * tile), (2 * tile, 2, tile), (4 * tile, 1, tile)]
     assert [int(torch.isinf(g.hidden).sum()) for g in layout.groups] == [SEQUENCE_TILE - 1, 0, 0]
     assert HeadLayout.of([], heads=2).groups == []
 

@@ -28,11 +28,10 @@ WORDS = "bert.embeddings.word_embeddings.weight"
 
 def their_model(architecture: str, **config: Any) -> Any:
     """A random model of transformers with values that BertConfig does not have by default."""
-    values = {
-        "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32,
-        "max_position_embeddings": 32, "layer_norm_eps": 1e-3, "hidden_dropout_prob": 0.15,
-        "attention_probs_dropout_prob": 0.05, "initializer_range": 0.03, **config,
-    }  # fmt: skip
+    sizes = {"vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes.update(intermediate_size=32, max_position_embeddings=32)
+    rates = {"hidden_dropout_prob": 0.15, "attention_probs_dropout_prob": 0.05, "initializer_range": 0.03}
+    values = {**sizes, **rates, "layer_norm_eps": 1e-3, **config}
     torch.manual_seed(3)
     return getattr(transformers, architecture)(transformers.BertConfig(**values))
 
@@ -57,9 +56,8 @@ def rewritten(folder: Path, change: Any) -> Path:
     return folder
 
 
-ARCHITECTURES = [
-    "BertForPreTraining", "BertForMaskedLM", "BertForQuestionAnswering", "BertForSequenceClassification", "BertModel",
-]  # fmt: skip
+_TASKS = ("PreTraining", "MaskedLM", "QuestionAnswering", "SequenceClassification")
+ARCHITECTURES = [*(f"BertFor{task}" for task in _TASKS), "BertModel"]
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -115,10 +113,12 @@ def test_older_names_and_a_bare_encoder_are_the_same_weights(tmp_path: Path) -> 
     model = their_model("BertModel")
     folder = save(model, tmp_path / "theirs")
     taken_in(folder, tmp_path / "ours")
-    rewritten(folder, lambda state: {
-        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): x
-        for name, x in {**state, "embeddings.position_ids": torch.arange(32)[None]}.items()
-    })  # fmt: skip
+    more = {"embeddings.position_ids": torch.arange(32)[None]}
+
+    def older(name: str) -> str:
+        return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+
+    rewritten(folder, lambda state: {older(name): x for name, x in {**state, **more}.items()})
     taken_in(folder, tmp_path / "older")
     assert (tmp_path / "ours" / "model.safetensors").read_bytes() == (
         tmp_path / "older" / "model.safetensors"
@@ -190,10 +190,9 @@ def test_what_is_no_such_bert_is_refused(tmp_path: Path, config: Dict[str, Any],
 def test_an_untied_decoder_is_refused_and_a_tied_one_is_saved_once(tmp_path: Path) -> None:
     folder = save(their_model("BertForMaskedLM"), tmp_path / "theirs")
     both = {"cls.predictions.decoder.weight": 1.0, "cls.predictions.decoder.bias": 1.0}
-    rewritten(folder, lambda state: {
-        **state, "cls.predictions.decoder.weight": state[WORDS].clone(),
-        "cls.predictions.decoder.bias": state["cls.predictions.bias"].clone(),
-    })  # fmt: skip
+    tied = {"weight": WORDS, "bias": "cls.predictions.bias"}
+    copied = {f"cls.predictions.decoder.{kind}": name for kind, name in tied.items()}
+    rewritten(folder, lambda state: {**state, **{name: state[own].clone() for name, own in copied.items()}})
     taken_in(folder, tmp_path / "ours")
     assert not set(both) & set(read_model(tmp_path / "ours").state)
     rewritten(folder, lambda state: {**state, "cls.predictions.decoder.weight": state[WORDS] + 1.0})

@@ -40,9 +40,13 @@ def whole_rows(batch: Batch) -> Tokens:
 
 
 def runtime(
-    head: str, precision: str = "fp32", seed: int = 5, micro_batch: int = 12, config: ModelConfig = STILL,
+    head: str,
+    precision: str = "fp32",
+    seed: int = 5,
+    micro_batch: int = 12,
+    config: ModelConfig = STILL,
     optimizer: OptimizerConfig = LEARN,
-) -> TorchRuntime:  # fmt: skip
+) -> TorchRuntime:
     model = build_model(head, config)
     initialise(model, config, seed=1)
     return TorchRuntime(model, head, micro_batch, precision, optimizer, seed)
@@ -93,10 +97,8 @@ def test_the_same_runtime_state_gives_the_same_update_bit_for_bit(
 ) -> None:
     """Dropout on."""
     batch = read(tmp_path / "rows", "pretrain" if head == "pretraining" else head)
-    settings = {
-        "precision": precision, "micro_batch": micro_batch, "config": TINY,
-        "optimizer": dataclasses.replace(LEARN, name=optimizer, max_grad_norm=0.5),
-    }  # fmt: skip
+    learning = dataclasses.replace(LEARN, name=optimizer, max_grad_norm=0.5)
+    settings = {"precision": precision, "micro_batch": micro_batch, "config": TINY, "optimizer": learning}
     first, second = runtime(head, **settings), runtime(head, seed=6, **settings)
     first.train_step(batch, 1e-2)
     second.load_state_dict(first.state_dict())

@@ -24,11 +24,9 @@ def test_every_weight_is_found_and_none_is_left_over(tmp_path: Path, head: str) 
     model = build_model(head, TINY, len(labels))
     initialise(model, TINY, seed=1)
     write_model(tmp_path, head, TINY, model.state_dict(), Origin("t" * 64, "pretrain", head, 0, 1), labels)
-    names = {
-        "pretraining": "AutoModelForPreTraining", "question_answering": "AutoModelForQuestionAnswering",
-        "sequence_classification": "AutoModelForSequenceClassification",
-    }  # fmt: skip
-    auto: Any = getattr(transformers, names[head])
+    names = {"pretraining": "PreTraining", "question_answering": "QuestionAnswering"}
+    names["sequence_classification"] = "SequenceClassification"
+    auto: Any = getattr(transformers, f"AutoModelFor{names[head]}")
     loaded, report = auto.from_pretrained(str(tmp_path), output_loading_info=True)
     assert not report["missing_keys"]
     assert not report["unexpected_keys"]

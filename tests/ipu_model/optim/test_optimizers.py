@@ -28,9 +28,16 @@ class Small(nn.Module):
 
 
 def reference_update(
-    weight: Tensor, gradient: Tensor, memory: Dict[str, Tensor], step: int, rate: float, decay: float,
-    corrected: bool, ratio: bool, bound: Optional[float] = None,
-) -> Tensor:  # fmt: skip
+    weight: Tensor,
+    gradient: Tensor,
+    memory: Dict[str, Tensor],
+    step: int,
+    rate: float,
+    decay: float,
+    corrected: bool,
+    ratio: bool,
+    bound: Optional[float] = None,
+) -> Tensor:
     """LAMB of arXiv 1904.00962 algorithm 2, in double precision and one tensor at a time; Adam without `ratio`."""
     memory["m"] = 0.9 * memory.get("m", torch.zeros_like(weight)) + 0.1 * gradient
     memory["v"] = 0.99 * memory.get("v", torch.zeros_like(weight)) + 0.01 * gradient**2
@@ -63,10 +70,10 @@ def test_ten_updates_follow_the_plain_reference(name: str, corrected: bool) -> N
         for (n, parameter), gradient in zip(model.named_parameters(), gradients):
             parameter.grad = gradient.clone()
             exempt = n in ("second.bias", "LayerNorm.weight", "LayerNorm.bias")
+            decay, ratio = 0.0 if exempt else 0.05, name == "lamb" and not exempt
             expected[n] = reference_update(
-                expected[n], gradient.double(), memory[n], step, 0.1, 0.0 if exempt else 0.05,
-                corrected, ratio=name == "lamb" and not exempt,
-            )  # fmt: skip
+                expected[n], gradient.double(), memory[n], step, 0.1, decay, corrected, ratio
+            )
         optimizer.step()
     for n, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach().double(), expected[n], rtol=1e-5, atol=1e-6)

@@ -43,9 +43,7 @@ def test_reading_rows_imports_no_pandas(tmp_path: Path) -> None:
         "batch = RowFolder(Path(sys.argv[1]), 'pretrain', ModelConfig(60)).take(np.arange(9))\n"
         "print(batch.real_tokens, to_arrow(batch.rows).type)\n"
     )
-    finished = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path / "rows")], capture_output=True, text=True,
-        env={"PYTHONPATH": f"{tmp_path}:{ROOT}"},
-    )  # fmt: skip
+    command, env = [sys.executable, "-c", code, str(tmp_path / "rows")], {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    finished = subprocess.run(command, capture_output=True, text=True, env=env)
     assert (finished.returncode, finished.stderr) == (0, "")
     assert finished.stdout.split()[1] == "int64"

@@ -151,11 +151,11 @@ def test_a_file_of_other_columns_is_refused(pretrain_rows: Path) -> None:
         RowFolder(pretrain_rows, "pretrain", TINY)
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("input_ids", 60), ("token_type_ids", 2), ("position_ids", 32), ("masked_labels", 60), ("masked_positions", 24),
-     ("cls_positions", 24), ("next_sentence_labels", 2)],
-)  # fmt: skip
+UNKNOWN = {"input_ids": 60, "token_type_ids": 2, "position_ids": 32, "masked_labels": 60, "masked_positions": 24}
+UNKNOWN.update(cls_positions=24, next_sentence_labels=2)
+
+
+@pytest.mark.parametrize(("column", "value"), UNKNOWN.items())
 def test_values_that_the_model_cannot_look_up_name_file_and_row(tmp_path: Path, column: str, value: int) -> None:
     columns = make_columns("pretrain", 30)
     columns[column][21, 0] = value

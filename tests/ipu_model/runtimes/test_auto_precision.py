@@ -71,11 +71,11 @@ def planned(finished: Any) -> Any:
     return plan["precision"], plan["precision_reason"]
 
 
-@pytest.mark.parametrize(
-    ("fp32", "bf16", "value"),
-    [(100.0, 200.0, "bf16"), (11825.0, 8184.0, "fp32"), (100.0, 100 * TIE, "fp32"), (100.0, 100 * TIE + 1, "bf16"),
-     (100.0, 100.0, "fp32")],
-)  # fmt: skip
+FASTER = [(100.0, 200.0, "bf16"), (100.0, 100 * TIE + 1, "bf16")]
+NEAR = [(11825.0, 8184.0, "fp32"), (100.0, 100 * TIE, "fp32"), (100.0, 100.0, "fp32")]
+
+
+@pytest.mark.parametrize(("fp32", "bf16", "value"), [*FASTER, *NEAR])
 def test_the_faster_is_taken_and_fp32_where_they_are_near(fp32: float, bf16: float, value: str) -> None:
     choice = decide(Rates(fp32, bf16, "real tokens/s"), 2)
     assert choice.value == value
@@ -113,8 +113,8 @@ def test_damaged_figures_are_measured_again(probe: Probe, damage: str) -> None:
     path = file_of(folder, key)
     keep(path, key, FP32)
     kept = json.loads(path.read_text())
-    changes = {"changed": {"key": {**key, "torch": "1"}}, "nan": {"bf16": float("nan")}, "negative": {"fp32": -1.0},
-               "text": {"bf16": "fast"}}  # fmt: skip
+    numbers = {"nan": {"bf16": float("nan")}, "negative": {"fp32": -1.0}, "text": {"bf16": "fast"}}
+    changes = {"changed": {"key": {**key, "torch": "1"}}, **numbers}
     path.write_text(json.dumps({**kept, **changes[damage]}) if damage in changes else damage)
     assert rates_here(WORK, os.environ, lambda event, text: None) == BF16
     assert find(path, key) == BF16, "and what was damaged is replaced"

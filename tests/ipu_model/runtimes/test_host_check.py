@@ -27,10 +27,8 @@ def found(**what: Any) -> List[Dict[str, Any]]:
 
 
 def test_a_process_of_its_own_says_python_torch_and_runtime() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "ipu_model.runtimes.host_check"], input=json.dumps(told()), capture_output=True,
-        text=True, cwd=str(ROOT), env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+    command, env = [sys.executable, "-m", "ipu_model.runtimes.host_check"], {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, input=json.dumps(told()), capture_output=True, text=True, cwd=str(ROOT), env=env)
     assert done.returncode == 0, done.stderr
     python, device = map(json.loads, done.stdout.splitlines())
     assert (python["name"], python["level"]) == ("device python", "ok")

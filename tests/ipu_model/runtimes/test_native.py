@@ -56,11 +56,9 @@ def test_a_library_computes_what_the_function_does_and_is_found_again_unless_dam
     (library,) = tmp_path.glob("*.so")
 
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(native.__file__).parents[2])]
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = {folders!r}\n{LOAD}", str(tmp_path),
-         str(torch.get_num_threads())],
-        text=True, capture_output=True, check=True,
-    )  # fmt: skip
+    code, threads = f"import sys; sys.path[:0] = {folders!r}\n{LOAD}", str(torch.get_num_threads())
+    command = [sys.executable, "-c", code, str(tmp_path), threads]
+    done = subprocess.run(command, text=True, capture_output=True, check=True)
     said, imported = json.loads(done.stdout)
     assert "scaled_sum: loaded in" in said[0]
     assert imported == [], "another process loads it without the compiler"

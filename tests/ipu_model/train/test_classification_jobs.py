@@ -46,8 +46,8 @@ def test_a_trained_model_predicts_the_labels_it_was_taught(tmp_path: Path, kind:
     columns, labels = learnable(kind, 60), list(LABELS) if kind == HEAD else ["value"]
     write_rows(tmp_path / "rows", kind, columns)
     optimizer = OptimizerConfig(learning_rate=1e-2, weight_decay=0.0, max_grad_norm=1.0)
-    run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=labels, model=STEADY, optimizer=optimizer,
-                    schedule=ScheduleConfig(steps=120, warmup_fraction=0.1)))  # fmt: skip
+    changes = {"model": STEADY, "optimizer": optimizer, "schedule": ScheduleConfig(steps=120, warmup_fraction=0.1)}
+    run_here(job_of(tmp_path, "finetune", tmp_path / "rows", labels=labels, **changes))
     assert list(read_model(tmp_path / "model").labels) == labels
     run_here(job_of(tmp_path / "p", "predict", tmp_path / "rows", labels=None, init_checkpoint=str(tmp_path / "model")))
     with pa.memory_map(str(tmp_path / "p" / "logits.arrow")) as source:
@@ -83,15 +83,16 @@ def test_a_model_of_other_classes_is_not_taken_for_one_of_these(tmp_path: Path) 
     config = json.loads((tmp_path / "model" / "config.json").read_text())
     assert config["id2label"] == {"0": "no", "1": "yes", "2": "maybe"}
     assert config["problem_type"] == "single_label_classification"
-    again = job_of(tmp_path / "b", "finetune", tmp_path / "rows", labels=["a", "b", "c"], model=None,
-                   init_checkpoint=str(tmp_path / "model"))  # fmt: skip
+    changes = {"labels": ["a", "b", "c"], "model": None, "init_checkpoint": str(tmp_path / "model")}
+    again = job_of(tmp_path / "b", "finetune", tmp_path / "rows", **changes)
     with pytest.raises(CheckpointError, match="are no, yes, maybe, those of the job a, b, c"):
         run_here(again)
 
 
-@pytest.mark.parametrize(("kind", "column", "value"), [
-    (HEAD, "class_labels", 3), ("sequence_regression", "targets", np.nan), ("sequence_regression", "targets", -np.inf),
-])  # fmt: skip
+TARGETS = [("sequence_regression", "targets", value) for value in (np.nan, -np.inf)]
+
+
+@pytest.mark.parametrize(("kind", "column", "value"), [(HEAD, "class_labels", 3), *TARGETS])
 def test_a_label_out_of_range_is_named_with_its_file_and_row(
     tmp_path: Path, kind: str, column: str, value: float
 ) -> None:

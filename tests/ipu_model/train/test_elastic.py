@@ -15,7 +15,7 @@ from typing import Dict, List
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny_jobs import ROOT, TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, write_rows
+from tiny_jobs import TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, start, write_rows
 
 from ipu_model.distributed.torchrun import exit_code
 from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
@@ -33,14 +33,9 @@ def torchrun(job: Job, processes: int, restarts: int = 0) -> subprocess.Popen:
     Path(job.run_folder).mkdir(parents=True, exist_ok=True)
     path = Path(job.run_folder) / "job.json"
     path.write_text(job.to_json(), encoding="utf-8")
-    command = [
-        *TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts),
-        sys.executable, "-m", "ipu_model", str(path),
-    ]  # fmt: skip
-    return subprocess.Popen(
-        command, cwd=str(ROOT), env={**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True,
-    )  # fmt: skip
+    program = (sys.executable, "-m", "ipu_model", str(path))
+    command = [*TORCHRUN, "--nproc-per-node", str(processes), "--max-restarts", str(restarts), *program]
+    return start(command, {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"})
 
 
 def until_saved(process: subprocess.Popen) -> None:

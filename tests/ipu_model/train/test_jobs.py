@@ -7,7 +7,6 @@ import json
 import os
 import resource
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from safetensors.torch import load_file
-from tiny_jobs import ROOT, TINY, finish, make_columns, make_job, run_here, start_job, stop_in_training, write_rows
+from tiny_jobs import TINY, finish, make_columns, make_job, run_here, start, start_job, stop_in_training, write_rows
 
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, only_one
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
@@ -160,11 +159,11 @@ def test_a_trainer_ends_when_its_parent_is_killed(tmp_path: Path, pretrain_rows:
         "p.stdout.read()\n"
     )
     environment = {**os.environ, "PODIUM_THREADS": "1"}
-    parent = subprocess.Popen([sys.executable, "-c", code], cwd=str(ROOT), stdout=subprocess.PIPE, env=environment)
+    parent = start([sys.executable, "-c", code], environment)
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     parent.kill()
-    parent.communicate()
+    parent.wait()  # and not for the child, which has its errors
     deadline = time.monotonic() + 30
     while Path(f"/proc/{child}").exists() and time.monotonic() < deadline:
         if Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
@@ -227,10 +226,8 @@ def test_a_disk_that_takes_no_more_is_a_clear_error_and_the_next_run_continues(
     def limit_file_size() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))
 
-    full = subprocess.Popen(
-        [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")], cwd=str(ROOT), stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, universal_newlines=True, preexec_fn=limit_file_size,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")]
+    full = start(command, preexec_fn=limit_file_size)
     done = finish(full)
     assert done.code == 1
     assert "disk has room" in done.of("error")[0]["text"]
@@ -288,9 +285,6 @@ def test_a_job_file_that_cannot_be_read_exits_with_2(tmp_path: Path, text: str, 
     if text is not None:
         (tmp_path / "job.json").write_text(text)
     command = [sys.executable, "-m", "ipu_model", str(tmp_path / "job.json")]
-    process = subprocess.Popen(
-        command, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE, universal_newlines=True
-    )
-    done = finish(process)
+    done = finish(start(command))
     assert done.code == 2
     assert message in done.of("error")[0]["text"]

@@ -43,8 +43,9 @@ def run(folder: Path, ids: np.ndarray, size: int = 6) -> List[Dict[str, Any]]:
     write_rows(folder / "rows", "question_answering", columns, files=2)
     events: List[Dict[str, Any]] = []
     rows = RowFolder(folder / "rows", "question_answering", TINY)
-    totals = predict(Counting(), rows, "question_answering", size, folder / "logits.arrow",  # type: ignore[arg-type]
-                     lambda kind, **x: events.append(x), StopRequest())  # fmt: skip
+    runtime: Any = Counting()
+    where = (rows, "question_answering", size, folder / "logits.arrow")
+    totals = predict(runtime, *where, lambda kind, **x: events.append(x), StopRequest())
     assert (totals.sequences, totals.real_tokens) == (rows.manifest.sequences, rows.manifest.real_tokens)
     return events
 
@@ -87,8 +88,8 @@ def test_only_features_that_wait_for_others_are_kept(
     monkeypatch.setattr(prediction._InOrder, "add", watched)
     chunk = 12  # ids are mixed within chunks, as packing does
     mixed = np.random.default_rng(3).permutation(chunk)
-    run(tmp_path, np.concatenate([first + mixed for first in range(0, count() + chunk, chunk)][: count() // chunk]
-                                 + [np.arange(count() // chunk * chunk, count())]))  # fmt: skip
+    whole, rest = count() // chunk, np.arange(count() // chunk * chunk, count())
+    run(tmp_path, np.concatenate([*(first * chunk + mixed for first in range(whole)), rest]))
     assert len(kept) == count()
     if batch == 5:
         assert max(kept) < 2 * chunk + 6 * 3 + batch  # two chunks, one call, one record batch
