@@ -6,7 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +16,7 @@ from bench.setup import VOCABULARY
 from tasks.downstream.entries import entry_of
 from tasks.downstream.rows import write_rows
 from tasks.downstream.squad.examples import make_questions
+from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.task import part_of
 from tasks.inputs.corpus import make_corpus
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
@@ -31,8 +32,8 @@ WORK = artifacts.RUNS / "bench"
 SETTINGS = (
     "pretrain_rows.phase1.row_length=128",
     "pretrain_rows.phase1.duplicates=5",
-    "squad_rows.row_length=384",
-    "squad_rows.doc_stride=128",
+    "downstream.squad.rows.row_length=384",
+    "downstream.squad.rows.doc_stride=128",
     f"tokenizer.vocabulary_size={VOCABULARY}",
 )
 """128 tokens and five maskings as in the original BERT's data, 384 / 128 as in its SQuAD recipe."""
@@ -130,9 +131,9 @@ def _stages(given: Path, vocabulary: Path | None) -> tuple[str, ...]:
     files = (
         "corpus.source=files",
         f"corpus.path={text}",
-        "questions.source=files",
-        f"questions.train_path={_only(given, 'squad/*train*.json')}",
-        f"questions.dev_path={_only(given, 'squad/*dev*.json')}",
+        "downstream.squad.data.source=files",
+        f"downstream.squad.data.train_path={_only(given, 'squad/*train*.json')}",
+        f"downstream.squad.data.dev_path={_only(given, 'squad/*dev*.json')}",
     )
     words = () if vocabulary is None else ("tokenizer.source=file", f"tokenizer.path={vocabulary}")
     return (*SETTINGS, *files, *words)
@@ -153,4 +154,4 @@ def _sizes(given: Path) -> list[Any]:
 def _write(params: Params, data: Data) -> None:
     make_corpus(params.corpus, data.corpus)
     make_tokenizer(params.tokenizer, params.model.max_positions, data.corpus, data.tokenizer)
-    make_questions(params.questions, data.questions("train").parent)
+    make_questions(cast(QuestionsParams, params.downstream["squad"].data), data.questions("train").parent)

@@ -16,13 +16,14 @@ from typing import Any
 
 import yaml
 
-from flows.checkout import NAMES, key_of
+from flows.checkout import key_of
 from flows.plan import stages_to_run
 from tasks.pages.markup import yaml_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.given import GIVEN, shown, value_at
+from tasks.project.given import given_places, named_places, shown, value_at
 from tasks.project.overlays import preset_names, read_preset
+from tasks.project.param_downstream import entry_places
 from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import check
 from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml
@@ -34,12 +35,11 @@ TARGETS = "PODIUM_TARGETS"
 STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
 """Prefect's workers name the run in this variable to the process that they start for it; a shell has none."""
 FOLDERS: dict[tuple[str, ...], Path] = {
-    ("publish", "folder"): Path("published"),
-    ("glue_publish", "folder"): Path("published"),
     ("tracking", "folder"): Path("runs/tracking"),
 }
-"""Parameters that name a folder to write, and the folder of the checkout in which it may always be."""
-HUB_NAMES = (*NAMES, ("base_model", "repository"), ("glue", "dataset"))
+"""Parameters beside those of entries that name a folder to write, and where in the checkout it may always be."""
+RELEASES = Path("published")
+"""Where in the checkout the releases of entries may always be."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
 """The one key of an ipu_config.json that names a folder."""
@@ -108,11 +108,11 @@ def require_stages(names: Sequence[str], values: dict[str, Any], project: Path) 
 
 
 def _inputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    for place in GIVEN:
+    for place in given_places(values):
         given = value_at(values, place)
         if given and not allowed.says(place, given) and not allowed.reads(given):
             yield _input_problem(place, given)
-    for place in HUB_NAMES:
+    for place in [*named_places(values), ("base_model", "repository")]:
         name = value_at(values, place)
         if name is None or allowed.says(place, name):
             continue
@@ -129,15 +129,18 @@ def _input_problem(place: Sequence[str], given: str) -> str:
 
 
 def _outputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    places: list[tuple[str, ...]] = [*FOLDERS, ("checkpoint", "remote")]
+    releases = [place for place in entry_places(values, "publish") if place[-1] == "folder"]
+    places: list[tuple[str, ...]] = [*FOLDERS, *releases, ("checkpoint", "remote")]
     stated = {place: value_at(values, place) for place in places}
-    for job, keys in values["ipu"].items():
+    for job in [*(("ipu", key) for key in values["ipu"]), *entry_places(values, "ipu")]:
+        keys = value_at(values, job)
         if isinstance(keys, dict) and keys.get(IPU_CACHE) not in IPU_CACHE_OFF:
-            stated["ipu", job, IPU_CACHE] = keys[IPU_CACHE]
+            stated[*job, IPU_CACHE] = keys[IPU_CACHE]
     for place, given in stated.items():
         if given is None or allowed.says(place, given) or (isinstance(given, str) and allowed.writes(place, given)):
             continue
-        own = f"{FOLDERS[place]}/ of its checkout and " if place in FOLDERS else ""
+        home = _home_of(place)
+        own = f"{home}/ of its checkout and " if home else ""
         yield (
             f"{'.'.join(place)}={_quoted(given)}: this worker lets sent runs write to {own}what its {TARGETS} and its "
             f"own {artifacts.PARAMS} name"
@@ -147,8 +150,7 @@ def _outputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
 def _releases(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
     if values["publish"]["target"] != "hub":
         return
-    places = [("publish", "repository"), *([("glue_publish", "repository")] if values["glue"]["tasks"] else [])]
-    for place in places:
+    for place in (place for place in entry_places(values, "publish") if place[-1] == "repository"):
         name = value_at(values, place)
         if not allowed.says(place, name) and not allowed.publishes(name):
             yield (
@@ -183,9 +185,9 @@ class _Allowed:
 
     def says(self, place: Sequence[str], value: Any) -> bool:
         """Whether the worker's own params.yaml, or one of its presets, has this value in this place."""
-        if _at(self.params, place) == value:
+        if value in _said_at(self.params, place):
             return True
-        return any(_at(preset, place) == value for preset in _presets_of(self.project / artifacts.PRESETS))
+        return any(value in _said_at(preset, place) for preset in _presets_of(self.project / artifacts.PRESETS))
 
     def reads(self, given: str) -> bool:
         """Whether a sent run may read a path.
@@ -202,8 +204,8 @@ class _Allowed:
             return ".." not in given.split("/") and any(f"{given.rstrip('/')}/".startswith(end) for end in ends)
         if place[-1] == IPU_CACHE and not os.path.isabs(given):
             return False  # it counts from wherever the job runs
-        is_release = place[0].endswith("publish")  # replaces its folder, which must not be a root itself
-        path, home = Path(given), FOLDERS.get(place)
+        is_release = place[2:] == ("publish", "folder")  # replaces its folder, which must not be a root itself
+        path, home = Path(given), _home_of(place)
         if home is not None and ".." not in path.parts and self._stays_in(path.parent if is_release else path, home):
             return True
         path = (self.project / given).resolve()
@@ -220,6 +222,11 @@ class _Allowed:
         return ".." not in path.parts and path.is_relative_to(home)
 
 
+def _home_of(place: tuple[str, ...]) -> Path | None:
+    """Where in the checkout what a parameter names may always be written."""
+    return RELEASES if place[2:] == ("publish", "folder") else FOLDERS.get(place)
+
+
 @cache
 def _presets_of(folder: Path) -> list[Mapping[str, Any]]:
     """All presets, read once: there are dozens, and the process is one run's."""
@@ -230,10 +237,15 @@ def _is_in(path: Path, roots: Sequence[Path]) -> bool:
     return any(path.is_relative_to(root.resolve()) for root in roots)
 
 
-def _at(values: Mapping[str, Any], place: Sequence[str]) -> Any:
-    found: Any = values
-    for word in place:
-        found = found.get(word) if isinstance(found, Mapping) else None
+def _said_at(values: Any, place: Sequence[str]) -> list[Any]:
+    """What values say in a place; of an entry what any entry says there, whatever its name."""
+    found = [values]
+    for depth, word in enumerate(place):
+        sections = [one for one in found if isinstance(one, Mapping)]
+        if depth == 1 and place[0] == "downstream":
+            found = [entry for section in sections for entry in section.values()]
+        else:
+            found = [section[word] for section in sections if word in section]
     return found
 
 

@@ -20,22 +20,19 @@ from typing import Any
 
 from tasks.pages.markup import yaml_text
 from tasks.project import artifacts, plans
+from tasks.project.composing import write_plan
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.files import sha256_of, write_text
-from tasks.project.given import GIVEN, NAMES, check_given, given_paths, shown, value_at
+from tasks.project.given import check_given, given_paths, given_places, named_places, shown, value_at
+from tasks.project.gone import remove_gone
 from tasks.project.overlays import resolve
+from tasks.project.param_downstream import entry_places
 from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
-PATHS = (
-    *GIVEN,
-    ("glue_publish", "folder"),
-    ("publish", "folder"),
-    ("checkpoint", "remote"),
-    ("tracking", "folder"),
-)
-"""Parameters that are paths: stated from the project's folder, read from the checkout's."""
+WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
+"""Parameters beside those of entries that name what is written: stated from the project's folder."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
 """Names of DVC's settings that are secrets."""
 
@@ -83,13 +80,26 @@ def require_one_plan(root: Path, values: dict[str, Any]) -> None:
         raise InputError(plans.refusal(found, shown))
 
 
-def prepare(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
+def prepare(
+    root: Path, values: dict[str, Any], preset: str | None, overrides: list[str], say: Callable[[str], None] = print
+) -> Path:
     """The folder the run works in: `root` itself without overrides, else its own checkout under runs/.
 
     The same parameters give the same folder, so that a run that was killed continues there.
+
+    Args:
+        root: the project.
+        values: the parameters.
+        preset: see `resolved_params`.
+        overrides: see `resolved_params`.
+        say: told what went away with stages that these parameters do not have.
     """
     folder = folder_of(root, values, preset, overrides)
-    return root if folder == root else prepare_own(root, values, folder.name)
+    if folder != root:
+        return prepare_own(root, values, folder.name)
+    write_plan(root, check(values))
+    remove_gone(root, say)
+    return root
 
 
 def folder_of(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
@@ -121,7 +131,9 @@ def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
         _mirror(root / part, folder / part)
     _link(root / "inputs", folder / "inputs")
     _share_cache(root, folder)
-    write_text(folder / artifacts.PARAMS, yaml_text(seen_from(values, root, folder)))
+    seen = seen_from(values, root, folder)
+    write_text(folder / artifacts.PARAMS, yaml_text(seen))
+    write_plan(folder, check(seen))
     return folder
 
 
@@ -155,11 +167,13 @@ def _hash_of(path: Path) -> str:
 def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
     """The same values with relative paths rewritten to mean the same place from `folder`."""
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
-    for place in (*PATHS, *NAMES):
+    releases = [place for place in entry_places(values, "publish") if place[-1] == "folder"]
+    paths = [*given_places(values), *releases, *WRITTEN]
+    for place in (*paths, *named_places(values)):
         given = value_at(values, place)
         if given is None or "://" in given or os.path.isabs(given):
             continue
-        if place in PATHS or (root / given).exists():
+        if place in paths or (root / given).exists():
             value_at(rewritten, place[:-1])[place[-1]] = _moved(given, root, folder)
     return rewritten
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -19,12 +18,21 @@ from typing import Any
 
 import yaml
 
+from tasks.project.composing import compose
 from tasks.project.files import read_json
 from tasks.project.intact import LOCK
-from tasks.project.plan_file import PARAMS_FILE, read_dvc_file, read_plan, stages_of, value_at
+from tasks.project.params import check
+from tasks.project.plan_file import (
+    COMPOSED_FILE,
+    PARAMS_FILE,
+    read_dvc_file,
+    read_plan,
+    same_value,
+    stages_of,
+    value_at,
+)
 from tasks.project.stage_kinds import cache_of
 
-NUMBER = re.compile(r"-?\d+(\.\d+)?e[+-]?\d+")
 IGNORED = Path(".dvcignore")
 BLOCK = 1 << 20
 
@@ -86,8 +94,10 @@ class _Run:
     """
 
     def __init__(self, project: Path, root: Path, values: dict[str, Any]) -> None:
-        self._project, self._root, self._values = project, root, values
-        self._plan = read_plan(project, values)
+        self._project, self._root = project, root
+        composed = compose(check(values))
+        self._plan = read_plan(project, composed)
+        self._stated = {PARAMS_FILE: values, COMPOSED_FILE: composed}
         self._cache = cache_of(project)
         self._ignored = _ignored(project)
         self._lock = stages_of(root / LOCK)
@@ -140,7 +150,7 @@ class _Run:
         defined = self._plan[stage]
         params: dict[str, dict[str, Any] | None] = {}
         for file, names in defined.params.items():
-            content = self._values if file == PARAMS_FILE else self._json(file)
+            content = self._stated[file] if file in self._stated else self._json(file)
             params[file] = None if content is None else {name: value_at(content, name) for name in names}
         deps: Hashes = {path: self._hash(path) for path in defined.deps}
         return _Needs(defined.cmd, deps, params, defined.outs)
@@ -189,13 +199,8 @@ def _changes(name: str, before: Any, after: Any) -> Iterator[str]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in dict.fromkeys([*before, *after]):
             yield from _changes(f"{name}.{key}", before.get(key), after.get(key))
-    elif before != after and _as_dvc_means(before, after) != after:
+    elif not same_value(before, after):
         yield f"{name} {json.dumps(before)} -> {json.dumps(after)}"
-
-
-def _as_dvc_means(text: Any, like: Any) -> Any:
-    """A number that DVC wrote as YAML 1.2 does (1e-06), which YAML 1.1 reads as text."""
-    return float(text) if isinstance(text, str) and isinstance(like, float) and NUMBER.fullmatch(text) else text
 
 
 def _folders(path: str) -> Iterator[str]:

@@ -65,7 +65,7 @@ def pipeline(
     values = _checked_params(project, preset, overrides)
     plan, publish = stages_to_run(project, values, part, to or []), publish and not to
     if not on_workers:
-        root = checkout.prepare(project, values, preset, overrides)
+        root = checkout.prepare(project, values, preset, overrides, stages.tell)
         run = report.RunReport(os.path.relpath(root, project), preset, overrides)
         return _ended(run, project, root, lambda: stages.run_plan(plan, root, run, publish))
     queues = workers.queues_of(values["device"]["runtime"], cpu_queue, device_queue)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tasks.project.composing import compose
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of, expand, foreach_of
+from tasks.project.params import check
+from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of, expand
 from tasks.project.strict_yaml import nearest
 
 PUBLISH = "publish"
@@ -18,7 +20,7 @@ ALL, PRETRAINING, FINETUNING = "all", "pretraining", "finetuning"
 
 def publish_after(gate: Stage) -> str:
     """The line of a run for what follows a gate that accepts."""
-    return f"{PUBLISH}@{gate.item}" if gate.item else PUBLISH
+    return f"{PUBLISH}@{gate.item}"
 
 
 def stages_to_run(project: Path, values: Mapping[str, Any], part: str = ALL, to: Sequence[str] = ()) -> list[str]:
@@ -35,7 +37,7 @@ def stages_to_run(project: Path, values: Mapping[str, Any], part: str = ALL, to:
         InputError: dvc.yaml cannot be used.
     """
     definitions = definitions_of(project)
-    plan = Plan(expand(definitions, values))
+    plan = Plan(expand(definitions, compose(check(dict(values)))))
     if not plan:
         raise InputError(f"{project / PLAN_FILE} holds no stage: put back the one of this revision")
     if to and part != ALL:
@@ -77,13 +79,13 @@ def _named(name: str, plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
     group = name.partition("@")[0]
     if group == PUBLISH:
         raise ParamsError(f"--to {name}: a run to a stage publishes nothing; podium publish does, after it")
-    if group in definitions and foreach_of(definitions, group):
+    if group in definitions:
         raise ParamsError(f"--to {name}: these parameters have no such stage{_why([group], definitions)}")
     words = dict.fromkeys([*plan, *(stage.group for stage in plan.values())])
     raise ParamsError(f"--to {name} is not known{nearest(name, list(words))}")
 
 
-def _why(groups: Iterator[str] | Sequence[str], definitions: Mapping[str, Any]) -> str:
+def _why(groups: Iterable[str], definitions: Mapping[str, Any]) -> str:
     """The parameter that says for what stages of these groups are made."""
-    stated = next((stated for group in groups if (stated := foreach_of(definitions, group))), "")
-    return f": {stated} says for what it is made (--set {stated}=...)" if stated else ""
+    because = next((said for group in groups if (said := _written(definitions, group).get("because"))), "")
+    return f": {because} says for what it is made (--set {because}=...)" if because else ""

@@ -24,7 +24,7 @@ class PublishFailed(Exception):
 
 def module_of(gate: Stage) -> list[str]:
     """The module that publishes what a gate accepted, and its argument."""
-    return [str(gate.meta["publish"]), *([gate.item] if gate.item else [])]
+    return [str(gate.meta["publish"]), gate.item]
 
 
 def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, Any]:
@@ -51,5 +51,5 @@ def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, An
         said = "".join(lines).strip().removeprefix(ERROR) or "it said nothing"
         rejected = "the gate's verdict changed meanwhile, " if code == REJECTED else ""
         raise PublishFailed(f"publish failed ({rejected}{describe_exit(code)}): {said}")
-    receipt: dict[str, Any] = read_json(root / artifacts.publish_receipt(gate.item))
+    receipt: dict[str, Any] = read_json(root / artifacts.receipt_file(gate.item))
     return receipt

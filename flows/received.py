@@ -48,7 +48,7 @@ def figures_of(stage: str, root: Path) -> list[Path]:
     """The small files of a stage, or of publish: what it measured, or the receipt."""
     name, _, task = stage.partition("@")
     if name == PUBLISH:
-        return [artifacts.publish_receipt(task)]
+        return [artifacts.receipt_file(task)]
     made = read_plan(root)[stage]
     return [Path(out) for out in (*made.metrics, *made.plots)]
 

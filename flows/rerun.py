@@ -38,7 +38,9 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
         return None
     if foreign_plans(project, given_paths(wanted.values)):
         return None  # before DVC starts: the run is refused with all that stands in its way
-    checkout.prepare(project, wanted.values, preset, overrides)  # its code may be older than the project's
+    checkout.prepare(
+        project, wanted.values, preset, overrides, screen().tell
+    )  # its code may be older than the project's
     gates = [stage for stage in wanted.plan if stage.is_gate]
     integrity.set_aside_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
     if look_ahead(root, plan).unchanged != plan:

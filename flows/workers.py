@@ -90,7 +90,7 @@ class Sender(Dispatch):
         self.report.read_results(self.root)
         entered = {stage.name for stage in self.report.stages}
         for gate in (known[name] for name in gates if publish_after(known[name]) in entered):
-            receipt = read_json(self.root / artifacts.publish_receipt(gate.item))
+            receipt = read_json(self.root / artifacts.receipt_file(gate.item))
             self.report.enter_receipt(receipt, gate.name)
         pages = [stage for stage in plan if "page" in known[stage].meta]
         if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:

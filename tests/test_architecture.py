@@ -326,7 +326,7 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
         assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], f"{name}: watching changes none"
 
 
-GATES = {"gate": QUESTIONS, **{f"glue_gate@{task}": glue_subject(task, one.splits) for task, one in TASKS.items()}}
+GATES = {"gate": QUESTIONS, **{f"gate@glue-{task}": glue_subject(task, one.splits) for task, one in TASKS.items()}}
 
 
 def behind(name):

@@ -86,7 +86,7 @@ def test_the_help_names_every_command_and_imports_none():
 
 def test_a_command_works_from_any_folder_of_the_project_and_from_elsewhere_by_name(tmp_path):
     inside = podium("params", "list", "min_f1", cwd=ROOT / "tests" / "flows")
-    assert inside.stdout.startswith("gate.min_f1"), inside.stderr
+    assert inside.stdout.startswith("downstream.squad.gate.min_f1"), inside.stderr
     elsewhere = podium("--project", str(ROOT), "params", "list", "min_f1", cwd=tmp_path)
     assert elsewhere.stdout == inside.stdout
 
@@ -155,7 +155,7 @@ def test_a_shell_gets_its_completion(shell):
     completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS="podium run --preset small", COMP_CWORD="3")
     assert completed.stdout.splitlines() == ["plain,small-files"]
     completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS="podium run --set gate.min_f", COMP_CWORD="3")
-    assert completed.stdout.splitlines() == ["plain,gate.min_f1="]
+    assert completed.stdout.splitlines() == ["plain,downstream.squad.gate.min_f1="]
 
 
 def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):

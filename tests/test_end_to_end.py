@@ -23,8 +23,8 @@ COPIED = ("flows", "tasks", "ipu_model", "inputs", "presets", "dvc.yaml", "param
 TINY = (
     "model.hidden_size=32", "model.num_heads=2", "model.intermediate_size=64", "pretrain_rows.phase1.duplicates=1",
     "pretrain.checkpoint_every_updates=5", "pretrain.phase1.global_batch_size=8", "pretrain.phase1.steps=40",
-    "pretrain.phase2.steps=3", "pretrain.phase2.global_batch_size=4", "finetune.epochs=1",
-    "finetune.global_batch_size=8",
+    "pretrain.phase2.steps=3", "pretrain.phase2.global_batch_size=4", "downstream.squad.finetune.epochs=1",
+    "downstream.squad.finetune.global_batch_size=8",
 )  # fmt: skip
 FLOW = [sys.executable, "-m", "flows", "run"]
 
@@ -68,7 +68,7 @@ def project(tmp_path_factory):
 
 def state(project, *overrides):
     """Write params.yaml: the preset small-files on the slice, smaller yet."""
-    paths = ("corpus.path=../text.txt", "questions.train_path=../train.json", "questions.dev_path=../dev.json",
+    paths = ("corpus.path=../text.txt", "downstream.squad.data.train_path=../train.json", "downstream.squad.data.dev_path=../dev.json",
              f"tokenizer.path={VOCABULARY}")  # fmt: skip
     values = resolve(read_yaml(ROOT / "params.yaml"), "small-files", [*paths, *TINY, *overrides], ROOT / "presets")
     (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
@@ -122,7 +122,7 @@ def test_again_with_nothing_changed_nothing_runs_and_the_report_stays(project):
 
 
 def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs_and_it_is_published(project):
-    state(project, "finetune.learning_rate=2e-3", "gate.min_f1=0")
+    state(project, "downstream.squad.finetune.learning_rate=2e-3", "downstream.squad.gate.min_f1=0")
     done = run(project, FLOW)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [name for name, status in statuses(project).items() if status == "ran"]

@@ -18,7 +18,7 @@ FILE = click.Path(path_type=Path)
 @click.command(help="Say how much better the predictions SECOND are than FIRST, on the same questions.")
 @click.argument("first", type=FILE)
 @click.argument("second", type=FILE)
-@click.option("--questions", type=FILE, metavar="FILE", help="with references (data/questions/dev.parquet)")
+@click.option("--questions", type=FILE, metavar="FILE", help="with references (those of the one entry of kind squad)")
 @click.option(
     "--confidence",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
@@ -34,11 +34,9 @@ def command(
     ctx: click.Context, first: Path, second: Path, questions: Path | None, confidence: float, **outputs: Any
 ) -> None:
     from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
-    from tasks.project import artifacts
 
     place: Place = ctx.obj
-    default = (place.found or place.here) / artifacts.QUESTIONS / "dev.parquet"
-    references = default if questions is None else given(ctx, questions)
+    references = _own_questions(place.found or place.here) if questions is None else given(ctx, questions)
     found = compare_files(references, given(ctx, first), given(ctx, second), confidence)
     if outputs["output"] is not None:
         write_json(given(ctx, outputs["output"]), found.record())
@@ -49,3 +47,12 @@ def command(
         return
     sys.stdout.write(in_words(found, confidence) + "\n")
     options.say_next("--changed FILE lists every answer that changed, --output FILE keeps the comparison")
+
+
+def _own_questions(project: Path) -> Path:
+    """The dev questions of the only entry that has some."""
+    from tasks.downstream.entries import only_entry
+    from tasks.project import artifacts
+    from tasks.project.params import load_params
+
+    return project / artifacts.examples_file(only_entry(load_params(project / artifacts.PARAMS), "squad").name, "dev")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from pathlib import Path
 
 import click
 
@@ -12,6 +13,11 @@ from flows.commands import options
 from flows.commands.project import entered
 from flows.forecast import StageForecast, forecast
 from flows.plan import ALL, stages_to_run
+from tasks.project import artifacts
+from tasks.project.composing import write_plan
+from tasks.project.errors import ParamsError
+from tasks.project.gone import remove_gone
+from tasks.project.params import load_params
 from tasks.project.params_command import table
 
 SHOWN = 3
@@ -21,6 +27,7 @@ SHOWN = 3
 @click.command(help="Say which stages a run would skip, restore or run, and why. Runs nothing and changes nothing.")
 @options.parameters
 @options.stages
+@click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
 @options.as_json
 @click.pass_context
 def command(
@@ -29,9 +36,13 @@ def command(
     overrides: tuple[str, ...],
     part: str,
     to: tuple[str, ...],
+    write: bool,
     json_wanted: bool,
 ) -> None:
     project = entered(ctx)
+    if write:
+        _write(project, preset is not None or bool(overrides))
+        return
     values = checkout.resolved_params(project, preset, list(overrides))
     checkout.check_inputs(project, values)
     root = checkout.folder_of(project, values, preset, list(overrides))
@@ -46,6 +57,15 @@ def command(
         sys.stdout.write("what would run is restored instead where the DVC remote has it; it was not asked\n")
     ends = ["--part", part] if part != ALL else [word for name in to for word in ("--to", name)]
     options.say_next(f"podium run{options.said(preset, overrides, *ends)}")
+
+
+def _write(project: Path, laid_over: bool) -> None:
+    if laid_over:
+        raise ParamsError("--write takes params.yaml as it is: leave --preset and --set out, or write them into it")
+    changed = write_plan(project, load_params(project / artifacts.PARAMS))
+    remove_gone(project, print)
+    sys.stdout.write(f"{artifacts.PLAN} {'was written' if changed else 'says what params.yaml does'}\n")
+    options.say_next("dvc repro, or podium run")
 
 
 def _row(one: StageForecast) -> tuple[str, str, str]:

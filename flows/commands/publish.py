@@ -22,7 +22,7 @@ from tasks.project.strict_yaml import nearest
     help="Publish the model of a finished run, if its gate accepted it; the same content makes no second release."
 )
 @options.parameters
-@click.option("--task", metavar="NAME", help="of several gates the item of one, such as sst2 of glue_gate@sst2")
+@click.option("--task", metavar="NAME", help="the entry to publish, where there are several: squad of gate@squad")
 @click.option("--dry-run", is_flag=True, help="show what would be published; touch nothing")
 @click.pass_context
 def command(
@@ -39,16 +39,20 @@ def command(
     if code:
         raise SystemExit(code)
     if not dry_run:
-        receipt = root / artifacts.publish_receipt(gate.item)
+        receipt = root / artifacts.receipt_file(gate.item)
         options.say_next(f"podium ask the published model; the receipt is {receipt.relative_to(project)}")
 
 
 def _gate(gates: Sequence[Stage], task: str | None) -> Stage:
-    """The gate that decided on what is to be published: where only one is there, its item need not be said."""
-    found = [gate for gate in gates if gate.item == (task or "")] or (list(gates) if task is None else [])
+    """The gate that decided on what is to be published: where only one is there, its entry need not be named."""
+    names = [gate.item for gate in gates]
+    found = [gate for gate in gates if task in (None, gate.item)]
+    if task is not None and not found:
+        raise ParamsError(f"--task {task} is not known{nearest(task, names)}")
     if len(found) != 1:
-        items = [gate.item for gate in gates if gate.item]
-        raise ParamsError(f"--task {task} is not known{nearest(task or '', items)}")
+        raise ParamsError(
+            f"there are {len(names)} gates ({', '.join(names) or 'none'}): say with --task which to publish"
+        )
     return found[0]
 
 

@@ -90,6 +90,6 @@ def _places(wanted: Wanted, stages: list[Stage]) -> list[dict[str, Any]]:
         places.append({"knob": hint, "runtime": device.runtime, "precision": device.precision})
     for stage in named:
         place = Place.of(stage.host)
-        knob = f"{stage.stated_by or stage.name} names {stage.host}"
+        knob = f"{stage.meta.get('because', stage.name)} names {stage.host}"
         places.append({"knob": knob, "runtime": place.runtime, "precision": place.precision})
     return places

@@ -52,7 +52,7 @@ def data_bytes(wanted: Wanted) -> float:
         text = params.corpus.demo_documents * DEMO_DOCUMENT
     elif params.corpus.source == "files":
         text = bytes_of(wanted.project / params.corpus.path)
-    factor = CORPUS if "corpus" in wanted.stages else 0.0
+    factor = CORPUS if wanted.makes("corpus") else 0.0
     if params.pretrain_rows.source == "corpus":
         for phase, bytes_each in ROWS.items():
             if f"pretrain_rows@{phase}" in wanted.stages:

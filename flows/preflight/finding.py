@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from tasks.project.composing import compose
 from tasks.project.params import Params, check
 from tasks.project.plan_file import Stage, read_plan
 
@@ -51,7 +52,7 @@ class Wanted:
     @functools.cached_property
     def plan(self) -> tuple[Stage, ...]:
         """The same stages, as dvc.yaml has them."""
-        known = read_plan(self.project, self.values)
+        known = read_plan(self.project, compose(self.params))
         return tuple(known[stage] for stage in self.stages)
 
     def makes(self, *names: str) -> bool:

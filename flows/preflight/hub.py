@@ -12,6 +12,7 @@ from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
 from tasks.preflight.hub_check import LATER
 from tasks.project.errors import PublishError
+from tasks.project.plan_file import value_at
 from tasks.release.hub.transaction import TOKEN, token_of_environment
 
 
@@ -47,25 +48,19 @@ def _publishes(wanted: Wanted) -> bool:
 
 
 def _repositories(wanted: Wanted) -> list[str]:
-    params = wanted.params
-    tasks = [stage.item for stage in wanted.plan if stage.is_gate]
-    return [f"{params.glue_publish.repository}-{task}" if task else str(params.publish.repository) for task in tasks]
+    names = [stage.item for stage in wanted.plan if stage.is_gate]
+    return [str(wanted.params.downstream[name].publish.repository) for name in names]
 
 
 def _sources(wanted: Wanted) -> Iterator[dict[str, Any]]:
     """Data sets and models that stages read."""
-    values = wanted.values
-    for stage in wanted.stages:
-        name, _, item = stage.partition("@")
-        section = {"glue_data": "glue"}.get(name, name)
-        if values.get(section, {}).get("source") != "hub":
-            continue
-        given, place = values[section], section
-        if name == "pretrain_rows":
-            given, place = given[item], f"{section}.{item}"
-        kind = "model" if name in ("tokenizer", "base_model") else "dataset"
-        named = given["repository" if kind == "model" else "dataset"]
-        revision = given["revision" if kind == "model" else "dataset_revision"]
-        if kind == "dataset" and named and (wanted.project / Path(named)).exists():
-            continue
-        yield {"kind": kind, "section": place, "name": named, "revision": revision}
+    for stage in wanted.plan:
+        for section in dict.fromkeys(key for keys in stage.params.values() for key in keys):
+            given, holder = (value_at(wanted.values, name) for name in (section, section.rpartition(".")[0]))
+            if not isinstance(given, dict) or "hub" not in (given.get("source"), (holder or {}).get("source")):
+                continue
+            for kind, key in (("model", "repository"), ("dataset", "dataset")):
+                named, revision = given.get(key), given.get("revision" if kind == "model" else "dataset_revision")
+                if key not in given or (kind == "dataset" and named and (wanted.project / Path(named)).exists()):
+                    continue
+                yield {"kind": kind, "section": section, "name": named, "revision": revision}

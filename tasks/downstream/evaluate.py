@@ -62,8 +62,8 @@ class PageTask(ScoresTask[E, L, A]):
         """Name -> text of what else the folder of the evaluation holds."""
         return {}
 
-    def plots(self, found: Evaluation[E, A]) -> dict[str, str]:
-        """Name -> CSV of what dvc.yaml draws."""
+    def tables(self, found: Evaluation[E, A]) -> dict[str, str]:
+        """Name -> CSV of `plots`."""
         return {}
 
 
@@ -91,8 +91,9 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
         texts = {artifacts.evaluation_page(name).name: task.page(found), **task.more_files(found)}
         for file, text in texts.items():
             write_text(folder / file, text)
-    for what, table in task.plots(found).items():
-        write_text(root / artifacts.plot_file(name, what), table)
+    with new_folder(root / artifacts.plots_folder(name)) as folder:
+        for what, table in task.tables(found).items():
+            write_text(folder / f"{what}.csv", table)
     write_json(root / artifacts.metrics_file(name), found.metrics)
     return found.metrics
 

@@ -31,6 +31,14 @@ class ExamplesTask(DownstreamTask):
             InputError: what is wrong with them, with the place.
         """
 
+    @abstractmethod
+    def check_files(self) -> str:
+        """What can be known of given files before a run: their names, with what was found in them.
+
+        Raises:
+            InputError: what is wrong with them.
+        """
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Read or generate the examples of a downstream task.")

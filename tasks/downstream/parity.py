@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from tasks.downstream.entries import entry_of
+from tasks.downstream.entries import Entry, entry_of
 from tasks.downstream.jobs.entry_jobs import PREDICT, predict_job, require_valid_rows
 from tasks.downstream.scoring.metrics import Array, Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.downstream.task import part_of
 from tasks.jobs.device_job import JobResult, run_device_job
 from tasks.project import artifacts
-from tasks.project.errors import InputError, ParityLost
+from tasks.project.errors import InputError, ParamsError, ParityLost
 from tasks.project.files import read_json, write_json
 from tasks.project.main import run_main
 from tasks.project.param_sections import Place
@@ -155,12 +155,13 @@ def predict_in(
     return result, found
 
 
-def check(found: Mapping[str, Any], limit: float | None) -> None:
-    """Raises: ParityLost, if the logits lie further apart than `limit` (None: any distance will do)."""
+def check(found: Mapping[str, Any], entry: Entry) -> None:
+    """Raises: ParityLost, if the logits lie further apart than the entry's limit (None: any distance will do)."""
+    limit = entry.params.parity.max_logit_difference
     if limit is not None and found["max_logit_difference"] > limit:
         raise ParityLost(
             f"the logits lie up to {found['max_logit_difference']:.4g} apart (in {found['max_logit_difference_in']!r}"
-            f"), allowed are {limit:g} (parity.max_logit_difference); {found['changed_answers']} of "
+            f"), allowed are {limit:g} ({entry.key('parity', 'max_logit_difference')}); {found['changed_answers']} of "
             f"{found['examples']} answers changed"
         )
 
@@ -186,7 +187,7 @@ def stage(place: Place, name: str, task: Task, params: Params) -> str:
     Raises:
         ParityLost: after the figures were written.
     """
-    require_valid_rows(task, *task.development)
+    require_valid_rows(task)
     figures = read_json(artifacts.metrics_file(task.entry.name, PREDICT))
     folder = artifacts.RUNS / artifacts.parity_file(task.entry.name, name).stem
     result, computed = predict_in(place, task, params, folder)
@@ -196,7 +197,7 @@ def stage(place: Place, name: str, task: Task, params: Params) -> str:
     first = {key: of_predict[key] for key in ("runtime", "precision")}
     values = {"first": first, "second": _of(result), **found}
     write_json(artifacts.parity_file(task.entry.name, name), values)
-    check(found, params.parity.max_logit_difference)
+    check(found, task.entry)
     said = f"{first['runtime']}:{first['precision']}", f"{result.runtime}:{result.precision}"
     return in_words(task, *said, found)
 
@@ -221,7 +222,7 @@ def between(
         found = compare_logits(task, one, other, root)
     if output is not None:
         write_json(output, {"first": _of(before), "second": _of(after), **found})
-    check(found, params.parity.max_logit_difference)
+    check(found, task.entry)
     return in_words(task, f"{before.runtime}:{before.precision}", f"{after.runtime}:{after.precision}", found)
 
 
@@ -233,12 +234,21 @@ def place_argument(text: str) -> Place:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def _named(item: str, params: Params) -> tuple[str, str]:
+    """Entry and place of a stage: squad and cpu:bf16 of squad-cpu:bf16."""
+    for name, entry in params.downstream.items():
+        for place in entry.parity.against:
+            if item == f"{name}-{place}":
+                return name, place
+    raise ParamsError(f"{item}: name a place too, or a stage of downstream.*.parity.against")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare a model's logits and answers in two places.")
-    parser.add_argument("name", help="the entry")
+    parser.add_argument("name", help="the entry; or what the stage is called, which names the place, too")
     parser.add_argument(
         "place",
-        type=lambda text: text.rpartition("@")[2],
+        nargs="?",
         metavar="RUNTIME[:PRECISION]",
         help="for example cpu:bf16, cuda or ipu:fp16",
     )
@@ -246,18 +256,21 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="another model folder, with --baseline")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the comparison as JSON, with --baseline")
     arguments = parser.parse_args()
+    params = load_params()
+    name, said = arguments.name, arguments.place
+    if said is None:
+        name, said = _named(arguments.name.rpartition("@")[2], params)
     try:
-        place = Place.of(arguments.place)
+        place = Place.of(said)
     except ValueError as error:
         parser.error(str(error))
-    params = load_params()
-    task: Task = part_of(entry_of(params, arguments.name), "scores")
+    task: Task = part_of(entry_of(params, name), "scores")
     if arguments.baseline is not None:
         said = between(arguments.baseline, place, task, params, arguments.output, model=arguments.model)
     elif arguments.model is not None or arguments.output is not None:
         parser.error("--model and --output need --baseline")
     else:
-        said = stage(place, arguments.place, task, params)
+        said = stage(place, said, task, params)
     sys.stdout.write(said + "\n")
 
 

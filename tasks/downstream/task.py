@@ -1,8 +1,9 @@
 """What differs between kinds of downstream tasks, and nothing else; the stages beside this file are written once.
 
-A kind is a folder beside this file. Each of its modules of the names below has a class `Task` with one part of the
+A kind is a folder beside this file. Its modules of the names below have a class `Task` each, with one part of the
 protocol, so that a stage loads that part of that kind alone, and another kind, or a new one, changes nothing for it:
 
+    params     EntryParams             its sections of params.yaml, with their defaults: the class is called Params
     about      DownstreamTask (here)   its names and its head: all that training and prediction need
     examples   ExamplesTask            how examples are read
     checks     ChecksTask              what Great Expectations is to judge of them and of their rows
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -57,6 +59,14 @@ class DownstreamTask(ABC):
     def row_kind(self) -> str:
         """The kind of its rows: one that ipu_model knows."""
 
+    plots: ClassVar[Mapping[str, Mapping[str, str]]] = {}
+    """Tables of the evaluation that `dvc plots` draws, by name, and how; PageTask.plots writes them."""
+
+    @property
+    def released_below(self) -> str:
+        """Where a released model's scores lie below the folder that the gate's parameters name."""
+        return ""
+
     @property
     def development(self) -> tuple[str, ...]:
         """Names of the development sets."""
@@ -85,8 +95,3 @@ def about(entry: Entry) -> DownstreamTask:
     """What all stages know of an entry."""
     found: DownstreamTask = part_of(entry, "about")
     return found
-
-
-def kinds() -> list[str]:
-    """All kinds there are: the folders beside this file."""
-    return sorted(path.parent.name for path in Path(__file__).parent.glob("*/about.py"))

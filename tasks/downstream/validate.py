@@ -62,7 +62,7 @@ def main() -> None:
     entry, data_docs = entry_of(params, arguments.name), params.validate_.data_docs
     task: ChecksTask = part_of(entry, "checks")
     if arguments.what == "rows":
-        print(judge_and_report(entry.verdict(task.splits[0]), lambda: row_data(task, params, task.splits), data_docs))
+        print(judge_and_report(entry.verdict("rows"), lambda: row_data(task, params, task.splits), data_docs))
     else:
         folder = artifacts.examples_folder(entry.name)
         print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], data_docs))

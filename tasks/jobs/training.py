@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ from tasks.project.errors import InputError
 from tasks.project.files import read_json, sha256_of, write_json, write_text
 from tasks.project.given import require_readable
 from tasks.project.param_sections import TrackingParams
-from tasks.project.params import BatchParams, DeviceParams, IpuParams, ModelParams, OptimizerParams
+from tasks.project.param_training import BatchParams, OptimizerParams
+from tasks.project.params import DeviceParams, IpuParams, ModelParams
 from tasks.project.row_folders import Manifest, held_out_folder, read_manifest
 from tasks.tracking.trackers import Trackers, description, tracked
 
@@ -84,12 +85,14 @@ def evaluation(rows: Path, every: int | None, **how: Any) -> EvaluationConfig | 
     return None if every is None or folder is None else EvaluationConfig(str(folder), every, **how)
 
 
-def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path()) -> dict[str, Any] | None:
-    """The IPU config of a job: the keys of `ipu.<job>` laid over the file `ipu.config`.
+def ipu_config(
+    ipu: IpuParams, keys: Mapping[str, Any] | None, device: DeviceParams, root: Path = Path()
+) -> dict[str, Any] | None:
+    """The IPU config of a job: its own keys laid over the file `ipu.config`.
 
     Args:
         ipu: section `ipu`.
-        job: phase1, phase2, finetune, predict or glue.
+        keys: of an ipu_config.json, which the parameters state for this job.
         device: section `device`.
         root: what a relative `ipu.config` counts from.
 
@@ -113,14 +116,14 @@ def ipu_config(ipu: IpuParams, job: str, device: DeviceParams, root: Path = Path
             raise InputError(f"{path} is not JSON: {error}") from None
         if not isinstance(values, dict):
             raise InputError(f"{path} must hold one JSON object, found {type(values).__name__}")
-    return {**values, **(getattr(ipu, job) or {})}
+    return {**values, **(keys or {})}
 
 
 def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> str | None:
     """The folder of programs that stage compile@<job> filled, here or on another host; None where there are none.
 
     Args:
-        job: phase1, phase2, finetune, predict, or glue-<task>-finetune and -predict.
+        job: phase1, phase2, or <entry>-finetune and -predict.
         device: section `device`.
         root: the checkout.
     """

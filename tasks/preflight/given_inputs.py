@@ -17,8 +17,11 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from tasks.downstream.entries import Entry, entries
+from tasks.downstream.examples import ExamplesTask
+from tasks.downstream.task import part_of
 from tasks.project.errors import ParamsError, PodiumError
-from tasks.project.given import check_given
+from tasks.project.given import check_given, given_places
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, Params, check, parameter_values
 from tasks.project.plan_file import value_at
@@ -60,16 +63,6 @@ def corpus(params: Params) -> str:
     return f"{len(files)} files of {given.path}; the heads of {looked} were read"
 
 
-def questions(params: Params) -> str:
-    """Both files of questions: whole where they are small."""
-    from tasks.downstream.squad.examples import check_question_file
-
-    section = params.questions
-    for key, path in (("train_path", section.train_path), ("dev_path", section.dev_path)):
-        check_question_file(Path(path), f"questions.{key}", section)
-    return f"{section.train_path} and {section.dev_path}"
-
-
 def vocabulary(params: Params) -> str:
     """vocab.txt, whole."""
     return f"{len(_entries(params)):,} entries in {params.tokenizer.path}"
@@ -92,17 +85,16 @@ def prepared(params: Params) -> str:
     return " and ".join(getattr(params.pretrain_rows, phase).path for phase in PHASES)
 
 
-def glue(params: Params) -> str:
-    """The first examples of every split of every task."""
-    from tasks.downstream.glue.format import examples_from_files
-    from tasks.downstream.glue.tasks import glue_task
-    from tasks.reading.text_files import Reading
+def examples(entry: Entry) -> Given:
+    """What the kind of an entry can say of its files at once."""
 
-    for name in params.glue.tasks:
-        task = glue_task(name)
-        for split in task.splits:
-            _head(examples_from_files(task, Path(params.glue.path), split, Reading()))
-    return f"{', '.join(params.glue.tasks)} in {params.glue.path}"
+    def look(params: Params) -> str:
+        task: ExamplesTask = part_of(entry, "examples")
+        return task.check_files()
+
+    data = [".".join(place) for place in given_places({"downstream": {entry.name: entry.params.model_dump()}})]
+    keys = tuple(key for key in data if key.startswith(f"{entry.key('data')}."))
+    return Given(entry.name, keys, lambda params: getattr(entry.params.data, "source", "files") == "files", look)
 
 
 def base_model(params: Params) -> str:
@@ -124,13 +116,15 @@ def ipu_config(params: Params) -> str:
     from tasks.jobs.device_job import ConfigError, read_ipu_config
     from tasks.jobs.training import ipu_config as laid_over
 
-    jobs = ("phase1", "phase2", "finetune", "predict", *(["glue"] if params.glue.tasks else []))
-    for job in jobs:
+    stated = {phase: getattr(params.ipu, phase) for phase in PHASES if params.pretrain.enabled}
+    for entry in entries(params):
+        stated |= {f"{entry.name}-{job}": getattr(entry.params.ipu, job) for job in ("finetune", "predict")}
+    for job, keys in stated.items():
         try:
-            read_ipu_config(laid_over(params.ipu, job, params.device) or {}, f"the IPU config of {job}")
+            read_ipu_config(laid_over(params.ipu, keys, params.device) or {}, f"the IPU config of {job}")
         except ConfigError as error:
             raise ParamsError(str(error)) from None
-    return f"{params.ipu.config} and section ipu, for {', '.join(jobs)}"
+    return f"{params.ipu.config} and what is laid over it, for {', '.join(stated)}"
 
 
 def _head(records: Iterator[object]) -> None:
@@ -152,18 +146,11 @@ GIVEN = (
         lambda params: params.device.runtime in ("ipu", "auto"),
         ipu_config,
     ),
-    Given("GLUE", ("glue.path",), lambda params: params.glue.source == "files", glue),
     Given(
         "prepared rows",
         tuple(f"pretrain_rows.{phase}.path" for phase in PHASES),
         lambda params: params.pretrain_rows.source == "files",
         prepared,
-    ),
-    Given(
-        "questions",
-        ("questions.train_path", "questions.dev_path"),
-        lambda params: params.questions.source == "files",
-        questions,
     ),
     Given("corpus", ("corpus.path",), lambda params: params.corpus.source == "files", corpus),
 )
@@ -178,8 +165,9 @@ def wanted(params: Params, read: Collection[str]) -> list[Given]:
         read: the dependencies of the stages that will run; what is not among them is not looked at.
     """
     values = parameter_values(params)
-    paths = {given.name: {value_at(values, key) for key in given.keys} for given in GIVEN}
-    return [given for given in GIVEN if not paths[given.name].isdisjoint(read) and given.is_given(params)]
+    known = [*map(examples, entries(params)), *GIVEN]
+    paths = {given.name: {value_at(values, key) for key in given.keys} for given in known}
+    return [given for given in known if not paths[given.name].isdisjoint(read) and given.is_given(params)]
 
 
 def look(given: Given, params: Params) -> dict[str, object]:

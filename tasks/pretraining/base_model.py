@@ -4,8 +4,7 @@
 
 What is taken in is a model folder in Hugging Face layout: config.json with safetensors, whole or in shards, or
 PyTorch's own file, which is read as tensors and nothing else. It comes out as a model folder of ours beside
-`base_model.json`, which says what was read, what was left out and what is missing. With `base_model.source: none` the
-folder holds that file alone.
+`base_model.json`, which says what was read, what was left out and what is missing.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ def write_base_model(
             architecture or vocabulary than the parameters and the tokenizer have.
     """
     with new_folder(folder) as partial:
-        record = {"source": params.source} if params.source == "none" else _take_in(params, model, tokenizer, partial)
+        record = _take_in(params, model, tokenizer, partial)
         write_json(partial / RECORD, record)
     return record
 
@@ -198,8 +197,6 @@ def _same_vocabulary(source: Path, size: int, entries: Sequence[str], key: str) 
 
 def summary(record: dict[str, Any]) -> str:
     """The stage's last line."""
-    if record["source"] == "none":
-        return "base model: none, training starts from fresh weights (base_model.source)"
     words = [f"{record['architecture']} with {record['parameters']:,} parameters"]
     if record["widened"]:
         kinds = ", ".join(f"{count} in {kind}" for kind, count in record["widened"].items())

@@ -14,6 +14,7 @@ from tasks.jobs.programs import build_program, compiling, nothing_on, said
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, Params, load_params
+from tasks.project.process import item
 
 
 def compile_job(phase: str, params: Params, root: Path = Path()) -> Job:
@@ -22,27 +23,20 @@ def compile_job(phase: str, params: Params, root: Path = Path()) -> Job:
     return compiling(job, phase, root)
 
 
-def why_nothing(params: Params) -> str | None:
-    """Why there is no program to build ahead, in the same words on every host; None where there is one."""
-    if not params.pretrain.enabled and params.device.runtime == "ipu":
-        return "pretrain.enabled is false: no update is made"
-    return nothing_on(params.device)
-
-
 def compile_ahead(phase: str, params: Params, root: Path = Path()) -> str:
     """Write the executables and the report of a phase; the line that says so.
 
     Raises:
         DeviceJobFailed: see `build_program`.
     """
-    nothing = why_nothing(params)
+    nothing = nothing_on(params.device)
     job = compile_job(phase, params, root) if nothing is None else None
     return said(phase, nothing, build_program(phase, job, nothing, params.device, root))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the programs of a phase before anything is trained.")
-    parser.add_argument("phase", choices=PHASES)
+    parser.add_argument("phase", type=item, choices=PHASES)
     sys.stdout.write(compile_ahead(parser.parse_args().phase, load_params()) + "\n")
 
 

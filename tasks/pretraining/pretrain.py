@@ -2,8 +2,7 @@
 
     python -m tasks.pretraining.pretrain phase1|phase2
 
-Phase 2 starts from phase 1's weights with a new optimizer and schedule. With `pretrain.enabled: false`
-both phases make no update: the model passes through as it was initialised, or as `base_model` brought it.
+Phase 1 starts from a given model, or from fresh weights; phase 2 from phase 1's with a new optimizer and schedule.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ from tasks.jobs.training import (
 )
 from tasks.project import artifacts
 from tasks.project.main import run_main
-from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, PhaseParams, PretrainParams, load_params
+from tasks.project.param_training import PhaseParams, PretrainParams
+from tasks.project.params import PHASES, DeviceParams, IpuParams, ModelParams, load_params
+from tasks.project.process import item
 from tasks.project.row_folders import read_manifest
 
 
@@ -72,10 +73,10 @@ def pretrain_job(
         model=model_config(model, read_manifest(rows)) if first or untrained else None,
         init_checkpoint=None if start is None else str(root / start),
         optimizer=optimizer_config(params, settings),
-        schedule=_schedule(params, settings),
+        schedule=_schedule(settings),
         checkpoint_every_updates=params.checkpoint_every_updates,
         evaluation=evaluation(rows, params.evaluate_every_updates, max_rows=params.evaluate_rows),
-        ipu_config=ipu_config(ipu, phase, device, root),
+        ipu_config=ipu_config(ipu, getattr(ipu, phase), device, root),
         executables=carried_executables(phase, device, root),
     )
 
@@ -87,14 +88,13 @@ def _start(phase: str, base: bool) -> Path | None:
     return artifacts.BASE_MODEL if base else None
 
 
-def _schedule(params: PretrainParams, settings: PhaseParams) -> ScheduleConfig:
-    steps = settings.steps if params.enabled else 0
-    return ScheduleConfig(steps=steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule)
+def _schedule(settings: PhaseParams) -> ScheduleConfig:
+    return ScheduleConfig(steps=settings.steps, warmup_fraction=settings.warmup_fraction, shape=settings.schedule)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Pre-train one phase (MLM and next-sentence prediction).")
-    parser.add_argument("phase", choices=PHASES)
+    parser.add_argument("phase", type=item, choices=PHASES)
     phase = parser.parse_args().phase
     params = load_params()
     require_verdict(phase)

@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 from tasks.project import plans
 from tasks.project.errors import InputError
+from tasks.project.param_downstream import entry_places
 
 Links = Literal["none", "files", "any"]
 """Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
@@ -35,27 +36,33 @@ HOLDING = {
 GIVEN: tuple[tuple[str, ...], ...] = (
     ("corpus", "path"),
     ("tokenizer", "path"),
-    ("questions", "train_path"),
-    ("questions", "dev_path"),
     ("pretrain_rows", "phase1", "path"),
     ("pretrain_rows", "phase2", "path"),
     ("base_model", "path"),
-    ("glue", "path"),
     ("ipu", "config"),
-    ("gate", "released"),
-    ("glue_gate", "released"),
 )
-"""Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
+"""Parameters beside those of entries that name what is read."""
 NAMES = (
     ("corpus", "dataset"),
-    ("questions", "dataset"),
     ("pretrain_rows", "phase1", "dataset"),
     ("pretrain_rows", "phase2", "dataset"),
     ("tokenizer", "repository"),
 )
-"""Parameters that name something of the Hub, or a folder, where there is one of that name."""
-LISTED = ("corpus", "pretrain_rows", "glue")
-"""Sections whose paths are read as whole folders, where `source` is files."""
+"""Parameters beside those of entries that name something of the Hub, or a folder."""
+LISTED = ("corpus", "pretrain_rows")
+"""Sections whose paths are read as whole folders, where `source` is files; so is `path` of an entry's data."""
+
+
+def given_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
+    data = [place for place in entry_places(values, "data") if place[-1] == "path" or place[-1].endswith("_path")]
+    released = [place for place in entry_places(values, "gate") if place[-1] == "released"]
+    return [*GIVEN, *data, *released]
+
+
+def named_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Parameters that name something of the Hub, or a folder, where there is one of that name."""
+    return [*NAMES, *(place for place in entry_places(values, "data") if place[-1] == "dataset")]
 
 
 def value_at(values: Mapping[str, Any], place: Sequence[str]) -> Any:
@@ -67,7 +74,11 @@ def value_at(values: Mapping[str, Any], place: Sequence[str]) -> Any:
 
 def given_paths(values: dict[str, Any]) -> list[str]:
     """All that the parameters name and that may be a path."""
-    return [path for place in (*GIVEN, *NAMES) if (path := value_at(values, place)) is not None]
+    return [
+        path
+        for place in (*given_places(values), *named_places(values))
+        if (path := value_at(values, place)) is not None
+    ]
 
 
 def check_given(values: dict[str, Any], root: Path) -> list[str]:
@@ -77,8 +88,8 @@ def check_given(values: dict[str, Any], root: Path) -> list[str]:
         values: of params.yaml, checked.
         root: the project, which relative paths count from.
     """
-    problems = [problem for place in GIVEN for problem in _check_place(values, place, root)]
-    known = {os.path.normpath(root / value_at(values, place)) for place in GIVEN}
+    problems = [problem for place in given_places(values) for problem in _check_place(values, place, root)]
+    known = {os.path.normpath(root / value_at(values, place)) for place in given_places(values)}
     if found := plans.foreign_plans(root, given_paths(values), known):
         problems.append(plans.refusal(found, shown))
     return problems
@@ -88,10 +99,11 @@ def _check_place(values: dict[str, Any], place: tuple[str, ...], root: Path) -> 
     key, path = ".".join(place), value_at(values, place)
     if _trouble(root / path) is None and (root / path).resolve() in (root.resolve(), *root.resolve().parents):
         return [f"{key}='{shown(path)}' holds the project itself: name a file or folder with nothing else in it"]
-    source = values[place[0]].get("source")
+    source = value_at(values, place[:3] if place[0] == "downstream" else place[:1]).get("source")
+    whole = place[0] in LISTED or place[2:] == ("data", "path")
     if source is not None and source not in ("files", "file", "folder"):
         return check_readable(root / path, key, "any", path, root)
-    return check_readable(root / path, key, "none" if place[0] in LISTED else "files", path, root)
+    return check_readable(root / path, key, "none" if whole else "files", path, root)
 
 
 def check_readable(

@@ -11,14 +11,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 from pydantic import Field
 
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.param_sections import Section, Text
 from tasks.project.params import build
+from tasks.project.renamed import new_name
 from tasks.project.strict_yaml import nearest, parse_yaml, read_yaml
 
 Percent = Annotated[float, Field(ge=0, le=100)]
@@ -51,6 +53,10 @@ class Head(Section):
     source: list[Text] = []
     """`owner/repository:path`, or words where it is no file; empty: nobody's recipe."""
     expected: Expected = Expected()
+
+
+ENTRIES = ("downstream",)
+"""The section whose keys are free: a new one is an entry with the defaults of its kind, and null takes one away."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +122,25 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
     return Preset(name, str(path), build(Head, head, str(path)), values)
 
 
+def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:
+    """The defaults of an entry that params.yaml does not have; it is laid over them."""
+    if not isinstance(value, dict) or "kind" not in value:
+        raise ParamsError(
+            f"{where}: {name} is not known; a new entry says its kind first ({', '.join(kind_names())}): "
+            f"--set {name}.kind=..."
+        )
+    try:
+        return defaults_of(value["kind"], name.rpartition(".")[2])
+    except ValueError as error:
+        raise ParamsError(f"{where}: {name}: {error}") from None
+
+
+def _unknown(key: Any, values: dict[str, Any], name: str, where: str) -> NoReturn:
+    if now := new_name(name):
+        raise ParamsError(f"{where}: {name} is {now}")
+    raise ParamsError(f"{where}: {name} is not known{nearest(str(key), list(values))}")
+
+
 def _override(text: str) -> Layer:
     key, equals, stated = text.partition("=")
     if not equals or not key:
@@ -144,8 +169,11 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
         raise ParamsError(f"{where}: {'.'.join(path) or 'the file'} is a section; state one of its keys")
     for key, value in overlay.items():
         name = ".".join((*path, str(key)))
+        if path == ENTRIES and value is None:
+            values.pop(key, None)
+            continue
         if key not in values:
-            raise ParamsError(f"{where}: {name} is not known{nearest(str(key), list(values))}")
+            values[key] = _new_entry(value, name, where) if path == ENTRIES else _unknown(key, values, name, where)
         if isinstance(values[key], dict):
             _lay_over(values[key], value, where, (*path, str(key)))
         else:

@@ -1,4 +1,4 @@
-"""The section `publish` of params.yaml: where a release goes, and what of the data it holds."""
+"""The section `publish` of params.yaml: how releases are published, and what of the data they hold."""
 
 from __future__ import annotations
 
@@ -6,26 +6,22 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from tasks.project.param_sections import HubName, Name, Section, Word
+from tasks.project.param_sections import Section, Word
 
 
 class PublishParams(Section):
+    """Where a release goes is said by its entry (EntryPublishParams)."""
+
     target: Literal["local", "hub"]
-    folder: Name
-    repository: HubName | None
     private: bool
     review: bool
     examples: bool
     """Predictions and the evaluation's page, which quote the data, are published, too."""
-    data_name: Name | None
-    """How a card calls the questions of files or of a Hub data set."""
     license: Word
     language: Word
 
     @model_validator(mode="after")
-    def _hub_needs_a_repository(self) -> PublishParams:
-        if self.target == "hub" and not self.repository:
-            raise ValueError("target: hub needs repository: user/name")
+    def _a_review_needs_the_hub(self) -> PublishParams:
         if self.review and self.target != "hub":
             raise ValueError("review: true opens a pull request, which needs target: hub")
         return self

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
+HeldOut = Annotated[float, Field(ge=0, le=0.5)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 
@@ -37,13 +38,6 @@ class Section(BaseModel):
     """Frozen, no unknown keys, no silent conversion (the text "3" is no number), no NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class ReleaseParams(Section):
-    """What every gate knows."""
-
-    released: Name
-    confidence: Annotated[float, Field(gt=0.5, lt=1)]
 
 
 class DeviceParams(Section):
@@ -85,9 +79,6 @@ class IpuParams(Section):
     config: Name
     phase1: dict[str, Any] | None
     phase2: dict[str, Any] | None
-    finetune: dict[str, Any] | None
-    predict: dict[str, Any] | None
-    glue: dict[str, Any] | None
     inference_execution: Literal["auto", "sharded", "pipelined"]
 
 
@@ -116,21 +107,6 @@ class Place:
                 f"{', '.join(PRECISIONS)}, for example cpu:bf16"
             )
         return Place(runtime, precision or "auto")
-
-
-class ParityParams(Section):
-    """Where the model is computed once more, to be compared with the stage predict."""
-
-    against: list[str]
-    max_logit_difference: Annotated[float, Field(gt=0)] | None
-
-    @model_validator(mode="after")
-    def _places_are_known(self) -> ParityParams:
-        for text in self.against:
-            Place.of(text)
-        if len(set(self.against)) < len(self.against):
-            raise ValueError(f"against names a place twice: {', '.join(self.against)}")
-        return self
 
 
 class TrackingParams(Section):

@@ -5,37 +5,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.param_glue import GlueGateParams, GlueParams, GluePublishParams
-from tasks.project.param_inputs import (
-    BaseModelParams,
-    CorpusParams,
-    PretrainRowsParams,
-    QuestionsParams,
-    RowsParams,
-    SquadRowsParams,
-    TokenizerParams,
-)
+from tasks.project.param_downstream import Entries, kind_names, kind_params
+from tasks.project.param_inputs import BaseModelParams, CorpusParams, PretrainRowsParams, TokenizerParams
 from tasks.project.param_publish import PublishParams
 from tasks.project.param_sections import (
     CheckpointParams,
     DeviceParams,
     Fraction,
     IpuParams,
-    ParityParams,
     Positive,
-    ReleaseParams,
     Section,
-    Seed,
     TrackingParams,
 )
+from tasks.project.param_training import Dropout, PretrainParams
+from tasks.project.renamed import new_name
 from tasks.project.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
@@ -45,7 +37,6 @@ S = TypeVar("S", bound=Section)
 
 class ValidateParams(Section):
     min_documents: Positive
-    min_questions: Positive
     max_control_share: Fraction
     max_document_characters: Positive
     data_docs: bool
@@ -57,8 +48,8 @@ class ModelParams(Section):
     num_heads: Positive
     intermediate_size: Positive
     max_positions: Positive
-    hidden_dropout: Annotated[float, Field(ge=0, lt=1)]
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)]
+    hidden_dropout: Dropout
+    attention_dropout: Dropout
     layer_norm_eps: Annotated[float, Field(gt=0)]
     initializer_range: Annotated[float, Field(gt=0)]
 
@@ -69,86 +60,14 @@ class ModelParams(Section):
         return self
 
 
-class BatchParams(Section):
-    """The batch behind one update and how it is learned from; `None` is device.micro_batch_size."""
-
-    global_batch_size: Positive
-    micro_batch_size: Positive | None
-    loss_scaling: Annotated[float, Field(gt=0)]
-    learning_rate: Annotated[float, Field(gt=0)]
-    warmup_fraction: Fraction
-    schedule: Literal["linear", "cosine", "square_root", "constant"]
-
-
-class PhaseParams(BatchParams):
-    steps: Positive
-
-
-class OptimizerParams(Section):
-    optimizer: Literal["adamw", "adam", "lamb", "sgd"]
-    weight_decay: Annotated[float, Field(ge=0)]
-    beta1: Annotated[float, Field(ge=0, lt=1)]
-    beta2: Annotated[float, Field(ge=0, lt=1)]
-    eps: Annotated[float, Field(gt=0)]
-    bias_correction: bool
-    first_moment_precision: Literal["auto", "fp32", "fp16"]
-    max_grad_norm: Annotated[float, Field(gt=0)] | None
-
-
-class PretrainParams(OptimizerParams):
-    enabled: bool
-    seed: Seed
-    checkpoint_every_updates: Annotated[int, Field(ge=0)]
-    evaluate_every_updates: Positive | None
-    evaluate_rows: Positive | None
-    phase1: PhaseParams
-    phase2: PhaseParams
-
-
-class FinetuneParams(OptimizerParams, BatchParams):
-    """Fine-tuning on any task."""
-
-    seed: Seed
-    epochs: Annotated[float, Field(gt=0)]
-    hidden_dropout: Annotated[float, Field(ge=0, lt=1)] | None
-    attention_dropout: Annotated[float, Field(ge=0, lt=1)] | None
-    checkpoint_every_updates: Annotated[int, Field(ge=0)]
-    evaluate_every_updates: Positive | None
-    keep: Literal["last", "best"]
-    patience: Positive | None
-
-    @model_validator(mode="after")
-    def _choosing_needs_evaluations(self) -> FinetuneParams:
-        if self.evaluate_every_updates is None and (self.keep == "best" or self.patience is not None):
-            raise ValueError(
-                f"keep: {self.keep}, patience: {self.patience} need evaluations to choose by: set "
-                "evaluate_every_updates, or keep: last and patience: null"
-            )
-        return self
-
-
-class EvaluateParams(Section):
-    n_best: Positive
-    max_answer_length: Positive
-
-
-class GateParams(ReleaseParams):
-    min_f1: Annotated[float, Field(ge=0, le=100)]
-    min_exact_match: Annotated[float, Field(ge=0, le=100)] | None
-    max_f1_drop: Annotated[float, Field(ge=0, le=100)]
-    max_exact_match_drop: Annotated[float, Field(ge=0, le=100)]
-
-
 class Params(Section):
     """The whole of params.yaml; a stage takes only its own section."""
 
     corpus: CorpusParams
     tokenizer: TokenizerParams
-    questions: QuestionsParams
     validate_: Annotated[ValidateParams, Field(alias="validate")]
     packing: bool
     pretrain_rows: PretrainRowsParams
-    squad_rows: SquadRowsParams
     model: ModelParams
     base_model: BaseModelParams
     device: DeviceParams
@@ -156,66 +75,64 @@ class Params(Section):
     checkpoint: CheckpointParams
     tracking: TrackingParams
     pretrain: PretrainParams
-    finetune: FinetuneParams
-    evaluate: EvaluateParams
-    parity: ParityParams
-    gate: GateParams
+    downstream: Entries
     publish: PublishParams
-    glue: GlueParams
-    glue_rows: RowsParams
-    glue_finetune: FinetuneParams
-    glue_gate: GlueGateParams
-    glue_publish: GluePublishParams
 
     @model_validator(mode="after")
-    def _glue_has_its_own_repository(self) -> Params:
-        if self.glue.tasks and self.publish.target == "hub" and not self.glue_publish.repository:
-            raise ValueError(
-                "publish.target: hub needs glue_publish.repository: user/name, which gets -<task> at its end"
-            )
+    def _releases_have_places_of_their_own(self) -> Params:
+        for key in ("folder", "repository"):
+            places = {name: getattr(entry.publish, key) for name, entry in self.downstream.items()}
+            first: dict[str, str] = {}
+            for name, place in places.items():
+                if place is None and self.publish.target == "hub":
+                    raise ValueError(f"publish.target: hub needs downstream.{name}.publish.repository: user/name")
+                if place is not None and first.setdefault(place, name) != name:
+                    raise ValueError(
+                        f"downstream.{first[place]}.publish.{key} and downstream.{name}.publish.{key} name the same "
+                        f"place, {place}: give each release its own"
+                    )
         return self
 
     @model_validator(mode="after")
-    def _pre_training_has_one_source(self) -> Params:
+    def _text_is_there_for_those_who_need_it(self) -> Params:
         rows, corpus = self.pretrain_rows.source, self.corpus.source
-        if rows == "corpus" and corpus == "none":
+        prepared = self.pretrain.enabled and rows != "corpus"
+        if self.pretrain.enabled and rows == "corpus" and corpus == "none":
             raise ValueError("corpus.source=none leaves no text for rows: set pretrain_rows.source to files or hub")
-        if rows != "corpus" and corpus != "none":
+        if prepared and corpus != "none":
             raise ValueError(
                 f"pretrain_rows.source={rows} reads prepared sequences, and the corpus ({corpus}) would be made for "
                 "nothing: set corpus.source to none"
             )
-        if rows != "corpus" and self.tokenizer.source == "train":
+        if prepared and self.tokenizer.source == "train":
             raise ValueError(
                 f"pretrain_rows.source={rows} needs the vocabulary that the sequences were prepared with: set "
                 "tokenizer.source to file or hub"
             )
+        if self.tokenizer.source == "train" and corpus == "none":
+            raise ValueError(
+                "corpus.source=none leaves no text to train a vocabulary on: set tokenizer.source to file or hub"
+            )
         return self
 
     @model_validator(mode="after")
-    def _what_is_evaluated_was_held_out(self) -> Params:
-        for section, tuning, rows, made in (
-            ("finetune", self.finetune, "squad_rows", self.squad_rows),
-            ("glue_finetune", self.glue_finetune, "glue_rows", self.glue_rows),
-        ):
-            if tuning.evaluate_every_updates is not None and not made.held_out_fraction:
-                raise ValueError(
-                    f"{section}.evaluate_every_updates={tuning.evaluate_every_updates} needs examples that training "
-                    f"does not see: set {rows}.held_out_fraction, for example to 0.05"
-                )
+    def _entries_start_from_what_there_is(self) -> Params:
+        for name, entry in self.downstream.items():
+            if entry.start == "base" and self.base_model.source == "none":
+                raise ValueError(f"downstream.{name}.start: base needs a given model: set base_model.source")
+            if entry.start in PHASES and not self.pretrain.enabled:
+                raise ValueError(f"downstream.{name}.start: {entry.start} needs pretrain.enabled: true")
         return self
 
     @model_validator(mode="after")
     def _rows_fit_the_model(self) -> Params:
-        lengths = {
-            "pretrain_rows.phase1.row_length": self.pretrain_rows.phase1.row_length,
-            "pretrain_rows.phase2.row_length": self.pretrain_rows.phase2.row_length,
-            "squad_rows.row_length": self.squad_rows.row_length,
-            **({"glue_rows.row_length": self.glue_rows.row_length} if self.glue.tasks else {}),
-        }
-        for name, length in lengths.items():
-            if length > self.model.max_positions:
-                raise ValueError(f"{name}={length} exceeds model.max_positions={self.model.max_positions}")
+        phases = {f"pretrain_rows.{phase}": getattr(self.pretrain_rows, phase) for phase in PHASES}
+        found = {f"downstream.{name}.rows": entry.rows for name, entry in self.downstream.items()}
+        for name, rows in (found | (phases if self.pretrain.enabled else {})).items():
+            if rows.row_length > self.model.max_positions:
+                raise ValueError(
+                    f"{name}.row_length={rows.row_length} exceeds model.max_positions={self.model.max_positions}"
+                )
         return self
 
 
@@ -245,20 +162,46 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
     """A section from plain values; `where` names their source in messages.
 
     Raises:
-        ParamsError: all problems in one message, each with the nearest valid name or the range.
+        ParamsError: all problems in one message, each with the nearest valid name, the range or the default; a key of
+            before is answered with what it is called now.
     """
     try:
-        return kind.model_validate(values)
+        built = kind.model_validate(values)
     except ValidationError as error:
-        problems = "\n".join(f"  {_explain(problem, kind)}" for problem in error.errors())
-        raise ParamsError(f"{where} cannot be used:\n{problems}") from None
+        problems = [_explain(problem, kind) for problem in error.errors()]
+    else:
+        problems = (
+            []
+            if kind is not Params
+            else [
+                f"{place} is missing; its default is {json.dumps(default)}" for place, default in _unstated(built, ())
+            ]
+        )
+        if not problems:
+            return built
+    lines = "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
+    raise ParamsError(f"{where} cannot be used:\n{lines}") from None
+
+
+def _unstated(section: Section, place: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+    """Parameters that only their defaults give: DVC would not know of them."""
+    for name, field in type(section).model_fields.items():
+        value, here = getattr(section, name), (*place, field.alias or name)
+        if name not in section.model_fields_set:
+            yield ".".join(here), value.model_dump(mode="json") if isinstance(value, Section) else value
+        elif isinstance(value, Section):
+            yield from _unstated(value, here)
+        elif name == "downstream":
+            for entry, own in value.items():
+                yield from _unstated(own, (*here, entry))
 
 
 def _explain(problem: Any, kind: type[Section]) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
-        section = _section_at(problem["loc"][:-1], kind)
-        return f"{place} is not known{nearest(str(problem['loc'][-1]), section)}"
+        if now := new_name(place):
+            return f"{place} is {now}"
+        return f"{place} is not known{nearest(str(problem['loc'][-1]), _known_at(problem['loc'][:-1], kind))}"
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] == "value_error":
@@ -266,12 +209,16 @@ def _explain(problem: Any, kind: type[Section]) -> str:
     return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
 
 
-def _section_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
-    section: Any = kind
-    for part in place:
-        fields = section.model_fields
-        section = next((f.annotation for n, f in fields.items() if part in (n, f.alias)), kind)
-    return [field.alias or name for name, field in section.model_fields.items()]
+def _known_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
+    """The keys of a section; in an entry those of every kind."""
+    sections: list[Any] = [kind]
+    for depth, part in enumerate(place):
+        if kind is Params and place[0] == "downstream" and depth == 1:
+            sections = [kind_params(name) for name in kind_names()]
+            continue
+        fields = [field for one in sections for name, field in one.model_fields.items() if part in (name, field.alias)]
+        sections = [one for field in fields if isinstance(one := field.annotation, type) and issubclass(one, Section)]
+    return list(dict.fromkeys(field.alias or name for one in sections for name, field in one.model_fields.items()))
 
 
 def parameter_values(params: Params) -> dict[str, Any]:

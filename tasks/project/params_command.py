@@ -18,6 +18,8 @@ from tasks.project.process import moved
 FILE = str(artifacts.PARAMS)
 """How params.yaml is named beside presets."""
 INDENT, COMMENT_COLUMN = 2, 44
+DEFAULT = "default of its kind"
+"""The origin of what nobody stated for a new entry."""
 ABSENT = "(absent)"
 """Stands for the value of a key that one side does not have."""
 KEY = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:#(?P<comment>.*))?$")
@@ -64,7 +66,7 @@ def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...])
             yield start
             yield from _lines(value, said, (*place, str(key)))
         else:
-            yield f"{start} {plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {_one_line(said[name])}"
+            yield f"{start} {plain(value)}".ljust(COMMENT_COLUMN - 1) + f" # {_one_line(said.get(name, DEFAULT))}"
 
 
 def plain(value: Any) -> str:

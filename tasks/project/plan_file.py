@@ -1,7 +1,7 @@
 """dvc.yaml, the one list of stages: what there is, what each reads and writes, in which order, on which kind of host.
 
-Read without DVC, whose import takes a second: every `foreach` is written out, and the values of params.yaml are filled
-in. What the graph of paths does not tell stands in the `meta` of a stage:
+Read without DVC, whose import takes a second: every `foreach` is written out, and the values of plan.yaml are filled in
+(tasks/project/composing.py). What the graph of paths does not tell stands in the `meta` of a stage:
 
     host     `device`: runs on the device that device.runtime names; `compiler`: needs the device's tools, and no device
              that is free; `cpu:bf16` and the like: in that place, whatever device.runtime says. Without it: anywhere.
@@ -9,6 +9,7 @@ in. What the graph of paths does not tell stands in the `meta` of a stage:
     publish  of a gate: the module that publishes what it accepts; it takes the item of the stage, where that has one.
     page     a page for people that the stage writes.
     helps    name of the stages that take up what is finished of its work: it runs before them, its items side by side.
+    because  the parameter that says whether, or for what, such stages are made.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import yaml
 from tasks.project.errors import InputError
 
 PLAN_FILE = Path("dvc.yaml")
-PARAMS_FILE = "params.yaml"
+PARAMS_FILE, COMPOSED_FILE = "params.yaml", "plan.yaml"
 OUTS = ("outs", "metrics", "plots")
 """Keys of a stage under which the paths stand that it writes."""
 DEVICE, COMPILER, ANYWHERE = "device", "compiler", "cpu"
@@ -48,8 +49,6 @@ class Stage:
     metrics: tuple[str, ...]
     plots: tuple[str, ...]
     meta: Mapping[str, Any]
-    stated_by: str = ""
-    """The parameter that says for what items stages of this group are made, where one does."""
 
     @property
     def group(self) -> str:
@@ -91,8 +90,8 @@ class Stage:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Paths that it depends on; files of parameters, too, except params.yaml."""
-        return (*self.deps, *(file for file in self.params if file != PARAMS_FILE))
+        """Paths that it depends on; files of parameters, too, but params.yaml and plan.yaml."""
+        return (*self.deps, *(file for file in self.params if file not in (PARAMS_FILE, COMPOSED_FILE)))
 
 
 class Plan(Mapping[str, Stage]):
@@ -167,17 +166,17 @@ def _makers(stages: Iterable[Stage]) -> tuple[dict[str, str], dict[str, set[str]
     return makers, inside
 
 
-def read_plan(root: Path, values: Mapping[str, Any] | None = None) -> Plan:
+def read_plan(root: Path, composed: Mapping[str, Any] | None = None) -> Plan:
     """The stages of the dvc.yaml in `root`.
 
     Args:
         root: a checkout.
-        values: the parameters; None: those of its params.yaml, where there is one.
+        composed: what plan.yaml would hold; None: what it holds, where there is one.
 
     Raises:
         InputError: dvc.yaml is broken, or its stages need each other.
     """
-    return Plan(expand(definitions_of(root), _params_of(root) if values is None else values))
+    return Plan(expand(definitions_of(root), _composed_in(root) if composed is None else composed))
 
 
 def definitions_of(root: Path) -> dict[str, Any]:
@@ -194,9 +193,9 @@ def definitions_of(root: Path) -> dict[str, Any]:
     return stages if isinstance(stages, dict) else {}
 
 
-def _params_of(root: Path) -> dict[str, Any]:
+def _composed_in(root: Path) -> dict[str, Any]:
     try:
-        return read_dvc_file(root / PARAMS_FILE)
+        return read_dvc_file(root / COMPOSED_FILE)
     except yaml.YAMLError:
         return {}  # DVC says what is wrong with it
 
@@ -212,7 +211,7 @@ def expand(definitions: Mapping[str, Any], values: Mapping[str, Any]) -> Iterato
             continue
         for key, item in _items(body["foreach"], values):
             own = {"key": key, "item": fill(item, values) if isinstance(item, Mapping) else key}
-            yield _stage(f"{group}@{key}", body["do"], {**values, **own}, foreach_of(definitions, group))
+            yield _stage(f"{group}@{key}", body["do"], {**values, **own})
 
 
 def _items(foreach: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -223,7 +222,7 @@ def _items(foreach: Any, values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]
     yield from ((str(key), item) for key, item in items)
 
 
-def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any], stated_by: str = "") -> Stage:
+def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any]) -> Stage:
     filled = fill({key: value for key, value in definition.items() if key != "desc"}, values)
     params: dict[str, tuple[str, ...]] = {}
     for entry in filled.get("params") or ():
@@ -239,7 +238,6 @@ def _stage(name: str, definition: Mapping[str, Any], values: Mapping[str, Any], 
         written["metrics"],
         written["plots"],
         filled.get("meta") or {},
-        stated_by,
     )
 
 
@@ -271,11 +269,19 @@ def value_at(values: Any, name: str) -> Any:
     return values
 
 
-def foreach_of(definitions: Mapping[str, Any], group: str) -> str:
-    """The parameter that says for what stages of a group are made; empty where none does."""
-    foreach = definitions[group].get("foreach")
-    named = VARIABLE.fullmatch(foreach) if isinstance(foreach, str) else None
-    return named[1] if named else ""
+_NUMBER = re.compile(r"-?\d+(\.\d+)?e[+-]?\d+")
+
+
+def same_value(stated: Any, now: Any) -> bool:
+    """Whether dvc.lock states what a parameter says now.
+
+    DVC writes numbers as YAML 1.2 does (1e-06), which YAML 1.1 reads as text.
+    """
+    if isinstance(stated, Mapping) and isinstance(now, Mapping):
+        return stated.keys() == now.keys() and all(same_value(stated[key], now[key]) for key in now)
+    if isinstance(stated, str) and isinstance(now, float) and _NUMBER.fullmatch(stated):
+        return float(stated) == now
+    return bool(stated == now)
 
 
 def read_dvc_file(path: Path) -> dict[str, Any]:

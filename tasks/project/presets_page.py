@@ -49,12 +49,14 @@ def new_page(text: str, base: dict[str, Any], presets: Path = artifacts.PRESETS)
 
 
 def _row(preset: Preset, params: Params) -> str:
-    tuning = params.glue_finetune if params.glue.tasks else params.finetune
+    tunings = [entry.finetune for entry in params.downstream.values()]
     cells = (
         f"[`{preset.name}`](#{preset.name})",
         params.device.runtime,
         _phases(params),
-        f"{tuning.global_batch_size:,} sequences, {tuning.epochs:g} epochs, rate {tuning.learning_rate:g}",
+        "; ".join(
+            f"{one.global_batch_size:,} sequences, {one.epochs:g} epochs, rate {one.learning_rate:g}" for one in tunings
+        ),
         figures(preset),
     )
     return f"| {' | '.join(cells)} |\n"

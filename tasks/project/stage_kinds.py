@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from tasks.project import artifacts
+from tasks.project.composing import require_plan
 from tasks.project.errors import InputError, WrongWorker
 from tasks.project.params import load_params
 from tasks.project.plan_file import PLAN_FILE, Stage, read_plan
@@ -52,7 +53,9 @@ def enter_stage() -> None:
     root = Path(os.environ.get("DVC_ROOT", "."))
     if not (root / artifacts.PARAMS).is_file():
         return
-    runtime, stage = load_params(root / artifacts.PARAMS).device.runtime, _stage_of(os.environ["DVC_STAGE"], root)
+    params = load_params(root / artifacts.PARAMS)
+    require_plan(root, params)
+    runtime, stage = params.device.runtime, _stage_of(os.environ["DVC_STAGE"], root)
     _require_sent(stage, root)
     kind, offered = stage.kind(runtime), offered_kinds()
     if kind != AUTO and kind not in offered:
@@ -68,7 +71,7 @@ def enter_stage() -> None:
 def _stage_of(name: str, root: Path) -> Stage:
     plan = read_plan(root)
     if name not in plan:
-        raise InputError(f"{root / PLAN_FILE} has no stage {name} with the parameters of {root / artifacts.PARAMS}")
+        raise InputError(f"{root / PLAN_FILE} has no stage {name} with {root / artifacts.PLAN}")
     return plan[name]
 
 

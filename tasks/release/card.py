@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
+from tasks.downstream.entries import Entry
 from tasks.downstream.task import DownstreamTask
 from tasks.pages.render import markdown_page
+from tasks.project.artifacts import job_name
+from tasks.project.params import PHASES
 from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
 
@@ -29,6 +32,7 @@ SCHEDULES = {
 class CardFacts:
     """What the card is written from; plain values, as the files of the run hold them."""
 
+    entry: Entry
     name: str
     """Where the model is loaded from: a Hub repository, or "." for the folder that holds the card."""
     license: str
@@ -43,23 +47,21 @@ class CardFacts:
     """config.json of the model."""
     provenance: Mapping[str, Any]
     data_name: str | None = None
-    """How the user calls the questions."""
+    """How the user calls the examples."""
     examples: bool = False
     """Whether predictions and the evaluation's page are published, too."""
 
+    @property
+    def own(self) -> Mapping[str, Any]:
+        """What a release says of the entry's own parameters."""
+        own: Mapping[str, Any] = self.parameters["downstream"][self.entry.name]
+        return own
 
-@dataclass(frozen=True)
-class FineTuning:
-    """Where a card finds the last training."""
-
-    section: str
-    """Section of params.yaml that says how the model was fine-tuned."""
-    what: str
-    """This fine-tuning, in words."""
-    rows_section: str
-    """Section of params.yaml that says how long its rows are."""
-    rows: str
-    """Name of these rows in the provenance."""
+    @property
+    def phases(self) -> list[str]:
+        """The phases of pre-training behind the release."""
+        trained = self.provenance["training"]
+        return [phase for phase in PHASES if f"pretrain-{phase}" in trained]
 
 
 class CardTask(DownstreamTask):
@@ -82,7 +84,7 @@ def write_card(
     module: str,
     template: str,
     facts: CardFacts,
-    tuning: FineTuning,
+    tuning: str,
     front_matter: Mapping[str, Any],
     scores: Sequence[tuple[str, float, str]],
     **values: Any,
@@ -93,7 +95,7 @@ def write_card(
         module: its `__file__`; the template lies beside it.
         template: extends card.md.j2.
         facts: what is known of the release.
-        tuning: the last training.
+        tuning: the last training in words.
         front_matter: see `hub_metadata`.
         scores: name, percent and 95% interval of each metric.
         values: what only this template shows.
@@ -107,11 +109,11 @@ def write_card(
         name=facts.name,
         config=facts.config,
         base=provenance["base_model"] or {"source": "none"},
-        pretrained=parameters["pretrain"]["enabled"],
+        pretrained=bool(facts.phases),
         scores=scores,
         trainings=_trainings(facts, tuning),
-        optimizers=_optimizers(parameters, parameters[tuning.section]),
-        row_length=parameters[tuning.rows_section]["row_length"],
+        optimizers=_optimizers(facts),
+        row_length=facts.own["rows"]["row_length"],
         gate={"reasons": (), "checks": (), "accepted": False, **facts.gate},
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,
@@ -165,19 +167,18 @@ def interval_of(metrics: Mapping[str, Any], name: str) -> str:
     return f"{low:.2f} to {high:.2f}"
 
 
-def _trainings(facts: CardFacts, tuning: FineTuning) -> list[dict[str, str]]:
+def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:
     """A line for each training behind the release."""
     parameters, lines = facts.parameters, []
-    for phase in ("phase1", "phase2") if parameters["pretrain"]["enabled"] else ():
+    for phase in facts.phases:
         values, length = parameters["pretrain"][phase], parameters["pretrain_rows"][phase]["row_length"]
         stage = f"{phase}: masked tokens and next sentence, rows of {length} tokens"
         lines.append(_training(facts, stage, f"{values['steps']:,}", values, f"pretrain-{phase}", phase))
-    done = facts.provenance["training"]
-    training = next((name for name in done if name.endswith("finetune")), "finetune")
-    values, steps = parameters[tuning.section], done.get(training, {}).get("steps")
+    training = job_name(facts.entry.name, "finetune")
+    values, steps = facts.own["finetune"], facts.provenance["training"].get(training, {}).get("steps")
     updates = f"{values['epochs']:g} epochs" + ("" if steps is None else f", {steps:,}")
-    stage = f"{tuning.what}, rows of {parameters[tuning.rows_section]['row_length']} tokens"
-    return [*lines, _training(facts, stage, updates, values, training, tuning.rows)]
+    stage = f"{tuning}, rows of {facts.own['rows']['row_length']} tokens"
+    return [*lines, _training(facts, stage, updates, values, training, f"{facts.entry.name}-train")]
 
 
 def _training(
@@ -197,11 +198,12 @@ def _training(
     return {"stage": stage, "updates": updates, "batch": batch, "rate": rate, "data": data}
 
 
-def _optimizers(parameters: Mapping[str, Any], tune: Mapping[str, Any]) -> str:
+def _optimizers(facts: CardFacts) -> str:
+    parameters, tune = facts.parameters, facts.own["finetune"]
     tuning = f"{tune['optimizer']} for fine-tuning ({SCHEDULES[tune['schedule']]})"
-    if not parameters["pretrain"]["enabled"]:
+    if not facts.phases:
         return tuning
-    phases = [SCHEDULES[parameters["pretrain"][phase]["schedule"]] for phase in ("phase1", "phase2")]
+    phases = [SCHEDULES[parameters["pretrain"][phase]["schedule"]] for phase in facts.phases]
     decay = ", then ".join(dict.fromkeys(phases))
     return f"{parameters['pretrain']['optimizer']} for pre-training ({decay}), {tuning}"
 

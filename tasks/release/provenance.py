@@ -18,7 +18,7 @@ from typing import Any
 from tasks.project import artifacts, files
 from tasks.project.errors import PublishError
 from tasks.project.files import sha256_of
-from tasks.release.release_subject import QUESTIONS, Subject
+from tasks.release.release_subject import Subject
 from tasks.release.released_parameters import released_parameters
 
 FORMAT_VERSION = 1
@@ -48,8 +48,8 @@ The figures that chose a precision decided the weights."""
 
 def provenance(
     parameters: Mapping[str, Any],
-    root: Path = Path(),
-    subject: Subject = QUESTIONS,
+    root: Path,
+    subject: Subject,
     checkout: Path | None = None,
 ) -> dict[str, Any]:
     """Everything the file `provenance.json` states.
@@ -75,7 +75,9 @@ def provenance(
         "packages": package_versions(),
         "python": platform.python_version(),
         "data": {"verdicts": data_verdicts(root, subject), "rows": row_counts(root, subject)},
-        "base_model": base_model(root, published["base_model"]["path"]),
+        "base_model": base_model(root / subject.base_model, published["base_model"]["path"])
+        if subject.base_model
+        else None,
         "training": training_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
@@ -86,13 +88,14 @@ def canonical(values: Any) -> str:
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
-def base_model(root: Path, given: str) -> dict[str, Any] | None:
+def base_model(file: Path, given: str) -> dict[str, Any] | None:
     """What training started from, as the stage base_model recorded it; a folder by its hash.
 
     Args:
+        file: the record.
         given: what stands for base_model.path.
     """
-    record = _small_json(root / artifacts.BASE_MODEL / "base_model.json")
+    record = _small_json(file)
     if record is None:
         return None
     kept = {name: value for name, value in record.items() if name not in ("path", "left_out")}
@@ -153,7 +156,7 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def data_verdicts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
+def data_verdicts(root: Path, subject: Subject) -> dict[str, Any]:
     """Per validated data set: was it valid, its rows, how many checks, and the names of those that failed."""
     verdicts = {}
     for path in sorted((root / artifacts.VALIDATION).glob("*.json")):
@@ -170,7 +173,7 @@ def data_verdicts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
     return verdicts
 
 
-def row_counts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
+def row_counts(root: Path, subject: Subject) -> dict[str, Any]:
     """Per row folder: rows, sequences, tokens that are not padding, row length (from its manifest)."""
     counts = {}
     for name, folder in subject.row_folders(root).items():
@@ -179,7 +182,7 @@ def row_counts(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
     return counts
 
 
-def training_figures(root: Path, subject: Subject = QUESTIONS) -> dict[str, Any]:
+def training_figures(root: Path, subject: Subject) -> dict[str, Any]:
     """Per training: TRAINING_FIGURES (from metrics/<name>.json)."""
     found = {name: _small_json(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings}
     return {
@@ -223,5 +226,5 @@ def finite(value: Any, name: str) -> float:
         PublishError: it is no number, or not a finite one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise PublishError(f"{name}={value!r} must be a finite number: run `dvc repro evaluate`; nothing was published")
+        raise PublishError(f"{name}={value!r} must be a finite number: run the evaluation again; nothing was published")
     return float(value)

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.downstream.entries import QUESTIONS as QUESTIONS_ENTRY
-from tasks.downstream.entries import Entry, entry_of
+from tasks.downstream.entries import Entry, entry_of, only_entry
 from tasks.downstream.judging.gate import decide_again
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.scoring.scores import ScoresTask
@@ -28,54 +27,61 @@ from tasks.project.errors import PublishError
 from tasks.project.files import sha256_of, write_json
 from tasks.project.intact import LOCK, require_judged
 from tasks.project.main import run_main
-from tasks.project.params import PublishParams, check, load_params, parameter_values
+from tasks.project.param_downstream import EntryPublishParams
+from tasks.project.param_publish import PublishParams
+from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.release.card import CardFacts, CardTask
 from tasks.release.provenance import provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, Release, gather, write_folder
-from tasks.release.release_subject import QUESTIONS, Subject, subject_of
+from tasks.release.release_subject import Subject, subject_of
 from tasks.release.seal import Hashes, held
-from tasks.release.verdict import require_accepted, require_consistent, require_same_bytes, require_same_decision
+from tasks.release.verdict import (
+    require_accepted,
+    require_consistent,
+    require_same_bytes,
+    require_same_decision,
+    require_same_parameters,
+)
 
 if TYPE_CHECKING:
     from tasks.release.hub.commit import HubRelease
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What is released: the model of an entry."""
+class Wanted:
+    """The release of an entry's model: what it is of, and where it goes."""
 
-    name: str
-    """The name of the entry."""
+    entry: Entry
+    params: Params
     subject: Subject
 
+    @property
+    def how(self) -> PublishParams:
+        """The section `publish`, for all releases."""
+        return self.params.publish
 
-OF_QUESTIONS = Kind(QUESTIONS_ENTRY, QUESTIONS)
+    @property
+    def target(self) -> EntryPublishParams:
+        """Folder and repository of this release."""
+        return self.entry.params.publish
 
 
-def kind_of(entry: Entry) -> Kind:
+def wanted(params: Params, entry: Entry) -> Wanted:
     """The release of an entry's model."""
-    return Kind(entry.name, subject_of(about(entry)))
+    return Wanted(entry, params, subject_of(about(entry), params))
 
 
-def publish(
-    params: PublishParams,
-    parameters: Mapping[str, Any],
-    root: Path = Path(),
-    *,
-    dry_run: bool = False,
-    kind: Kind = OF_QUESTIONS,
-) -> dict[str, Any]:
+def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dry_run: bool = False) -> dict[str, Any]:
     """Publish what the checkout `root` holds, once; the same content again changes nothing.
 
     Args:
-        params: where to publish.
-        parameters: the whole resolved params.yaml as plain values, for provenance and card.
+        parameters: the whole resolved params.yaml as plain values.
+        name: of the entry.
         root: the checkout.
         dry_run: build everything, touch no target, write no receipt.
-        kind: what is released.
 
     Returns:
-        The receipt, as written to reports/publish.json: target, folder or repository, commit, tag, url,
+        The receipt, as written to reports/publish-<name>.json: target, folder or repository, commit, tag, url,
         pull_request, unchanged, and the SHA-256 of every file. Without a tag nothing is released: the pull request
         waits for review.
 
@@ -84,73 +90,69 @@ def publish(
         PublishError: nothing, or nothing new, was published; the message says what the target looks like now.
         InputError: a file is not what its stage wrote.
     """
-    subject = kind.subject
+    params = check(dict(parameters))
+    told = wanted(params, entry_of(params, name))
+    subject = told.subject
     require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"))
-    entry = entry_of(check(dict(parameters)), kind.name)
-    released = Path(entry.gate.released)
+    released = Path(told.entry.params.gate.released)
     files = subject.judged(released, root) | {str(path): root / path for path in (subject.gate, LOCK)}
     with held(files, root / artifacts.RUNS) as (copies, hashes):
-        release = _judged_release(params, parameters, (root, copies), hashes, entry)
+        release = _judged_release(told, parameters, (root, copies), hashes)
         if dry_run:
-            return _receipt(params, release, unchanged=None)
-        receipt = _send(params, release, root)
+            return _receipt(told, release, unchanged=None)
+        receipt = _send(told, release, root)
     write_json(root / subject.receipt, receipt)
     return receipt
 
 
-def _judged_release(
-    params: PublishParams, parameters: Mapping[str, Any], places: tuple[Path, Path], hashes: Hashes, entry: Entry
-) -> Release:
+def _judged_release(told: Wanted, parameters: Mapping[str, Any], places: tuple[Path, Path], hashes: Hashes) -> Release:
     """The release made of the copies, if they are what was judged, and would be accepted again."""
-    (root, copies), kind = places, kind_of(entry)
-    subject, task = kind.subject, part_of(entry, "scores")
+    (root, copies), subject = places, told.subject
+    task = part_of(told.entry, "scores")
     require_judged(subject.stages["gate"], root, copies)
     gate = read_json(copies / subject.gate, f"dvc repro {subject.stages['gate']}")
     require_accepted(gate)
     require_consistent(gate, subject)
     judged = {name: sha256 for name, sha256 in hashes.items() if name not in (str(subject.gate), str(LOCK))}
-    require_same_bytes(gate, judged, parameters, subject)
-    require_same_decision(gate, decide_again(task, judged, copies), subject)
-    return build_release(params, parameters, gate, places, kind)
+    require_same_bytes(gate, judged, subject)
+    require_same_parameters(told.params, subject, copies / LOCK)
+    require_same_decision(gate, decide_again(task, subject, judged, copies), subject)
+    return build_release(told, parameters, gate, places)
 
 
-def _send(params: PublishParams, release: Release, root: Path) -> dict[str, Any]:
+def _send(told: Wanted, release: Release, root: Path) -> dict[str, Any]:
     """Make the target hold the release; returns the receipt."""
-    if params.target == "local":
-        changed = write_folder(release, root / params.folder)
-        return _receipt(params, release, unchanged=not changed)
+    if told.how.target == "local":
+        changed = write_folder(release, root / told.target.folder)
+        return _receipt(told, release, unchanged=not changed)
     from tasks.release.hub.transaction import release_on_hub
 
-    done = release_on_hub(release, str(params.repository), private=params.private, review=params.review)
-    return _receipt(params, release, unchanged=done.unchanged, done=done)
+    done = release_on_hub(release, str(told.target.repository), private=told.how.private, review=told.how.review)
+    return _receipt(told, release, unchanged=done.unchanged, done=done)
 
 
 def build_release(
-    params: PublishParams,
-    parameters: Mapping[str, Any],
-    gate: Mapping[str, Any],
-    places: tuple[Path, Path],
-    kind: Kind = OF_QUESTIONS,
+    told: Wanted, parameters: Mapping[str, Any], gate: Mapping[str, Any], places: tuple[Path, Path]
 ) -> Release:
     """All files of the release, card and provenance included.
 
     Args:
-        params: where to publish.
+        told: what is released, and where it goes.
         parameters: the whole resolved params.yaml as plain values.
         gate: the verdict.
         places: the checkout, whose code is stated, and the copies of its files, which all else comes from.
-        kind: what is released.
     """
-    (root, copies), subject = places, kind.subject
+    (root, copies), subject, params = places, told.subject, told.how
     metrics = read_json(copies / subject.metrics, f"dvc repro {subject.stages['evaluate']}")
     config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
     origin = provenance(parameters, copies, subject, root)
     _check_tokenizer(origin["model"] or {}, copies)
-    entry = entry_of(check(dict(parameters)), kind.name)
+    entry = told.entry
     cards: CardTask = part_of(entry, "card")
     card = cards.card(
         CardFacts(
-            name=release_name(params),
+            entry=entry,
+            name=release_name(told),
             license=params.license,
             language=params.language,
             parameters=origin["parameters"],
@@ -158,7 +160,7 @@ def build_release(
             gate=gate,
             config=config,
             provenance=origin,
-            data_name=params.data_name,
+            data_name=told.target.data_name,
             examples=params.examples,
         )
     )
@@ -178,9 +180,9 @@ def _json(values: Mapping[str, Any]) -> str:
     return json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def release_name(params: PublishParams) -> str:
+def release_name(told: Wanted) -> str:
     """What a reader passes to from_pretrained: the repository, or "." in the folder, whose name is the user's."""
-    return str(params.repository) if params.target == "hub" else "."
+    return str(told.target.repository) if told.how.target == "hub" else "."
 
 
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
@@ -189,20 +191,21 @@ def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:
     if trained_with and path.is_file() and sha256_of(path) != trained_with:
         raise PublishError(
             f"the model was trained with another tokenizer (SHA-256 {trained_with}) than {path} "
-            f"({sha256_of(path)}): run `dvc repro gate`; nothing was published"
+            f"({sha256_of(path)}): run the gate again; nothing was published"
         )
 
 
 def _receipt(
-    params: PublishParams,
+    told: Wanted,
     release: Release,
     *,
     unchanged: bool | None,
     done: HubRelease | None = None,
 ) -> dict[str, Any]:
-    place = {"folder": params.folder} if params.target == "local" else {"repository": params.repository}
+    local = told.how.target == "local"
+    place = {"folder": told.target.folder} if local else {"repository": told.target.repository}
     return {
-        "target": params.target,
+        "target": told.how.target,
         **place,
         "commit": done.commit if done else None,
         "tag": done.tag if done else release.tag,
@@ -228,13 +231,13 @@ def tell(receipt: Mapping[str, Any], dry_run: bool, seconds: float) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Publish a gated model to the folder or repository of its entry.")
-    parser.add_argument("name", nargs="?", default=QUESTIONS_ENTRY, help="the entry, or what its stage is called")
+    parser.add_argument("name", nargs="?", help="the entry; where there is only one, none")
     parser.add_argument("--dry-run", action="store_true", help="show what would be published; touch nothing")
     arguments = parser.parse_args()
     started_at = time.perf_counter()
     params = load_params()
-    entry = entry_of(params, arguments.name)
-    receipt = publish(entry.publish, parameter_values(params), dry_run=arguments.dry_run, kind=kind_of(entry))
+    entry = entry_of(params, arguments.name) if arguments.name else only_entry(params)
+    receipt = publish(parameter_values(params), entry.name, dry_run=arguments.dry_run)
     tell(receipt, arguments.dry_run, time.perf_counter() - started_at)
 
 

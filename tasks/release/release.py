@@ -13,7 +13,7 @@ from tasks.project import artifacts
 from tasks.project.errors import PublishError
 from tasks.project.files import link_or_copy, new_folder, recover_folder, sha256_of
 from tasks.release.provenance import read_json
-from tasks.release.release_subject import QUESTIONS, Subject
+from tasks.release.release_subject import Subject
 
 log = logging.getLogger(__name__)
 
@@ -83,9 +83,7 @@ def release_file(source: bytes | Path) -> ReleaseFile:
     return ReleaseFile(source=source, size=size, sha256=content.hexdigest(), blob_id=blob.hexdigest())
 
 
-def gather(
-    copies: Path, generated: Mapping[str, str], subject: Subject = QUESTIONS, *, examples: bool = False
-) -> Release:
+def gather(copies: Path, generated: Mapping[str, str], subject: Subject, *, examples: bool = False) -> Release:
     """The release made of copies of a checkout's outputs and the generated texts (path in the release -> text).
 
     Args:

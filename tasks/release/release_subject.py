@@ -1,32 +1,18 @@
-"""What a release is about: answers to questions, or a task of GLUE; where the stages left its parts, and which of them
-its gate judges."""
+"""What a release is about: the model of an entry, where the stages left its parts, and what of it its gate judges."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.downstream.entries import GLUE, EntryName
-from tasks.downstream.entries import QUESTIONS as QUESTIONS_KIND
+from tasks.downstream.entries import behind
 from tasks.downstream.task import DownstreamTask
 from tasks.project import artifacts
+from tasks.project.params import Params
 
-PRETRAINING = ("pretrain-phase1", "pretrain-phase2")
-PHASES = ("phase1", "phase2")
 RELEASED = Path("released")
-"""Stands for the released model's folder, wherever gate.released says that it is."""
-PARAMETERS = (
-    "base_model", "corpus", "device.compile", "device.micro_batch_size", "device.precision", "device.processes",
-    "device.runtime", "ipu.inference_execution", "ipu.phase1", "ipu.phase2", "model", "packing", "pretrain.beta1",
-    "pretrain.beta2", "pretrain.bias_correction", "pretrain.enabled", "pretrain.eps",
-    "pretrain.evaluate_every_updates", "pretrain.evaluate_rows", "pretrain.first_moment_precision",
-    "pretrain.max_grad_norm", "pretrain.optimizer", "pretrain.phase1", "pretrain.phase2", "pretrain.seed",
-    "pretrain.weight_decay", "pretrain_rows.held_out_fraction", "pretrain_rows.masked_fraction",
-    "pretrain_rows.max_sequences_per_row", "pretrain_rows.phase1", "pretrain_rows.phase2", "pretrain_rows.seed",
-    "pretrain_rows.short_sequence_probability", "pretrain_rows.source", "tokenizer", "validate",
-)  # fmt: skip
-"""What pre-training, its rows and its data depend on."""
+"""Stands for the released model's folder, wherever the parameters of the gate say that it is."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +28,14 @@ class Subject:
     """What the predictions are compared with."""
     rows: tuple[Path, ...]
     """Folders of the packed rows behind the release."""
+    base_model: Path | None
+    """The record of the given model behind it, where there is one."""
     verdicts: tuple[str, ...]
     """Data sets behind the release; what was found of them is reports/validation/<name>.json."""
     trainings: tuple[str, ...]
-    """Their figures are metrics/<name>.json."""
+    """Their figures are metrics/<name>.json; the last is the fine-tuning."""
     stages: Mapping[str, str]
     """finetune, evaluate and gate -> the stage of dvc.yaml."""
-    parameters: tuple[str, ...]
-    """Those that decide what the release is: all that the stages behind it depend on. Where it goes, how it is watched
-    and how processes are started is none of them."""
     released: str
     """Where a released model's scores or predictions lie below the folder of released models."""
 
@@ -70,7 +55,7 @@ class Subject:
         """
         names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
         names += [folder / "manifest.json" for folder in self.rows]
-        names += [artifacts.BASE_MODEL / "base_model.json", *self.references, self.predictions, self.page]
+        names += [*([self.base_model] if self.base_model else []), *self.references, self.predictions, self.page]
         names += [self.metrics]
         names += [artifacts.METRICS / f"{training}.json" for training in self.trainings]
         names += [artifacts.validation_report(name) for name in self.verdicts]
@@ -92,44 +77,27 @@ def _in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if not path.is_dir())
 
 
-def entry_subject(entry: EntryName, splits: Sequence[str]) -> Subject:
+def subject_of(task: DownstreamTask, params: Params) -> Subject:
     """The release of an entry's model.
 
     Args:
-        entry: which one.
-        splits: of its data, training first (`DownstreamTask.splits`).
+        task: the entry, as its kind sees it.
+        params: the whole of params.yaml.
     """
+    entry, found = task.entry, behind(task.entry, params)
     name = entry.name
-    data = ("corpus", *PHASES, entry.verdict(), *(entry.verdict(split) for split in splits))
+    of_phases = (*map(artifacts.rows_folder, found.phases), *(task.rows_folder(split) for split in task.splits))
     return Subject(
         model=artifacts.model_folder(name),
         predictions=artifacts.predictions_file(name),
         metrics=artifacts.metrics_file(name),
         gate=artifacts.metrics_file(name, "gate"),
         receipt=artifacts.receipt_file(name),
-        references=tuple(artifacts.examples_file(name, split) for split in splits[1:]),
-        rows=(*map(artifacts.rows_folder, PHASES), *(artifacts.rows_folder(name, split) for split in splits)),
-        verdicts=tuple(dict.fromkeys(data)),
-        trainings=(*PRETRAINING, artifacts.job_name(name, "finetune")),
+        references=tuple(task.examples_file(split) for split in task.development),
+        rows=of_phases,
+        base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
+        verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),
+        trainings=(*(f"pretrain-{phase}" for phase in found.phases), artifacts.job_name(name, "finetune")),
         stages={what: entry.stage(what) for what in ("finetune", "evaluate", "gate")},
-        parameters=(*PARAMETERS, *entry.parameters),
-        released=entry.task,
+        released=task.released_below,
     )
-
-
-def subject_of(task: DownstreamTask) -> Subject:
-    """The release of an entry's model."""
-    return entry_subject(task.entry, task.splits)
-
-
-QUESTIONS = entry_subject(EntryName(QUESTIONS_KIND, QUESTIONS_KIND, ""), ("train", "dev"))
-
-
-def glue_subject(task: str, splits: Sequence[str]) -> Subject:
-    """The release of a GLUE task.
-
-    Args:
-        task: its name.
-        splits: of its data, training first.
-    """
-    return entry_subject(EntryName(f"{GLUE}-{task}", GLUE, task), splits)

@@ -14,13 +14,14 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
 
-from tasks.project.given import GIVEN
+from tasks.project.given import given_places
+from tasks.project.param_downstream import kind_params
 from tasks.project.param_sections import HUB_NAME, Place
 from tasks.project.params import Params
 from tasks.project.plan_file import stages_of
 
-NOT_PUBLISHED = ("publish", "glue_publish", "checkpoint", "tracking")
-"""Sections that say where a release, its checkpoints and curves go, not what it is."""
+NOT_PUBLISHED = ("publish", "checkpoint", "tracking")
+"""Sections that say where a release, its checkpoints and curves go, not what it is; `publish` of an entry, too."""
 WITHHELD = "(not published)"
 ON_HUB = ("dataset", "repository")
 OF_HUB = ("dataset_config", "dataset_split", "dataset_revision", "revision")
@@ -51,14 +52,15 @@ class _Facts:
 
     def __init__(self, hashes: Mapping[str, str], root: Path, parameters: Mapping[str, Any]) -> None:
         self._hashes, self._root, self._parameters = hashes, root, parameters
+        self._given = set(given_places(parameters))
 
     def text(self, value: str, place: tuple[str, ...], holder: Mapping[str, Any], words: frozenset[str]) -> str:
         """`value`, or what stands for it."""
-        if value in words or (place[:2] == ("parity", "against") and _is_place(value)):
+        if value in words or (place[-2:] == ("parity", "against") and _is_place(value)):
             return value
-        if place in GIVEN:
+        if place in self._given:
             return self._hashes.get(_plain(value), WITHHELD)
-        on_hub = self._parameters[place[0]].get("source") == "hub"
+        on_hub = "hub" in _sources(self._parameters, place)
         if on_hub and place[-1] in ON_HUB:
             return hub_name(holder, place[-1], self._root) or WITHHELD
         if on_hub and place[-1] in OF_HUB and any(hub_name(holder, name, self._root) for name in ON_HUB):
@@ -68,7 +70,8 @@ class _Facts:
 
 def _section(kind: Any, values: Mapping[str, Any], place: tuple[str, ...], facts: _Facts) -> dict[str, Any]:
     fields = {field.alias or name: field.annotation for name, field in kind.model_fields.items()}
-    kept = {name: value for name, value in values.items() if place or name not in NOT_PUBLISHED}
+    hidden = NOT_PUBLISHED if len(place) in (0, 2) else ()
+    kept = {name: value for name, value in values.items() if name not in hidden}
     return {name: _value(fields.get(name), value, (*place, name), values, facts) for name, value in kept.items()}
 
 
@@ -79,9 +82,20 @@ def _value(kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, A
         return [_value(kind, one, place, holder, facts) for one in value]
     if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, BaseModel):
         return _section(kind, value, place, facts)
+    if place == ("downstream",):
+        return {name: _section(kind_params(one["kind"]), one, (*place, name), facts) for name, one in value.items()}
     if isinstance(value, Mapping):
         return {str(name): _value(None, one, (*place, str(name)), value, facts) for name, one in value.items()}
     return value
+
+
+def _sources(parameters: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[str]:
+    """`source` of every section that a parameter is in."""
+    section: Any = parameters
+    for word in place[:-1]:
+        section = section[word]
+        if isinstance(section, Mapping) and "source" in section:
+            yield section["source"]
 
 
 @cache

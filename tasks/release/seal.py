@@ -1,4 +1,4 @@
-"""What binds a verdict to what it judged: hashes of files and parameters, and copies that nobody else changes.
+"""What binds a verdict to what it judged: hashes of files, and copies that nobody else changes.
 
 A file may be replaced at any moment, so publish does not check one and send another: every file is read once, into a
 private folder, hashed on the way. What is checked, decided on and sent are these copies.
@@ -8,38 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from tasks.project.errors import InputError
 from tasks.project.files import NotAFile, is_alive, open_regular, sha256_of
-from tasks.project.given import value_at
 
 Hashes = Mapping[str, str | None]
 """Name -> SHA-256; None: the file is not there."""
 BLOCK = 1 << 20
-
-
-def judged_values(hashes: Hashes, parameters: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """What a verdict says of what it judged.
-
-    Args:
-        hashes: of the files.
-        parameters: the whole of params.yaml, checked, as plain values.
-        names: of the parameters that were judged (`Subject.parameters`).
-    """
-    return {"judged": dict(hashes), "parameters_sha256": parameters_sha256(parameters, names)}
-
-
-def parameters_sha256(parameters: Mapping[str, Any], names: Iterable[str]) -> str:
-    """One hash of the values of some parameters, sections or dotted names."""
-    values = {name: value_at(parameters, name.split(".")) for name in names}
-    text = json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def hashes_of(files: Mapping[str, Path]) -> dict[str, str | None]:

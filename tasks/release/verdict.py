@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from tasks.downstream.judging.gate import GateDecision, decision_values
+from tasks.project.composing import compose
 from tasks.project.errors import GateRejected, PublishError
+from tasks.project.params import Params, parameter_values
+from tasks.project.plan_file import (
+    COMPOSED_FILE,
+    PARAMS_FILE,
+    Plan,
+    definitions_of,
+    expand,
+    same_value,
+    stages_of,
+    value_at,
+)
 from tasks.release.release_subject import Subject
-from tasks.release.seal import Hashes, difference, parameters_sha256
+from tasks.release.seal import Hashes, difference
 
+PROJECT = Path(__file__).resolve().parents[2]
+"""Holds the dvc.yaml that this code belongs to."""
 SHOWN = 5
 """Differences that an error names."""
 
@@ -42,17 +57,59 @@ def require_consistent(gate: Mapping[str, Any], subject: Subject) -> None:
         )
 
 
-def require_same_bytes(
-    gate: Mapping[str, Any], hashes: Hashes, parameters: Mapping[str, Any], subject: Subject
-) -> None:
-    """What is to be published must be what was judged, byte for byte, made with the same parameters.
+def require_same_parameters(params: Params, subject: Subject, lock: Path) -> None:
+    """All stages behind the gate must have run with the parameters of now, as dvc.lock has them.
+
+    Args:
+        params: of now.
+        subject: what is to be published.
+        lock: dvc.lock.
+
+    Raises:
+        PublishError: one did not.
+    """
+    differing = changed_parameters(params, subject.stages["gate"], stages_of(lock))
+    if differing:
+        more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
+        raise PublishError(
+            f"{subject.model} was made with other parameters than params.yaml states now: "
+            f"{'; '.join(differing[:SHOWN])}{more}. Run `dvc repro {subject.stages['gate']}`, then publish again; "
+            "nothing was published"
+        )
+
+
+def changed_parameters(params: Params, gate: str, lock: Mapping[str, Any]) -> list[str]:
+    """How the parameters that decide a release differ from those that its stages ran with, in words.
+
+    Args:
+        params: of now.
+        gate: the stage that judged it.
+        lock: the stages of dvc.lock.
+    """
+    composed, found = compose(params), []
+    values = {PARAMS_FILE: parameter_values(params), COMPOSED_FILE: composed}
+    plan = Plan(expand(definitions_of(PROJECT), composed))
+    for name in plan.behind([gate]):
+        if name not in lock:
+            found.append(f"stage {name} has not run")
+            continue
+        ran_with = lock[name].get("params", {})
+        found += [
+            f"{key} is {value_at(now, key)!r}, stage {name} ran with {ran_with.get(file, {}).get(key)!r}"
+            for file, now in values.items()
+            for key in plan[name].params.get(file, ())
+            if not same_value(ran_with.get(file, {}).get(key), value_at(now, key))
+        ]
+    return found
+
+
+def require_same_bytes(gate: Mapping[str, Any], hashes: Hashes, subject: Subject) -> None:
+    """What is to be published must be what was judged, byte for byte.
 
     Raises:
         PublishError: it is not.
     """
     differing = difference(gate.get("judged"), hashes)
-    if parameters_sha256(parameters, subject.parameters) != gate.get("parameters_sha256"):
-        differing.append("it was made with other parameters than params.yaml states now")
     if differing:
         more = f" and {len(differing) - SHOWN} more" if len(differing) > SHOWN else ""
         raise PublishError(

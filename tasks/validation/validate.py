@@ -1,6 +1,6 @@
 """Great Expectations' verdict on a data set: the only file that knows Great Expectations.
 
-    python -m tasks.validation.validate corpus|questions|phase1|phase2|squad-train|squad-dev
+    python -m tasks.validation.validate corpus|phase1|phase2
 
 Writes reports/validation/<name>.json and a page for people beside it; data that are not fit to train on
 end the stage with exit code 1, after both are written.
@@ -21,13 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.entries import QUESTIONS, entry_of
-from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import DataInvalid, ParamsError
 from tasks.project.files import new_folder, write_json, write_text
 from tasks.project.main import run_main
-from tasks.project.params import Params, load_params
+from tasks.project.params import PHASES, Params, load_params
+from tasks.project.process import item
 from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.validation.checks import (
     MAX_EXAMPLES,
@@ -49,7 +48,7 @@ from tasks.validation.row_rules import RulesOf
 from tasks.validation.validation_page import page
 
 _NO_BARS = {"globally": False, "metric_calculations": False}
-NAMES = ("corpus", "questions", "phase1", "phase2", "squad-train", "squad-dev")
+NAMES = ("corpus", *PHASES)
 
 
 class CheckCrashed(RuntimeError):
@@ -183,13 +182,8 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     """The data set of that name, at its place in the checkout `root`, then what was held out of it."""
     if name == "corpus":
         return [corpus_data(root / artifacts.CORPUS, params.validate_)]
-    if name == "questions":
-        return [part_of(entry_of(params, QUESTIONS), "checks").data(root / artifacts.QUESTIONS)]
     rules: RulesOf = partial(PretrainRules, masked_fraction=params.pretrain_rows.masked_fraction)
     section = f"pretrain_rows.{name}"
-    if name.startswith(QUESTIONS):
-        task = part_of(entry_of(params, QUESTIONS), "checks")
-        rules, section = partial(task.row_rules, training=name.endswith("train")), task.entry.key("rows")
     rows = root / artifacts.rows_folder(name)
     folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]
     most = params.model.max_positions
@@ -290,7 +284,7 @@ def main() -> None:
         prog="python -m tasks.validation.validate",
         description="Give the verdict of Great Expectations on a data set.",
     )
-    parser.add_argument("name", choices=NAMES)
+    parser.add_argument("name", type=item, choices=NAMES)
     name = parser.parse_args().name
     params = load_params()
     print(judge_and_report(name, lambda: data_sets(name, params), params.validate_.data_docs))

@@ -21,7 +21,7 @@ from tests.faults.small_run import Case
 
 HANDED_ON = (
     ("tokenizer", "data/corpus/part-00000.parquet"),
-    ("validate@questions", "data/questions/train.parquet"),
+    ("validate_examples@squad", "data/examples/squad/train.parquet"),
     ("pretrain_rows@phase1", "data/tokenizer/tokenizer.json"),
     ("validate@phase1", "data/rows/phase1/rows-00000.arrow"),
     ("pretrain@phase1", "data/rows/phase1/rows-00000.arrow"),
@@ -29,12 +29,12 @@ HANDED_ON = (
     ("pretrain@phase2", "models/phase1/model.safetensors"),
     ("finetune", "models/phase2/config.json"),
     ("predict", "models/squad/model.safetensors"),
-    ("evaluate", "predictions/logits.arrow"),
-    ("gate", "evaluation/predictions.json"),
+    ("evaluate", "predictions/squad/dev.arrow"),
+    ("gate", "evaluation/squad/predictions.json"),
     ("publish", "models/squad/model.safetensors"),
     ("publish", "models/squad/config.json"),
     ("publish", "data/tokenizer/vocab.txt"),
-    ("publish", "evaluation/predictions.json"),
+    ("publish", "evaluation/squad/predictions.json"),
 )
 """The stage that reads, and the file of an earlier one."""
 SEEN = [entry for entry in HANDED_ON if entry[0] in ("pretrain_rows@phase1", "pretrain@phase1", "evaluate", "publish")]

@@ -44,7 +44,7 @@ MOUNTED = (
 """Stage, folder, KB of room it has (beside what is in it)."""
 WHOLE = tuple(
     (stage, share)
-    for stage in ("corpus", "pretrain_rows@phase1", "squad_rows@dev", "pretrain@phase1", "predict", "evaluate", "gate")
+    for stage in ("corpus", "pretrain_rows@phase1", "rows@squad", "pretrain@phase1", "predict", "evaluate", "gate")
     for share in (0.02, 0.5, 0.9)
 )
 """Stage, and which share of what it adds to the disk there is room for."""

@@ -32,11 +32,11 @@ stages:
     meta: {publish: tasks.release.publish}
     deps: [stage.py]
     params: [gate]
-    metrics: [{metrics/gate.json: {persist: true}}]
+    metrics: [{metrics/squad-gate.json: {persist: true}}]
 """
 STAGE = """
 import os, pathlib, sys
-verdict = pathlib.Path("metrics/gate.json")
+verdict = pathlib.Path("metrics/squad-gate.json")
 if not verdict.exists():
     verdict.parent.mkdir()
     verdict.write_text('{"accepted": false, "reasons": []}')
@@ -54,7 +54,7 @@ WAYS: dict[str, tuple[dict, list[str], int, str]] = {
     "published": ({}, [], 0, "Podium run: published"),
     "token refused": (REFUSED, [], 1, "checking the token failed"),
     "the Hub repeats the token": (REPEATED, [], 1, "*** is not enough"),
-    "a checkout of its own, nothing to publish there": ({}, ["--set", "gate.min_f1=1"], 3, "Podium run: rejected"),
+    "a checkout of its own, nothing to publish there": ({}, ["--set", "downstream.squad.gate.min_f1=1"], 3, "Podium run: rejected"),
     "wrong parameters": ({}, ["--set", "publish.reviewed=true"], 2, "publish.reviewed is not known"),
 }
 """What goes wrong, overrides, exit code, and what is said."""

@@ -17,9 +17,9 @@ stages:
     outs: [data/first]
   second:
     cmd: python stage.py second
-    meta: {page: evaluation/report.html}
+    meta: {page: evaluation/squad/report.html}
     deps: [stage.py, data/first]
-    params: [finetune.learning_rate]
+    params: [downstream.squad.finetune.learning_rate]
     outs: [data/second]
     metrics: [metrics/squad.json]
   gate:
@@ -27,7 +27,7 @@ stages:
     meta: {publish: tasks.release.publish}
     deps: [stage.py, data/second, metrics/squad.json]
     params: [gate]
-    metrics: [metrics/gate.json]
+    metrics: [metrics/squad-gate.json]
 """
 
 STAGE = """
@@ -44,7 +44,7 @@ if name == "gate":
     floor = "min_f1: 85.0"
     accepted = floor not in pathlib.Path("params.yaml").read_text()
     gate = {"accepted": accepted, "reasons": [] if accepted else ["f1 80.50 is under the floor 85.00"]}
-    pathlib.Path("metrics/gate.json").write_text(json.dumps(gate))
+    pathlib.Path("metrics/squad-gate.json").write_text(json.dumps(gate))
 else:
     pathlib.Path("data").mkdir(exist_ok=True)
     pathlib.Path("data", name).write_text("done")
@@ -63,7 +63,7 @@ folder = yaml.safe_load(pathlib.Path("params.yaml").read_text())["publish"]["fol
 unchanged = pathlib.Path(folder).is_dir()
 pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
 pathlib.Path("reports").mkdir(exist_ok=True)
-pathlib.Path("reports/publish.json").write_text(json.dumps({"folder": folder, "unchanged": unchanged}))
+pathlib.Path("reports/publish-squad.json").write_text(json.dumps({"folder": folder, "unchanged": unchanged}))
 """
 
 

@@ -25,8 +25,8 @@ def test_a_run_of_glue_alone_asks_for_no_questions():
     plan = stages_of("glue", "sst2", "rte")
     assert not [stage for stage in plan if "squad" in stage or "question" in stage]
     assert "pretrain@phase2" in plan
-    assert plan.index("validate_glue_rows@rte") < plan.index("pretrain@phase1") < plan.index("glue_finetune@sst2")
-    assert plan[-1] == "glue_gate@rte"
+    assert plan.index("validate_rows@glue-rte") < plan.index("pretrain@phase1") < plan.index("finetune@glue-sst2")
+    assert plan[-1] == "gate@glue-rte"
 
 
 def in_checkout(folder, *tasks):
@@ -44,7 +44,7 @@ def write(path, values):
 def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answers(tmp_path, accepted):
     in_checkout(tmp_path, "sst2")
     write(tmp_path / "metrics/squad.json", {"exact_match": 1.0, "f1": 2.0})
-    write(tmp_path / "metrics/gate.json", {"accepted": False, "reasons": ["of another run"]})
+    write(tmp_path / "metrics/squad-gate.json", {"accepted": False, "reasons": ["of another run"]})
     write(tmp_path / "metrics/glue-sst2.json", {"accuracy": 91.5, "accuracy_low": 90.0, "score": 91.5, "score_low": 90})
     reasons = [] if accepted else ["score 91.5 is under the floor 95 (glue_gate.min_score)."]
     write(tmp_path / "metrics/glue-sst2-gate.json", {"accepted": accepted, "reasons": reasons})
@@ -53,7 +53,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     run = report.RunReport(".", stages=[report.StageRecord(name, "ran", 1.0) for name in stages_of("glue", "sst2")])
     run.read_results(tmp_path)
     if accepted:
-        run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "glue_gate@sst2")
+        run.enter_receipt({"folder": "published/podium-glue-sst2", "unchanged": False}, "gate@glue-sst2")
     run.write(tmp_path)
     text = report.summary(run)
     assert text == report.summary(report.read(tmp_path))
@@ -62,16 +62,16 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert ("published: published/podium-glue-sst2" in text) == accepted
     assert ("  - score 91.5 is under" in text) != accepted
     assert "exact match" not in text
-    assert "glue/sst2/evaluation/report.html" in text
+    assert "evaluation/glue-sst2/squad/report.html" in text
     page = run_page.page(run, tmp_path)
-    assert "<figcaption>glue_finetune@sst2</figcaption>" in page
+    assert "<figcaption>finetune@glue-sst2</figcaption>" in page
     assert "glue-sst2: accuracy 91.50" in page
     assert "Rings" not in page, "no rows were held out"
     (tmp_path / "plots").mkdir()
     (tmp_path / "plots/glue-sst2-finetune.csv").write_text("step,loss\n10,1.0\n20,0.6\n")
     (tmp_path / "plots/glue-sst2-finetune-held-out.csv").write_text("step,loss\n20,0.5\n")
     assert "Rings" in run_page.page(run, tmp_path)
-    assert run.packing["glue_finetune@sst2"]["packing_factor"] == 3.0
+    assert run.packing["finetune@glue-sst2"]["packing_factor"] == 3.0
 
 
 def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path, monkeypatch):
@@ -79,7 +79,7 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
 
     for task, accepted in (("sst2", True), ("rte", False)):
         write(tmp_path / f"metrics/glue-{task}-gate.json", {"accepted": accepted, "reasons": []})
-    write(tmp_path / "metrics/gate.json", {"accepted": True, "reasons": []})
+    write(tmp_path / "metrics/squad-gate.json", {"accepted": True, "reasons": []})
     monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
     monkeypatch.setattr(stages, "look", lambda root, plan: changes.Look(plan, True))
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
@@ -91,7 +91,7 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     run = report.RunReport(".")
     stages.run_plan(stages_of("all", "sst2", "rte"), tmp_path, run, publish=True)
     assert {gate: result["published"] for gate, result in run.results.items()} == {
-        "gate": {"folder": "published/x-"}, "glue_gate@sst2": {"folder": "published/x-sst2"}, "glue_gate@rte": None,
+        "gate": {"folder": "published/x-"}, "gate@glue-sst2": {"folder": "published/x-sst2"}, "gate@glue-rte": None,
     }  # fmt: skip
     assert report.outcome(run) == "rejected"
     alone = report.RunReport(".")

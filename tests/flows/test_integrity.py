@@ -33,7 +33,7 @@ def linked(toy_project):
 
 def object_of(root, store):
     stages = yaml.safe_load((root / "dvc.lock").read_text())["stages"]
-    md5 = next(out["md5"] for out in stages["gate"]["outs"] if out["path"] == "metrics/gate.json")
+    md5 = next(out["md5"] for out in stages["gate"]["outs"] if out["path"] == "metrics/squad-gate.json")
     return store / "files" / "md5" / md5[:2] / md5[2:]
 
 
@@ -74,7 +74,7 @@ def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, 
         run()
         report = run_json(linked)
         assert statuses(linked).get("gate") == "restored", report
-        assert "metrics/gate.json does not hold what its stage wrote" in report["error"]
+        assert "metrics/squad-gate.json does not hold what its stage wrote" in report["error"]
         assert f"it comes so from the remote far ({store})" in report["error"]
         assert report["results"] == {}
     bad.unlink()

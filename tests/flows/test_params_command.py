@@ -40,18 +40,18 @@ def presets(tmp_path):
 
 
 def test_what_is_shown_is_a_params_file_with_the_values_that_result(base, presets):
-    stated = ["ipu.finetune.replication_factor=4", "finetune.learning_rate=3e-5", "corpus.path='a b: c'"]
+    stated = ["downstream.squad.ipu.finetune.replication_factor=4", "downstream.squad.finetune.learning_rate=3e-5", "corpus.path='a b: c'"]
     assert parse_yaml(show(base, "one", stated, presets)) == resolve(base, "one", stated, presets)
 
 
 def test_every_value_names_where_it_was_said_last(base, presets):
-    found = origins(base, "one", ["ipu.finetune.replication_factor=4", "gate.min_f1=1", "gate.min_f1=2"], presets)
+    found = origins(base, "one", ["downstream.squad.ipu.finetune.replication_factor=4", "downstream.squad.gate.min_f1=1", "downstream.squad.gate.min_f1=2"], presets)
     preset = str(presets / "one.yaml")
-    assert found["finetune.epochs"] == preset
-    assert found["ipu.finetune.layers_per_ipu"] == preset
-    assert found["ipu.finetune.replication_factor"] == "--set ipu.finetune.replication_factor=4"
-    assert found["gate.min_f1"] == "--set gate.min_f1=2"
-    assert found["finetune.seed"] == "params.yaml"
+    assert found["downstream.squad.finetune.epochs"] == preset
+    assert found["downstream.squad.ipu.finetune.layers_per_ipu"] == preset
+    assert found["downstream.squad.ipu.finetune.replication_factor"] == "--set downstream.squad.ipu.finetune.replication_factor=4"
+    assert found["downstream.squad.gate.min_f1"] == "--set downstream.squad.gate.min_f1=2"
+    assert found["downstream.squad.finetune.seed"] == "params.yaml"
     lines = show(base, "one", [], presets).splitlines()
     assert [line.split("#")[1].strip() for line in lines if line.startswith("  epochs: 3 ")][0] == preset
     values = [line for line in lines if not line.rstrip().endswith(":")]
@@ -62,10 +62,10 @@ def test_every_value_names_where_it_was_said_last(base, presets):
 def test_two_presets_differ_in_what_they_say_differently(base, presets):
     found = [line.split() for line in difference(base, "one", "two", presets).splitlines()]
     assert found[0] == ["one", "two"]
-    assert ["finetune.epochs", "3", "4"] in found
-    assert ["finetune.seed", str(base["finetune"]["seed"]), "9"] in found
-    assert ["ipu.finetune.replication_factor", "2", "-"] in found
-    assert ["ipu.finetune", "-", "null"] in found
+    assert ["downstream.squad.finetune.epochs", "3", "4"] in found
+    assert ["downstream.squad.finetune.seed", str(base["downstream"]["squad"]["finetune"]["seed"]), "9"] in found
+    assert ["downstream.squad.ipu.finetune.replication_factor", "2", "-"] in found
+    assert ["downstream.squad.ipu.finetune", "-", "null"] in found
     assert len(found) == 6
     assert difference(base, "two", "params.yaml", presets).count("\n") == 3
     assert difference(base, "two", "two", presets) == "two and two say the same\n"
@@ -74,13 +74,13 @@ def test_two_presets_differ_in_what_they_say_differently(base, presets):
 def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
     said = meanings((ROOT / "params.yaml").read_text(encoding="utf-8"))
     assert said["pretrain.phase1.steps"] == "optimizer updates"
-    assert said["questions.columns.answers"].startswith("{text: [...], answer_start: [...]}")
+    assert said["downstream.squad.data.columns.answers"].startswith("{text: [...], answer_start: [...]}")
     assert "pretrain.phase1" not in said
-    assert ("squad_rows.doc_stride", base["squad_rows"]["doc_stride"]) in [
+    assert ("downstream.squad.rows.doc_stride", base["downstream"]["squad"]["rows"]["doc_stride"]) in [
         row[:2] for row in search(base, said, "STRIDE")
     ]
     names = [name for name, _, _ in search(base, said, "bootstrap")]
-    assert names == ["gate.confidence", "glue_gate.confidence"], "found in their meanings"
+    assert names == ["downstream.squad.gate.confidence", "glue_gate.confidence"], "found in their meanings"
     assert search(base, said, "no such thing") == []
     assert [row[0] for row in search(base, said, "")] == [name for name, _ in leaves(base)]
 
@@ -137,9 +137,9 @@ def podium(monkeypatch, capsys):
 
 
 def test_what_is_shown_follows_the_words_of_the_command(podium):
-    assert "min_f1: 12.5" in podium("params", "show", "--set", "gate.min_f1=12.5")
-    shown = json.loads(podium("params", "show", "--json", "--set", "gate.min_f1=12.5"))
-    assert shown["gate.min_f1"] == {"value": 12.5, "origin": "--set gate.min_f1=12.5"}
+    assert "min_f1: 12.5" in podium("params", "show", "--set", "downstream.squad.gate.min_f1=12.5")
+    shown = json.loads(podium("params", "show", "--json", "--set", "downstream.squad.gate.min_f1=12.5"))
+    assert shown["downstream.squad.gate.min_f1"] == {"value": 12.5, "origin": "--set downstream.squad.gate.min_f1=12.5"}
     with pytest.raises(ParamsError, match="did you mean min_f1?"):
         podium("params", "show", "--set", "gate.minf1=1")
 

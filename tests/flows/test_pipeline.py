@@ -11,7 +11,7 @@ from flows.repro import StageFailed
 from tasks.project.errors import ParamsError
 from tests.places import ROOT
 
-ACCEPTED = ["gate.min_f1=80.0"]
+ACCEPTED = ["downstream.squad.gate.min_f1=80.0"]
 
 
 def run_json(project):
@@ -77,14 +77,14 @@ def test_overrides_run_in_a_checkout_restore_what_they_do_not_change_and_leave_p
 ):
     before = (toy_project / "params.yaml").read_bytes()
     run()
-    run("finetune.learning_rate=3e-5")
+    run("downstream.squad.finetune.learning_rate=3e-5")
     assert statuses(toy_project) == {"first": "restored", "second": "ran", "gate": "restored"}
     assert (toy_project / "params.yaml").read_bytes() == before
     folder = toy_project / run_json(toy_project)["folder"]
     assert folder.parent == toy_project / "runs" / "checkouts"
     assert "learning_rate: 3.0e-05" in (folder / "params.yaml").read_text()
     assert json.loads((folder / "reports" / "run.json").read_text()) == run_json(toy_project)
-    run("finetune.learning_rate=3e-5")
+    run("downstream.squad.finetune.learning_rate=3e-5")
     assert set(statuses(toy_project).values()) == {"skipped"}
 
 
@@ -108,7 +108,7 @@ def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatc
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code"), [([], 3), (ACCEPTED, 0), (["gate.min_f1=eighty"], 2), (["gate.minf1=80"], 2)]
+    ("overrides", "code"), [([], 3), (ACCEPTED, 0), (["downstream.squad.gate.min_f1=eighty"], 2), (["gate.minf1=80"], 2)]
 )
 def test_exit_codes_of_the_command_line(prefect_session, toy_project, monkeypatch, capsys, overrides, code):
     monkeypatch.setattr(sys, "argv", ["podium", "run", *[word for o in overrides for word in ("--set", o)]])
@@ -157,7 +157,7 @@ def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
     params = load_params(folder / "params.yaml")
     assert (folder / params.corpus.path).resolve() == toy_project.parent / "mine.txt"
     assert (folder / params.publish.folder).resolve() == toy_project / "published" / "podium-demo"
-    assert params.questions.train_path == "inputs/questions", "inputs is linked, so it keeps its name and its cache"
+    assert params.downstream["squad"].data.train_path == "inputs/questions", "inputs is linked, so it keeps its name and its cache"
 
 
 def test_the_summary_names_stages_scores_gate_and_place():
@@ -230,13 +230,13 @@ def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
 def test_a_secret_of_config_local_is_linked_and_not_copied_into_a_checkout(toy_project):
     local = toy_project / ".dvc" / "config.local"
     local.write_text("['remote \"far\"']\n    url = ssh://me@host/store\n    password = hush\n")
-    values = checkout.resolved_params(toy_project, None, ["finetune.learning_rate=3e-5"])
-    folder = checkout.prepare(toy_project, values, None, ["finetune.learning_rate=3e-5"])
+    values = checkout.resolved_params(toy_project, None, ["downstream.squad.finetune.learning_rate=3e-5"])
+    folder = checkout.prepare(toy_project, values, None, ["downstream.squad.finetune.learning_rate=3e-5"])
     assert "hush" not in (folder / ".dvc" / "config").read_text()
     assert (folder / ".dvc" / "config.local").resolve() == local
     local.write_text("['remote \"far\"']\n    url = ../store\n    password = hush\n")
     with pytest.raises(ParamsError, match=r"holds a secret.*relative url = \.\./store"):
-        checkout.prepare(toy_project, values, None, ["finetune.learning_rate=3e-5"])
+        checkout.prepare(toy_project, values, None, ["downstream.squad.finetune.learning_rate=3e-5"])
 
 
 def test_a_program_reads_the_report_of_a_run_from_standard_output(prefect_session, toy_project, monkeypatch, capsys):

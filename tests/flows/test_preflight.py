@@ -25,7 +25,7 @@ from tasks.project.errors import InputError, ParamsError
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
-HUB = ("publish.target=hub", "publish.repository=user/name")
+HUB = ("publish.target=hub", "downstream.squad.publish.repository=user/name")
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}
 OUTSIDE = ("PODIUM_", "PREFECT_", "HF_", "SSL_CERT", "http_proxy", "https_proxy", "all_proxy")
 
@@ -96,8 +96,8 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
     model = write_config(tmp_path / "model", hidden_size=768)
     before = tree(project)
     overrides = [
-        *HUB, "device.runtime=cuda", "base_model.source=folder", f"base_model.path={model}", "questions.source=files",
-        "questions.train_path=nowhere.json",
+        *HUB, "device.runtime=cuda", "base_model.source=folder", f"base_model.path={model}", "downstream.squad.data.source=files",
+        "downstream.squad.data.train_path=nowhere.json",
     ]  # fmt: skip
     port = free_port()
     done = podium(
@@ -111,7 +111,7 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
     assert "HF_TOKEN is empty" in said
     assert "is another model than section model states" in said
     assert "--set model.hidden_size=768" in said
-    assert "questions.train_path='nowhere.json' is not there" in said
+    assert "downstream.squad.data.train_path='nowhere.json' is not there" in said
     assert f"PREFECT_API_URL=http://127.0.0.1:{port}/api does not answer" in said
     assert "Traceback" not in said
     assert tree(project) == before
@@ -287,8 +287,8 @@ def test_columns_endings_and_broken_files_are_found_before_the_first_stage(proje
     (tmp_path / "dev.json").write_text("{")
     (tmp_path / "vocab.txt").write_text("[UNK]\n")
     found = look(
-        project, "corpus.source=files", f"corpus.path={tmp_path / 'text'}", "questions.source=files",
-        f"questions.train_path={tmp_path / 'train.json'}", f"questions.dev_path={tmp_path / 'dev.json'}",
+        project, "corpus.source=files", f"corpus.path={tmp_path / 'text'}", "downstream.squad.data.source=files",
+        f"downstream.squad.data.train_path={tmp_path / 'train.json'}", f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
         "tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}", "pretrain_rows.source=corpus",
         "glue.tasks=[sst2]",
     )  # fmt: skip
@@ -303,8 +303,8 @@ def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
     for name in ("train", "dev"):
         (tmp_path / f"{name}.json").write_text(json.dumps(squad()))
     found = look(
-        project, "corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}", "questions.source=files",
-        f"questions.train_path={tmp_path / 'train.json'}", f"questions.dev_path={tmp_path / 'dev.json'}",
+        project, "corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}", "downstream.squad.data.source=files",
+        f"downstream.squad.data.train_path={tmp_path / 'train.json'}", f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
     )  # fmt: skip
     assert found["corpus", "ok"].startswith("1 files of")
     assert str(tmp_path / "dev.json") in found["questions", "ok"]

@@ -35,11 +35,11 @@ def refused(files, **record):
 
 def test_figures_records_and_the_receipt_are_taken():
     taken = read(
-        {"metrics/finetune.json": '{"loss": 1.0}', "plots/finetune.csv": "step,loss\n1,2.0\n"}, name="finetune"
+        {"metrics/squad-finetune.json": '{"loss": 1.0}', "plots/squad-finetune.csv": "step,loss\n1,2.0\n"}, name="finetune"
     )
     assert taken.record == StageRecord("finetune", "ran", 1.5, "pod-a")
-    assert list(taken.files) == [Path("metrics/finetune.json"), Path("plots/finetune.csv")]
-    assert list(read({"reports/publish.json": "{}"}, name="publish").files) == [Path("reports/publish.json")]
+    assert list(taken.files) == [Path("metrics/squad-finetune.json"), Path("plots/squad-finetune.csv")]
+    assert list(read({"reports/publish-squad.json": "{}"}, name="publish").files) == [Path("reports/publish-squad.json")]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_figures_records_and_the_receipt_are_taken():
     [
         "dvc.yaml", "tasks/inputs/corpus.py", "../params.yaml", "metrics/../dvc.yaml", "/etc/passwd",
         "metrics/a/b.json",
-        "metrics/gate.json", "plots/other.csv", "reports/publish.json", "dvc.lock", "metrics//finetune.json",
+        "metrics/squad-gate.json", "plots/other.csv", "reports/publish-squad.json", "dvc.lock", "metrics//finetune.json",
     ],
 )  # fmt: skip
 def test_a_file_that_the_stage_does_not_write_is_refused(name):
@@ -58,18 +58,18 @@ def test_a_file_that_the_stage_does_not_write_is_refused(name):
     "text", ["", "[]", '{"a": NaN}', "[" * 100_000, "{", '"' + "x" * 1_000_001 + '"', 7, "!!python/object:os.system"]
 )
 def test_figures_that_are_none_are_refused(text):
-    refused({"metrics/finetune.json": text}, name="finetune")
+    refused({"metrics/squad-finetune.json": text}, name="finetune")
 
 
 @pytest.mark.parametrize("text", ["a,b\n1\n", 'a\n"x', "a\n\0\n"])
 def test_curves_that_are_no_table_are_refused(text):
-    refused({"plots/finetune.csv": text}, name="finetune")
+    refused({"plots/squad-finetune.csv": text}, name="finetune")
 
 
 @pytest.mark.parametrize(
     "record",
     [
-        {"name": "pretrain@phase1"}, {"name": "publish@sst2"}, {"status": "published"}, {"seconds": "1"},
+        {"name": "pretrain@phase1"}, {"name": "publish@glue-sst2"}, {"status": "published"}, {"seconds": "1"},
         {"seconds": float("nan")}, {"seconds": -1.0}, {"seconds": True}, {"host": "a b"}, {"host": "<b>"},
         {"host": None}, {"more": 1},
     ],
@@ -106,5 +106,5 @@ def test_nothing_is_written_through_a_link(tmp_path):
     elsewhere.mkdir()
     (root / "metrics").symlink_to(elsewhere)
     with pytest.raises(RunFailed, match="metrics is a link"):
-        received.write(read({"metrics/finetune.json": "{}"}, name="finetune"), root)
+        received.write(read({"metrics/squad-finetune.json": "{}"}, name="finetune"), root)
     assert list(elsewhere.iterdir()) == []

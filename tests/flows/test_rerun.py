@@ -69,7 +69,7 @@ def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(pr
     assert code == 0
     assert "published: published/podium-demo (unchanged)" in said.out
     assert run_json(toy_project) == made
-    run("finetune.learning_rate=3e-5")
+    run("downstream.squad.finetune.learning_rate=3e-5")
     assert command(*published(*ACCEPTED))[0] == 0
     assert run_json(toy_project) == made, "the report of the run that was asked for"
     (toy_project / "published" / "podium-demo").rmdir()

@@ -26,17 +26,17 @@ def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
     )
     assert pretraining[-1] == "pretrain@phase2"
     assert "tokenizer" in pretraining
-    assert not {"questions", "squad_rows@dev", "validate@squad-train", "finetune"} & set(pretraining)
-    assert finetuning[-2:] == ["gate", "glue_gate@sst2"]
+    assert not {"questions", "rows@squad", "validate_rows@squad", "finetune"} & set(pretraining)
+    assert finetuning[-2:] == ["gate", "gate@glue-sst2"]
 
 
 def test_a_run_to_a_stage_is_that_stage_and_what_it_needs():
-    asked = values("glue.tasks=[sst2,rte]", "parity.against=[cpu:bf16]")
+    asked = values("glue.tasks=[sst2,rte]", "downstream.squad.parity.against=[cpu:bf16]")
     assert stages_to_run(ROOT, asked, to=["tokenizer"]) == ["corpus", "validate@corpus", "tokenizer"]
-    to_sst2 = stages_to_run(ROOT, asked, to=["glue_gate@sst2"])
+    to_sst2 = stages_to_run(ROOT, asked, to=["gate@glue-sst2"])
     assert "pretrain@phase2" in to_sst2
     assert not [stage for stage in to_sst2 if "rte" in stage or "squad" in stage or "parity" in stage]
-    both = stages_to_run(ROOT, asked, to=["glue_gate@rte", "glue_gate@sst2"])
+    both = stages_to_run(ROOT, asked, to=["gate@glue-rte", "gate@glue-sst2"])
     assert both == stages_to_run(ROOT, asked, to=["glue_gate"]), "a name that several have stands for all of them"
     assert stages_to_run(ROOT, asked, to=["corpus", "tokenizer"]) == ["corpus", "validate@corpus", "tokenizer"]
 
@@ -47,10 +47,10 @@ def test_a_run_to_a_stage_is_that_stage_and_what_it_needs():
         ("glue", [], r"the part glue has no stage .*: glue.tasks says for what it is made \(--set glue.tasks="),
         ("pretrainig", [], "--part pretrainig is not known; did you mean pretraining"),
         ("all", ["finetun"], "--to finetun is not known; did you mean finetune"),
-        ("all", ["glue_gate@sst2"], "no such stage: glue.tasks says"),
+        ("all", ["gate@glue-sst2"], "no such stage: glue.tasks says"),
         ("all", ["pretrain@phase3"], "did you mean pretrain@phase"),
         ("all", ["publish"], "publishes nothing; podium publish does"),
-        ("pretraining", ["gate"], "--to gate and --part pretraining name two ends"),
+        ("pretraining", ["gate"], "--to gate@squad and --part pretraining name two ends"),
     ],
 )
 def test_an_unknown_end_is_refused_with_what_there_is(part, to, said):
@@ -69,11 +69,11 @@ def test_a_project_without_stages_is_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_to_a_stage_runs_what_it_needs_and_publishes_nothing(prefect_session, toy_project, ran):
-    pipeline.pipeline(None, ["gate.min_f1=0"], to=["second"], return_state=True)
+    pipeline.pipeline(None, ["downstream.squad.gate.min_f1=0"], to=["second"], return_state=True)
     assert ran() == ["first", "second"]
     run = json.loads((toy_project / "reports" / "run.json").read_text())
     assert ([stage["name"] for stage in run["stages"]], run["error"]) == (["first", "second"], None)
-    pipeline.pipeline(None, ["gate.min_f1=0"], to=["gate"], return_state=True)
+    pipeline.pipeline(None, ["downstream.squad.gate.min_f1=0"], to=["gate"], return_state=True)
     run = json.loads((toy_project / "reports" / "run.json").read_text())
     found = run["results"]["gate"]
     assert (found["decision"]["accepted"], found["published"]) == (True, None)

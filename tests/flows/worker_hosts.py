@@ -46,7 +46,7 @@ stages:
       metrics: ["metrics/pretrain-${item}.json"]
   evaluate:
     cmd: python -m tasks.toy evaluate
-    meta: {page: evaluation/report.html}
+    meta: {page: evaluation/squad/report.html}
     deps: [tasks/toy.py, models/phase1]
     outs: [evaluation]
     metrics: [metrics/squad.json]
@@ -55,7 +55,7 @@ stages:
     meta: {publish: tasks.release.publish}
     deps: [tasks/toy.py, metrics/squad.json]
     params: [gate]
-    metrics: [metrics/gate.json]
+    metrics: [metrics/squad-gate.json]
 """
 # Every stage names itself and its process in TOY_LOG, a file of its host; training waits while TOY_HOLD is there.
 TOY = """
@@ -86,11 +86,11 @@ def main():
         write_text(Path("models/phase1/weights"), Path("data/corpus/text").read_text() + " learned")
         write_json(Path("metrics/pretrain-phase1.json"), {"steps": 7})
     elif stage == "evaluate":
-        write_text(Path("evaluation/report.html"), "<p>answers</p>")
+        write_text(Path("evaluation/squad/report.html"), "<p>answers</p>")
         scores = {"exact_match": 90.0, "exact_match_low": 80.0, "f1": 91.0, "f1_low": 80.0}
         write_json(Path("metrics/squad.json"), scores)
     else:
-        write_json(Path("metrics/gate.json"), {"accepted": True, "reasons": []})
+        write_json(Path("metrics/squad-gate.json"), {"accepted": True, "reasons": []})
 run_main(main)
 """
 SHARE = """

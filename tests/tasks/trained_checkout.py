@@ -39,8 +39,8 @@ def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     (root / "dvc.lock").write_text("schema: '2.0'\n", encoding="utf-8")
     (root / artifacts.TOKENIZER).mkdir(parents=True)
     write_tokenizer(Vocabulary((*SPECIAL, *WORDS), lowercase=True), 512, root / artifacts.TOKENIZER)
-    write_questions(root / artifacts.QUESTIONS / "dev.parquet")
-    _json(root / artifacts.SQUAD_PREDICTIONS, {name: answer for name, (_, answer) in ASKED.items()})
+    write_questions(root / artifacts.examples_folder("squad") / "dev.parquet")
+    _json(root / artifacts.predictions_file("squad"), {name: answer for name, (_, answer) in ASKED.items()})
     write_text(root / artifacts.EVALUATION / "report.html", "<p>Where does the river rise?</p>")
     for name in QUESTIONS.verdicts:
         checks = [{"name": "no nulls", "ok": True}]
@@ -79,12 +79,12 @@ def write_questions(path: Path) -> None:
 
 def write_metrics(root: Path) -> None:
     """The scores of the files that lie in `root` now."""
-    files = [root / artifacts.SQUAD_MODEL / "model.safetensors", root / artifacts.SQUAD_PREDICTIONS]
+    files = [root / artifacts.model_folder("squad") / "model.safetensors", root / artifacts.predictions_file("squad")]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
     scores = task_with("squad", "scores")
     examples = scores.read_all(root)
     counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
-    _json(root / artifacts.SQUAD_METRICS, {**counted, "files": found, "slices": SLICES})
+    _json(root / artifacts.metrics_file("squad"), {**counted, "files": found, "slices": SLICES})
 
 
 def write_gate(root: Path, *, accepted: bool = True, parameters: Mapping[str, Any] | None = None) -> None:
@@ -92,16 +92,16 @@ def write_gate(root: Path, *, accepted: bool = True, parameters: Mapping[str, An
     write_metrics(root)
     gate(parameters or parameter_values(load_params(root / "params.yaml")), root)
     if not accepted:
-        verdict = json.loads((root / artifacts.GATE).read_text(encoding="utf-8"))
+        verdict = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text(encoding="utf-8"))
         verdict |= {"accepted": False, "reasons": ["f1 12.30 is under the floor 85.00"]}
-        _json(root / artifacts.GATE, verdict)
+        _json(root / artifacts.metrics_file("squad", "gate"), verdict)
 
 
 def make_glue_checkout(root: Path, task: GlueTask = TASKS["sst2"]) -> Path:
     """The same for a GLUE task with two classes: 20 examples, of which one in ten is answered wrong."""
     make_checkout(root)
     subject, labels = glue_subject(task.name, task.splits), [number % 2 for number in range(20)]
-    (root / artifacts.SQUAD_MODEL).rename(root / subject.model)
+    (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:
         (root / reference).parent.mkdir(parents=True, exist_ok=True)
         rows = [{"first": f"text {number}", "second": None, "label": label} for number, label in enumerate(labels)]
@@ -129,7 +129,7 @@ def write_glue_gate(root: Path, task: GlueTask = TASKS["sst2"]) -> None:
 
 def write_model(root: Path, seed: int) -> None:
     """A two-layer model with random weights from `seed`, trained (it says) with the checkout's tokenizer."""
-    folder = write_tiny_model(root / artifacts.SQUAD_MODEL, WORDS, seed)
+    folder = write_tiny_model(root / artifacts.model_folder("squad"), WORDS, seed)
     for name in ("tokenizer.json", "tokenizer_config.json"):  # a model of this project lies apart from its tokenizer
         (folder / name).unlink()
     digest = sha256_of(root / artifacts.TOKENIZER / "tokenizer.json")

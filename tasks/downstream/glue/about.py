@@ -12,7 +12,11 @@ class Task(DownstreamTask):
 
     def __init__(self, entry: Entry) -> None:
         super().__init__(entry)
-        self.glue = glue_task(entry.task)
+        self.glue = glue_task(str(entry.params.options["task"]))
+
+    @property
+    def released_below(self) -> str:
+        return self.glue.name
 
     @property
     def title(self) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.downstream.entries import Entry
 from tasks.downstream.glue import about
 from tasks.downstream.glue.scores import metric_names
 from tasks.downstream.glue.tasks import GlueTask
 from tasks.project.errors import PublishError
-from tasks.release.card import CardFacts, CardTask, FineTuning, hub_metadata, interval_of, write_card
+from tasks.release.card import CardFacts, CardTask, hub_metadata, interval_of, write_card
 from tasks.release.provenance import finite
 
 TASK = "text-classification"
@@ -30,7 +31,7 @@ def glue_card(task: GlueTask, facts: CardFacts) -> str:
     Raises:
         PublishError: a score is missing, or is no finite number.
     """
-    found = metrics_of(task, facts.metrics)
+    found = metrics_of(task, facts.metrics, facts.entry)
     data = {"dataset_type": "glue", "dataset_name": f"GLUE {task.title}", "dataset_config": task.name}
     results = [
         {
@@ -47,7 +48,7 @@ def glue_card(task: GlueTask, facts: CardFacts) -> str:
         __file__,
         "glue_card.md.j2",
         facts,
-        FineTuning("glue_finetune", f"fine-tuning on {task.title}", "glue_rows", f"glue-{task.name}-train"),
+        f"fine-tuning on {task.title}",
         hub_metadata(facts, TASK, ["glue", task.name], results),
         [(name.replace("_", " "), value, interval_of(facts.metrics, name)) for name, value in found.items()],
         task=task,
@@ -56,7 +57,7 @@ def glue_card(task: GlueTask, facts: CardFacts) -> str:
     )
 
 
-def metrics_of(task: GlueTask, metrics: Mapping[str, Any]) -> dict[str, float]:
+def metrics_of(task: GlueTask, metrics: Mapping[str, Any], entry: Entry) -> dict[str, float]:
     """The official metrics by name, percent, rounded to four decimals.
 
     Raises:
@@ -65,7 +66,7 @@ def metrics_of(task: GlueTask, metrics: Mapping[str, Any]) -> dict[str, float]:
     names = [name for name in metrics if f"{name}_low" in metrics and name != "score"]
     if not any(name.startswith(task.metrics[0]) for name in names):
         raise PublishError(
-            f"metrics/glue-{task.name}.json has no {task.metrics[0]}: run `dvc repro glue_evaluate@{task.name}` again; "
+            f"metrics/{entry.name}.json has no {task.metrics[0]}: run `dvc repro {entry.stage('evaluate')}` again; "
             "nothing was published"
         )
     return {name: round(finite(metrics[name], name), 4) for name in names}

@@ -1,4 +1,4 @@
-"""What the examples of a GLUE task must be: data/glue/<task>/."""
+"""What the examples of a GLUE task must be."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import RowRules
 
-LOOK = "look at glue.source, glue.path and glue.dataset in params.yaml"
+LOOK = "look at source, path and dataset of its section data in params.yaml"
 
 
 class Task(about.Task, ChecksTask):
     """The examples of one task."""
 
     def data(self, folder: Path) -> DataSet:
-        return GlueData(self.glue, folder, self.entry.least_examples)
+        return GlueData(self.glue, folder, self.entry.params.data.min_examples)
 
     def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
         return LabelRules(limits)
@@ -50,7 +50,7 @@ class GlueData:
         self.files = {split: Path(folder) / f"{split}.parquet" for split in task.splits}
         for path in self.files.values():
             if not path.is_file():
-                raise InputError(f"{path} is not there: run the stage glue_data@{task.name} first")
+                raise InputError(f"{path} is not there: run its stage of examples first")
         self.reading: dict[str, int] = read_reading(folder)["numbers"]
         self.schema = schema_of(task)
         self.prerequisites: Sequence[Check] = (
@@ -58,7 +58,7 @@ class GlueData:
                 "schema",
                 ", ".join(self.schema.names),
                 f"first, second: string; label: {self.schema.types[-1]}",
-                f"{folder} was written by something else than glue_data: delete it and run that stage",
+                f"{folder} was written by something else than the stage examples: delete it and run that stage",
                 maximum=0,
             ),
         )
@@ -170,7 +170,7 @@ def _total_checks(task: GlueTask, least: int) -> tuple[Check, ...]:
             f"{split}_examples",
             f"{split}.parquet",
             f"at least {least:,} examples",
-            f"give more examples, or lower glue.min_examples; {LOOK}",
+            f"give more examples, or lower min_examples; {LOOK}",
             minimum=least,
         )
         for split in task.splits

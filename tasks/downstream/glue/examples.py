@@ -12,25 +12,36 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.glue import about
-from tasks.downstream.glue.format import Example, examples_from_files, examples_from_hub, stage_note, unused_files
+from tasks.downstream.glue.format import KEY, Example, examples_from_files, examples_from_hub, stage_note, unused_files
+from tasks.downstream.glue.params import GlueData
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder
-from tasks.project.param_glue import GlueParams
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192
+HEAD = 20
+"""Examples of each split that are looked at before a run."""
 
 
 class Task(about.Task, ExamplesTask):
     """Examples of files or of the Hub."""
 
     def write_examples(self, folder: Path) -> str:
-        assert isinstance(self.entry.data, GlueParams)
-        counts, reading = make_glue_data(self.glue, self.entry.data, folder)
+        assert isinstance(self.entry.params.data, GlueData)
+        counts, reading = make_glue_data(self.glue, self.entry.params.data, folder)
         return "; ".join(
             [", ".join(f"{count:,} {split}" for split, count in counts.items()) + " examples", *reading.summary()]
         )
+
+    def check_files(self) -> str:
+        """The first examples of every split."""
+        assert isinstance(self.entry.params.data, GlueData)
+        path = self.entry.params.data.path
+        for split in self.glue.splits:
+            for _ in itertools.islice(examples_from_files(self.glue, Path(path), split, Reading()), HEAD):
+                pass
+        return f"{self.glue.name} in {path}"
 
 
 def schema_of(task: GlueTask) -> pa.Schema:
@@ -44,7 +55,7 @@ def schema_of(task: GlueTask) -> pa.Schema:
     )
 
 
-def make_glue_data(task: GlueTask, params: GlueParams, folder: Path) -> tuple[dict[str, int], Reading]:
+def make_glue_data(task: GlueTask, params: GlueData, folder: Path) -> tuple[dict[str, int], Reading]:
     """Write the splits of `task` to `folder`, all or none.
 
     Returns:
@@ -79,5 +90,5 @@ def _write(task: GlueTask, examples: Iterator[Example], split: str, path: Path, 
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             count += len(kept)
     if not count:
-        raise InputError(f"{task.title} has no {split} example: look at glue.path or glue.dataset")
+        raise InputError(f"{task.title} has no {split} example: look at {KEY} or dataset beside it")
     return count

@@ -18,7 +18,7 @@ from tasks.project.given import files_in
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, refuse_empty, text_lines
 
-KEY = "glue.path"
+KEY = "downstream.*.data.path"
 LABEL = "label"
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Official files of CoLA have four fields and no header."""
@@ -56,7 +56,7 @@ def examples_from_hub(task: GlueTask, dataset: str | None, revision: str | None,
         InputError: it cannot be read, or holds what the task does not have.
     """
     name = task.hub_split(split)
-    rows = open_dataset("glue", dataset, task.name, name, revision)
+    rows = open_dataset("downstream.*.data", dataset, task.name, name, revision)
     lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
     yield from _examples(task, lines, f"data set {dataset}, {task.name}, split {name}")
 

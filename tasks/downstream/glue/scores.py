@@ -15,12 +15,12 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.glue import about
+from tasks.downstream.glue.params import GateParams
 from tasks.downstream.glue.tasks import GlueTask
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.project.errors import InputError
 from tasks.project.files import read_json
-from tasks.project.param_glue import GlueGateParams
 from tasks.reading.parquet import read_batches
 from tasks.rows.row_files import from_arrow
 
@@ -156,14 +156,14 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        gate = self.entry.gate
-        assert isinstance(gate, GlueGateParams)
+        gate = self.entry.params.gate
+        assert isinstance(gate, GateParams)
         return (Limit(SCORE, gate.min_score, "min_score", gate.max_drop, "max_drop"),)
 
     @property
     def confidence(self) -> float:
-        assert isinstance(self.entry.gate, GlueGateParams)
-        return self.entry.gate.confidence
+        assert isinstance(self.entry.params.gate, GateParams)
+        return self.entry.params.gate.confidence
 
     def allows(self, quantities: Sequence[float]) -> bool:
         low, high = self.glue.limits or (0, len(self.labels) - 1)

@@ -2,18 +2,16 @@
 
     python -m tasks.downstream.jobs.compile NAME
 
-Fills a folder of executables and a report for each job, see tasks/jobs/programs.py. As long as dvc.yaml has one stage
-for each job of the questions, the names of these jobs are answered, too: finetune and predict.
+Fills a folder of executables and a report for each job, see tasks/jobs/programs.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.downstream.entries import QUESTIONS, entry_of
+from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, JOBS, finetune_job, predict_job
 from tasks.downstream.task import DownstreamTask, about
 from tasks.jobs.device_job import Job
@@ -34,14 +32,14 @@ def compile_job(task: DownstreamTask, kind: str, params: Params, root: Path = Pa
     return compiling(job, name, root)
 
 
-def compile_ahead(task: DownstreamTask, params: Params, root: Path = Path(), kinds: Sequence[str] = JOBS) -> list[str]:
+def compile_ahead(task: DownstreamTask, params: Params, root: Path = Path()) -> list[str]:
     """Write the executables and the report of each job; the lines that say so.
 
     Raises:
         DeviceJobFailed: see `build_program`.
     """
     lines = []
-    for kind in kinds:
+    for kind in JOBS:
         name, nothing = artifacts.job_name(task.entry.name, kind), nothing_on(params.device)
         job = compile_job(task, kind, params, root) if nothing is None else None
         lines.append(said(name, nothing, build_program(name, job, nothing, params.device, root)))
@@ -51,11 +49,8 @@ def compile_ahead(task: DownstreamTask, params: Params, root: Path = Path(), kin
 def main() -> None:
     parser = argparse.ArgumentParser(description="Build the programs of a downstream task before anything is trained.")
     parser.add_argument("name", help="the entry, or what its stage is called")
-    name, params = parser.parse_args().name, load_params()
-    if name in JOBS:
-        lines = compile_ahead(about(entry_of(params, QUESTIONS)), params, kinds=[name])
-    else:
-        lines = compile_ahead(about(entry_of(params, name)), params)
+    params = load_params()
+    lines = compile_ahead(about(entry_of(params, parser.parse_args().name)), params)
     sys.stdout.write("\n".join(lines) + "\n")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tasks.downstream.entries import Entry, start_model, starts_from_base
+from tasks.downstream.entries import BASE, Entry, start_model
 from tasks.downstream.task import TRAIN, DownstreamTask
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, ScheduleConfig
 from tasks.jobs.training import (
@@ -31,7 +31,8 @@ def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, u
         untrained: start from fresh weights, so that the job can be compiled before pre-training has run.
     """
     entry, device = task.entry, params.device
-    tuning, rows = entry.finetune, task.rows_folder(TRAIN, root)
+    tuning, rows, start = entry.params.finetune, task.rows_folder(TRAIN, root), start_model(entry)
+    untrained = untrained or start is None
     return Job(
         kind=FINETUNE,
         head=task.head,
@@ -44,13 +45,13 @@ def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, u
         precision=device.precision,
         compile=device.compile,
         seed=tuning.seed,
-        model=own_model(entry, params.model, rows, whole=untrained or starts_from_base(params)),
-        init_checkpoint=None if untrained else str(root / start_model(params)),
+        model=own_model(entry, params.model, rows, whole=untrained or entry.start == BASE),
+        init_checkpoint=None if start is None or untrained else str(root / start),
         optimizer=optimizer_config(tuning, tuning),
         schedule=ScheduleConfig(epochs=tuning.epochs, warmup_fraction=tuning.warmup_fraction, shape=tuning.schedule),
         checkpoint_every_updates=tuning.checkpoint_every_updates,
         evaluation=evaluation(rows, tuning.evaluate_every_updates, keep=tuning.keep, patience=tuning.patience),
-        ipu_config=ipu_config(params.ipu, entry.ipu_key(FINETUNE), device, root),
+        ipu_config=ipu_config(params.ipu, entry.params.ipu.finetune, device, root),
         executables=carried_executables(artifacts.job_name(entry.name, FINETUNE), device, root),
     )
 
@@ -89,7 +90,7 @@ def predict_job(
         precision=device.precision,
         model=own_model(entry, params.model, rows, whole=True) if untrained else None,
         init_checkpoint=None if untrained else str(model or root / artifacts.model_folder(entry.name)),
-        ipu_config=ipu_config(params.ipu, entry.ipu_key(PREDICT), device, root),
+        ipu_config=ipu_config(params.ipu, entry.params.ipu.predict, device, root),
         inference_execution=params.ipu.inference_execution,
         executables=carried_executables(artifacts.job_name(entry.name, PREDICT), device, root),
     )
@@ -98,18 +99,20 @@ def predict_job(
 def own_model(entry: Entry, model: ModelParams, rows: Path, *, whole: bool) -> ModelConfig | None:
     """The architecture where fine-tuning states other dropout than pre-training had, or `whole` asks for it; else None,
     that of its weights."""
-    stated = {"hidden_dropout": entry.finetune.hidden_dropout, "attention_dropout": entry.finetune.attention_dropout}
+    stated = {
+        "hidden_dropout": entry.params.finetune.hidden_dropout,
+        "attention_dropout": entry.params.finetune.attention_dropout,
+    }
     changed = {name: value for name, value in stated.items() if value is not None}
     if not changed and not whole:
         return None
     return model_config(model.model_copy(update=changed), read_manifest(rows))
 
 
-def require_valid_rows(task: DownstreamTask, *splits: str) -> None:
+def require_valid_rows(task: DownstreamTask) -> None:
     """Refuse rows whose verdict is missing or red.
 
     Raises:
         InputError: naming the stage that writes the verdict.
     """
-    for name in dict.fromkeys(task.entry.verdict(split) for split in splits):
-        require_verdict(name, stage=task.entry.stage("validate_rows"))
+    require_verdict(task.entry.verdict("rows"), stage=task.entry.stage("validate_rows"))

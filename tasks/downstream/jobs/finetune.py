@@ -10,7 +10,7 @@ import sys
 
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, finetune_job, require_valid_rows
-from tasks.downstream.task import TRAIN, about
+from tasks.downstream.task import about
 from tasks.host.launcher import launch_words
 from tasks.jobs.training import summary, train
 from tasks.project import artifacts
@@ -25,9 +25,9 @@ def main() -> None:
     params = load_params()
     task = about(entry_of(params, parser.parse_args().name))
     entry = task.entry
-    require_valid_rows(task, TRAIN)
+    require_valid_rows(task)
     job, name = finetune_job(task, params), artifacts.job_name(entry.name, FINETUNE)
-    if job.evaluation is None and entry.finetune.evaluate_every_updates is not None:
+    if job.evaluation is None and entry.params.finetune.evaluate_every_updates is not None:
         raise InputError(
             f"{job.rows} has no held-out rows, which {entry.key('finetune', 'evaluate_every_updates')} needs: set "
             f"{entry.key('rows', 'held_out_fraction')} and run `dvc repro {entry.stage('rows')}`"

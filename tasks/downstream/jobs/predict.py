@@ -39,7 +39,7 @@ def main() -> None:
     params = load_params()
     task = about(entry_of(params, parser.parse_args().name))
     name, found = task.entry.name, {}
-    require_valid_rows(task, *task.development)
+    require_valid_rows(task)
     artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)
     for split in task.development:
         folder = artifacts.RUNS / artifacts.job_name(name, PREDICT) / split

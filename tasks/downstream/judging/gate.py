@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.entries import QUESTIONS, entry_of
+from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
@@ -20,8 +20,8 @@ from tasks.project import artifacts
 from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.params import check, load_params, parameter_values
-from tasks.release.release_subject import RELEASED, subject_of
-from tasks.release.seal import Hashes, hashes_of, judged_values
+from tasks.release.release_subject import RELEASED, Subject, subject_of
+from tasks.release.seal import Hashes, hashes_of
 from tasks.statistics.significance import Interval
 from tasks.tracking.trackers import record_verdict
 
@@ -105,7 +105,7 @@ def _over_constant(task: Task, difference: Interval) -> Judged:
 
 
 def _no_drops(task: Task, evidence: Evidence) -> list[Judged]:
-    compared, folder = evidence.released, task.entry.gate.released
+    compared, folder = evidence.released, task.entry.params.gate.released
     assert compared is not None
     if not compared.common:
         lead = task.limits[0]
@@ -144,7 +144,7 @@ def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:
     where = artifacts.validation_report(name)
     if valid is None:
         return Check(f"data_{name}", False, "no verdict", "valid"), (
-            f"The data set {name} has no readable verdict ({where}); run validate@{name}."
+            f"The data set {name} has no readable verdict ({where}); run its stage of validation."
         )
     reason = f"The data set {name} is not valid; see {where.with_suffix('.html')}."
     return Check(f"data_{name}", valid, "valid" if valid else "not valid", "valid"), reason
@@ -184,34 +184,34 @@ def _scores_belong(task: Task, evidence: Evidence) -> Judged:
     return Check("scores_belong_to_predictions", same, "same" if same else "other", "same"), reason
 
 
-def gate(parameters: Mapping[str, Any], root: Path = Path(), name: str = QUESTIONS) -> GateDecision:
+def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateDecision:
     """Decide on the model of an entry in the checkout `root` and write the verdict.
 
     Args:
         parameters: the whole of params.yaml, checked, as plain values.
-        root: the checkout.
         name: of the entry.
+        root: the checkout.
 
     Raises:
         InputError: see `tasks.downstream.judging.evidence.gather`.
     """
-    task: Task = part_of(entry_of(check(dict(parameters)), name), "scores")
-    subject, released = subject_of(task), Path(task.entry.gate.released)
+    params = check(dict(parameters))
+    task: Task = part_of(entry_of(params, name), "scores")
+    subject, released = subject_of(task, params), Path(task.entry.params.gate.released)
     hashes = hashes_of(subject.judged(released, root))
     evidence = gather(task, subject, released, hashes, root)
     decision = decide(task, evidence)
-    judged = judged_values(hashes, parameters, subject.parameters)
-    write_json(root / subject.gate, {**record(decision, evidence), **judged})
+    write_json(root / subject.gate, {**record(decision, evidence), "judged": dict(hashes)})
     return decision
 
 
-def decide_again(task: Task, hashes: Hashes, held: Path) -> GateDecision:
+def decide_again(task: Task, subject: Subject, hashes: Hashes, held: Path) -> GateDecision:
     """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them.
 
     Raises:
         InputError: see `tasks.downstream.judging.evidence.gather`.
     """
-    return decide(task, gather(task, subject_of(task), RELEASED, hashes, held))
+    return decide(task, gather(task, subject, RELEASED, hashes, held))
 
 
 def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
@@ -233,10 +233,10 @@ def decision_values(decision: GateDecision) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Decide whether the evaluated model may be released.")
-    parser.add_argument("name", nargs="?", default=QUESTIONS, help="the entry, or what its stage is called")
+    parser.add_argument("name", help="the entry, or what its stage is called")
     params = load_params()
     entry = entry_of(params, parser.parse_args().name)
-    decision = gate(parameter_values(params), name=entry.name)
+    decision = gate(parameter_values(params), entry.name)
     passed = sum(check.ok for check in decision.checks)
     word = "accepted" if decision.accepted else "rejected"
     print(f"gate of {entry.name}: {word}, {passed} of {len(decision.checks)} checks passed")

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.downstream.squad import about
 from tasks.downstream.squad.slices import TITLE
 from tasks.project.errors import PublishError
-from tasks.release.card import CardFacts, CardTask, FineTuning, hub_metadata, interval_of, write_card
+from tasks.release.card import CardFacts, CardTask, hub_metadata, interval_of, write_card
 from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
 
@@ -17,7 +17,6 @@ TASK = "question-answering"
 OWN, OWN_TYPE = "own questions", "own-questions"
 METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))
 """Name in the metrics file, in the card, and on the Hub."""
-TUNING = FineTuning("finetune", "fine-tuning on questions", "squad_rows", "squad-train")
 
 
 class Task(about.Task, CardTask):
@@ -38,7 +37,7 @@ def model_card(facts: CardFacts) -> str:
     Raises:
         PublishError: exact_match or f1 is missing, or is not a finite number.
     """
-    (dataset, kind), metrics, parameters = evaluated_on(facts), facts.metrics, facts.parameters
+    (dataset, kind), metrics, own = evaluated_on(facts), facts.metrics, facts.own
     data = {"task_name": "Question Answering", "dataset_type": kind, "dataset_name": dataset, "dataset_split": "dev"}
     results = [
         {**data, "metric_type": metric, "metric_name": title, "metric_value": score(metrics, metric)}
@@ -49,34 +48,34 @@ def model_card(facts: CardFacts) -> str:
         __file__,
         "squad_card.md.j2",
         facts,
-        TUNING,
+        "fine-tuning on questions",
         hub_metadata(facts, TASK, [TASK], results),
         [(words, score(metrics, metric), interval_of(metrics, metric)) for metric, words, _ in METRICS],
         dataset=dataset,
         total=metrics.get("total"),
-        generated=parameters["questions"]["source"] == "demo",
-        max_answer_length=parameters["evaluate"]["max_answer_length"],
+        generated=own["data"]["source"] == "demo",
+        max_answer_length=own["evaluate"]["max_answer_length"],
         ask=f'podium ask {folder} "question" --context "text"',
     )
 
 
 def score(metrics: Mapping[str, Any], name: str) -> float:
-    """A percentage of metrics/squad.json, rounded to four decimals.
+    """A percentage of the metrics, rounded to four decimals.
 
     Raises:
         PublishError: it is not there, not finite, or outside 0 to 100.
     """
     if name not in metrics:
-        raise PublishError(f"metrics/squad.json has no {name}: run `dvc repro evaluate` again; nothing was published")
-    value = finite(metrics[name], f"{name} of metrics/squad.json")
+        raise PublishError(f"the metrics have no {name}: run the stage evaluate again; nothing was published")
+    value = finite(metrics[name], f"{name} of the metrics")
     if not 0 <= value <= 100:
-        raise PublishError(f"{name}={value} of metrics/squad.json must be a percentage between 0 and 100")
+        raise PublishError(f"{name}={value} of the metrics must be a percentage between 0 and 100")
     return round(value, 4)
 
 
 def evaluated_on(facts: CardFacts) -> tuple[str, str]:
     """Readable name and identifier of the questions the scores were measured on."""
-    questions = facts.parameters["questions"]
+    questions = facts.own["data"]
     if questions["source"] == "demo":
         return "Podium demo questions (generated)", "podium-demo"
     if facts.data_name:

@@ -30,14 +30,14 @@ SCHEMA = pa.schema(
         ("answers", pa.list_(pa.struct([("text", pa.string()), ("answer_start", pa.int32())]))),
     ]
 )
-LOOK = "look at questions.train_path and questions.dev_path in params.yaml"
+LOOK = "look at train_path and dev_path of its section data in params.yaml"
 
 
 class Task(about.Task, ChecksTask):
     """Training and dev questions."""
 
     def data(self, folder: Path) -> DataSet:
-        return QuestionData(folder, self.entry.least_examples)
+        return QuestionData(folder, self.entry.params.data.min_examples)
 
     def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
         return AnswerRules(limits, training=training)
@@ -52,14 +52,14 @@ class QuestionData:
         self.files = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
         for path in self.files.values():
             if not path.is_file():
-                raise InputError(f"{path} is not there: run the questions stage first")
+                raise InputError(f"{path} is not there: run its stage of examples first")
         self.reading: dict[str, int] = read_reading(folder)["numbers"]
         self.prerequisites: Sequence[Check] = (
             Check(
                 "schema",
                 ", ".join(SCHEMA.names),
                 "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)",
-                f"{folder} was written by something else than the questions stage: delete it and run that stage",
+                f"{folder} was written by something else than the stage examples: delete it and run that stage",
                 maximum=0,
             ),
         )
@@ -193,7 +193,7 @@ def _total_checks(least: int) -> tuple[Check, ...]:
             f"{split}_questions",
             f"{split}.parquet",
             f"at least {least:,} questions",
-            f"give more questions (questions.{split}_path, questions.demo_{split}), or lower validate.min_questions",
+            f"give more questions ({split}_path or demo_{split} of its section data), or lower min_examples there",
             minimum=least,
         )
         for split in SPLITS

@@ -1,8 +1,8 @@
 """SQuAD v1.1 questions for training and for development, as Parquet.
 
 Writes train.parquet and dev.parquet with the columns of `SCHEMA`. `demo` asks about the invented world,
-`files` reads SQuAD v1.1 JSON, CSV, JSON lines or Parquet by the ending of the name (`questions.train_path`,
-`questions.dev_path`), `hub` a data set with SQuAD's splits. Every question is checked before anything is written;
+`files` reads SQuAD v1.1 JSON, CSV, JSON lines or Parquet by the ending of the name (`train_path`, `dev_path` of
+the section data), `hub` a data set with SQuAD's splits. Every question is checked before anything is written;
 what was changed or looks odd is counted in reading.json.
 """
 
@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
 from tasks.downstream.squad.format import Answer, Question, read_squad, refuse_common_ids
+from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.inputs import world
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder, open_regular
 from tasks.project.given import require_readable
-from tasks.project.params import QuestionsParams
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, write_reading
 
@@ -55,7 +55,7 @@ class Task(about.Task, ExamplesTask):
     """Questions of files, of the Hub, or on the generated world."""
 
     def write_examples(self, folder: Path) -> str:
-        params = self.entry.data
+        params = self.entry.params.data
         assert isinstance(params, QuestionsParams)
         made = make_questions(params, folder)
         noted = "".join(f", {part}" for part in made.reading.summary())
@@ -63,6 +63,14 @@ class Task(about.Task, ExamplesTask):
             f"questions ({params.source}): train {made.train:,} on {made.train_contexts:,} contexts, dev {made.dev:,} "
             f"on {made.dev_contexts:,} contexts{noted}"
         )
+
+    def check_files(self) -> str:
+        """Both files of questions: whole where they are small."""
+        params = self.entry.params.data
+        assert isinstance(params, QuestionsParams)
+        for key in ("train_path", "dev_path"):
+            check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
+        return f"{params.train_path} and {params.dev_path}"
 
 
 @dataclass(frozen=True)
@@ -102,7 +110,7 @@ def _names(params: QuestionsParams) -> tuple[str, str]:
 def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
     if params.source == "files":
         path = Path(params.train_path if name == "train" else params.dev_path)
-        return read_question_file(path, f"questions.{name}_path", params, reading)
+        return read_question_file(path, f"downstream.*.data.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
@@ -111,7 +119,9 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
             for q in world.questions(params.seed, split, count)
         ]
     where = f"data set {params.dataset}, split {HUB_SPLITS[name]}"
-    rows = open_dataset("questions", params.dataset, params.dataset_config, HUB_SPLITS[name], params.dataset_revision)
+    rows = open_dataset(
+        "downstream.*.data", params.dataset, params.dataset_config, HUB_SPLITS[name], params.dataset_revision
+    )
     lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
     wanted = list(wanted_columns(params.columns).values())
     return questions_of(checked(lines, wanted, where, reading), params.columns, where, reading)

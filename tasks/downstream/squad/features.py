@@ -131,7 +131,7 @@ def _too_long(question: str, n_tokens: int, room: int, row_length: int, doc_stri
     shown = question if len(question) <= 60 else question[:57] + "..."
     return InputError(
         f"the question {shown!r} keeps {n_tokens} tokens and leaves {max(room, 0)} of {row_length} for the "
-        f"context, which must be more than doc_stride={doc_stride}: lower squad_rows.max_question_length or "
+        f"context, which must be more than doc_stride={doc_stride}: lower max_question_length in its section rows or "
         "doc_stride, or raise row_length"
     )
 

@@ -139,7 +139,7 @@ def read_dev_questions(path: Path) -> list[Question]:
     if missing:
         raise InputError(f"{path} lacks the columns {', '.join(missing)}; run the stage questions again")
     if not table.num_rows:
-        raise InputError(f"{path} holds no question; name dev questions in questions.dev_path")
+        raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
     questions = [
         Question(
             row["id"],
@@ -153,5 +153,7 @@ def read_dev_questions(path: Path) -> list[Question]:
     ]
     bare = next((question.id for question in questions if not question.answers), None)
     if bare is not None:
-        raise InputError(f"{path}: question {bare!r} has no answer, SQuAD v1.1 has at least one; run questions again")
+        raise InputError(
+            f"{path}: question {bare!r} has no answer, SQuAD v1.1 has at least one; run its stage of examples again"
+        )
     return questions

@@ -263,5 +263,5 @@ def refuse_common_ids(train: Sequence[Question], dev: Sequence[Question], train_
         raise InputError(
             f"{len(common)} question id(s) stand in both {train_name} and {dev_name}, the first: "
             f"{', '.join(common[:SHOWN])}; ids must be unique and development questions unseen: "
-            "set questions.train_path and questions.dev_path to different questions"
+            "set train_path and dev_path to different questions"
         )

@@ -43,7 +43,7 @@ class Task(scores.Task, PageTask[list[Question], Windows, list[list[Answer]]]):
         [(split, questions)] = found.examples.items()
         return {"nbest.json": nbest_json(questions, found.answers[split])}
 
-    def plots(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
+    def tables(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
         """All slices, those by question word (a plot needs a file), questions by F1, and calibration."""
         [outcomes], parts = found.outcomes.values(), _parts(found)
         columns = ("questions", "exact_match", "f1", "f1_low", "f1_high")

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.squad.format import Problems, Question, answers_of, checked_questions, text_of
+from tasks.downstream.squad.params import ColumnParams
 from tasks.inputs.tables import NUMBERS, Column, Line, read_table
 from tasks.project.errors import InputError
 from tasks.project.files import parse_json
-from tasks.project.param_inputs import QuestionColumnParams
 from tasks.reading.text_files import Reading
 
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"
-_KEY = "questions.columns"
+_KEY = "downstream.*.data.columns"
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
-def wanted_columns(names: QuestionColumnParams) -> dict[str, Column]:
+def wanted_columns(names: ColumnParams) -> dict[str, Column]:
     """Part of a question -> the column that holds it; what `names` leaves open has SQuAD's name."""
     given = names.model_dump()
     always = ("id", "context", "question")
@@ -36,13 +36,13 @@ def wanted_columns(names: QuestionColumnParams) -> dict[str, Column]:
     return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _KEY, False)}
 
 
-def read_question_table(path: Path, key: str, names: QuestionColumnParams, reading: Reading) -> list[Question]:
+def read_question_table(path: Path, key: str, names: ColumnParams, reading: Reading) -> list[Question]:
     """The questions of a .csv, .jsonl or .parquet file.
 
     Args:
         path: the file.
         key: the params key that named it, for messages.
-        names: section questions.columns.
+        names: section `columns` of the data.
         reading: gets the columns not used and what was taken as text.
 
     Raises:
@@ -55,7 +55,7 @@ def read_question_table(path: Path, key: str, names: QuestionColumnParams, readi
 
 def questions_of(
     lines: Iterable[Line],
-    names: QuestionColumnParams,
+    names: ColumnParams,
     source: str,
     reading: Reading,
     *,
@@ -65,7 +65,7 @@ def questions_of(
 
     Args:
         lines: records with the columns of `wanted_columns(names)`.
-        names: section questions.columns.
+        names: section `columns` of the data.
         source: for messages.
         reading: gets what was taken as text, and columns not used.
         numbers_are_text: as in CSV, where "20" is the number 20.
@@ -80,9 +80,7 @@ def questions_of(
 class _Rows:
     """Turns the records of one table into questions, and collects what is wrong with them."""
 
-    def __init__(
-        self, names: QuestionColumnParams, problems: Problems, reading: Reading, numbers_are_text: bool
-    ) -> None:
+    def __init__(self, names: ColumnParams, problems: Problems, reading: Reading, numbers_are_text: bool) -> None:
         self.columns = wanted_columns(names)
         self.problems, self.reading, self.numbers_are_text = problems, reading, numbers_are_text
         self.asks_flat = names.answer_text is not None or names.answer_start is not None

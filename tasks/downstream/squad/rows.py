@@ -14,9 +14,9 @@ from tasks.downstream.rows import ChunkRows, RowsTask, Sequences, SequenceWriter
 from tasks.downstream.squad import about
 from tasks.downstream.squad.features import Features, Spans, find_answers, make_features
 from tasks.downstream.squad.held_out import split_questions
+from tasks.downstream.squad.params import WindowParams
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder
-from tasks.project.param_inputs import SquadRowsParams
 from tasks.rows.row_files import (
     IGNORED,
     Layout,
@@ -70,7 +70,7 @@ class Task(about.Task, RowsTask):
 
     def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
         shape, contexts = self.entry.rows, examples.column("context")
-        assert isinstance(shape, SquadRowsParams)
+        assert isinstance(shape, WindowParams)
         features = make_features(
             tokenizer,
             examples.column("question").to_pylist(),
@@ -144,7 +144,7 @@ def write_feature_rows(
     Raises:
         InputError: no features, or rows out of range of the schema.
     """
-    check_geometry(row_length, max_sequences, 0, "squad_rows")
+    check_geometry(row_length, max_sequences, 0, "downstream.*.rows")
     if not len(features):
         raise InputError("there is no question to make rows of: at least one is required")
     sequences = feature_sequences(features, pa.array(example_ids, pa.string()))

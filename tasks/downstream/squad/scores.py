@@ -16,9 +16,9 @@ from tasks.downstream.squad import about
 from tasks.downstream.squad.answers import Answer, best_answers
 from tasks.downstream.squad.files import Question, read_dev_questions, read_predictions
 from tasks.downstream.squad.metrics import exact_match, f1
+from tasks.downstream.squad.params import AnswerParams, GateParams
 from tasks.downstream.squad.windows import Windows, read_windows
 from tasks.project import artifacts
-from tasks.project.params import EvaluateParams, GateParams
 
 EXACT, OVERLAP = range(2)
 
@@ -46,8 +46,8 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
         return flat_logits(logits)
 
     def answer(self, examples: list[Question], logits: Windows) -> list[list[Answer]]:
-        params = self.entry.evaluate
-        assert isinstance(params, EvaluateParams)
+        params = self.entry.params.evaluate
+        assert isinstance(params, AnswerParams)
         contexts = [question.context for question in examples]
         return best_answers(logits, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
 
@@ -89,7 +89,7 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
 
     @property
     def limits(self) -> tuple[Limit, ...]:
-        gate = self.entry.gate
+        gate = self.entry.params.gate
         assert isinstance(gate, GateParams)
         return (
             Limit("f1", gate.min_f1, "min_f1", gate.max_f1_drop, "max_f1_drop"),
@@ -104,8 +104,8 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
 
     @property
     def confidence(self) -> float:
-        assert isinstance(self.entry.gate, GateParams)
-        return self.entry.gate.confidence
+        assert isinstance(self.entry.params.gate, GateParams)
+        return self.entry.params.gate.confidence
 
     def allows(self, quantities: Sequence[float]) -> bool:
         return quantities[EXACT] in (0, 1) and 0 <= quantities[OVERLAP] <= 1

@@ -81,26 +81,25 @@ def _read_features(path: Path) -> dict[str, Array]:
     try:
         table = pq.read_table(path, columns=names).combine_chunks()
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; run the stage squad_rows") from None
+        raise InputError(f"{path} is not there; run its stage of rows") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as features ({error}); run the stage squad_rows again") from None
+        raise InputError(f"{path} cannot be read as features ({error}); run its stage of rows again") from None
     missing = [name for name in names if name not in table.column_names]
     if missing:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run the stage squad_rows again")
+        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run its stage of rows again")
     columns = {n: table[n].to_numpy() for n in names[:5]}
     if not np.array_equal(columns["feature_id"], np.arange(table.num_rows)):
-        raise InputError(f"{path}: feature_id must count 0, 1, ... line by line; run the stage squad_rows again")
+        raise InputError(f"{path}: feature_id must count 0, 1, ... line by line; run its stage of rows again")
     lengths = np.asarray(table["offsets"].combine_chunks().value_lengths())
     flat = table["offsets"].combine_chunks().flatten().to_numpy()
     if (lengths % 2).any():
-        raise InputError(f"{path}: offsets must be pairs of start and end; run the stage squad_rows again")
+        raise InputError(f"{path}: offsets must be pairs of start and end; run its stage of rows again")
     columns["characters"] = flat.reshape(-1, 2)
     columns["bounds"] = np.concatenate(([0], np.cumsum(lengths // 2, dtype=np.int64)))
     over = columns["context_start"] + lengths // 2 > columns["n_tokens"]
     if over.any():
         raise InputError(
-            f"{path}: feature {int(np.argmax(over))} has more context tokens than tokens; "
-            "run the stage squad_rows again"
+            f"{path}: feature {int(np.argmax(over))} has more context tokens than tokens; run its stage of rows again"
         )
     return columns
 
@@ -109,7 +108,7 @@ def _check_examples(table: dict[str, Array], example_ids: Sequence[str], path: P
     index = table["example_index"]
     if len(index) and (index.min() < 0 or index.max() >= len(example_ids)):
         raise InputError(
-            f"{path} speaks of question {int(index.max())}, there are {len(example_ids)}; run squad_rows again"
+            f"{path} speaks of question {int(index.max())}, there are {len(example_ids)}; run its stage of rows again"
         )
     wanted = np.asarray(example_ids, dtype=object)[index]
     other = np.flatnonzero(wanted != table["example_id"].astype(object))
@@ -117,13 +116,13 @@ def _check_examples(table: dict[str, Array], example_ids: Sequence[str], path: P
         line = int(other[0])
         raise InputError(
             f"{path}: feature {line} belongs to question {table['example_id'][line]!r}, the questions have "
-            f"{wanted[line]!r} in its place; run squad_rows again"
+            f"{wanted[line]!r} in its place; run its stage of rows again"
         )
     missing = np.setdiff1d(np.arange(len(example_ids)), index)
     if len(missing):
         raise InputError(
             f"{path} has no feature for {len(missing)} of {len(example_ids)} questions, first "
-            f"{example_ids[int(missing[0])]!r}; run squad_rows again"
+            f"{example_ids[int(missing[0])]!r}; run its stage of rows again"
         )
 
 

@@ -27,6 +27,7 @@ from tasks.project.errors import InputError
 from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, PretrainRowsParams, load_params, packed
+from tasks.project.process import item
 from tasks.project.row_folders import HELD_OUT, Manifest
 
 
@@ -83,7 +84,7 @@ def write_pretrain_rows(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Make the pre-training rows of one phase from the corpus.")
-    parser.add_argument("phase", choices=PHASES)
+    parser.add_argument("phase", type=item, choices=PHASES)
     phase = parser.parse_args().phase
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     whole = load_params()

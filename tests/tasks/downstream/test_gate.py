@@ -81,7 +81,7 @@ def test_the_floor_under_exact_match_is_asked_only_when_it_is_set() -> None:
     low = evidence(exact_match=10.0)
     assert decide(low, LIMITS).accepted
     decision = decide(low, limits(min_exact_match=50.0))
-    assert decision.reasons == ("exact_match 10.0000 is under the floor 50 (gate.min_exact_match).",)
+    assert decision.reasons == ("exact_match 10.0000 is under the floor 50 (downstream.squad.gate.min_exact_match).",)
     assert decide(low, limits(min_exact_match=10.0)).accepted
 
 

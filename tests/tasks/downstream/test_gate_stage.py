@@ -66,8 +66,8 @@ def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(check
     files = {name: sha256 for name, sha256 in judged.items() if sha256 is not None}
     assert files == {name: sha256_of(checkout / name) for name in files}
     assert set(files) >= {
-        "models/squad/model.safetensors", "evaluation/predictions.json", "metrics/squad.json", "metrics/finetune.json",
-        "data/questions/dev.parquet", "reports/validation/corpus.json",
+        "models/squad/model.safetensors", "evaluation/squad/predictions.json", "metrics/squad.json", "metrics/squad-finetune.json",
+        "data/examples/squad/dev.parquet", "reports/validation/corpus.json",
     }  # fmt: skip
     assert record["parameters_sha256"] == parameters_sha256({**PARAMETERS, "gate": LIMITS}, QUESTIONS.parameters)
     assert record["checks"][0] == {"name": "f1", "ok": True, "found": 88.8889, "required": 85.0}
@@ -124,16 +124,16 @@ def test_figures_without_a_finite_loss_are_rejected(checkout: Path, text: str) -
     ],
 )
 def test_scores_that_the_predictions_do_not_have_are_refused(checkout: Path, name: str, value: str, found: str) -> None:
-    path = checkout / artifacts.SQUAD_METRICS
+    path = checkout / artifacts.metrics_file("squad")
     path.write_text(re.sub(rf'"{name}": [\d.]+', f'"{name}": {value}', path.read_text(), count=1))
     with pytest.raises(InputError, match=re.escape(found)) as refused:
         decide_on(checkout, min_f1=0.0)
-    assert "dvc repro --force --single-item evaluate" in str(refused.value)
-    assert not (checkout / artifacts.GATE).exists()
+    assert "dvc repro --force --single-item evaluate@squad" in str(refused.value)
+    assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
 
 
 def test_predictions_that_were_changed_after_scoring_are_rejected(checkout: Path) -> None:
-    (checkout / artifacts.SQUAD_PREDICTIONS).write_text('{"q0": "the red house", "q1": "two dogs"}')
+    (checkout / artifacts.predictions_file("squad")).write_text('{"q0": "the red house", "q1": "two dogs"}')
     reasons = decide_on(checkout).reasons
     assert len(reasons) == 3
     assert "f1 66.6667 is under the floor 85" in reasons[0], "counted on what lies there"
@@ -142,14 +142,14 @@ def test_predictions_that_were_changed_after_scoring_are_rejected(checkout: Path
 
 
 def test_weights_that_were_changed_after_scoring_are_rejected(checkout: Path) -> None:
-    (checkout / artifacts.SQUAD_MODEL / "model.safetensors").write_bytes(b"others")
+    (checkout / artifacts.model_folder("squad") / "model.safetensors").write_bytes(b"others")
     assert "or on other weights" in decide_on(checkout).reasons[0]
 
 
 def test_predictions_of_the_released_model_behind_a_lost_link_are_not_taken_for_none(checkout: Path) -> None:
     (checkout / LIMITS["released"]).mkdir(parents=True)
     (checkout / LIMITS["released"] / "predictions.json").symlink_to("../gone.json")
-    with pytest.raises(InputError, match="gate.released='.*' holds 1 link.s. that lead nowhere, predictions.json"):
+    with pytest.raises(InputError, match="downstream.squad.gate.released='.*' holds 1 link.s. that lead nowhere, predictions.json"):
         decide_on(checkout)
 
 
@@ -183,9 +183,9 @@ def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checko
         ("metrics/squad.json", None, "run the stage evaluate"),
         ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must hold exact_match, f1"),
         ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
-        ("evaluation/predictions.json", None, "is not there"),
-        ("evaluation/predictions.json", "[]", "must be an object"),
-        ("data/questions/dev.parquet", None, "run the stage questions"),
+        ("evaluation/squad/predictions.json", None, "is not there"),
+        ("evaluation/squad/predictions.json", "[]", "must be an object"),
+        ("data/examples/squad/dev.parquet", None, "run the stage questions"),
         ("inputs/released/predictions.json", '{"q0": 3}', "must be a string"),
     ],
 )
@@ -200,7 +200,7 @@ def test_without_scores_there_is_nothing_to_decide(
         target.write_text(content)
     with pytest.raises(InputError, match=message):
         decide_on(checkout)
-    assert not (checkout / artifacts.GATE).exists()
+    assert not (checkout / artifacts.metrics_file("squad", "gate")).exists()
 
 
 def run(checkout: Path) -> subprocess.CompletedProcess[str]:

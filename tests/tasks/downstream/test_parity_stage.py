@@ -137,8 +137,8 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     assert found["mean_logit_difference"] < found["max_logit_difference"]
     assert found["changed_answers"] == len(found["changed"]) < 20
     assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits up to ")
-    strict = params_with(f"parity.max_logit_difference={found['max_logit_difference'] / 2}")
-    with pytest.raises(ParityLost, match="parity.max_logit_difference"):
+    strict = params_with(f"downstream.squad.parity.max_logit_difference={found['max_logit_difference'] / 2}")
+    with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
         between(FP32, Place("cpu", "bf16"), TASK, strict, None, root)
 
 
@@ -149,7 +149,7 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
     monkeypatch.chdir(tmp_path)  # executables/ of a checkout: there are none
     params = params_with(
-        "device.micro_batch_size=2", "ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}"
+        "device.micro_batch_size=2", "downstream.squad.ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}"
     )
     result, ipu = predict_in(Place("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
     assert (result.runtime, result.precision) == ("ipu", "fp32")
@@ -197,9 +197,9 @@ def test_asking_in_two_places_compares_their_logits(root: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("parity.against=[cpu:int8]", "'cpu:int8' must be RUNTIME"),
-        ("parity.against=[cpu:bf16, cpu:bf16]", "names a place twice"),
-        ("parity.max_logit_difference=0.0", "greater than 0"),
+        ("downstream.squad.parity.against=[cpu:int8]", "'cpu:int8' must be RUNTIME"),
+        ("downstream.squad.parity.against=[cpu:bf16, cpu:bf16]", "names a place twice"),
+        ("downstream.squad.parity.max_logit_difference=0.0", "greater than 0"),
     ],
 )
 def test_places_in_params_are_checked(override: str, message: str) -> None:

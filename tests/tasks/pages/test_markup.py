@@ -202,7 +202,7 @@ def _cards(text: str) -> dict[str, str]:
     known = facts(name=f"user/demo{text}", license=f"mit{text}", language=f"en{text}", provenance=origin,
                   gate={"accepted": True, "reasons": [f"because{text}"], "checks": checks})  # fmt: skip
     parameters = json.loads(json.dumps(known.parameters))
-    parameters["questions"].update(source="hub", dataset=f"user/data{text}")
+    parameters["downstream"]["squad"]["data"].update(source="hub", dataset=f"user/data{text}")
     squad = dataclasses.replace(known, parameters=parameters)
     metrics = {"accuracy": 50.0, "accuracy_low": 40.0, "accuracy_high": 60.0, "constant_score": 50.0, "examples": 2}
     return {

@@ -199,15 +199,15 @@ def test_pre_training_starts_from_the_given_weights(checkout: Path):
 
 
 def test_fine_tuning_a_given_model_keeps_its_head_and_uses_the_stated_dropout(checkout: Path):
-    quick = ["pretrain.enabled=false", "finetune.epochs=0.01", "finetune.learning_rate=1e-30", "finetune.optimizer=sgd",
+    quick = ["pretrain.enabled=false", "downstream.squad.finetune.epochs=0.01", "downstream.squad.finetune.learning_rate=1e-30", "downstream.squad.finetune.optimizer=sgd",
              "model.hidden_dropout=0.25", "base_model.source=folder"]  # fmt: skip
-    params = params_with(*quick, "finetune.weight_decay=0.0")
+    params = params_with(*quick, "downstream.squad.finetune.weight_decay=0.0")
     job = finetune_job(about(entry_of(params, "squad")), params, checkout)
     trained(in_root(job, checkout, "finetune"))
-    given, tuned = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.SQUAD_MODEL)
+    given, tuned = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.model_folder("squad"))
     assert all(np.allclose(given[name], tuned[name], rtol=0, atol=1e-20) for name in given), "at such a rate"
     assert {"qa_outputs.weight", "qa_outputs.bias"} <= given.keys() & tuned.keys()
-    assert json.loads((checkout / artifacts.SQUAD_MODEL / "config.json").read_text())["hidden_dropout_prob"] == 0.25
+    assert json.loads((checkout / artifacts.model_folder("squad") / "config.json").read_text())["hidden_dropout_prob"] == 0.25
 
 
 def test_a_bare_encoder_from_another_maker_gets_a_fresh_head(given: Path):

@@ -33,11 +33,11 @@ STAGES = ("compile_pretrain", "compile", "pretrain", "finetune", "predict")
 TINY = (
     "device.runtime=ipu", "device.precision=fp32", "device.micro_batch_size=1",
     "ipu.phase1={layers_per_ipu: [1, 1], matmul_proportion: 0.2}", "ipu.phase2={layers_per_ipu: [1, 1]}",
-    "ipu.finetune={layers_per_ipu: [1, 1]}", "ipu.predict={layers_per_ipu: [1, 1]}",
+    "downstream.squad.ipu.finetune={layers_per_ipu: [1, 1]}", "downstream.squad.ipu.predict={layers_per_ipu: [1, 1]}",
     "model.hidden_size=8", "model.num_heads=2", "model.intermediate_size=16",
     "pretrain.max_grad_norm=null", "pretrain.phase1.steps=2", "pretrain.phase1.global_batch_size=36",
-    "pretrain.phase2.steps=2", "pretrain.phase2.global_batch_size=48", "finetune.max_grad_norm=null",
-    "finetune.global_batch_size=36",
+    "pretrain.phase2.steps=2", "pretrain.phase2.global_batch_size=48", "downstream.squad.finetune.max_grad_norm=null",
+    "downstream.squad.finetune.global_batch_size=36",
 )  # fmt: skip
 DEVICE_STAGES = ("pretrain@phase1", "pretrain@phase2", "finetune", "predict")
 

@@ -37,9 +37,9 @@ SMALL = (
     "model.hidden_size=32", "model.intermediate_size=64", "model.num_layers=1", "model.num_heads=2",
     "pretrain_rows.held_out_fraction=0.1", "pretrain_rows.phase1.row_length=48", "pretrain.phase1.steps=25",
     "pretrain.phase1.global_batch_size=16", "pretrain.evaluate_every_updates=10", "pretrain.evaluate_rows=20",
-    "squad_rows.row_length=64", "squad_rows.max_question_length=16", "squad_rows.doc_stride=8",
-    "squad_rows.held_out_fraction=0.2", "finetune.epochs=6.0", "finetune.global_batch_size=16",
-    "finetune.evaluate_every_updates=4", "finetune.keep=best", "finetune.patience=3", "finetune.learning_rate=0.01",
+    "downstream.squad.rows.row_length=64", "downstream.squad.rows.max_question_length=16", "downstream.squad.rows.doc_stride=8",
+    "downstream.squad.rows.held_out_fraction=0.2", "downstream.squad.finetune.epochs=6.0", "downstream.squad.finetune.global_batch_size=16",
+    "downstream.squad.finetune.evaluate_every_updates=4", "downstream.squad.finetune.keep=best", "downstream.squad.finetune.patience=3", "downstream.squad.finetune.learning_rate=0.01",
 )  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i, text in enumerate(texts[:60])
     ]  # fmt: skip
     source = write_questions(root / "train.parquet", questions)
-    write_squad_rows(params.squad_rows, "train", source, tokenizer, root / artifacts.rows_folder("squad-train"), 1)
+    write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, root / artifacts.rows_folder("squad-train"), 1)
     return root
 
 
@@ -111,7 +111,7 @@ def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> Non
         return fingerprint(finetune_job(about(entry_of(params, "squad")), params, checkout, untrained=True))
 
     assert name() == name("checkpoint.remote=/elsewhere")
-    assert len({name(), name("finetune.patience=4"), name("finetune.keep=last"), name("finetune.patience=null")}) == 4
+    assert len({name(), name("downstream.squad.finetune.patience=4"), name("downstream.squad.finetune.keep=last"), name("downstream.squad.finetune.patience=null")}) == 4
 
 
 def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Path) -> None:
@@ -133,10 +133,10 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["finetune.keep=best"], "need evaluations to choose by"),
-        (["finetune.patience=2"], "need evaluations to choose by"),
-        (["finetune.evaluate_every_updates=10"], "set squad_rows.held_out_fraction, for example"),
-        (["finetune.keep=first"], "finetune.keep='first'"),
+        (["downstream.squad.finetune.keep=best"], "need evaluations to choose by"),
+        (["downstream.squad.finetune.patience=2"], "need evaluations to choose by"),
+        (["downstream.squad.finetune.evaluate_every_updates=10"], "set downstream.squad.rows.held_out_fraction, for example"),
+        (["downstream.squad.finetune.keep=first"], "downstream.squad.finetune.keep='first'"),
         (["pretrain_rows.held_out_fraction=0.6"], "less than or equal to 0.5"),
         (["pretrain.evaluate_rows=0"], "greater than or equal to 1"),
     ],

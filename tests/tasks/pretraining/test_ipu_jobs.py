@@ -68,31 +68,31 @@ def test_by_default_the_jobs_are_those_of_a_cpu(checkout):
     ]  # fmt: skip
     adamw = OptimizerConfig(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
     assert found["phase1"].optimizer == dataclasses.replace(adamw, learning_rate=1.5e-3)
-    assert found["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
+    assert found["downstream"]["squad"]["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
     assert found["phase2"].model is None
-    assert found["finetune"].model is None
+    assert found["downstream"]["squad"]["finetune"].model is None
 
 
 def test_a_job_has_its_own_micro_batch_loss_scaling_and_optimizer(checkout):
     params = params_with(
         "pretrain.phase2.micro_batch_size=8", "pretrain.phase2.loss_scaling=128", "pretrain.optimizer=lamb",
         "pretrain.beta1=0.8", "pretrain.beta2=0.9", "pretrain.eps=1e-4", "pretrain.bias_correction=false",
-        "pretrain.first_moment_precision=fp16", "finetune.optimizer=sgd", "finetune.micro_batch_size=2",
+        "pretrain.first_moment_precision=fp16", "downstream.squad.finetune.optimizer=sgd", "downstream.squad.finetune.micro_batch_size=2",
     )  # fmt: skip
     found = jobs(params, checkout)
     assert found["phase1"].geometry.micro_batch_size == 64
     assert found["phase2"].geometry.micro_batch_size == 8
-    assert found["finetune"].geometry.micro_batch_size == 2
+    assert found["downstream"]["squad"]["finetune"].geometry.micro_batch_size == 2
     assert found["phase2"].optimizer == OptimizerConfig(
         name="lamb", learning_rate=1e-3, weight_decay=0.01, beta1=0.8, beta2=0.9, eps=1e-4, bias_correction=False,
         max_grad_norm=1.0, loss_scaling=128.0, first_moment_precision="fp16",
     )  # fmt: skip
-    assert found["finetune"].optimizer.name == "sgd"
+    assert found["downstream"]["squad"]["finetune"].optimizer.name == "sgd"
 
 
 def test_dropout_of_fine_tuning_changes_only_the_dropout_of_the_model(checkout):
     first = jobs(params_with(), checkout)["phase1"].model
-    job = jobs(params_with("finetune.attention_dropout=0.15"), checkout)["finetune"]
+    job = jobs(params_with("downstream.squad.finetune.attention_dropout=0.15"), checkout)["finetune"]
     assert job.model == dataclasses.replace(first, attention_dropout=0.15)
     assert job.init_checkpoint is not None
 
@@ -127,15 +127,15 @@ def test_an_ipu_config_that_cannot_be_read_is_refused(checkout, content, said):
 def test_jobs_can_be_compiled_before_there_are_weights(checkout):
     found = jobs(params_with(*ON_IPU), checkout, untrained=True)
     assert [found[name].init_checkpoint for name in ("phase1", "phase2", "finetune")] == [None] * 3
-    assert found["phase1"].model == found["phase2"].model == found["finetune"].model
+    assert found["phase1"].model == found["phase2"].model == found["downstream"]["squad"]["finetune"].model
 
 
 def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights(checkout):
     """What the IPU program is decided by must agree; test_compile_stages.py sees that it does."""
-    params = params_with(*ON_IPU, "finetune.attention_dropout=0.15", "finetune.micro_batch_size=2")
+    params = params_with(*ON_IPU, "downstream.squad.finetune.attention_dropout=0.15", "downstream.squad.finetune.micro_batch_size=2")
     real = jobs(params, checkout)
     rows = checkout / artifacts.rows_folder("squad", "dev")
-    real["predict"] = predict_job(squad(params), params, rows, artifacts.LOGITS, checkout, checkout)
+    real["predict"] = predict_job(squad(params), params, rows, artifacts.logits_file("squad", "dev"), checkout, checkout)
     free = ("model", "init_checkpoint", "output", "run_folder", "compile_only", "executables")
     made = {name: compile_job(name, params, checkout) for name in ("phase1", "phase2")}
     made |= {name: of_entries.compile_job(squad(params), name, params, checkout) for name in ("finetune", "predict")}
@@ -183,8 +183,8 @@ def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
     [
         ("pretrain.phase1.loss_scaling=0", "greater than 0"),
         ("pretrain.phase1.micro_batch_size=0", "greater than or equal to 1"),
-        ("finetune.beta1=1.0", "less than 1"),
-        ("finetune.optimizer=adam_w", "'adamw', 'adam', 'lamb' or 'sgd'"),
+        ("downstream.squad.finetune.beta1=1.0", "less than 1"),
+        ("downstream.squad.finetune.optimizer=adam_w", "'adamw', 'adam', 'lamb' or 'sgd'"),
         ("ipu.inference_execution=parallel", "'auto', 'sharded' or 'pipelined'"),
         ("ipu.phase1=3", "valid dictionary"),
         ("ipu.phase3=null", "did you mean phase"),

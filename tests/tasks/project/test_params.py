@@ -33,10 +33,10 @@ def test_the_shipped_file_and_every_preset_are_valid(base):
 
 def test_an_unknown_key_is_refused_with_the_nearest_name(base):
     assert "finetune.learning_rat is not known; did you mean learning_rate?" in problem(base, "finetune.learning_rat=1")
-    base["finetune"]["learning_rat"] = base["finetune"].pop("learning_rate")
+    base["downstream"]["squad"]["finetune"]["learning_rat"] = base["downstream"]["squad"]["finetune"].pop("learning_rate")
     message = problem(base)
     assert "finetune.learning_rat is not known; did you mean learning_rate?" in message
-    assert "finetune.learning_rate is missing" in message, "all problems are said at once"
+    assert "downstream.squad.finetune.learning_rate is missing" in message, "all problems are said at once"
 
 
 def test_an_unknown_or_missing_section_is_refused(base):
@@ -49,19 +49,19 @@ def test_an_unknown_or_missing_section_is_refused(base):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("finetune.learning_rate=-1", "greater than 0"),
-        ("finetune.epochs=abc", "valid number"),
-        ("finetune.epochs=.nan", "finite number"),
+        ("downstream.squad.finetune.learning_rate=-1", "greater than 0"),
+        ("downstream.squad.finetune.epochs=abc", "valid number"),
+        ("downstream.squad.finetune.epochs=.nan", "finite number"),
         ("pretrain.phase1.steps=1.5", "valid integer"),
         ("pretrain.phase1.steps='3'", "valid integer"),
         ("pretrain.enabled=1", "valid boolean"),
         ("publish.examples=1", "valid boolean"),
         ("publish.examples='true'", "valid boolean"),
-        ('publish.data_name="two\\nlines"', "one line of text"),
+        ('downstream.squad.publish.data_name="two\\nlines"', "one line of text"),
         ("device.runtime=gpu", "'auto', 'cpu', 'cuda' or 'ipu'"),
-        ("gate.min_f1=101", "less than or equal to 100"),
+        ("downstream.squad.gate.min_f1=101", "less than or equal to 100"),
         ("model.num_heads=3", "must be a multiple of num_heads=3"),
-        ("squad_rows.doc_stride=180", "must be smaller than the context"),
+        ("downstream.squad.rows.doc_stride=180", "must be smaller than the context"),
         ("pretrain_rows.phase2.row_length=1024", "exceeds model.max_positions=512"),
         ("publish.target=hub", "needs repository: user/name"),
     ],
@@ -73,14 +73,14 @@ def test_a_wrong_type_or_range_is_refused(base, override, said):
 
 
 def test_overrides_win_over_the_preset_and_the_preset_over_the_file(base):
-    values = resolve(base, "small-files", ["finetune.epochs=7"], PRESETS)
+    values = resolve(base, "small-files", ["downstream.squad.finetune.epochs=7"], PRESETS)
     assert values["corpus"]["source"] == "files"
-    assert values["finetune"]["epochs"] == 7
+    assert values["downstream"]["squad"]["finetune"]["epochs"] == 7
     assert base["corpus"]["source"] == "demo", "the base is not changed"
 
 
 def test_a_number_yaml_reads_as_text_is_still_a_number(base):
-    assert resolve(base, None, ["finetune.learning_rate=3e-5"])["finetune"]["learning_rate"] == 3e-5
+    assert resolve(base, None, ["downstream.squad.finetune.learning_rate=3e-5"])["finetune"]["learning_rate"] == 3e-5
 
 
 @pytest.mark.parametrize(
@@ -88,8 +88,8 @@ def test_a_number_yaml_reads_as_text_is_still_a_number(base):
     [
         (["finetune"], "must read section.key=value"),
         (["finetune=3"], "finetune is a section"),
-        (["finetune.epochs={"], "not YAML"),
-        (["finetune.epochs.x=1"], "finetune.epochs"),
+        (["downstream.squad.finetune.epochs={"], "not YAML"),
+        (["downstream.squad.finetune.epochs.x=1"], "downstream.squad.finetune.epochs"),
     ],
 )
 def test_a_malformed_override_is_refused(base, overrides, said):

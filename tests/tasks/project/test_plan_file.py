@@ -13,7 +13,7 @@ from tasks.project.plan_file import Plan, definitions_of, expand, read_plan
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 
-EVERYTHING = ["glue.tasks=[sst2,rte]", "parity.against=[cpu:bf16]", "pretrain_rows.shares=[1,2]"]
+EVERYTHING = ["glue.tasks=[sst2,rte]", "downstream.squad.parity.against=[cpu:bf16]", "pretrain_rows.shares=[1,2]"]
 
 
 def plan_of(text, **values):
@@ -118,7 +118,7 @@ def test_the_kind_of_host_comes_from_the_plan():
     assert (plan["corpus"].uses_device, plan["corpus"].kind("ipu")) == (False, "cpu")
     assert (plan["compile_pretrain@phase1"].uses_device, plan["compile_pretrain@phase1"].holds_device) == (True, False)
     assert (plan["finetune"].holds_device, plan["finetune"].kind("ipu")) == (True, "ipu")
-    assert (plan["parity@cpu:bf16"].uses_device, plan["parity@cpu:bf16"].kind("ipu")) == (False, "cpu")
+    assert (plan["parity@squad-cpu:bf16"].uses_device, plan["parity@squad-cpu:bf16"].kind("ipu")) == (False, "cpu")
 
 
 def test_a_broken_plan_is_said(tmp_path):

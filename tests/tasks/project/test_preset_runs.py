@@ -35,8 +35,8 @@ SMALL = (
     "model.num_heads=2", f"model.intermediate_size={INTERMEDIATE}", "pretrain_rows.phase1.duplicates=1",
     "pretrain_rows.phase2.duplicates=1", "pretrain.phase1.steps=3", "pretrain.phase2.steps=2",
     "pretrain.phase1.global_batch_size=8", "pretrain.phase2.global_batch_size=4",
-    "pretrain.phase1.micro_batch_size=4", "pretrain.phase2.micro_batch_size=2", "finetune.epochs=1",
-    "finetune.global_batch_size=8", "finetune.micro_batch_size=4", "pretrain_rows.held_out_fraction=0",
+    "pretrain.phase1.micro_batch_size=4", "pretrain.phase2.micro_batch_size=2", "downstream.squad.finetune.epochs=1",
+    "downstream.squad.finetune.global_batch_size=8", "downstream.squad.finetune.micro_batch_size=4", "pretrain_rows.held_out_fraction=0",
 )  # fmt: skip
 VOCABULARY = [*dict.fromkeys([*"abcdefghijklmnopqrstuvwxyz", *WORDS, "."])]
 
@@ -73,7 +73,7 @@ def make_rows(params: Params, inputs: Path, root: Path) -> None:
         write_pretrain_rows(rows, phase, inputs / "corpus", tokenizer, folder, workers=1)
     for split in ("train", "dev"):
         folder, source = root / artifacts.rows_folder(f"squad-{split}"), inputs / f"{split}.parquet"
-        write_squad_rows(packed(params.squad_rows, params.packing), split, source, tokenizer, folder, workers=1)
+        write_squad_rows(packed(params.downstream["squad"].rows, params.packing), split, source, tokenizer, folder, workers=1)
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -91,7 +91,7 @@ def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
     squad = about(entry_of(params, "squad"))
     tuned = run(finetune_job(squad, params, tmp_path), tmp_path, "finetune")
     assert 24 <= tuned.sequences < 24 + 8, "whole updates, and packed rows hold as many as they hold"
-    assert tuned.plan["schedule"] == params.finetune.schedule
+    assert tuned.plan["schedule"] == params.downstream["squad"].finetune.schedule
     rows = tmp_path / artifacts.rows_folder("squad", "dev")
     job = predict_job(squad, params, rows, tmp_path / "logits.arrow", tmp_path, tmp_path)
     assert run(job, tmp_path, "predict").sequences == 24

@@ -66,8 +66,8 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
     lengths = {
         "phase1": params.pretrain_rows.phase1.row_length,
         "phase2": params.pretrain_rows.phase2.row_length,
-        "squad-train": params.squad_rows.row_length,
-        "squad-dev": params.squad_rows.row_length,
+        "squad-train": params.downstream["squad"].rows.row_length,
+        "squad-dev": params.downstream["squad"].rows.row_length,
     }
     for name, length in lengths.items():
         folder = root / artifacts.rows_folder(name)
@@ -107,8 +107,8 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
         found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
         assert found == getattr(recipe, phase), phase
     plan = planned(jobs["finetune"], model, factors.get("squad-train", 1.0))
-    assert params.finetune.schedule == recipe.schedule
-    assert row(jobs["finetune"], plan, params.squad_rows.row_length, 0, params.finetune.epochs) == recipe.finetune
+    assert params.downstream["squad"].finetune.schedule == recipe.schedule
+    assert row(jobs["finetune"], plan, params.downstream["squad"].rows.row_length, 0, params.downstream["squad"].finetune.epochs) == recipe.finetune
     plan = planned(jobs["predict"], model, 1.0)
     assert (plan.micro_batch_size, plan.replicas, plan.device_iterations, layers_of(plan)) == recipe.predict
     assert plan.pipelined_inference
@@ -132,13 +132,13 @@ def test_what_all_presets_share(name: str):
     sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
     assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
     assert (params.device.runtime, params.device.precision) == ("ipu", "fp16")
-    assert params.finetune.max_grad_norm is None
+    assert params.downstream["squad"].finetune.max_grad_norm is None
     jobs = [params.ipu.finetune]
     if RECIPES[name].phase1 is not None:
         assert (params.pretrain.optimizer, params.pretrain.max_grad_norm) == ("lamb", None), "PopTorch's LAMB clips not"
         jobs += [params.ipu.phase1, params.ipu.phase2]
-    assert params.squad_rows.doc_stride == 128
-    assert params.squad_rows.max_sequences_per_row == (6 if name.endswith("optimum-packed") else 1)
+    assert params.downstream["squad"].rows.doc_stride == 128
+    assert params.downstream["squad"].rows.max_sequences_per_row == (6 if name.endswith("optimum-packed") else 1)
     assert params.publish.folder == f"published/{name}"
     for job in jobs:
         assert job is not None
@@ -164,10 +164,10 @@ def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
         ), phase  # fmt: skip
         assert batch.loss_scaling == 1.0
     rows = params.squad_rows
-    assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, finetune.loss_scaling) == (384, 128, 1, 1.0)
+    assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, downstream.squad.finetune.loss_scaling) == (384, 128, 1, 1.0)
     assert squad == Squad(
-        finetune.global_batch_size, finetune.epochs, finetune.learning_rate, finetune.warmup_fraction,
-        finetune.weight_decay, finetune.max_grad_norm, finetune.optimizer,
+        downstream.squad.finetune.global_batch_size, downstream.squad.finetune.epochs, downstream.squad.finetune.learning_rate, downstream.squad.finetune.warmup_fraction,
+        downstream.squad.finetune.weight_decay, downstream.squad.finetune.max_grad_norm, downstream.squad.finetune.optimizer,
     )  # fmt: skip
 
 

@@ -41,10 +41,10 @@ def start(stage, checkout, **environment):
      ("pretrain@phase2", "ipu", "ipu"),
      ("finetune", "cuda", "cuda"), ("predict", "auto", "auto"), ("compile_pretrain@phase1", "ipu", "ipu"),
      ("pretrain_rows@phase1", "ipu", "cpu"),
-     ("parity@cpu:bf16", "ipu", "cpu"), ("parity@ipu", "cpu", "ipu")],
+     ("parity@squad-cpu:bf16", "ipu", "cpu"), ("parity@squad-ipu", "cpu", "ipu")],
 )  # fmt: skip
 def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
-    values = resolve(read_yaml(ROOT / "params.yaml"), None, ["parity.against=[cpu:bf16,ipu]"])
+    values = resolve(read_yaml(ROOT / "params.yaml"), None, ["downstream.squad.parity.against=[cpu:bf16,ipu]"])
     assert read_plan(ROOT, values)[stage].kind(runtime) == kind
 
 
@@ -64,10 +64,10 @@ def test_the_remote_is_named_without_its_password(checkout):
 
 def test_a_stage_of_another_kind_refuses_and_names_its_outs_and_the_remote(checkout):
     (checkout / ".dvc" / "config").write_text(REMOTE)
-    said, errors = start("squad_rows@dev", checkout, PODIUM_STAGE_KINDS="ipu").communicate(timeout=30)
+    said, errors = start("rows@squad", checkout, PODIUM_STAGE_KINDS="ipu").communicate(timeout=30)
     assert said == ""
-    assert "stage squad_rows@dev is of kind cpu, and this worker offers only ipu" in errors
-    assert "(data/rows/squad-dev)" in errors
+    assert "stage rows@squad is of kind cpu, and this worker offers only ipu" in errors
+    assert "(data/rows/squad/dev)" in errors
     assert "the remote store (ssh://podium:***@host/srv/store)" in errors
     assert "geheim" not in errors
 

@@ -46,13 +46,13 @@ SQUAD_NAMES = QuestionColumnParams(**dict.fromkeys(QuestionColumnParams.model_fi
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
 TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"content": "[SEP]", "id": 2}]}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {
-    "questions.json": (SQUAD, lambda path: read_squad(path, "questions.train_path")),
+    "questions.json": (SQUAD, lambda path: read_squad(path, "downstream.squad.data.train_path")),
     "predictions.json": ({"1": "Ada", "2": ""}, read_predictions),
     "metrics.json": (GATE, lambda path: read_json(path, "dvc repro")),
     "tokenizer.json": (TOKENIZER, read_tokenizer),
     "questions.jsonl": (
         QUESTION,
-        lambda path: read_question_table(path, "questions.train_path", SQUAD_NAMES, Reading()),
+        lambda path: read_question_table(path, "downstream.squad.data.train_path", SQUAD_NAMES, Reading()),
     ),
     "wiki_00": (
         {"id": "1", "title": "Ada", "text": "Ada\n\nShe came."},
@@ -120,7 +120,7 @@ def test_yaml_that_unfolds_to_more_than_it_holds_is_refused(tmp_path: Path) -> N
 )
 def test_an_override_that_is_not_a_plain_value(value: str) -> None:
     base = yaml.safe_load((PROJECT / "params.yaml").read_text())
-    holds(lambda: resolve(base, None, [f"finetune.learning_rate={value}"], PROJECT / "presets"), value)
+    holds(lambda: resolve(base, None, [f"downstream.squad.finetune.learning_rate={value}"], PROJECT / "presets"), value)
 
 
 @pytest.mark.parametrize("name", ["../params", "../../etc/x", "/etc/passwd", "", ".", "a/b", "..", "x" * 5000, "a\0b"])

@@ -174,8 +174,8 @@ def test_a_hub_corpus_equals_the_same_lines_in_a_file(runs: Runs) -> None:
 
 @pytest.mark.parametrize("name", ["train", "dev"])
 def test_hub_questions_equal_the_same_questions_in_squad_files(runs: Runs, name: str) -> None:
-    assert pq.read_table(runs.root / f"there/data/questions/{name}.parquet").equals(
-        pq.read_table(runs.root / f"here/data/questions/{name}.parquet")
+    assert pq.read_table(runs.root / f"there/data/examples/squad/{name}.parquet").equals(
+        pq.read_table(runs.root / f"here/data/examples/squad/{name}.parquet")
     )
 
 
@@ -221,7 +221,7 @@ def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Run
 
 BAD = {
     "corpus": ("corpus.dataset", {"corpus": {"source": "hub", "dataset": "user/towns"}}),
-    "questions": ("questions.dataset", {"questions": {"source": "hub", "dataset": "user/asked"}}),
+    "questions": ("downstream.squad.data.dataset", {"questions": {"source": "hub", "dataset": "user/asked"}}),
     "tokenizer": ("tokenizer.repository", {"tokenizer": {"source": "hub", "repository": "user/model"}}),
     "base_model": ("base_model.repository", {"base_model": {"source": "hub", "repository": "user/model"}}),
 }

@@ -133,7 +133,7 @@ def test_the_card_calls_the_questions_by_no_path(
     changes: dict[str, str], called: str | None, name: str, kind: str
 ) -> None:
     values = parameter_values(params_with())
-    values["questions"] |= changes
+    values["downstream"]["squad"]["data"] |= changes
     card = model_card(facts(parameters=values, data_name=called))
     dataset = front_matter(card)["model-index"][0]["results"][0]["dataset"]
     assert (dataset["type"], dataset["name"]) == (kind, name)
@@ -158,7 +158,7 @@ def test_the_card_says_what_the_release_holds_of_the_data(tokenizer: dict[str, s
     assert "a model can repeat what it learned" in held
     assert "which quote the data, are not published" in held
     with_examples = model_card(facts(parameters=values, examples=True))
-    assert "`evaluation/report.html`: answers, and the data they quote" in with_examples
+    assert "`evaluation/squad/report.html`: answers, and the data they quote" in with_examples
 
 
 def test_a_release_in_a_folder_is_not_called_like_the_folder() -> None:
@@ -240,7 +240,7 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
     folder = {**ORIGIN, "base_model": {"source": "folder", "folder": "md5:b0b0"}}
     parameters = parameter_values(params_with())
     parameters["pretrain"]["enabled"] = False
-    parameters["finetune"]["schedule"] = "cosine"
+    parameters["downstream"]["squad"]["finetune"]["schedule"] = "cosine"
     card = model_card(facts(provenance=folder, parameters=parameters))
     assert "base_model" not in front_matter(card)
     assert "started from a given model, `md5:b0b0`, fine-tuned with Podium" in card

@@ -47,7 +47,7 @@ def test_the_published_folder_holds_the_hub_layout_and_the_receipt_its_hashes(ch
         "provenance.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
     ]  # fmt: skip
     assert receipt["files"] == {name: sha256_of(folder / name) for name in sorted(content(folder))}
-    assert receipt == json.loads((checkout / "reports/publish.json").read_text(encoding="utf-8"))
+    assert receipt == json.loads((checkout / "reports/publish-squad.json").read_text(encoding="utf-8"))
     assert {key: receipt[key] for key in ("target", "folder", "commit", "url", "unchanged")} == {
         "target": "local", "folder": FOLDER, "commit": None, "url": None, "unchanged": False,
     }  # fmt: skip
@@ -84,7 +84,7 @@ def test_a_file_of_the_old_release_that_the_new_one_lacks_goes_away(checkout: Pa
 
 
 def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path) -> None:
-    names = {"evaluation/predictions.json", "evaluation/report.html"}
+    names = {"evaluation/squad/predictions.json", "evaluation/squad/report.html"}
     without = publish_here(checkout)
     assert names.isdisjoint(without["files"])
     slices = json.loads((checkout / FOLDER / "evaluation/metrics.json").read_text())["slices"]
@@ -107,7 +107,7 @@ def test_a_rejected_model_is_not_published_and_the_reasons_are_said(checkout: Pa
     with pytest.raises(GateRejected, match="f1 12.30 is under the floor 85.00"):
         publish_here(checkout)
     assert not (checkout / "published").exists()
-    assert not (checkout / "reports/publish.json").exists()
+    assert not (checkout / "reports/publish-squad.json").exists()
 
 
 def test_a_verdict_about_other_weights_is_refused_with_both_hashes(checkout: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_verdict_about_other_weights_is_refused_with_both_hashes(checkout: Pat
         publish_here(checkout)
     present = sha256_of(checkout / "models/squad/model.safetensors")
     assert f"models/squad/model.safetensors has SHA-256 {present}, judged was {judged}" in str(refused.value)
-    assert "dvc repro gate" in str(refused.value)
+    assert "dvc repro gate@squad" in str(refused.value)
     assert not (checkout / "published").exists()
 
 
@@ -131,10 +131,10 @@ def test_a_model_trained_with_another_tokenizer_is_refused(checkout: Path) -> No
 @pytest.mark.parametrize(
     ("missing", "command"),
     [
-        ("metrics/gate.json", "dvc repro gate"),
-        ("metrics/squad.json", "dvc repro gate"),
-        ("models/squad/config.json", "dvc repro gate"),
-        ("data/tokenizer/vocab.txt", "dvc repro gate"),
+        ("metrics/squad-gate.json", "dvc repro gate@squad"),
+        ("metrics/squad.json", "dvc repro gate@squad"),
+        ("models/squad/config.json", "dvc repro gate@squad"),
+        ("data/tokenizer/vocab.txt", "dvc repro gate@squad"),
     ],
 )
 def test_a_missing_input_names_the_command_that_makes_it(checkout: Path, missing: str, command: str) -> None:
@@ -206,7 +206,7 @@ def test_a_dry_run_touches_nothing(checkout: Path) -> None:
     receipt = publish_here(checkout, dry_run=True)
     assert "model.safetensors" in receipt["files"]
     assert not (checkout / "published").exists()
-    assert not (checkout / "reports/publish.json").exists()
+    assert not (checkout / "reports/publish-squad.json").exists()
 
 
 def run_cli(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -19,9 +19,9 @@ from tests.tasks.trained_checkout import PROJECT, make_checkout
 SWAPPED = {
     "models/squad/model.safetensors": "model.safetensors", "models/squad/config.json": "config.json",
     "data/tokenizer/tokenizer.json": "tokenizer.json", "data/tokenizer/vocab.txt": "vocab.txt",
-    "evaluation/predictions.json": "evaluation/predictions.json", "metrics/squad.json": None,
-    "evaluation/report.html": "evaluation/report.html",
-    "metrics/gate.json": None, "reports/validation/corpus.json": None,
+    "evaluation/squad/predictions.json": "evaluation/squad/predictions.json", "metrics/squad.json": None,
+    "evaluation/squad/report.html": "evaluation/squad/report.html",
+    "metrics/squad-gate.json": None, "reports/validation/corpus.json": None,
 }  # fmt: skip
 """File of the checkout -> its name in the release."""
 SWAP = """
@@ -96,7 +96,7 @@ def to_hub(root: Path, hub: HubServer) -> dict[str, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SWAPPED)
 def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checkout: Path, name: str) -> None:
-    judged = json.loads((checkout / "metrics/gate.json").read_text())["judged"]
+    judged = json.loads((checkout / "metrics/squad-gate.json").read_text())["judged"]
     pristine = shutil.copytree(checkout, checkout.with_name("pristine"))
     for at in range(1, 6):
         shutil.rmtree(checkout)
@@ -109,7 +109,7 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checko
             assert not published.exists()
         elif (sent := SWAPPED[name]) is not None:
             assert sha256_of(published / sent) == judged[name]
-        assert opened <= (2 if name == "metrics/gate.json" else 1), "once; the verdict is asked for its answer before"
+        assert opened <= (2 if name == "metrics/squad-gate.json" else 1), "once; the verdict is asked for its answer before"
         if opened < at:
             assert done.returncode == 0, "nothing was replaced"
             return
@@ -117,11 +117,11 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checko
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["models/squad/model.safetensors", "evaluation/predictions.json"])
+@pytest.mark.parametrize("name", ["models/squad/model.safetensors", "evaluation/squad/predictions.json"])
 def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_the_hub(
     checkout: Path, hub: HubServer, name: str
 ) -> None:
-    judged = json.loads((checkout / "metrics/gate.json").read_text())["judged"]
+    judged = json.loads((checkout / "metrics/squad-gate.json").read_text())["judged"]
     environment = to_hub(checkout, hub)
     before = (checkout / name).read_bytes()
     refused = publish_swapped(checkout, name, 1, **environment)
@@ -140,7 +140,7 @@ def test_weights_that_another_process_rewrites_all_the_time_are_refused_or_are_t
     checkout: Path,
 ) -> None:
     name = "models/squad/model.safetensors"
-    judged = json.loads((checkout / "metrics/gate.json").read_text())["judged"][name]
+    judged = json.loads((checkout / "metrics/squad-gate.json").read_text())["judged"][name]
     with subprocess.Popen([sys.executable, "-c", REWRITE, name], cwd=checkout, stdout=subprocess.PIPE) as writer:
         try:
             assert writer.stdout is not None

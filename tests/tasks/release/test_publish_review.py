@@ -56,7 +56,7 @@ def test_the_receipt_of_a_proposal_names_the_request_and_no_tag(hub: HubServer, 
         1,
         f"{hub.endpoint}/{NAME}/discussions/1",
     )
-    assert json.loads((tmp_path / "checkout/reports/publish.json").read_text()) == receipt
+    assert json.loads((tmp_path / "checkout/reports/publish-squad.json").read_text()) == receipt
     assert repository(hub).tags == {}
 
 

@@ -85,76 +85,76 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
 
 
 def forged_metrics(root: Path) -> None:
-    change(root / artifacts.SQUAD_METRICS, f1=99.9)
+    change(root / artifacts.metrics_file("squad"), f1=99.9)
 
 
 def forged_interval_and_judged_hash(root: Path) -> None:
-    change(root / artifacts.SQUAD_METRICS, f1_low=99.9)
-    reseal(root, artifacts.SQUAD_METRICS)
+    change(root / artifacts.metrics_file("squad"), f1_low=99.9)
+    reseal(root, artifacts.metrics_file("squad"))
 
 
 def reseal(root: Path, *names: Path) -> None:
-    gate = json.loads((root / artifacts.GATE).read_text())
+    gate = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text())
     judged = {str(name): sha256_of(root / name) for name in names}
-    change(root / artifacts.GATE, judged={**gate["judged"], **judged})
+    change(root / artifacts.metrics_file("squad", "gate"), judged={**gate["judged"], **judged})
 
 
 def a_false_that_became_true(root: Path) -> None:
     write_gate(root, accepted=False)
-    change(root / artifacts.GATE, accepted=True)
+    change(root / artifacts.metrics_file("squad", "gate"), accepted=True)
 
 
 def a_failed_check(root: Path) -> None:
-    gate = json.loads((root / artifacts.GATE).read_text())
-    change(root / artifacts.GATE, checks=[{**gate["checks"][0], "ok": False}, *gate["checks"][1:]])
+    gate = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text())
+    change(root / artifacts.metrics_file("squad", "gate"), checks=[{**gate["checks"][0], "ok": False}, *gate["checks"][1:]])
 
 
 def no_checks(root: Path) -> None:
-    change(root / artifacts.GATE, checks=[])
+    change(root / artifacts.metrics_file("squad", "gate"), checks=[])
 
 
 def a_better_figure_in_a_check(root: Path) -> None:
-    gate = json.loads((root / artifacts.GATE).read_text())
-    change(root / artifacts.GATE, checks=[{**gate["checks"][0], "found": 100.5}, *gate["checks"][1:]])
+    gate = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text())
+    change(root / artifacts.metrics_file("squad", "gate"), checks=[{**gate["checks"][0], "found": 100.5}, *gate["checks"][1:]])
 
 
 def a_whole_verdict(root: Path) -> None:
     """Rejected on the evidence, rewritten without a contradiction, every hash right."""
-    good = json.loads((root / artifacts.GATE).read_text())
-    change(root / artifacts.SQUAD_PREDICTIONS, q1="a wrong answer", q2="another")
+    good = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text())
+    change(root / artifacts.predictions_file("squad"), q1="a wrong answer", q2="another")
     write_gate(root)
-    rejected = json.loads((root / artifacts.GATE).read_text())
+    rejected = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text())
     assert not rejected["accepted"]
-    change(root / artifacts.GATE, **{**good, "judged": rejected["judged"]})
+    change(root / artifacts.metrics_file("squad", "gate"), **{**good, "judged": rejected["judged"]})
 
 
 def predictions_that_fit_forged_metrics(root: Path) -> None:
     """Metrics and predictions agree with each other; the verdict is of the files before."""
-    good = (root / artifacts.SQUAD_PREDICTIONS).read_bytes()
-    change(root / artifacts.SQUAD_PREDICTIONS, q1="a wrong answer")
+    good = (root / artifacts.predictions_file("squad")).read_bytes()
+    change(root / artifacts.predictions_file("squad"), q1="a wrong answer")
     write_gate(root)
-    (root / artifacts.SQUAD_PREDICTIONS).write_bytes(good)
-    metrics = json.loads((root / artifacts.SQUAD_METRICS).read_text())
-    sha256 = sha256_of(root / artifacts.SQUAD_PREDICTIONS)
-    change(root / artifacts.SQUAD_METRICS, files=[{**one, "sha256": sha256} for one in metrics["files"]])
-    change(root / artifacts.GATE, accepted=True, reasons=[])
+    (root / artifacts.predictions_file("squad")).write_bytes(good)
+    metrics = json.loads((root / artifacts.metrics_file("squad")).read_text())
+    sha256 = sha256_of(root / artifacts.predictions_file("squad"))
+    change(root / artifacts.metrics_file("squad"), files=[{**one, "sha256": sha256} for one in metrics["files"]])
+    change(root / artifacts.metrics_file("squad", "gate"), accepted=True, reasons=[])
 
 
 def weights_judged_hash_and_all(root: Path) -> None:
     """The verdict names the new weights; the scores were counted on others."""
     write_model(root, seed=9)
-    reseal(root, *(path.relative_to(root) for path in (root / artifacts.SQUAD_MODEL).iterdir()))
+    reseal(root, *(path.relative_to(root) for path in (root / artifacts.model_folder("squad")).iterdir()))
 
 
 def a_link_to_others(root: Path) -> None:
-    path = root / artifacts.SQUAD_MODEL / "model.safetensors"
+    path = root / artifacts.model_folder("squad") / "model.safetensors"
     (root / "others").write_bytes(b"others")
     path.unlink()
     path.symlink_to(root / "others")
 
 
 def one_file_more(root: Path) -> None:
-    (root / artifacts.SQUAD_MODEL / "ipu_config.json").write_text("{}")
+    (root / artifacts.model_folder("squad") / "ipu_config.json").write_text("{}")
 
 
 def lower_limits(root: Path) -> None:
@@ -163,8 +163,8 @@ def lower_limits(root: Path) -> None:
 
 
 def a_verdict_from_before(root: Path) -> None:
-    gate = json.loads((root / artifacts.GATE).read_text())
-    write_json(root / artifacts.GATE, {k: v for k, v in gate.items() if k not in ("judged", "parameters_sha256")})
+    gate = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text())
+    write_json(root / artifacts.metrics_file("squad", "gate"), {k: v for k, v in gate.items() if k not in ("judged", "parameters_sha256")})
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def a_verdict_from_before(root: Path) -> None:
         (a_link_to_others, "model.safetensors has SHA-256"),
         (one_file_more, "ipu_config.json has SHA-256 .*judged was none"),
         (lower_limits, "other parameters"),
-        (a_verdict_from_before, "does not say what it judged.*dvc repro gate"),
+        (a_verdict_from_before, "does not say what it judged.*dvc repro gate@squad"),
     ],
 )
 def test_a_verdict_that_the_evidence_does_not_give_is_refused(
@@ -201,7 +201,7 @@ def test_a_better_score_of_a_glue_task_is_refused_though_the_verdict_names_its_b
     gate = json.loads((root / subject.gate).read_text())
     judged = {**gate["judged"], str(subject.metrics): sha256_of(root / subject.metrics)}
     change(root / subject.gate, judged=judged)
-    require_refused(root, GLUE, "accuracy=100.0, counted was 90.0.*single-item glue_evaluate@sst2")
+    require_refused(root, GLUE, "accuracy=100.0, counted was 90.0.*single-item evaluate@glue-sst2")
 
 
 def test_another_score_beside_the_counted_ones_is_refused(copied: Callable[[str], Path]) -> None:
@@ -215,7 +215,7 @@ def test_another_score_beside_the_counted_ones_is_refused(copied: Callable[[str]
 
 def test_a_pipe_in_place_of_a_file_does_not_hang(copied: Callable[[str], Path]) -> None:
     root = copied("questions")
-    path = root / artifacts.SQUAD_MODEL / "config.json"
+    path = root / artifacts.model_folder("squad") / "config.json"
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(InputError, match="no regular file"):

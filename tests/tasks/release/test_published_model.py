@@ -66,7 +66,7 @@ def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_card
     own = {
         "config.json": "models/squad/config.json", "model.safetensors": "models/squad/model.safetensors",
         "tokenizer.json": "data/tokenizer/tokenizer.json", "vocab.txt": "data/tokenizer/vocab.txt",
-        "evaluation/predictions.json": "evaluation/predictions.json",
+        "evaluation/squad/predictions.json": "evaluation/squad/predictions.json",
     }  # fmt: skip
     expected = {name: own.get(name) for name in receipt["files"]}
     read = run(root, hub, "-c", READ_BACK, receipt["tag"], json.dumps(expected))

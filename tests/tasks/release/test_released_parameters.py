@@ -55,24 +55,24 @@ def test_no_text_of_the_user_is_stated_wherever_it_stands(tmp_path: Path) -> Non
 
 def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
     values = shipped()
-    values["glue"]["tasks"], values["parity"]["against"] = ["sst2", "rte"], ["cpu:bf16"]
+    values["glue"]["tasks"], values["downstream"]["squad"]["parity"]["against"] = ["sst2", "rte"], ["cpu:bf16"]
     found = released_parameters(values, Path("nowhere"))
     assert found["glue"]["tasks"] == ["sst2", "rte"]
-    assert found["parity"]["against"] == ["cpu:bf16"]
+    assert found["downstream"]["squad"]["parity"]["against"] == ["cpu:bf16"]
     assert (found["corpus"]["source"], found["corpus"]["layout"], found["device"]["runtime"]) == ("demo", "auto", "cpu")
     for section in ("validate", "model", "pretrain", "finetune", "glue_finetune", "squad_rows", "packing"):
         assert found[section] == values[section], section
     kept = {".".join(place) for place, text in texts(found) if text == WITHHELD}
     assert kept == {
-        "corpus.path", "corpus.text_column", "corpus.dataset_split", "tokenizer.path", "questions.train_path",
-        "questions.dev_path", "pretrain_rows.phase1.path", "pretrain_rows.phase2.path", "base_model.path", "ipu.config",
-        "gate.released", "glue.path", "glue.dataset", "glue_gate.released",
+        "corpus.path", "corpus.text_column", "corpus.dataset_split", "tokenizer.path", "downstream.squad.data.train_path",
+        "downstream.squad.data.dev_path", "pretrain_rows.phase1.path", "pretrain_rows.phase2.path", "base_model.path", "ipu.config",
+        "downstream.squad.gate.released", "glue.path", "glue.dataset", "glue_gate.released",
     }  # fmt: skip
 
 
 def test_a_path_becomes_the_hash_that_dvc_has_of_it(tmp_path: Path) -> None:
     values = shipped()
-    values["corpus"]["path"], values["questions"]["dev_path"] = "inputs/kunden/", "/data/fragen.json"
+    values["corpus"]["path"], values["downstream"]["squad"]["data"]["dev_path"] = "inputs/kunden/", "/data/fragen.json"
     dependencies = [
         {"path": "inputs/kunden", "hash": "md5", "md5": "ab12.dir", "size": 1, "nfiles": 1},
         {"path": "/data/fragen.json", "hash": "md5", "md5": "cd34", "size": 1},
@@ -81,8 +81,8 @@ def test_a_path_becomes_the_hash_that_dvc_has_of_it(tmp_path: Path) -> None:
     lock = {"schema": "2.0", "stages": {"corpus": {"cmd": "x", "deps": dependencies}, "finetune": {"cmd": "y"}}}
     (tmp_path / "dvc.lock").write_text(yaml.safe_dump(lock), encoding="utf-8")
     found = released_parameters(values, tmp_path)
-    assert (found["corpus"]["path"], found["questions"]["dev_path"]) == ("md5:ab12.dir", "md5:cd34")
-    assert found["questions"]["train_path"] == WITHHELD
+    assert (found["corpus"]["path"], found["downstream"]["squad"]["data"]["dev_path"]) == ("md5:ab12.dir", "md5:cd34")
+    assert found["downstream"]["squad"]["data"]["train_path"] == WITHHELD
 
 
 @pytest.mark.parametrize(
@@ -102,12 +102,12 @@ def test_names_of_the_hub_are_stated_and_folders_are_not(tmp_path: Path, name: s
     (tmp_path / "kunden/texte").mkdir(parents=True)
     (tmp_path / "copies").mkdir()
     values = shipped()
-    values["questions"] |= {"source": "hub", "dataset": name, "dataset_config": "plain", "dataset_revision": "main"}
+    values["downstream"]["squad"]["data"] |= {"source": "hub", "dataset": name, "dataset_config": "plain", "dataset_revision": "main"}
     values["tokenizer"] |= {"source": "hub", "repository": name, "revision": "v1"}
     values["corpus"]["dataset"] = "rajpurkar/squad"  # of another source: not read
     found = released_parameters(values, tmp_path / "copies", tmp_path)
-    assert (found["questions"]["dataset"], found["tokenizer"]["repository"]) == (stated, stated)
+    assert (found["downstream"]["squad"]["data"]["dataset"], found["tokenizer"]["repository"]) == (stated, stated)
     hub = stated != WITHHELD
-    assert found["questions"]["dataset_config"] == ("plain" if hub else WITHHELD)
+    assert found["downstream"]["squad"]["data"]["dataset_config"] == ("plain" if hub else WITHHELD)
     assert found["tokenizer"]["revision"] == ("v1" if hub else WITHHELD)
     assert found["corpus"]["dataset"] == WITHHELD

@@ -73,7 +73,7 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
     write_json(folder / "predictions.json", released)
     of_predictions = decide_on(checkout)
     (folder / "predictions.json").unlink()
-    questions = read_dev_questions(checkout / "data/questions/dev.parquet")
+    questions = read_dev_questions(checkout / "data/examples/squad/dev.parquet")
     answers = {"dev": [released.get(question.id) for question in questions]}
     write_text(folder / "scores.json", scores_json(SQUAD, {"dev": questions}, answers))
     assert decide_on(checkout) == of_predictions

@@ -27,7 +27,7 @@ from tests.tasks.trained_checkout import PROJECT, make_checkout, write_metrics
 
 pytestmark = pytest.mark.slow
 
-MADE = ("data/questions", "data/tokenizer", "data/rows/squad-train", "models/squad", "models/base", "evaluation",
+MADE = ("data/examples/squad", "data/tokenizer", "data/rows/squad/train", "models/squad", "models/base", "evaluation",
         "metrics/squad.json")  # fmt: skip
 """Outs of the stage in front, as those of the project: folders, and one file."""
 CONFIG = '[core]\n    no_scm = true\n    analytics = false\n[cache]\n    type = "hardlink,copy"\n'
@@ -42,7 +42,7 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(PROJECT / ".dvcignore", root)  # packages are dependencies, without their __pycache__
     for folder in QUESTIONS.rows:
         write_json(root / folder / "manifest.json", {"rows": 1})
-    for name in (artifacts.GATE, Path("dvc.lock")):
+    for name in (artifacts.metrics_file("squad", "gate"), Path("dvc.lock")):
         (root / name).unlink()
     answer(root, "the hills")
     for name in MADE:
@@ -67,7 +67,7 @@ def project(decided: Path, tmp_path: Path) -> Path:
 
 def answer(root: Path, text: str) -> None:
     """Another answer to the first question, and the scores of it."""
-    path = root / artifacts.SQUAD_PREDICTIONS
+    path = root / artifacts.predictions_file("squad")
     write_json(path, {**json.loads(path.read_text()), "q1": text})
     write_metrics(root)
 
@@ -101,7 +101,7 @@ def refused(root: Path) -> str:
 
 
 def require_rejected(root: Path) -> None:
-    assert REJECTED in (root / artifacts.GATE).read_text()
+    assert REJECTED in (root / artifacts.metrics_file("squad", "gate")).read_text()
     done = run(root, "tasks.release.publish")
     assert (done.returncode, (root / "published").exists()) == (3, False), done.stdout
     assert "is under the floor 85" in done.stdout
@@ -123,7 +123,7 @@ def accept(text: bytes) -> bytes:
     return text.replace(REJECTED.encode(), f"{ACCEPTED} ".encode())
 
 
-def object_of(root: Path, store: Path, path: str = "metrics/gate.json") -> Path:
+def object_of(root: Path, store: Path, path: str = "metrics/squad-gate.json") -> Path:
     """The file of a cache or remote that holds an out."""
     stages = yaml.safe_load((root / "dvc.lock").read_text())["stages"].values()
     md5 = next(out["md5"] for stage in stages for out in stage["outs"] if out["path"] == path)
@@ -147,12 +147,12 @@ def test_dvc_sees_a_change_of_everything_that_was_judged(project: Path) -> None:
 
 
 def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: Path) -> None:
-    path = project / artifacts.GATE
+    path = project / artifacts.metrics_file("squad", "gate")
     assert path.stat().st_nlink == 2, "the cache has the same file"
     rewrite(path, accept)
     assert "didn't change" in dvc(project, "repro", "gate"), "DVC looks at times"
     said = refused(project)
-    assert "metrics/gate.json does not hold what its stage wrote" in said
+    assert "metrics/squad-gate.json does not hold what its stage wrote" in said
     assert f"removed from it: files/md5/{object_of(project, Path()).parent.name}" in said
     assert not object_of(project, project / ".dvc/cache").exists(), "DVC would put it back"
     assert "Running stage 'gate'" in dvc(project, "repro", "gate")
@@ -160,7 +160,7 @@ def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: P
 
 
 def test_an_edited_lock_does_not_help(project: Path) -> None:
-    path, lock = project / artifacts.GATE, project / "dvc.lock"
+    path, lock = project / artifacts.metrics_file("squad", "gate"), project / "dvc.lock"
     before = object_of(project, Path())
     path.chmod(0o644)
     path.write_bytes(accept(path.read_bytes()))
@@ -181,10 +181,10 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
     bad = object_of(project, store)
     rewrite(bad, accept)
     shutil.rmtree(project / ".dvc/cache")
-    (project / artifacts.GATE).unlink()
+    (project / artifacts.metrics_file("squad", "gate")).unlink()
     for _ in range(2):
         assert "Running" not in dvc(project, "repro", "--pull", "gate")
-        assert ACCEPTED in (project / artifacts.GATE).read_text(), "restored as it is there"
+        assert ACCEPTED in (project / artifacts.metrics_file("squad", "gate")).read_text(), "restored as it is there"
         said = refused(project)
         assert f"from the remote far ({store}): remove the object of that name there" in said
     assert bad.relative_to(store).as_posix() in said
@@ -196,8 +196,8 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
 
 
 @pytest.mark.parametrize(
-    "name", in_part(["models/squad/model.safetensors", "data/tokenizer/tokenizer.json", "evaluation/predictions.json",
-                     "data/rows/squad-train/manifest.json", "metrics/squad.json"], 1)
+    "name", in_part(["models/squad/model.safetensors", "data/tokenizer/tokenizer.json", "evaluation/squad/predictions.json",
+                     "data/rows/squad/train/manifest.json", "metrics/squad.json"], 1)
 )  # fmt: skip
 def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(project: Path, name: str) -> None:
     answer(project / "made", "northern hills")

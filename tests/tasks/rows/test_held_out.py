@@ -23,7 +23,7 @@ from tests.tasks.pretraining.row_inputs import (
     write_squad_rows,
 )
 
-KEY = "squad_rows.held_out_fraction"
+KEY = "downstream.squad.rows.held_out_fraction"
 
 
 def test_a_document_is_held_out_by_its_text_and_the_seed_alone() -> None:

@@ -63,13 +63,13 @@ def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         root = found[packing] = tmp_path_factory.mktemp(f"packing-{packing}".lower())
         values = read_yaml(ROOT / "params.yaml")
         values["packing"] = packing
-        values["squad_rows"].update(row_length=64, doc_stride=16, max_question_length=16)
+        values["downstream"]["squad"]["rows"].update(row_length=64, doc_stride=16, max_question_length=16)
         (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-        write_tiny_model(root / artifacts.SQUAD_MODEL, [*dict.fromkeys([*LETTERS, *WORDS, "."])])
+        write_tiny_model(root / artifacts.model_folder("squad"), [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_tiny_model(root / artifacts.TOKENIZER, [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_corpus(root / artifacts.CORPUS, random_texts(120, sentences=(1, 3)))
         for split, seed in (("train", 1), ("dev", 2)):
-            write_questions(root / artifacts.QUESTIONS / f"{split}.parquet", questions(40, seed))
+            write_questions(root / artifacts.examples_folder("squad") / f"{split}.parquet", questions(40, seed))
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(root)
             patch.setenv("PODIUM_WORKERS", "1")
@@ -119,7 +119,7 @@ def trained(root: Path, name: str, steps: int, batch: int) -> JobResult:
     return run_here(Job(
         kind=kind, head=head, rows=str(root / artifacts.rows_folder(name)), output=str(root / "trained" / name),
         run_folder=str(root / "runs" / name), geometry=BatchGeometry(batch, 4), runtime="cpu", precision="fp32",
-        init_checkpoint=str(root / artifacts.SQUAD_MODEL), optimizer=OptimizerConfig("sgd", 1e-3),
+        init_checkpoint=str(root / artifacts.model_folder("squad")), optimizer=OptimizerConfig("sgd", 1e-3),
         schedule=ScheduleConfig(steps=steps),
     ))  # fmt: skip
 

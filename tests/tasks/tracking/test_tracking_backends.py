@@ -156,8 +156,8 @@ def watched(
         schedule=ScheduleConfig(steps=100),
     )  # fmt: skip
     (root / "metrics").mkdir()
-    (root / artifacts.SQUAD_METRICS).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
-    (root / artifacts.GATE).write_text(json.dumps({"accepted": True, "reasons": []}))
+    (root / artifacts.metrics_file("squad")).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
+    (root / artifacts.metrics_file("squad", "gate")).write_text(json.dumps({"accepted": True, "reasons": []}))
     asked, said = asked_for("wandb", "tensorboard", "mlflow"), root / "said.txt"
     with pytest.MonkeyPatch.context() as own, said.open("w", encoding="utf-8") as stdout:
         own.setenv("PODIUM_DEVICE_PYTHON", str(device))
@@ -166,7 +166,7 @@ def watched(
         with pytest.raises(StagePaused):
             train(job, "finetune", root, tracking=asked)
         train(job, "finetune", root, tracking=asked)
-        record_verdict(asked_for("tensorboard"), "finetune", (artifacts.SQUAD_METRICS, artifacts.GATE), root)
+        record_verdict(asked_for("tensorboard"), "finetune", (artifacts.metrics_file("squad"), artifacts.metrics_file("squad", "gate")), root)
     [folder] = (root / "runs" / "finetune").iterdir()
     yield Watched(root, f"finetune-{folder.name}-{group_digits()}", said.read_text(encoding="utf-8"))
     assert leaks(root) == []

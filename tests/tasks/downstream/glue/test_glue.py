@@ -93,7 +93,7 @@ def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(ss
     model = AutoModelForSequenceClassification.from_pretrained(published).eval()
     assert model.config.id2label == {0: "negative", 1: "positive"}
     lines = (REAL / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()
-    predicted = read_json(sst2 / "glue/sst2/evaluation/predictions.json")["dev"]
+    predicted = read_json(sst2 / "evaluation/glue-sst2/squad/predictions.json")["dev"]
     assert len(predicted) == 872
     for number in (0, 1, 500, 871):
         encoded = tokenizer(lines[number].split("\t")[0], truncation=True, max_length=64, return_tensors="pt")
@@ -119,9 +119,9 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     assert {key.removesuffix("_low") for key in metrics if key.endswith("_low")} == {*names, "score"}
     assert metrics["score"] == pytest.approx(np.mean([metrics[key] for key in names]), abs=1e-3)
     assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
-    predictions = read_json(folder / f"glue/{name}/evaluation/predictions.json")
+    predictions = read_json(folder / f"glue/{name}/evaluation/squad/predictions.json")
     assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(task.splits[1:], 60)
-    assert task.title in (folder / f"glue/{name}/evaluation/report.html").read_text(encoding="utf-8")
+    assert task.title in (folder / f"glue/{name}/evaluation/squad/report.html").read_text(encoding="utf-8")
 
 
 def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compared(

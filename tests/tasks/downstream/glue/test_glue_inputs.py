@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tasks.project.param_glue import GlueParams
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ipu_model.distributed.poprun import PopRunInstances
@@ -24,7 +25,6 @@ from tasks.downstream.task import about
 from tasks.jobs.training import model_config
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import resolve
-from tasks.project.param_glue import GlueParams
 from tasks.project.param_inputs import RowsParams
 from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml

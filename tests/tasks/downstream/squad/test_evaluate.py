@@ -145,7 +145,7 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) ->
     assert 0 <= metrics["f1_low"] < metrics["f1"] < metrics["f1_high"] <= 100
     assert metrics["files"] == [
         {"path": "models/squad/model.safetensors", "sha256": hashlib.sha256(b"weights").hexdigest()},
-        {"path": "evaluation/predictions.json", "sha256": hashlib.sha256(predictions).hexdigest()},
+        {"path": "evaluation/squad/predictions.json", "sha256": hashlib.sha256(predictions).hexdigest()},
     ]
     assert json.loads((tmp_path / "metrics" / "squad.json").read_text()) == metrics
     assert sorted(path.name for path in (tmp_path / "evaluation").iterdir()) == [
@@ -195,7 +195,7 @@ def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
         evaluate(TASK, tmp_path / name)
         files = [p for p in (tmp_path / name).rglob("*") if p.is_file()]
         outputs.append({p.relative_to(tmp_path / name): p.read_bytes() for p in files})
-    written = {Path("evaluation/report.html"), Path("metrics/squad.json")}
+    written = {Path("evaluation/squad/report.html"), Path("metrics/squad.json")}
     assert written <= outputs[0].keys()
     # Parquet records no time either, so everything can be compared.
     assert outputs[0] == outputs[1]
@@ -248,9 +248,9 @@ def test_a_dev_question_without_an_answer_is_refused(tmp_path: Path) -> None:
 
 def test_the_stage_reads_where_the_other_stages_write() -> None:
     assert [str(path) for path in vars(inputs_of(Path())).values()] == [
-        "data/questions/dev.parquet",
-        "data/rows/squad-dev/features.parquet",
-        "predictions/logits.arrow",
+        "data/examples/squad/dev.parquet",
+        "data/rows/squad/dev/features.parquet",
+        "predictions/squad/dev.arrow",
         "models/squad/model.safetensors",
     ]
 

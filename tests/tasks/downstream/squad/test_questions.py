@@ -244,7 +244,7 @@ def test_repeated_ids_are_refused_within_a_file_and_between_the_two(tmp_path: Pa
     message = refusal(tmp_path, squad(qa("same"), qa("other")), squad(qa("same")))
     assert "1 question id(s) stand in both" in message
     assert "same" in message
-    assert "questions.dev_path" in message
+    assert "downstream.squad.data.dev_path" in message
 
 
 def test_all_problems_of_a_file_are_said_at_once_ten_of_them_in_words(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_all_problems_of_a_file_are_said_at_once_ten_of_them_in_words(tmp_path: 
 
 def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
     message = refusal(tmp_path, squad(qa()), squad(qa("d1", answers=(("hum", 1),))))
-    assert "dev.json (questions.dev_path)" in message
+    assert "dev.json (downstream.squad.data.dev_path)" in message
 
 
 # ----------------------------------------------------------------------------------------------------- hub
@@ -302,13 +302,13 @@ def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
     good, bad = tmp_path / "good.json", tmp_path / "bad.json"
     good.write_text("\ufeff" + json.dumps(squad(qa())), encoding="utf-8")
     bad.write_text("[1, 2, 3, 4, 5]")
-    questions.check_question_file(good, "questions.train_path", params())
+    questions.check_question_file(good, "downstream.squad.data.train_path", params())
     with pytest.raises(InputError, match=r"bad\.json begins with b'\[1, 2, .*set questions\.train_path"):
-        questions.check_question_file(bad, "questions.train_path", params())
+        questions.check_question_file(bad, "downstream.squad.data.train_path", params())
     row = {"id": "a", "context": CONTEXT, "question": "?", "answers": [{"text": "hum", "answer_start": 20}]}
     table = tmp_path / "table.jsonl"
     table.write_text(json.dumps(row) + "\nno JSON\n")
-    questions.check_question_file(table, "questions.train_path", params())
+    questions.check_question_file(table, "downstream.squad.data.train_path", params())
     table.write_text(json.dumps({**row, "context": "nothing"}) + "\n")
     with pytest.raises(InputError, match="is not usable"):
-        questions.check_question_file(table, "questions.train_path", params())
+        questions.check_question_file(table, "downstream.squad.data.train_path", params())

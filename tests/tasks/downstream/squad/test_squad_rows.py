@@ -216,19 +216,19 @@ def test_missing_inputs_are_told_with_the_stage_that_makes_them(tmp_path: Path) 
 
 
 def test_the_stage_runs_from_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_questions(tmp_path / "data/questions/dev.parquet", questions_on(random_texts(30)))
+    write_questions(tmp_path / "data/examples/squad/dev.parquet", questions_on(random_texts(30)))
     word_tokenizer(tmp_path / "data/tokenizer")
     params = yaml.safe_load((ROOT / "params.yaml").read_text("utf-8"))
-    params["squad_rows"]["row_length"] = 144
+    params["downstream"]["squad"]["rows"]["row_length"] = 144
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     command = [sys.executable, "-m", "tasks.downstream.rows", "squad", "dev"]
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 0, finished.stderr
     assert "of 60 questions" in finished.stdout
-    assert read_manifest(tmp_path / "data/rows/squad-dev").row_length == 144
-    (tmp_path / "data/questions/dev.parquet").unlink()
+    assert read_manifest(tmp_path / "data/rows/squad/dev").row_length == 144
+    (tmp_path / "data/examples/squad/dev.parquet").unlink()
     finished = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert finished.returncode == 1
     assert finished.stderr.startswith("error: ")
-    assert (tmp_path / "data/rows/squad-dev/manifest.json").is_file()
+    assert (tmp_path / "data/rows/squad/dev/manifest.json").is_file()

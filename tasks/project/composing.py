@@ -1,0 +1,197 @@
+"""plan.yaml: what params.yaml makes of dvc.yaml, which stages there are and what each starts from.
+
+DVC knows no conditions, so that which phases, entries and given files a plan has is worked out here, from checked
+parameters, and read by dvc.yaml. `podium run` writes it before every run and `podium plan --write` on demand; a stage
+refuses one that does not belong to params.yaml.
+
+Where a stage of this plan has no use for something that others of its group read, its place is taken by a path that the
+stage depends on anyway: DVC takes a list of dependencies only as dvc.yaml writes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.downstream.entries import BASE, Entry, behind, entries, needs_corpus, start_model
+from tasks.downstream.task import about
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.files import write_text
+from tasks.project.params import PHASES, Params
+from tasks.project.plan_file import read_dvc_file
+
+ROOT_KEY = "plan"
+"""Under this key, as DVC lays the file over params.yaml, whose keys it must not have."""
+WRITE = "podium plan --write"
+CODE = "tasks/jobs"
+"""Stands for what a training has no use for."""
+HEADER = f"""# What params.yaml makes of dvc.yaml. Made by `podium run` and `{WRITE}`: edit params.yaml, not this.
+"""
+
+
+def compose(params: Params) -> dict[str, Any]:
+    """The content of plan.yaml.
+
+    Args:
+        params: the parameters, checked.
+    """
+    phases = PHASES if params.pretrain.enabled else ()
+    corpus, base, ahead = needs_corpus(params, phases), params.base_model.source != "none", _compiles_ahead(params)
+    found = {
+        "corpus": {"text": {"given": given(params.corpus, "tasks/inputs")}} if corpus else {},
+        "tokenizer": _tokenizer(params),
+        "validate": _validate(corpus, phases),
+        "row_shares": params.pretrain_rows.shares if phases else [],
+        "base_model": {"given": {"path": given(params.base_model, "tasks/reading")}} if base else {},
+        "phases": {phase: _phase(phase, params, base) for phase in phases},
+        "compile_pretrain": list(phases) if ahead else [],
+        "compile": {entry.name: _parts(entry) for entry in entries(params)} if ahead else {},
+        "downstream": {entry.name: _entry(entry, params) for entry in entries(params)},
+        "parity": {
+            f"{entry.name}-{place}": {
+                "entry": entry.name,
+                "place": place,
+                "program": _program(artifacts.job_name(entry.name, "predict"), params),
+                **_parts(entry),
+            }
+            for entry in entries(params)
+            for place in entry.params.parity.against
+        },
+        "plots": {
+            f"{artifacts.plots_folder(entry.name)}/{name}.csv": dict(drawn)
+            for entry in entries(params)
+            for name, drawn in about(entry).plots.items()
+        },
+        "ipu_config": params.ipu.config if ahead else CODE,
+    }
+    return {ROOT_KEY: found}
+
+
+def given(section: Any, otherwise: str, key: str = "path") -> str:
+    """The path that a section names, where it reads one."""
+    return str(getattr(section, key)) if section.source in ("files", "file", "folder") else otherwise
+
+
+def _verdict(name: str) -> str:
+    return artifacts.validation_report(name).as_posix()
+
+
+def _tokenizer(params: Params) -> dict[str, str]:
+    if params.tokenizer.source == "train":
+        return {"source": str(artifacts.CORPUS), "verdict": _verdict("corpus")}
+    return dict.fromkeys(("source", "verdict"), given(params.tokenizer, "tasks/reading"))
+
+
+def _validate(corpus: bool, phases: tuple[str, ...]) -> dict[str, Any]:
+    text = str(artifacts.CORPUS)
+    of_rows = {
+        phase: {"data": artifacts.rows_folder(phase).as_posix(), "beside": str(artifacts.TOKENIZER)} for phase in phases
+    }
+    return {**({"corpus": {"data": text, "beside": text}} if corpus else {}), **of_rows}
+
+
+def _phase(phase: str, params: Params, base: bool) -> dict[str, str]:
+    rows, before = params.pretrain_rows, PHASES.index(phase) - 1
+    if rows.source == "corpus":
+        made_of = {"source": str(artifacts.CORPUS), "verdict": _verdict("corpus")}
+    else:
+        path = getattr(rows, phase).path if rows.source == "files" else "tasks/rows"
+        made_of = {"source": path, "verdict": path}
+    start = PHASES[before] if before >= 0 else BASE if base else ""
+    return {
+        **made_of,
+        "start": str(artifacts.MODELS / start) if start else CODE,
+        "program": _program(phase, params),
+    }
+
+
+def _compiles_ahead(params: Params) -> bool:
+    """Whether there are programs to build before training: where the device may be IPUs."""
+    return params.device.runtime in ("ipu", "auto")
+
+
+def _program(job: str, params: Params) -> str:
+    """What says which program a job has."""
+    return artifacts.compile_report(job).as_posix() if _compiles_ahead(params) else CODE
+
+
+def _parts(entry: Entry) -> dict[str, str]:
+    task = about(entry)
+    return {"kind": entry.kind, "head": task.head, "row_kind": task.row_kind}
+
+
+def _entry(entry: Entry, params: Params) -> dict[str, Any]:
+    task, start = about(entry), start_model(entry)
+    return {
+        **_parts(entry),
+        "facts": {**entry.params.options, "development": list(task.development), "labels": list(task.labels)},
+        "given": _given(entry),
+        "start": str(start) if start else CODE,
+        **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
+        "released": entry.params.gate.released,
+        "behind": _behind(entry, params),
+    }
+
+
+def _given(entry: Entry) -> dict[str, str]:
+    """The files of training and of development, which may be one folder."""
+    names = [name for name in type(entry.params.data).model_fields if name == "path" or name.endswith("_path")]
+    paths = [given(entry.params.data, "tasks/reading", name) for name in names]
+    return {"train": paths[0], "dev": paths[-1]}
+
+
+def _behind(entry: Entry, params: Params) -> dict[str, str]:
+    """What the gate of an entry judges beside the entry's own; data/tokenizer stands for what is not there."""
+    found, nothing = behind(entry, params), str(artifacts.TOKENIZER)
+    return {
+        "corpus": _verdict("corpus") if found.corpus else nothing,
+        "base_model": (artifacts.BASE_MODEL / "base_model.json").as_posix() if found.base_model else nothing,
+        **{key: path for phase in PHASES for key, path in _of_phase(phase, phase in found.phases).items()},
+    }
+
+
+def _of_phase(phase: str, there: bool) -> dict[str, str]:
+    found = {
+        "rows": artifacts.rows_folder(phase) / "manifest.json",
+        "verdict": artifacts.validation_report(phase),
+        "training": artifacts.METRICS / f"pretrain-{phase}.json",
+    }
+    return {f"{phase}_{what}": path.as_posix() if there else str(artifacts.TOKENIZER) for what, path in found.items()}
+
+
+def text_of(composed: Mapping[str, Any]) -> str:
+    """plan.yaml as it is written."""
+    return HEADER + yaml.safe_dump(dict(composed), sort_keys=False, allow_unicode=True, width=120)
+
+
+def write_plan(root: Path, params: Params) -> bool:
+    """Write plan.yaml where it says something else; whether it did.
+
+    Args:
+        root: a checkout, whose params.yaml says the same as `params`.
+        params: checked.
+    """
+    text, path = text_of(compose(params)), root / artifacts.PLAN
+    if path.is_file() and path.read_text(encoding="utf-8") == text:
+        return False
+    write_text(path, text)
+    return True
+
+
+def require_plan(root: Path, params: Params) -> None:
+    """Refuse a plan.yaml that does not say what params.yaml does.
+
+    Raises:
+        InputError: it is missing, broken or of other parameters; names the command that writes it.
+    """
+    path = root / artifacts.PLAN
+    try:
+        found = read_dvc_file(path)
+    except yaml.YAMLError as error:
+        raise InputError(f"{path} is not YAML ({error}): write it again with `{WRITE}`") from None
+    if found != compose(params):
+        raise InputError(f"{path} does not belong to {root / artifacts.PARAMS}: write it with `{WRITE}`, then go on")

@@ -1,0 +1,188 @@
+"""The section `downstream` of params.yaml: entries, each with a name, a kind, and sections of its own.
+
+What the sections of a kind hold, and their defaults, stands in its folder: the class `Params` of
+tasks/downstream/<kind>/params.py.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import pkgutil
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic_core import PydanticUndefined
+
+from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, Section
+from tasks.project.param_training import FinetuneParams
+from tasks.project.strict_yaml import nearest
+
+ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")
+"""Names of what lies beside the files of entries."""
+ENDINGS = ("-rows", "-finetune", "-predict", "-gate")
+"""Of files that belong to an entry."""
+Points = Annotated[float, Field(ge=0, le=100)]
+
+
+class DataParams(Section):
+    """Where the examples come from."""
+
+    min_examples: Positive = 10
+
+
+class RowsParams(Section):
+    """Rows of any kind of task."""
+
+    row_length: Annotated[int, Field(ge=16, le=32767)]
+    max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
+    held_out_fraction: HeldOut = 0.0
+
+
+class EvaluateParams(Section):
+    """What a kind may be told of its evaluation."""
+
+
+class ParityParams(Section):
+    """Where the model is computed once more, to be compared with the stage predict."""
+
+    against: list[str] = Field(default_factory=list)
+    max_logit_difference: Annotated[float, Field(gt=0)] | None = None
+
+    @model_validator(mode="after")
+    def _places_are_known(self) -> ParityParams:
+        for text in self.against:
+            Place.of(text)
+        if len(set(self.against)) < len(self.against):
+            raise ValueError(f"against names a place twice: {', '.join(self.against)}")
+        return self
+
+
+class ReleaseParams(Section):
+    """What every gate knows."""
+
+    released: Name = "inputs/released"
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+
+
+class EntryPublishParams(Section):
+    """Where the release of an entry goes; the section `publish` says how."""
+
+    folder: Name
+    repository: HubName | None = None
+    data_name: Name | None = None
+    """How a card calls the examples of files or of a Hub data set."""
+
+
+class EntryIpuParams(Section):
+    """Keys of an ipu_config.json for the jobs of an entry."""
+
+    finetune: dict[str, Any] | None = None
+    predict: dict[str, Any] | None = None
+
+
+class EntryParams(Section):
+    """One thing to fine-tune for."""
+
+    kind: str
+    start: Literal["auto", "base", "phase1", "phase2"] = "auto"
+    data: DataParams
+    rows: RowsParams
+    finetune: FinetuneParams
+    evaluate: EvaluateParams = EvaluateParams()
+    parity: ParityParams = ParityParams()
+    gate: ReleaseParams
+    publish: EntryPublishParams
+    ipu: EntryIpuParams = EntryIpuParams()
+
+    @model_validator(mode="after")
+    def _what_is_evaluated_was_held_out(self) -> EntryParams:
+        if self.finetune.evaluate_every_updates is not None and not self.rows.held_out_fraction:
+            raise ValueError(
+                f"finetune.evaluate_every_updates={self.finetune.evaluate_every_updates} needs examples that training "
+                "does not see: set rows.held_out_fraction, for example to 0.05"
+            )
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a kind asks beside the sections that all have, such as the name of a task."""
+        return {name: getattr(self, name) for name in type(self).model_fields if name not in EntryParams.model_fields}
+
+
+@cache
+def kind_names() -> list[str]:
+    """All kinds there are: the folders of tasks/downstream that hold params.py."""
+    package = importlib.import_module("tasks.downstream")
+    folders = [found.name for found in pkgutil.iter_modules(package.__path__) if found.ispkg]
+    return sorted(name for name in folders if importlib.util.find_spec(f"tasks.downstream.{name}.params"))
+
+
+def kind_params(kind: object) -> type[EntryParams]:
+    """The class of an entry of that kind.
+
+    Raises:
+        ValueError: there is no such kind; the nearest one is named.
+    """
+    if not isinstance(kind, str) or kind not in kind_names():
+        raise ValueError(f"kind={kind!r} is not known{nearest(str(kind), kind_names())}")
+    found: type[EntryParams] = importlib.import_module(f"tasks.downstream.{kind}.params").Params
+    return found
+
+
+def _as_its_kind(value: object) -> object:
+    return kind_params(value.get("kind")).model_validate(value) if isinstance(value, Mapping) else value
+
+
+def _entry_name(name: str) -> str:
+    if not ENTRY_NAME.fullmatch(name):
+        raise ValueError(f"the name {name!r} must be of small letters, digits, '-' and '_', 64 at most")
+    if name in RESERVED or name.startswith("pretrain-") or name.endswith(ENDINGS) or "-parity-" in name:
+        raise ValueError(f"the name {name!r} is that of other files of a run: choose another")
+    return name
+
+
+Entries = dict[
+    Annotated[str, AfterValidator(_entry_name)], Annotated[SerializeAsAny[EntryParams], BeforeValidator(_as_its_kind)]
+]
+
+
+def defaults_of(kind: str, name: str) -> dict[str, Any]:
+    """The values of a new entry as params.yaml states them; what has no default is None.
+
+    Raises:
+        ValueError: there is no such kind.
+    """
+    values = _defaults(kind_params(kind))
+    values["kind"] = kind
+    values["publish"]["folder"] = f"published/{name}"
+    return values
+
+
+def _defaults(kind: type[Section]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in kind.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        if isinstance(default, Section):
+            found[name] = default.model_dump(mode="json")
+        elif default is PydanticUndefined:
+            inner = field.annotation
+            found[name] = _defaults(inner) if isinstance(inner, type) and issubclass(inner, Section) else None
+        else:
+            found[name] = default
+    return found
+
+
+def entry_places(values: Mapping[str, Any], section: str) -> Iterator[tuple[str, ...]]:
+    """The places of all parameters in a section of all entries, by the words of their dotted names.
+
+    Args:
+        values: of the whole params.yaml.
+        section: data, gate, publish and so on.
+    """
+    for name, entry in values.get("downstream", {}).items():
+        yield from (("downstream", name, section, key) for key in entry[section])

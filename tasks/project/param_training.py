@@ -1,0 +1,75 @@
+"""Sections of params.yaml that say how a model is trained: optimizer, batch, schedule, and when it is looked at."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from tasks.project.param_sections import Fraction, Positive, Section, Seed
+
+Dropout = Annotated[float, Field(ge=0, lt=1)]
+Moment = Annotated[float, Field(ge=0, lt=1)]
+Rate = Annotated[float, Field(gt=0)]
+Epochs = Annotated[float, Field(gt=0)]
+Updates = Annotated[int, Field(ge=0)]
+
+
+class BatchParams(Section):
+    """The batch behind one update and how it is learned from; `None` is device.micro_batch_size."""
+
+    global_batch_size: Positive
+    micro_batch_size: Positive | None = None
+    loss_scaling: Annotated[float, Field(gt=0)] = 1.0
+    learning_rate: Rate
+    warmup_fraction: Fraction = 0.1
+    schedule: Literal["linear", "cosine", "square_root", "constant"] = "linear"
+
+
+class PhaseParams(BatchParams):
+    steps: Positive
+
+
+class OptimizerParams(Section):
+    """The defaults are those that BERT was published with."""
+
+    optimizer: Literal["adamw", "adam", "lamb", "sgd"] = "adamw"
+    weight_decay: Annotated[float, Field(ge=0)] = 0.01
+    beta1: Moment = 0.9
+    beta2: Moment = 0.999
+    eps: Annotated[float, Field(gt=0)] = 1e-6
+    bias_correction: bool = True
+    first_moment_precision: Literal["auto", "fp32", "fp16"] = "auto"
+    max_grad_norm: Annotated[float, Field(gt=0)] | None = 1.0
+
+
+class PretrainParams(OptimizerParams):
+    enabled: bool
+    seed: Seed
+    checkpoint_every_updates: Updates
+    evaluate_every_updates: Positive | None
+    evaluate_rows: Positive | None
+    phase1: PhaseParams
+    phase2: PhaseParams
+
+
+class FinetuneParams(OptimizerParams, BatchParams):
+    """Fine-tuning for any kind of task; each kind states what BERT takes for it."""
+
+    seed: Seed = 42
+    epochs: Epochs = 3.0
+    hidden_dropout: Dropout | None = None
+    attention_dropout: Dropout | None = None
+    checkpoint_every_updates: Updates = 100
+    evaluate_every_updates: Positive | None = None
+    keep: Literal["last", "best"] = "last"
+    patience: Positive | None = None
+
+    @model_validator(mode="after")
+    def _choosing_needs_evaluations(self) -> FinetuneParams:
+        if self.evaluate_every_updates is None and (self.keep == "best" or self.patience is not None):
+            raise ValueError(
+                f"keep: {self.keep}, patience: {self.patience} need evaluations to choose by: set "
+                "evaluate_every_updates, or keep: last and patience: null"
+            )
+        return self
