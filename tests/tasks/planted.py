@@ -15,14 +15,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import load_file, save_file
 
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise
 from tasks.project.files import write_text
-from tests.places import ROOT
+from tests.tasks.downstream.entries import lay_over, values_with, write_parameters
 from tests.tasks.tiny_model import SPECIAL
 
 MARK = "zxqvwplanted"
@@ -70,25 +69,30 @@ def plant_host(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         monkeypatch.setattr(socket, name, lambda *_: planted("host"))
 
 
-def make_checkout(folder: Path, **sections: dict[str, Any]) -> Path:
-    """params.yaml and what stages need beside it, in a folder whose own name is planted."""
+def make_checkout(folder: Path, downstream: dict[str, Any] | None = None, **sections: dict[str, Any]) -> Path:
+    """params.yaml, plan.yaml and what stages need beside them, in a folder whose own name is planted.
+
+    Args:
+        folder: it is made in it.
+        downstream: entries in place of the project's one, see `values_with`.
+        sections: what other sections state.
+    """
     root = folder / planted("checkout")
     (root / "inputs/ipu").mkdir(parents=True)
-    values = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     given = folder / planted("folder")
     common: dict[str, dict[str, Any]] = {
         "model": MODEL, "checkpoint": {"remote": str(folder / planted("remote"))},
         "tracking": {"project": planted("project"), "name": planted("run"), "group": planted("group"),
                      "folder": planted("curves")},
-        "gate": {"min_f1": 0.0, "released": str(given / planted("released"))},
-        "glue_gate": {"released": str(given / planted("released"))},
-        "publish": {"folder": f"{planted('published')}/{planted('name')}"},
-        "glue_publish": {"folder": f"{planted('published')}/{planted('name')}"},
     }  # fmt: skip
-    for changes in (common, sections):
-        for section, keys in changes.items():
-            values[section] = {**values[section], **keys}
-    (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    values = values_with(downstream, **common)
+    lay_over(values, sections)
+    for name, entry in values["downstream"].items():
+        entry["gate"]["released"] = str(given / planted("released"))
+        entry["publish"]["folder"] = f"{planted('published')}/{planted('name')}-{name}"
+        if "min_f1" in entry["gate"]:
+            entry["gate"]["min_f1"] = 0.0
+    write_parameters(root, values)
     _plant_remotes(root)
     return root
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from collections.abc import Mapping
@@ -11,17 +12,23 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tasks.downstream.entries import entry_of
 from tasks.downstream.glue.examples import schema_of
 from tasks.downstream.glue.tasks import TASKS, GlueTask
 from tasks.downstream.judging.gate import gate
+from tasks.downstream.task import about, part_of
 from tasks.project import artifacts
+from tasks.project.composing import compose, write_plan
 from tasks.project.files import sha256_of, write_text
+from tasks.project.intact import LOCK
+from tasks.project.param_downstream import EntryPublishParams, defaults_of
 from tasks.project.params import Params, check, load_params, parameter_values
-from tasks.project.strict_yaml import parse_yaml
-from tasks.release.release_subject import QUESTIONS, glue_subject
+from tasks.project.plan_file import read_plan, value_at
+from tasks.project.strict_yaml import parse_yaml, read_yaml
+from tasks.release.release_subject import Subject, subject_of
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.places import ROOT as PROJECT
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import lay_over, write_parameters
 from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 WORDS = ["where", "does", "the", "river", "rise", "?", "in", "northern", "hills", "and", "ends", "a", "lake", "."]
@@ -35,27 +42,58 @@ ASKED = {"q1": ("Where does the river rise?", "northern hills"), "q2": ("Where d
 def make_checkout(root: Path, *, seed: int = 0, accepted: bool = True) -> Path:
     """Fill `root` with model, tokenizer, questions, predictions, metrics, gate verdict, reports and parameters."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "params.yaml").write_text(params_text(), encoding="utf-8")
-    (root / "dvc.lock").write_text("schema: '2.0'\n", encoding="utf-8")
+    (root / artifacts.PARAMS).write_text(params_text(), encoding="utf-8")
+    write_plan(root, load_params(root / artifacts.PARAMS))
     (root / artifacts.TOKENIZER).mkdir(parents=True)
     write_tokenizer(Vocabulary((*SPECIAL, *WORDS), lowercase=True), 512, root / artifacts.TOKENIZER)
-    write_questions(root / artifacts.examples_folder("squad") / "dev.parquet")
-    _json(root / artifacts.predictions_file("squad"), {name: answer for name, (_, answer) in ASKED.items()})
-    write_text(root / artifacts.EVALUATION / "report.html", "<p>Where does the river rise?</p>")
-    for name in QUESTIONS.verdicts:
-        checks = [{"name": "no nulls", "ok": True}]
-        _json(root / artifacts.validation_report(name), {"data": name, "valid": True, "rows": 12, "checks": checks})
-    _json(
-        root / artifacts.rows_folder("squad-train") / "manifest.json",
-        {"rows": 40, "sequences": 100, "real_tokens": 4321, "row_length": 128},
-    )
-    _json(root / artifacts.BASE_MODEL / "base_model.json", {"source": "none"})
-    for name in QUESTIONS.trainings:
-        figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "train_seconds": 12.5}
-        _json(root / artifacts.METRICS / f"{name}.json", figures)
-    write_model(root, seed)
+    write_entry(root, "squad", seed)
     write_gate(root, accepted=accepted)
     return root
+
+
+def add_entry(root: Path, name: str, seed: int = 1, **sections: Any) -> Path:
+    """Another entry of questions in a checkout, with a model of its own, as if its stages had run, too.
+
+    Args:
+        root: see `make_checkout`.
+        name: of the entry, which is a copy of `squad`.
+        seed: of its weights.
+        sections: in which the two differ.
+    """
+    values = read_yaml(root / artifacts.PARAMS)
+    values["downstream"][name] = copy.deepcopy(values["downstream"]["squad"])
+    lay_over(values["downstream"][name], {"publish": {"folder": f"published/{name}"}, **sections})
+    write_parameters(root, values)
+    write_entry(root, name, seed)
+    write_gate(root, name=name)
+    return root
+
+
+def subject_in(root: Path, name: str = "squad") -> Subject:
+    """What a release of that entry of a checkout is about."""
+    params = load_params(root / artifacts.PARAMS)
+    return subject_of(about(entry_of(params, name)), params)
+
+
+def write_entry(root: Path, name: str, seed: int) -> None:
+    """What the stages before the gate leave of an entry of questions, and of all before it; scores aside."""
+    subject = subject_in(root, name)
+    write_questions(root / artifacts.examples_file(name, "dev"))
+    _json(root / subject.predictions, {asked: answer for asked, (_, answer) in ASKED.items()})
+    write_text(root / subject.page, "<p>Where does the river rise?</p>")
+    for verdict in subject.verdicts:
+        checks = [{"name": "no nulls", "ok": True}]
+        _json(
+            root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 12, "checks": checks}
+        )
+    _json(
+        root / artifacts.rows_folder(name, "train") / "manifest.json",
+        {"rows": 40, "sequences": 100, "real_tokens": 4321, "row_length": 128},
+    )
+    for training in subject.trainings:
+        figures = {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32", "train_seconds": 12.5}
+        _json(root / artifacts.METRICS / f"{training}.json", figures)
+    write_model(root, seed, name)
 
 
 METRICS: dict[str, Any] = {
@@ -77,30 +115,60 @@ def write_questions(path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
-def write_metrics(root: Path) -> None:
+def write_metrics(root: Path, name: str = "squad") -> None:
     """The scores of the files that lie in `root` now."""
-    files = [root / artifacts.model_folder("squad") / "model.safetensors", root / artifacts.predictions_file("squad")]
+    subject = subject_in(root, name)
+    files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    scores = task_with("squad", "scores")
+    scores = part_of(entry_of(load_params(root / artifacts.PARAMS), name), "scores")
     examples = scores.read_all(root)
     counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
-    _json(root / artifacts.metrics_file("squad"), {**counted, "files": found, "slices": SLICES})
+    slices = {"slices": SLICES} if scores.entry.kind == "squad" else {}
+    _json(root / subject.metrics, {**counted, "files": found, **slices})
 
 
-def write_gate(root: Path, *, accepted: bool = True, parameters: Mapping[str, Any] | None = None) -> None:
-    """Scores and verdict of the files that lie in `root` now; rejected against the evidence if `accepted` is False."""
-    write_metrics(root)
-    gate(parameters or parameter_values(load_params(root / "params.yaml")), root)
+def write_gate(
+    root: Path, *, accepted: bool = True, parameters: Mapping[str, Any] | None = None, name: str = "squad"
+) -> None:
+    """Scores, verdict and dvc.lock of what lies in `root` now; rejected against the evidence if `accepted` is False."""
+    values = parameters or parameter_values(load_params(root / artifacts.PARAMS))
+    write_metrics(root, name)
+    write_lock(root, check(dict(values)))
+    gate(values, name, root)
     if not accepted:
-        verdict = json.loads((root / artifacts.metrics_file("squad", "gate")).read_text(encoding="utf-8"))
+        path = root / artifacts.metrics_file(name, "gate")
+        verdict = json.loads(path.read_text(encoding="utf-8"))
         verdict |= {"accepted": False, "reasons": ["f1 12.30 is under the floor 85.00"]}
-        _json(root / artifacts.metrics_file("squad", "gate"), verdict)
+        _json(path, verdict)
+
+
+def write_lock(root: Path, params: Params) -> None:
+    """A dvc.lock as if every stage had run with these parameters; it says nothing of files."""
+    composed = compose(params)
+    values = {artifacts.PARAMS.name: parameter_values(params), artifacts.PLAN.name: composed}
+    stages = {
+        stage.name: {
+            "cmd": stage.cmd,
+            "params": {
+                file: {key: value_at(values[file], key) for key in keys}
+                for file, keys in stage.params.items()
+                if file in values
+            },
+        }
+        for stage in read_plan(PROJECT, composed).values()
+    }
+    lock = json.dumps({"schema": "2.0", "stages": stages}, indent=1)  # JSON is YAML, and faster
+    write_text(root / LOCK, lock)
 
 
 def make_glue_checkout(root: Path, task: GlueTask = TASKS["sst2"]) -> Path:
     """The same for a GLUE task with two classes: 20 examples, of which one in ten is answered wrong."""
     make_checkout(root)
-    subject, labels = glue_subject(task.name, task.splits), [number % 2 for number in range(20)]
+    name, labels = f"glue-{task.name}", [number % 2 for number in range(20)]
+    values = read_yaml(root / artifacts.PARAMS)
+    values["downstream"] = {name: {**defaults_of("glue", name), "task": task.name}}
+    write_parameters(root, values)
+    subject = subject_in(root, name)
     (root / artifacts.model_folder("squad")).rename(root / subject.model)
     for reference in subject.references:
         (root / reference).parent.mkdir(parents=True, exist_ok=True)
@@ -108,30 +176,19 @@ def make_glue_checkout(root: Path, task: GlueTask = TASKS["sst2"]) -> Path:
         pq.write_table(pa.Table.from_pylist(rows, schema=schema_of(task)), root / reference)
     predicted = [1 - label if number % 10 == 0 else label for number, label in enumerate(labels)]
     _json(root / subject.predictions, dict.fromkeys(task.splits[1:], predicted))
-    for name in subject.verdicts:
-        _json(root / artifacts.validation_report(name), {"data": name, "valid": True, "rows": 20, "checks": []})
-    for name in subject.trainings:
-        _json(root / artifacts.METRICS / f"{name}.json", {"steps": 5, "final_loss": 0.5})
-    write_glue_gate(root, task)
+    for verdict in subject.verdicts:
+        _json(root / artifacts.validation_report(verdict), {"data": verdict, "valid": True, "rows": 20, "checks": []})
+    for training in subject.trainings:
+        _json(root / artifacts.METRICS / f"{training}.json", {"steps": 5, "final_loss": 0.5})
+    write_gate(root, name=name)
     return root
 
 
-def write_glue_gate(root: Path, task: GlueTask = TASKS["sst2"]) -> None:
-    """Scores and verdict of the GLUE files that lie in `root` now."""
-    subject, scores = glue_subject(task.name, task.splits), task_with(f"glue-{task.name}", "scores")
-    files = [root / subject.model / "model.safetensors", root / subject.predictions]
-    found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    examples = scores.read_all(root)
-    counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
-    _json(root / subject.metrics, {**counted, "files": found})
-    gate(parameter_values(load_params(root / "params.yaml")), root, f"glue-{task.name}")
-
-
-def write_model(root: Path, seed: int) -> None:
+def write_model(root: Path, seed: int, name: str = "squad") -> None:
     """A two-layer model with random weights from `seed`, trained (it says) with the checkout's tokenizer."""
-    folder = write_tiny_model(root / artifacts.model_folder("squad"), WORDS, seed)
-    for name in ("tokenizer.json", "tokenizer_config.json"):  # a model of this project lies apart from its tokenizer
-        (folder / name).unlink()
+    folder = write_tiny_model(root / artifacts.model_folder(name), WORDS, seed)
+    for file in ("tokenizer.json", "tokenizer_config.json"):  # a model of this project lies apart from its tokenizer
+        (folder / file).unlink()
     digest = sha256_of(root / artifacts.TOKENIZER / "tokenizer.json")
     _json(folder / "podium.json", {"tokenizer_sha256": digest, "kind": "finetune", "steps": 500, "seed": 5})
 
@@ -146,10 +203,12 @@ def params_text() -> str:
     return f"{head}\n  phase1:\n    steps:{phase}"
 
 
-def params_with(**publish: Any) -> Params:
-    """The parameters of a checkout with other publish values."""
+def params_with(name: str = "squad", **publish: Any) -> Params:
+    """The parameters of a checkout with other values of publishing, of all releases or of that of an entry."""
     values = parse_yaml(params_text())
-    values["publish"].update(publish)
+    for key, value in publish.items():
+        own = key in EntryPublishParams.model_fields
+        (values["downstream"][name]["publish"] if own else values["publish"])[key] = value
     return check(values)
 
 

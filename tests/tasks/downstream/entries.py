@@ -1,19 +1,68 @@
-"""Entries of downstream work with sections of their own, for tests of what the kinds share."""
+"""Parameters with entries of downstream work, and entries with sections of their own, for tests."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tasks.downstream.entries import entry_of
 from tasks.downstream.task import part_of
-from tasks.project.params import check
+from tasks.project import artifacts
+from tasks.project.composing import write_plan
+from tasks.project.param_downstream import defaults_of
+from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 
 
+def values_with(downstream: Mapping[str, Mapping[str, Any] | None] | None = None, **sections: Any) -> dict[str, Any]:
+    """The project's own params.yaml with other values laid over it, key by key.
+
+    Args:
+        downstream: name of an entry -> what it states in place of its defaults; a new one says its kind, and None takes
+            one away.
+        sections: the same for every other section.
+    """
+    values: dict[str, Any] = copy.deepcopy(read_yaml(ROOT / "params.yaml"))
+    for name, stated in (downstream or {}).items():
+        if stated is None:
+            del values["downstream"][name]
+            continue
+        if name not in values["downstream"]:
+            values["downstream"][name] = defaults_of(stated["kind"], name)
+        lay_over(values["downstream"][name], stated)
+    lay_over(values, sections)
+    return values
+
+
+def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    """Replace values, section by section and key by key."""
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(values.get(key), dict):
+            lay_over(values[key], value)
+        else:
+            values[key] = value
+
+
+def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:
+    """params.yaml and the plan.yaml that belongs to it."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / artifacts.PARAMS).write_text(yaml.safe_dump(dict(values), sort_keys=False), encoding="utf-8")
+    params = check(dict(values))
+    write_plan(root, params)
+    return params
+
+
 def task_with(name: str, part: str = "about", **sections: Any) -> Any:
-    """A part of an entry of the project's own params.yaml, `squad` or `glue-<task>`, with other sections."""
-    values = read_yaml(ROOT / "params.yaml")
-    values["glue"]["tasks"] = [name.removeprefix("glue-")] if name.startswith("glue-") else []
-    return part_of(dataclasses.replace(entry_of(check(values), name), **sections), part)
+    """A part of an entry, `squad` of the project's own params.yaml or `glue-<task>`, with other sections."""
+    glue = {name: {"kind": "glue", "task": name.removeprefix("glue-")}} if name.startswith("glue-") else {}
+    entry = entry_of(check(values_with(glue)), name)
+    changed = dataclasses.replace(
+        entry, params=entry.params.model_copy(update=sections), rows=sections.get("rows", entry.rows)
+    )
+    return part_of(changed, part)

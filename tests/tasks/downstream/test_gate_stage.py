@@ -149,7 +149,9 @@ def test_weights_that_were_changed_after_scoring_are_rejected(checkout: Path) ->
 def test_predictions_of_the_released_model_behind_a_lost_link_are_not_taken_for_none(checkout: Path) -> None:
     (checkout / LIMITS["released"]).mkdir(parents=True)
     (checkout / LIMITS["released"] / "predictions.json").symlink_to("../gone.json")
-    with pytest.raises(InputError, match="downstream.squad.gate.released='.*' holds 1 link.s. that lead nowhere, predictions.json"):
+    with pytest.raises(
+        InputError, match="downstream.squad.gate.released='.*' holds 1 link.s. that lead nowhere, predictions.json"
+    ):
         decide_on(checkout)
 
 

@@ -149,7 +149,8 @@ def test_the_ipu_double_beside_the_cpu(root: Path, tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("PODIUM_EXECUTABLE_CACHE", raising=False)
     monkeypatch.chdir(tmp_path)  # executables/ of a checkout: there are none
     params = params_with(
-        "device.micro_batch_size=2", "downstream.squad.ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}"
+        "device.micro_batch_size=2",
+        "downstream.squad.ipu.predict={layers_per_ipu: [2], inference_device_iterations: 1}",
     )
     result, ipu = predict_in(Place("ipu", "fp32"), TASK, params, tmp_path / "ipu", root)
     assert (result.runtime, result.precision) == ("ipu", "fp32")
