@@ -14,11 +14,14 @@ from dataclasses import dataclass
 
 import yaml
 
-from tasks.project.plan_file import Plan, expand, read_plan
+from tasks.project.plan_file import Plan, expand
 from tests.places import ROOT
-from tests.test_architecture import EXAMPLES, lies_in
+from tests.plans import whole_plan
+from tests.test_architecture import lies_in
 
 LAST, COUNT = "00ded13", 150
+THEN = {"parity": {"against": ["cpu:bf16"]}, "glue": {"tasks": ["sst2"]}, "pretrain_rows": {"shares": [1, 2]}}
+"""Parameters of that time, for which stages were made."""
 CODE = ("flows", "tasks", "ipu_model")
 PRETRAINING = ("pretrain@phase1", "pretrain@phase2")
 
@@ -73,9 +76,9 @@ def counted(plan: Plan, commits: dict[str, list[str]]) -> Counted:
 def then_and_now(last: str = LAST, count: int = COUNT) -> tuple[Counted, Counted, dict[str, list[str]]]:
     """The counts with the dependencies of `last` and of now, and the files of each commit as they are called now."""
     commits = changed_files(last, count)
-    then = Plan(expand(yaml.safe_load(git("show", f"{last}:dvc.yaml"))["stages"], EXAMPLES))
+    then = Plan(expand(yaml.safe_load(git("show", f"{last}:dvc.yaml"))["stages"], THEN))
     of_then, of_now = (_as_called_in(revision, commits) for revision in (last, "HEAD"))
-    return counted(then, of_then), counted(read_plan(ROOT, EXAMPLES), of_now), of_now
+    return counted(then, of_then), counted(whole_plan(), of_now), of_now
 
 
 def _as_called_in(revision: str, commits: dict[str, list[str]]) -> dict[str, list[str]]:

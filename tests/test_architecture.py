@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.entries import entries
+from tasks.downstream.task import about
 from tasks.project import artifacts
-from tasks.project.plan_file import read_plan
-from tasks.release.release_subject import QUESTIONS, glue_subject
+from tasks.project.composing import compose, require_plan
+from tasks.project.params import load_params
+from tasks.project.plan_file import VARIABLE
+from tasks.release.release_subject import subject_of
+from tests.plans import everything, whole_plan
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("flows", "tasks", "ipu_model", "bench")
@@ -53,11 +57,9 @@ DOCUMENTS = (
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )  # fmt: skip
 MADE_BY_RUNS = (
-    "data", "evaluation", "executables", "glue", "metrics", "models", "plots", "predictions", "published", "reports",
+    "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "reports",
     "runs",
 )  # fmt: skip
-EXAMPLES = {"parity": {"against": ["cpu:bf16"]}, "glue": {"tasks": list(TASKS)}, "pretrain_rows": {"shares": [1, 2]}}
-"""Lists of params.yaml that a foreach of dvc.yaml takes, as a run may state them."""
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
 
@@ -128,19 +130,28 @@ def import_closure(path):
 
 @functools.cache
 def dvc_stages():
-    """Stage name -> its definition in dvc.yaml, foreach written out, other parameters not filled in."""
+    """Stage name -> its definition in dvc.yaml, with parameters that ask for every stage."""
     return {
         name: {
             "cmd": stage.cmd, "deps": stage.deps, "outs": stage.outs, "metrics": stage.metrics,
             "params": [*stage.params.get("params.yaml", ()), *({f: k} for f, k in stage.params.items() if "/" in f)],
+            "planned": "plan.yaml" in stage.params,
         }
-        for name, stage in read_plan(ROOT, EXAMPLES).items()
+        for name, stage in whole_plan().items()
     }  # fmt: skip
 
 
 def parameter_files(stage):
     """Files beside params.yaml that a stage takes parameters from."""
     return [path for entry in stage.get("params", []) if isinstance(entry, dict) for path in entry]
+
+
+def kind_of(name):
+    """The kind of the entry that a stage is of; None for one before all entries."""
+    planned = compose(everything())["plan"]
+    item = name.partition("@")[2]
+    found = planned["downstream"].get(item) or planned["parity"].get(item)
+    return found["kind"] if found else None
 
 
 WITHOUT_CIRCLES = ("flows", "tasks", "ipu_model")
@@ -240,14 +251,20 @@ def code_of(stage):
     return {dep for dep in stage["deps"] if dep.split("/")[0] in PACKAGES}
 
 
-def makers_of(stage):
-    """The project's files that decide what a stage makes: all that its command can import, the frame left out."""
+def makers_of(name):
+    """The project's files that decide what a stage makes: all that its command can import, the frame left out.
+
+    What a kind says of an entry (its module `about`) stands in plan.yaml, where the stage depends on it.
+    """
+    stage = dvc_stages()[name]
     module = re.fullmatch(r"python -m (tasks\.[\w.]+)( \S+)*", stage["cmd"])
     assert module, f"one simple command, found {stage['cmd']!r}"
     needed = import_closure(module_file(module[1]))
     if starts_device_jobs(stage):
         needed = needed | import_closure(ROOT / "ipu_model/__main__.py")
-    made = {file for file in needed | parts_of(stage) if not file.endswith("/__init__.py")}
+    made = {file for file in needed | parts_of(name) if not file.endswith("/__init__.py")}
+    if stage["planned"]:
+        made -= import_closure(ROOT / "tasks/downstream" / kind_of(name) / "about.py")
     return {file for file in made if not lies_in(file, FRAME)}
 
 
@@ -255,11 +272,13 @@ def starts_device_jobs(stage):
     return "tasks/jobs/device_job.py" in import_closure(module_file(stage["cmd"].split()[2]))
 
 
-def parts_of(stage):
+def parts_of(name):
     """What a stage of downstream work loads of its own kind, which it names in a call of `about` or `part_of`."""
+    stage, kind = dvc_stages()[name], kind_of(name)
+    if kind is None:
+        return set()
     source = module_file(stage["cmd"].split()[2]).read_text(encoding="utf-8")
     parts = re.findall(r"\bpart_of\(.*\"(\w+)\"\)", source) + (["about"] if re.search(r"\babout\(", source) else [])
-    kind = "glue" if any("glue" in dep for dep in stage["deps"]) else "squad"
     files = [import_closure(ROOT / "tasks/downstream" / kind / f"{part}.py") for part in parts]
     return {file for closure in files for file in closure if not file.endswith("/__init__.py")}
 
@@ -269,14 +288,21 @@ def lies_in(file, deps):
 
 
 @pytest.mark.parametrize("name", sorted(dvc_stages()))
-def test_a_stage_names_the_packages_it_imports_and_no_other(name):
-    stage = dvc_stages()[name]
-    needed, stated = makers_of(stage), code_of(stage)
+def test_a_stage_names_the_packages_it_imports(name):
+    needed, stated = makers_of(name), code_of(dvc_stages()[name])
     assert not [dep for dep in stated if not (ROOT / dep).exists()]
     assert sorted(file for file in needed if not lies_in(file, stated)) == [], f"{name}: deps lack these"
-    unused = [dep for dep in stated if not any(lies_in(file, [dep]) for file in needed) and not lies_in(dep, BY_NAME)]
-    assert sorted(unused) == [], f"{name}: deps name these for nothing"
     assert not [dep for dep in stated if lies_in(dep, FRAME)], f"{name}: depends on how stages run"
+
+
+@pytest.mark.parametrize("group", sorted({name.partition("@")[0] for name in dvc_stages()}))
+def test_stages_of_a_group_name_no_package_that_none_of_them_imports(group):
+    """dvc.yaml writes the dependencies of a group once, for every kind of entry."""
+    names = [name for name in dvc_stages() if name.partition("@")[0] == group]
+    needed = set().union(*map(makers_of, names))
+    stated = set.intersection(*(code_of(dvc_stages()[name]) for name in names))
+    unused = [dep for dep in stated if not any(lies_in(file, [dep]) for file in needed) and not lies_in(dep, BY_NAME)]
+    assert sorted(unused) == []
 
 
 def test_stages_that_write_rows_depend_on_the_columns_of_their_kind_alone():
@@ -298,23 +324,33 @@ def test_every_template_is_filled_by_a_module_of_its_package():
 
 def test_no_command_has_a_word_that_params_yaml_may_choose():
     stages = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    chosen = [stage["do"]["cmd"] for stage in stages.values() if isinstance(stage.get("foreach"), str)]
-    assert chosen
-    assert [cmd for cmd in chosen if '"$DVC_STAGE"' not in cmd or "${" in cmd] == []
     written = [stage["do"]["cmd"] if "do" in stage else stage["cmd"] for stage in stages.values()]
-    assert {word for cmd in written for word in re.findall(r"\$\{.*?\}", cmd)} <= {"${item}", "${key}"}
+    assert len(written) > 10
+    assert [cmd for cmd in written if "${" in cmd] == []
+    paths = VARIABLE.findall((ROOT / "dvc.yaml").read_text(encoding="utf-8"))
+    assert [one for one in paths if one.partition(".")[0] not in ("plan", "item", "key")] == []
+
+
+def test_plan_yaml_belongs_to_params_yaml():
+    assert require_plan(ROOT, load_params(ROOT / "params.yaml")) is None
+
+
+def test_dvc_yaml_and_its_stages_stay_a_table_of_contents():
+    assert len((ROOT / "dvc.yaml").read_text(encoding="utf-8").splitlines()) < 300
+    for name in dvc_stages():
+        single = {dep for dep in code_of(dvc_stages()[name]) if dep.startswith("tasks/") and dep.endswith(".py")}
+        assert len(single) <= (2 if name.startswith("compile_pretrain") else 1), f"{name}: name packages, not modules"
 
 
 def test_a_stage_that_starts_device_jobs_depends_on_the_heads_of_its_own_jobs():
-    heads = {
-        "phase1": {"pretraining"}, "phase2": {"pretraining"}, **dict.fromkeys(TASKS, {"sequence_classification"}),
-    }  # fmt: skip
+    heads = {entry.name: about(entry).head for entry in entries(everything())}
+    heads |= {"phase1": "pretraining", "phase2": "pretraining", "squad-cpu:bf16": "question_answering"}
     found = 0
     for name, stage in dvc_stages().items():
         stated = {Path(dep).stem for dep in code_of(stage) if lies_in(dep, ["ipu_model/heads"])}
         if starts_device_jobs(stage):
             found += 1
-            assert stated == heads.get(name.partition("@")[2], {"question_answering"}), name
+            assert stated == {heads[name.partition("@")[2]]}, name
     assert found
 
 
@@ -326,59 +362,38 @@ def test_no_stage_depends_on_how_processes_are_started_where_checkpoints_travel_
         assert not [entry for entry in stated if entry.split(".")[0] == "tracking"], f"{name}: watching changes none"
 
 
-GATES = {"gate": QUESTIONS, **{f"gate@glue-{task}": glue_subject(task, one.splits) for task, one in TASKS.items()}}
-
-
-def behind(name):
-    """A stage and all stages whose outs it needs."""
-    stages, found, todo = dvc_stages(), set(), [name]
-    written_by = {out: name for name, stage in stages.items() for out in stage["outs"]}
-    while todo:
-        found.add(current := todo.pop())
-        read = (*stages[current]["deps"], *parameter_files(stages[current]))
-        makers = {written_by.get(str(path)) for dep in read for path in (Path(dep), *Path(dep).parents)}
-        todo += makers - found - {None}
-    return [stages[one] for one in found]
-
-
-@pytest.mark.parametrize("name", GATES)
-def test_a_gate_reads_all_that_it_judges_and_judges_every_parameter_behind_the_release(name, tmp_path):
-    stage, subject = dvc_stages()[name], GATES[name]
+@pytest.mark.parametrize("entry", entries(everything()), ids=lambda entry: entry.name)
+def test_a_gate_reads_all_that_it_judges(entry, tmp_path):
+    stage, subject = dvc_stages()[f"gate@{entry.name}"], subject_of(about(entry), everything())
     for folder in (subject.model, artifacts.TOKENIZER):
         (tmp_path / folder).mkdir(parents=True)
         (tmp_path / folder / "config.json").write_text("{}")
-    read = {dep for dep in stage["deps"] if not dep.startswith(("tasks/", "ipu_model/", "${"))}
+    read = {dep for dep in stage["deps"] if not dep.startswith(("tasks/", "ipu_model/", "inputs/"))}
     names = subject.judged(Path("inputs/released"), tmp_path)
     judged = {name for name in names if not name.startswith("released/")}
     lies_in = {path: {str(folder) for folder in (Path(path), *Path(path).parents)} & read for path in judged}
     assert [path for path, deps in lies_in.items() if not deps] == [], "judged and not read: no new verdict"
     assert read == set().union(*lies_in.values()), "read and not judged"
-    assert sorted(stage["params"]) == sorted(subject.parameters)
-    used = {entry for one in behind(name) for entry in one.get("params", []) if isinstance(entry, str)}
-    assert used >= set(subject.parameters)
-    within = {entry: {entry, *(entry[:i] for i, x in enumerate(entry) if x == ".")} for entry in used}
-    assert [entry for entry in used if not within[entry] & set(subject.parameters)] == []
 
 
 def test_every_device_stage_has_its_program_built_before_and_depends_on_no_program():
     stages = dvc_stages()
     for name, stage in stages.items():
         if starts_device_jobs(stage) and not name.startswith("compile"):
-            kind, _, job = name.rpartition("@")
-            of_glue = kind.startswith("glue_")
-            job = "predict" if kind == "parity" else job
-            report = f"reports/compile-glue-{job}-{kind[5:]}.json" if of_glue else f"reports/compile-{job or kind}.json"
+            what, _, item = name.rpartition("@")
+            entry = item.partition("-cpu:")[0]
+            job = item if what == "pretrain" else f"{entry}-{'finetune' if what == 'finetune' else 'predict'}"
+            report = f"reports/compile-{job}.json"
             assert report in stage["deps"], name
-            group = "compile_glue" if of_glue else "compile_pretrain" if kind == "pretrain" else "compile"
-            assert report in stages[f"{group}@{job}"]["outs"]
+            assert report in stages[f"compile_pretrain@{job}" if what == "pretrain" else f"compile@{entry}"]["outs"]
         assert not [dep for dep in stage["deps"] if dep.startswith("executables")], name
 
 
 def test_every_training_stage_depends_on_the_verdict_of_its_rows():
     for name, stage in dvc_stages().items():
         for rows in [dep for dep in stage["deps"] if dep.startswith("data/rows/")]:
-            ending = "-rows" if name.startswith("glue_") else ""
-            if name.split("@")[0].removeprefix("glue_") in ("pretrain", "finetune", "predict"):
+            ending = "" if name.startswith("pretrain") else "-rows"
+            if name.split("@")[0] in ("pretrain", "finetune", "predict"):
                 assert f"reports/validation/{rows.rsplit('/', 1)[1]}{ending}.json" in stage["deps"], name
 
 

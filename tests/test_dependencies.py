@@ -13,12 +13,21 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.project.composing import compose, write_plan
+from tasks.project.params import check
 from tasks.project.plan_file import Stage, read_plan
 from tests import reruns
 from tests.places import ROOT
-from tests.test_architecture import EXAMPLES, FRAME, PACKAGES, lies_in
+from tests.plans import values_with, whole_plan
+from tests.test_architecture import FRAME, PACKAGES, lies_in
 
-WANTED = EXAMPLES | {"glue": {"tasks": ["sst2"]}, "pretrain_rows": {"shares": [1]}}
+WANTED = (
+    "device.runtime=ipu",
+    "pretrain_rows.shares=[1]",
+    "base_model.source=folder",
+    "downstream.squad.parity.against=['cpu:bf16']",
+    "downstream.glue-sst2={kind: glue, task: sst2}",
+)
 STATUS = """
 import json, pathlib, sys
 from dvc.repo import Repo
@@ -49,11 +58,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("dvc.yaml", "params.yaml", ".dvcignore"):
         shutil.copy(ROOT / name, root / name)
-    values = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
-    for section, items in WANTED.items():
-        values[section] |= items
+    values = values_with(*WANTED)
     (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
-    for path, text in sorted(_data(read_plan(ROOT, WANTED).values()).items(), key=lambda one: -len(one[0].parts)):
+    write_plan(root, check(values))
+    for path, text in sorted(_data(read_plan(root).values()).items(), key=lambda one: -len(one[0].parts)):
         if not (root / path).exists():  # a folder of what lies deeper
             (root / path).parent.mkdir(parents=True, exist_ok=True)
             (root / path).write_text(text, encoding="utf-8")
@@ -76,7 +84,7 @@ def _data(stages: Iterable[Stage]) -> dict[Path, str]:
         found |= {Path(path): "made\n" for path in (*read, *stage.outs)}
         for path, keys in stage.params.items():
             parameters[Path(path)] = json.dumps(dict.fromkeys(keys, 1))
-    del parameters[Path("params.yaml")]
+    del parameters[Path("params.yaml")], parameters[Path("plan.yaml")]
     return found | parameters
 
 
@@ -124,7 +132,7 @@ def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(projec
 
 @pytest.mark.soak
 def test_a_comment_in_a_package_runs_those_stages_again_that_depend_on_it(project: Path) -> None:
-    stages = read_plan(ROOT, WANTED)
+    stages = read_plan(ROOT, compose(check(values_with(*WANTED))))
     places = sorted({dep for stage in stages.values() for dep in code_of(stage)})
     edits = {place: modules_of(place)[:1] for place in places}
     found = status_after(project, edits)
@@ -148,4 +156,4 @@ def test_fewer_commits_than_before_would_have_trained_again_and_none_for_the_fra
     assert now.upstream < then.upstream
     frame_alone = {commit: names for commit, names in files.items() if all(lies_in(name, FRAME) for name in names)}
     assert frame_alone
-    assert reruns.counted(read_plan(ROOT, EXAMPLES), frame_alone).upstream == 0
+    assert reruns.counted(whole_plan(), frame_alone).upstream == 0

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.glue import about
-from tasks.downstream.glue.examples import schema_of
+from tasks.downstream.glue.format import schema_of
 from tasks.downstream.glue.row_rules import LabelRules
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.downstream.validate import ChecksTask

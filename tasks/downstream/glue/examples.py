@@ -12,7 +12,15 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.glue import about
-from tasks.downstream.glue.format import KEY, Example, examples_from_files, examples_from_hub, stage_note, unused_files
+from tasks.downstream.glue.format import (
+    KEY,
+    Example,
+    examples_from_files,
+    examples_from_hub,
+    schema_of,
+    stage_note,
+    unused_files,
+)
 from tasks.downstream.glue.params import GlueData
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.project.errors import InputError
@@ -42,17 +50,6 @@ class Task(about.Task, ExamplesTask):
             for _ in itertools.islice(examples_from_files(self.glue, Path(path), split, Reading()), HEAD):
                 pass
         return f"{self.glue.name} in {path}"
-
-
-def schema_of(task: GlueTask) -> pa.Schema:
-    """Columns of the examples: first, second (null for single sentences) and label (int32 or float32)."""
-    return pa.schema(
-        [
-            pa.field("first", pa.string(), nullable=False),
-            pa.field("second", pa.string()),
-            pa.field("label", pa.float32() if task.is_regression else pa.int32(), nullable=False),
-        ]
-    )
 
 
 def make_glue_data(task: GlueTask, params: GlueData, folder: Path) -> tuple[dict[str, int], Reading]:

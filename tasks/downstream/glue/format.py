@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.inputs.tables import BLANK_LINES, ENDINGS, Column, Line, read_table
 from tasks.project.errors import InputError
@@ -193,3 +195,14 @@ def stage_note(split: str) -> str:
     """What is counted where an example has an empty text."""
     kept = "left out" if split == TRAIN else "kept, as the official metrics count them"
     return f"{split} examples with an empty text, {kept}"
+
+
+def schema_of(task: GlueTask) -> pa.Schema:
+    """Columns of the examples: first, second (null for single sentences) and label (int32 or float32)."""
+    return pa.schema(
+        [
+            pa.field("first", pa.string(), nullable=False),
+            pa.field("second", pa.string()),
+            pa.field("label", pa.float32() if task.is_regression else pa.int32(), nullable=False),
+        ]
+    )

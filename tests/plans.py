@@ -1,0 +1,40 @@
+"""The plan with everything that parameters can ask for: each kind of entry, shares, parity, programs, a given model."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from tasks.downstream.glue.tasks import TASKS
+from tasks.project.composing import compose
+from tasks.project.overlays import resolve
+from tasks.project.params import Params, check
+from tasks.project.plan_file import Plan, read_plan
+from tasks.project.strict_yaml import read_yaml
+from tests.places import ROOT
+
+EVERYTHING = (
+    "device.runtime=ipu",
+    "pretrain_rows.shares=[1, 2]",
+    "base_model.source=folder",
+    "downstream.squad.parity.against=['cpu:bf16']",
+    "downstream.from-base={kind: squad, start: base, publish: {folder: published/base}}",
+    *(f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in TASKS),
+)
+
+
+def values_with(*overrides: str) -> dict[str, Any]:
+    """The values of params.yaml with these laid over them."""
+    return resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides))
+
+
+@functools.cache
+def everything() -> Params:
+    """Parameters that ask for every stage there is."""
+    return check(values_with(*EVERYTHING))
+
+
+@functools.cache
+def whole_plan() -> Plan:
+    """All stages of these."""
+    return read_plan(ROOT, compose(everything()))
