@@ -15,7 +15,8 @@ import pytest
 from tokenizers import BertWordPieceTokenizer, Tokenizer
 
 from tasks.downstream.rows import RowsSummary, write_rows
-from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams, SquadRowsParams
+from tasks.downstream.squad.params import WindowParams
+from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
 from tests.places import SHARED
 from tests.tasks.downstream.entries import task_with
 
@@ -133,16 +134,16 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     return PretrainRowsParams(**section, phase1=both, phase2=both)
 
 
-def squad_params(**changes: Any) -> SquadRowsParams:
+def squad_params(**changes: Any) -> WindowParams:
     values = {
         "row_length": 384, "doc_stride": 128, "max_question_length": 64, "max_sequences_per_row": 3,
         "held_out_fraction": 0.0,
     }  # fmt: skip
-    return SquadRowsParams(**{**values, **changes})
+    return WindowParams(**{**values, **changes})
 
 
 def write_squad_rows(
-    params: SquadRowsParams, split: str, source: Path, tokenizer: Path, folder: Path, workers: int | None = None
+    params: WindowParams, split: str, source: Path, tokenizer: Path, folder: Path, workers: int | None = None
 ) -> RowsSummary:
     """Rows of questions in a file."""
     return write_rows(task_with("squad", "rows", rows=params), split, source, tokenizer, folder, workers)
