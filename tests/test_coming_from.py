@@ -83,4 +83,4 @@ def test_every_key_on_the_page_exists():
 
 def _inside(key: str, name: str) -> bool:
     """Whether `key` is a section, or a key of an IPU mapping, which is null in params.yaml."""
-    return name.startswith(f"{key}.") or (name.startswith("ipu.") and key.startswith(f"{name}."))
+    return name.startswith(f"{key}.") or (".ipu." in f".{name}" and key.startswith(f"{name}."))
