@@ -6,9 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.project.composing import compose
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.params import check
 from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of, expand
 from tasks.project.strict_yaml import nearest
 
@@ -36,6 +34,9 @@ def stages_to_run(project: Path, values: Mapping[str, Any], part: str = ALL, to:
         ParamsError: there is no such part or stage with these parameters, or both are named.
         InputError: dvc.yaml cannot be used.
     """
+    from tasks.project.composing import compose
+    from tasks.project.params import check
+
     definitions = definitions_of(project)
     plan = Plan(expand(definitions, compose(check(dict(values)))))
     if not plan:

@@ -132,12 +132,12 @@ def read_dev_questions(path: Path) -> list[Question]:
         with limited(str(path)), open_parquet(path) as parquet:
             table = parquet.read(names, use_threads=False)
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; run the stage questions") from None
+        raise InputError(f"{path} is not there; run its stage of examples") from None
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as questions ({error}); run the stage questions again") from None
+        raise InputError(f"{path} cannot be read as questions ({error}); run its stage of examples again") from None
     missing = [name for name in names if name not in table.column_names]
     if missing:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run the stage questions again")
+        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run its stage of examples again")
     if not table.num_rows:
         raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
     questions = [

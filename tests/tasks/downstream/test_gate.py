@@ -14,7 +14,7 @@ from tasks.downstream.judging.gate import GateDecision, record
 from tasks.downstream.judging.released import read_released
 from tasks.downstream.squad.files import Question
 from tasks.project.files import write_json
-from tasks.project.params import GateParams
+from tasks.downstream.squad.params import GateParams
 from tasks.release.release_subject import QUESTIONS
 from tests.tasks.downstream.entries import task_with
 

@@ -16,7 +16,8 @@ from tasks.downstream.judging.gate import GateDecision, gate
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of, write_json
-from tasks.project.params import EvaluateParams, check, parameter_values
+from tasks.downstream.squad.params import AnswerParams
+from tasks.project.params import check, parameter_values
 from tasks.project.strict_yaml import read_yaml
 from tasks.release.release_subject import QUESTIONS
 from tasks.release.seal import parameters_sha256
@@ -40,7 +41,7 @@ def decide_on(checkout: Path, **limits: Any) -> GateDecision:
 def checkout(tmp_path: Path) -> Path:
     """A checkout whose model passes: f1 88.8889 on three questions."""
     write_checkout(tmp_path)
-    evaluate(task_with("squad", "page", evaluate=EvaluateParams(n_best=5, max_answer_length=30)), tmp_path)
+    evaluate(task_with("squad", "page", evaluate=AnswerParams(n_best=5, max_answer_length=30)), tmp_path)
     for name in VERDICTS:
         write_json(tmp_path / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in TRAININGS:

@@ -25,7 +25,8 @@ from tasks.project.errors import InputError, ParityLost
 from tasks.project.files import write_json
 from tasks.project.overlays import resolve
 from tasks.project.param_sections import Place
-from tasks.project.params import EvaluateParams, Params
+from tasks.downstream.squad.params import AnswerParams
+from tasks.project.params import Params
 from tasks.project.params import check as check_params
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
@@ -71,7 +72,7 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     starts[0][4] += 6.0
     starts[3][0] -= 0.5  # the [CLS] of the last window: counts as a distance and changes no answer
     other = write_logits(tmp_path / "other.arrow", starts, ends)
-    task = task_with("squad", "scores", evaluate=EvaluateParams(n_best=5, max_answer_length=30))
+    task = task_with("squad", "scores", evaluate=AnswerParams(n_best=5, max_answer_length=30))
     found = compare_logits(task, {"dev": inputs.logits}, {"dev": other}, root)
     assert (found["max_logit_difference"], found["max_logit_difference_in"], found["max_logit"]) == (6.0, "q0", 6.0)
     logits = 2 * (6 + 3 + 3 + 6) + 2 * 4

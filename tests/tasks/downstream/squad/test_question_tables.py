@@ -14,10 +14,10 @@ import pytest
 
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
+from tasks.downstream.squad.params import ColumnParams
 from tasks.inputs.tables import NUMBERS
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.param_inputs import QuestionColumnParams
 from tasks.project.params import build
 from tests.tasks.downstream.squad.test_questions import CONTEXT, params, qa, squad, write, written
 from tests.tasks.pretraining.row_inputs import squad_questions
@@ -30,8 +30,8 @@ ONE: dict[str, Any] = {
 MANY = {**ONE, "answers": [{"text": "hum", "answer_start": 20}, {"text": "dance", "answer_start": 34}]}
 
 
-def columns(**names: str) -> QuestionColumnParams:
-    return build(QuestionColumnParams, {**dict.fromkeys(QuestionColumnParams.model_fields), **names}, "test")
+def columns(**names: str) -> ColumnParams:
+    return build(ColumnParams, {**dict.fromkeys(ColumnParams.model_fields), **names}, "test")
 
 
 def without(column: str) -> dict[str, Any]:

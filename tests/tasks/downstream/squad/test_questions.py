@@ -13,8 +13,8 @@ import pytest
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad import format as squad_format
 from tasks.downstream.squad.examples import make_questions
+from tasks.downstream.squad.params import ColumnParams, QuestionsParams
 from tasks.project.errors import InputError
-from tasks.project.param_inputs import QuestionColumnParams, QuestionsParams
 from tests.places import SHARED
 
 SQUAD = SHARED / "data/squad"
@@ -32,7 +32,7 @@ def params(**values: Any) -> QuestionsParams:
         "dataset": None,
         "dataset_config": None,
         "dataset_revision": None,
-        "columns": dict.fromkeys(QuestionColumnParams.model_fields),
+        "columns": dict.fromkeys(ColumnParams.model_fields),
     }
     return QuestionsParams(**{**defaults, **values})
 
@@ -148,10 +148,10 @@ def test_the_demo_asks_as_many_questions_as_wanted_the_same_every_time(tmp_path:
 
 
 def test_a_missing_file_and_a_folder_name_the_key(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"questions\.train_path=.*is not there"):
+    with pytest.raises(InputError, match=r"downstream\.\*\.data\.train_path=.*is not there"):
         make_questions(params(train_path=str(tmp_path / "absent.json")), tmp_path / "out")
     write(tmp_path / "in/a.json", squad(qa()))
-    with pytest.raises(InputError, match=r"questions\.train_path=.*is a folder.*a\.json"):
+    with pytest.raises(InputError, match=r"downstream\.\*\.data\.train_path=.*is a folder.*a\.json"):
         make_questions(params(train_path=str(tmp_path / "in")), tmp_path / "out")
 
 
@@ -244,7 +244,7 @@ def test_repeated_ids_are_refused_within_a_file_and_between_the_two(tmp_path: Pa
     message = refusal(tmp_path, squad(qa("same"), qa("other")), squad(qa("same")))
     assert "1 question id(s) stand in both" in message
     assert "same" in message
-    assert "downstream.squad.data.dev_path" in message
+    assert "set train_path and dev_path to different questions" in message
 
 
 def test_all_problems_of_a_file_are_said_at_once_ten_of_them_in_words(tmp_path: Path) -> None:
@@ -256,7 +256,7 @@ def test_all_problems_of_a_file_are_said_at_once_ten_of_them_in_words(tmp_path: 
 
 def test_the_development_file_is_checked_as_strictly(tmp_path: Path) -> None:
     message = refusal(tmp_path, squad(qa()), squad(qa("d1", answers=(("hum", 1),))))
-    assert "dev.json (downstream.squad.data.dev_path)" in message
+    assert "dev.json (downstream.*.data.dev_path)" in message
 
 
 # ----------------------------------------------------------------------------------------------------- hub
@@ -303,7 +303,7 @@ def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
     good.write_text("\ufeff" + json.dumps(squad(qa())), encoding="utf-8")
     bad.write_text("[1, 2, 3, 4, 5]")
     questions.check_question_file(good, "downstream.squad.data.train_path", params())
-    with pytest.raises(InputError, match=r"bad\.json begins with b'\[1, 2, .*set questions\.train_path"):
+    with pytest.raises(InputError, match=r"bad\.json begins with b'\[1, 2, .*set downstream\.squad\.data\.train_path"):
         questions.check_question_file(bad, "downstream.squad.data.train_path", params())
     row = {"id": "a", "context": CONTEXT, "question": "?", "answers": [{"text": "hum", "answer_start": 20}]}
     table = tmp_path / "table.jsonl"

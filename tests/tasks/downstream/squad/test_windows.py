@@ -78,7 +78,7 @@ def test_more_context_tokens_than_tokens_are_refused(tmp_path: Path) -> None:
         read_windows(features, logits, IDS)
 
 
-@pytest.mark.parametrize(("damaged", "stage"), [("features.parquet", "squad_rows"), ("logits.arrow", "predict")])
+@pytest.mark.parametrize(("damaged", "stage"), [("features.parquet", "its stage of rows"), ("logits.arrow", "predict")])
 @pytest.mark.parametrize("content", [None, b"", b"no table at all"])
 def test_missing_and_damaged_files_name_the_stage_to_run(
     tmp_path: Path, damaged: str, stage: str, content: bytes | None
