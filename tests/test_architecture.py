@@ -12,6 +12,7 @@ from tasks.downstream.entries import entries
 from tasks.downstream.task import about
 from tasks.project import artifacts
 from tasks.project.composing import compose, require_plan
+from tasks.project.param_downstream import kind_names
 from tasks.project.params import load_params
 from tasks.project.plan_file import VARIABLE
 from tasks.release.release_subject import subject_of
@@ -221,6 +222,29 @@ def test_no_head_of_bert_is_named_outside_its_own_file():
     for name in names:
         others = {f"ipu_model/heads/{other}.py" for other in names - {name}}
         assert not others & import_closure(folder / f"{name}.py"), name
+
+
+NAME_A_KIND = {
+    "flows/commands/ask.py": "a command about questions",
+    "flows/commands/compare.py": "a command about questions",
+    "flows/commands/score.py": "a command about questions",
+    "tasks/project/gone.py": "the folder that plans of before wrote to",
+    "tasks/project/renamed.py": "parameters of before",
+}
+
+
+def test_no_kind_of_task_is_named_outside_its_own_folder():
+    """What asks for a kind by its name would have to change with every new one."""
+    assert len(kind_names()) > 1
+    found = set()
+    for path in sources("flows", "tasks", "ipu_model"):
+        own = {name for name in kind_names() if ROOT / "tasks/downstream" / name in path.parents}
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        words = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        imports = {part for name in imported_modules(path) for part in name.split(".")[2:3] if "downstream" in name}
+        if ((words | imports) & set(kind_names())) - own:
+            found.add(path.relative_to(ROOT).as_posix())
+    assert found == set(NAME_A_KIND)
 
 
 @pytest.mark.parametrize("path", sources(*PACKAGES, "tests"), ids=lambda p: str(p.relative_to(ROOT)))
