@@ -207,7 +207,10 @@ def test_fine_tuning_a_given_model_keeps_its_head_and_uses_the_stated_dropout(ch
     given, tuned = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.model_folder("squad"))
     assert all(np.allclose(given[name], tuned[name], rtol=0, atol=1e-20) for name in given), "at such a rate"
     assert {"qa_outputs.weight", "qa_outputs.bias"} <= given.keys() & tuned.keys()
-    assert json.loads((checkout / artifacts.model_folder("squad") / "config.json").read_text())["hidden_dropout_prob"] == 0.25
+    assert (
+        json.loads((checkout / artifacts.model_folder("squad") / "config.json").read_text())["hidden_dropout_prob"]
+        == 0.25
+    )
 
 
 def test_a_bare_encoder_from_another_maker_gets_a_fresh_head(given: Path):

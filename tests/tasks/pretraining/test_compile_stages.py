@@ -23,10 +23,11 @@ from tasks.pretraining.compile import compile_ahead
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_json
 from tasks.project.overlays import resolve
-from tasks.project.params import PHASES, check
+from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
+from tests.tasks.downstream.entries import write_parameters
 
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 STAGES = ("compile_pretrain", "compile", "pretrain", "finetune", "predict")
@@ -39,7 +40,11 @@ TINY = (
     "pretrain.phase2.steps=2", "pretrain.phase2.global_batch_size=48", "downstream.squad.finetune.max_grad_norm=null",
     "downstream.squad.finetune.global_batch_size=36",
 )  # fmt: skip
-DEVICE_STAGES = ("pretrain@phase1", "pretrain@phase2", "finetune", "predict")
+DEVICE_STAGES = ("pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad")
+JOBS = {"phase1": "compile_pretrain@phase1", "phase2": "compile_pretrain@phase2"} | dict.fromkeys(
+    ("squad-finetune", "squad-predict"), "compile@squad"
+)
+"""Folder of a program -> the stage that builds it."""
 
 
 class Host:
@@ -53,13 +58,14 @@ class Host:
         shutil.copy(ROOT / ".dvcignore", folder)
         (folder / "inputs" / "ipu").mkdir(parents=True)
         plan = read_yaml(ROOT / "dvc.yaml")["stages"]
-        (folder / "dvc.yaml").write_text(yaml.safe_dump({"stages": {name: plan[name] for name in STAGES}}))
+        stages = {name: plan[name] for name in STAGES}
+        (folder / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": stages}))
         self.set()
-        for name, kind in (("phase1", "pretrain"), ("phase2", "pretrain"), ("squad-train", "question_answering"),
-                           ("squad-dev", "question_answering")):  # fmt: skip
+        for name, kind in (("phase1", "pretrain"), ("phase2", "pretrain"), ("squad/train", "question_answering"),
+                           ("squad/dev", "question_answering")):  # fmt: skip
             write_rows(folder / artifacts.rows_folder(name), kind, make_columns(kind, 40))
+        for name in ("phase1", "phase2", "squad-rows"):
             write_json(folder / artifacts.validation_report(name), {"valid": True})
-        write_json(folder / artifacts.BASE_MODEL / "base_model.json", {"source": "none"})
         (folder / ".dvc").mkdir()
         (folder / ".dvc" / "config").write_text(
             "[core]\n    no_scm = true\n    analytics = false\n    remote = store\n"
@@ -67,9 +73,8 @@ class Host:
         )
 
     def set(self, *overrides: str) -> None:
-        """Write params.yaml."""
-        values = resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides])
-        (self.folder / "params.yaml").write_text(yaml.safe_dump(values))
+        """Write params.yaml, and plan.yaml of it."""
+        write_parameters(self.folder, resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides]))
 
     def dvc(self, *words: str) -> str:
         """Run DVC; its output."""
@@ -122,12 +127,12 @@ def builder(hosts: Callable[[str], Host]) -> Host:
 def trainer(builder: Host, hosts: Callable[[str], Host]) -> tuple[Host, str]:
     """Another host that trained and predicted after that, and what it said."""
     host = hosts("trainer")
-    return host, host.dvc("repro", "--pull", "predict")
+    return host, host.dvc("repro", "--pull", "predict@squad")
 
 
 @pytest.mark.soak
 def test_programs_are_built_before_there_are_weights_and_the_report_says_what_decides_them(builder: Host) -> None:
-    assert [path.name for path in (builder.folder / artifacts.MODELS).iterdir()] == [artifacts.BASE_MODEL.name]
+    assert not (builder.folder / artifacts.MODELS).exists()
     assert len(list(builder.live.glob("*/*.popef"))) == 4
     report = builder.report()
     assert report["job"] == "phase1"
@@ -140,15 +145,14 @@ def test_programs_are_built_before_there_are_weights_and_the_report_says_what_de
 @pytest.mark.soak
 def test_another_host_restores_them_and_compiles_nothing(builder: Host, trainer: tuple[Host, str]) -> None:
     host, said = trainer
-    for job in ("phase1", "phase2", "finetune", "predict"):
-        group = "compile_pretrain" if job in PHASES else "compile"
-        assert f"Stage '{group}@{job}' is cached - skipping run" in said
+    for job, stage in JOBS.items():
+        assert f"Stage '{stage}' is cached - skipping run" in said
         assert f"from executables/{job}, checked and put into {host.live}" in said
         assert host.report(job) == builder.report(job)
     assert said.count("loaded from the cache, nothing was compiled") == 4
     assert "miss" not in said
-    found = [host.how(name) for name in ("pretrain-phase1", "pretrain-phase2", "finetune", "predict")]
-    assert found == [f"restored from executables/{job}" for job in ("phase1", "phase2", "finetune", "predict")]
+    found = [host.how(name) for name in ("pretrain-phase1", "pretrain-phase2", "squad-finetune", "squad-predict")]
+    assert found == [f"restored from executables/{job}" for job in JOBS]
 
 
 @pytest.mark.soak
@@ -169,7 +173,7 @@ def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Hos
     assert "Running stage 'compile_pretrain@phase1'" in said
     record = host.folder / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
     assert sha256_of(record) != before
-    said = host.dvc("repro", "predict")
+    said = host.dvc("repro", "predict@squad")
     stages = (*DEVICE_STAGES, "compile_pretrain@phase1")
     assert [stage for stage in stages if f"Stage '{stage}' didn't change" not in said] == []
 
@@ -227,7 +231,6 @@ def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
         (["device.runtime=cpu", "device.precision=fp32"], "device.runtime cpu compiles nothing"),
         (["device.runtime=cuda", "device.compile=optimizer"], "what is compiled for cuda stays on its host"),
         (["device.runtime=auto"], "is chosen where the job runs"),
-        (["pretrain.enabled=false"], "no update is made"),
     ],
 )
 def test_where_nothing_is_to_be_compiled_the_stage_says_why_and_starts_no_device_job(
@@ -244,13 +247,22 @@ def test_where_nothing_is_to_be_compiled_the_stage_says_why_and_starts_no_device
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
 
 
-def test_on_a_cpu_the_four_stages_are_restored_as_any_other(tmp_path: Path) -> None:
+def test_where_the_runtime_is_chosen_later_the_stages_are_restored_as_any_other(tmp_path: Path) -> None:
     host, other = (Host(tmp_path / name, tmp_path / "remote") for name in ("one", "two"))
     for each in (host, other):
-        each.set("device.runtime=cpu")
-    assert "nothing to compile (device.runtime cpu compiles nothing)" in host.dvc("repro", "compile_pretrain@phase1")
+        each.set("device.runtime=auto")
+    assert "nothing to compile (device.runtime auto is chosen" in host.dvc("repro", "compile_pretrain@phase1")
     host.dvc("push", "--run-cache")
-    assert "Stage 'compile_pretrain@phase1' is cached - skipping run" in other.dvc(
-        "repro", "--pull", "compile_pretrain@phase1"
-    )
+    said = other.dvc("repro", "--pull", "compile_pretrain@phase1")
+    assert "Stage 'compile_pretrain@phase1' is cached - skipping run" in said
     assert other.report() == host.report()
+
+
+@pytest.mark.parametrize("runtime", ["cpu", "cuda"])
+def test_elsewhere_there_are_no_such_stages_and_training_waits_for_none(tmp_path: Path, runtime: str) -> None:
+    host = Host(tmp_path / "one", tmp_path / "remote")
+    host.set(f"device.runtime={runtime}")
+    stages = host.dvc("stage", "list", "--name-only").split()
+    assert stages == list(DEVICE_STAGES)
+    waits = host.dvc("stage", "list").splitlines()
+    assert [line for line in waits if "executables" in line or "reports/compile" in line] == []

@@ -67,7 +67,9 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i, text in enumerate(texts[:60])
     ]  # fmt: skip
     source = write_questions(root / "train.parquet", questions)
-    write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, root / artifacts.rows_folder("squad-train"), 1)
+    write_squad_rows(
+        params.downstream["squad"].rows, "train", source, tokenizer, root / artifacts.rows_folder("squad-train"), 1
+    )
     return root
 
 
@@ -111,7 +113,17 @@ def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> Non
         return fingerprint(finetune_job(about(entry_of(params, "squad")), params, checkout, untrained=True))
 
     assert name() == name("checkpoint.remote=/elsewhere")
-    assert len({name(), name("downstream.squad.finetune.patience=4"), name("downstream.squad.finetune.keep=last"), name("downstream.squad.finetune.patience=null")}) == 4
+    assert (
+        len(
+            {
+                name(),
+                name("downstream.squad.finetune.patience=4"),
+                name("downstream.squad.finetune.keep=last"),
+                name("downstream.squad.finetune.patience=null"),
+            }
+        )
+        == 4
+    )
 
 
 def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Path) -> None:
@@ -135,7 +147,10 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
     [
         (["downstream.squad.finetune.keep=best"], "need evaluations to choose by"),
         (["downstream.squad.finetune.patience=2"], "need evaluations to choose by"),
-        (["downstream.squad.finetune.evaluate_every_updates=10"], "set downstream.squad.rows.held_out_fraction, for example"),
+        (
+            ["downstream.squad.finetune.evaluate_every_updates=10"],
+            "set downstream.squad.rows.held_out_fraction, for example",
+        ),
         (["downstream.squad.finetune.keep=first"], "downstream.squad.finetune.keep='first'"),
         (["pretrain_rows.held_out_fraction=0.6"], "less than or equal to 0.5"),
         (["pretrain.evaluate_rows=0"], "greater than or equal to 1"),

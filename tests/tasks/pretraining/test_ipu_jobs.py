@@ -25,7 +25,7 @@ from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed, InputError, ParamsError
 from tasks.project.files import write_text
 from tasks.project.overlays import resolve
-from tasks.project.params import Params, check
+from tasks.project.params import PHASES, Params, check
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 
@@ -38,7 +38,7 @@ def params_with(*overrides: str) -> Params:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for name in ("phase1", "phase2", "squad-train", "squad-dev"):
+    for name in ("phase1", "phase2", "squad/train", "squad/dev"):
         kind = "question_answering" if name.startswith("squad") else "pretrain"
         manifest = Manifest(kind, 64, 3, 10, 2000, "0", 0, 100, 150, 5000, {})
         write_text(tmp_path / artifacts.rows_folder(name) / "manifest.json", manifest.to_json())
@@ -68,26 +68,27 @@ def test_by_default_the_jobs_are_those_of_a_cpu(checkout):
     ]  # fmt: skip
     adamw = OptimizerConfig(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
     assert found["phase1"].optimizer == dataclasses.replace(adamw, learning_rate=1.5e-3)
-    assert found["downstream"]["squad"]["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
+    assert found["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
     assert found["phase2"].model is None
-    assert found["downstream"]["squad"]["finetune"].model is None
+    assert found["finetune"].model is None
 
 
 def test_a_job_has_its_own_micro_batch_loss_scaling_and_optimizer(checkout):
     params = params_with(
         "pretrain.phase2.micro_batch_size=8", "pretrain.phase2.loss_scaling=128", "pretrain.optimizer=lamb",
         "pretrain.beta1=0.8", "pretrain.beta2=0.9", "pretrain.eps=1e-4", "pretrain.bias_correction=false",
-        "pretrain.first_moment_precision=fp16", "downstream.squad.finetune.optimizer=sgd", "downstream.squad.finetune.micro_batch_size=2",
+        "pretrain.first_moment_precision=fp16", "downstream.squad.finetune.optimizer=sgd",
+        "downstream.squad.finetune.micro_batch_size=2",
     )  # fmt: skip
     found = jobs(params, checkout)
     assert found["phase1"].geometry.micro_batch_size == 64
     assert found["phase2"].geometry.micro_batch_size == 8
-    assert found["downstream"]["squad"]["finetune"].geometry.micro_batch_size == 2
+    assert found["finetune"].geometry.micro_batch_size == 2
     assert found["phase2"].optimizer == OptimizerConfig(
         name="lamb", learning_rate=1e-3, weight_decay=0.01, beta1=0.8, beta2=0.9, eps=1e-4, bias_correction=False,
         max_grad_norm=1.0, loss_scaling=128.0, first_moment_precision="fp16",
     )  # fmt: skip
-    assert found["downstream"]["squad"]["finetune"].optimizer.name == "sgd"
+    assert found["finetune"].optimizer.name == "sgd"
 
 
 def test_dropout_of_fine_tuning_changes_only_the_dropout_of_the_model(checkout):
@@ -99,17 +100,24 @@ def test_dropout_of_fine_tuning_changes_only_the_dropout_of_the_model(checkout):
 
 def test_the_keys_of_a_job_are_laid_over_the_file(checkout):
     (checkout / "inputs" / "ipu" / "ipu_config.json").write_text(json.dumps({"replication_factor": 2, "seed": 0}))
-    params = params_with(*ON_IPU, "ipu.phase1={replication_factor: 4}", "ipu.inference_execution=sharded")
+    params = params_with(
+        *ON_IPU, "ipu.phase1={replication_factor: 4}", "downstream.squad.ipu.finetune={replication_factor: 8}",
+        "ipu.inference_execution=sharded",
+    )  # fmt: skip
     found = jobs(params, checkout)
     assert found["phase1"].ipu_config == {"replication_factor": 4, "seed": 0}
     assert found["phase2"].ipu_config == {"replication_factor": 2, "seed": 0}
+    assert found["finetune"].ipu_config == {"replication_factor": 8, "seed": 0}
     assert found["predict"].inference_execution == "sharded"
 
 
 def test_ipu_config_may_name_the_file_itself(checkout):
     (checkout / "mine.json").write_text('{"seed": 7}')
     params = params_with(*ON_IPU, "ipu.config=mine.json")
-    assert ipu_config(params.ipu, "finetune", params.device, checkout) == {"seed": 7}
+    assert ipu_config(params.ipu, {"layers_per_ipu": [1]}, params.device, checkout) == {
+        "seed": 7,
+        "layers_per_ipu": [1],
+    }
 
 
 @pytest.mark.parametrize(
@@ -121,29 +129,33 @@ def test_an_ipu_config_that_cannot_be_read_is_refused(checkout, content, said):
         (checkout / "mine.json").write_text(content)
     params = params_with(*ON_IPU, "ipu.config=mine.json")
     with pytest.raises(InputError, match=said):
-        ipu_config(params.ipu, "phase1", params.device, checkout)
+        ipu_config(params.ipu, params.ipu.phase1, params.device, checkout)
 
 
 def test_jobs_can_be_compiled_before_there_are_weights(checkout):
     found = jobs(params_with(*ON_IPU), checkout, untrained=True)
     assert [found[name].init_checkpoint for name in ("phase1", "phase2", "finetune")] == [None] * 3
-    assert found["phase1"].model == found["phase2"].model == found["downstream"]["squad"]["finetune"].model
+    assert found["phase1"].model == found["phase2"].model == found["finetune"].model
 
 
 def test_the_job_that_is_compiled_ahead_is_the_one_that_runs_but_for_its_weights(checkout):
     """What the IPU program is decided by must agree; test_compile_stages.py sees that it does."""
-    params = params_with(*ON_IPU, "downstream.squad.finetune.attention_dropout=0.15", "downstream.squad.finetune.micro_batch_size=2")
+    tuning = ("downstream.squad.finetune.attention_dropout=0.15", "downstream.squad.finetune.micro_batch_size=2")
+    params = params_with(*ON_IPU, *tuning)
     real = jobs(params, checkout)
     rows = checkout / artifacts.rows_folder("squad", "dev")
-    real["predict"] = predict_job(squad(params), params, rows, artifacts.logits_file("squad", "dev"), checkout, checkout)
+    real["predict"] = predict_job(
+        squad(params), params, rows, artifacts.logits_file("squad", "dev"), checkout, checkout
+    )
     free = ("model", "init_checkpoint", "output", "run_folder", "compile_only", "executables")
     made = {name: compile_job(name, params, checkout) for name in ("phase1", "phase2")}
     made |= {name: of_entries.compile_job(squad(params), name, params, checkout) for name in ("finetune", "predict")}
     for name, ahead in made.items():
         assert ahead.compile_only
         assert ahead.init_checkpoint is None
-        assert ahead.executables == ahead.output == real[name].executables == str(checkout / "executables" / name)
-        assert Path(ahead.run_folder) == checkout / artifacts.RUNS / f"compile-{name}"
+        called = name if name in PHASES else f"squad-{name}"
+        assert ahead.executables == ahead.output == real[name].executables == str(checkout / "executables" / called)
+        assert Path(ahead.run_folder) == checkout / artifacts.RUNS / f"compile-{called}"
         differing = [x.name for x in dataclasses.fields(Job) if getattr(ahead, x.name) != getattr(real[name], x.name)]
         assert set(differing) <= set(free), name
     assert made["predict"].model.attention_dropout == 0.15

@@ -282,7 +282,8 @@ def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], k
 @pytest.mark.slow
 def test_questions_of_many_empty_values(tmp_path: Path) -> None:
     (tmp_path / "train.json").write_text('{"data": [' + "[]," * (60 << 20) + "0]}")
-    code = "from tasks.downstream.squad.format import read_squad; read_squad(Path(sys.argv[1]), 'downstream.squad.data.train_path')"
+    key = "downstream.squad.data.train_path"
+    code = f"from tasks.downstream.squad.format import read_squad; read_squad(Path(sys.argv[1]), {key!r})"
     said = refused(code, str(tmp_path / "train.json"), most_mb=2048)
     assert "train.json (downstream.squad.data.train_path) unfolds to more than 1,080 MB" in said
 

@@ -17,6 +17,7 @@ import yaml
 
 from flows import checkout
 from tasks.downstream.glue.examples import make_glue_data
+from tasks.downstream.glue.params import GlueData
 from tasks.downstream.glue.tasks import glue_task
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.question_model import find_model
@@ -24,19 +25,21 @@ from tasks.preflight.source_size import expected_mb
 from tasks.pretraining.base_model import write_base_model
 from tasks.pretraining.rows.prepared_files import read_prepared
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.given import GIVEN, check_given, check_readable, files_in, shown, value_at
+from tasks.project.given import check_given, check_readable, files_in, given_places, shown, value_at
 from tasks.project.params import check
 from tasks.reading.hub_inputs import open_dataset
 from tasks.reading.text_files import Reading, text_lines
 from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import read_vocabulary
 from tests.places import ROOT as PROJECT
+from tests.tasks.downstream.entries import values_with
 from tests.tasks.downstream.squad.test_questions import params as question_params
 from tests.tasks.inputs.test_corpus import documents
 from tests.tasks.inputs.test_corpus import params as corpus_params
 from tests.tasks.tiny_model import write_tiny_model
 
 NOBODY = 65534
+GLUE = {"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "no/where"}}}
 DAMAGED = "\udcff.txt"
 """A name of one byte 0xff and an ending, as Python has it."""
 
@@ -121,7 +124,7 @@ LISTING: dict[str, tuple[str, Read]] = {
     "corpus": ("corpus.path", lambda path: documents_of(path)),
     "size": ("corpus.path", lambda path: expected_mb(corpus_params(path=str(path)))),
     "prepared": ("pretrain_rows.phase1.path", lambda path: list(prepared(path))),
-    "glue": ("glue.path", lambda path: glue(path)),
+    "glue": ("downstream.*.data.path", lambda path: glue(path)),
     "dataset": ("corpus.dataset", lambda path: list(open_dataset("corpus", str(path), None, "train", None))),
 }
 """Everything that reads all of a folder."""
@@ -140,8 +143,7 @@ def prepared(path: Path) -> Iterator[Any]:
 
 
 def glue(path: Path) -> tuple[dict[str, int], Reading]:
-    settings = check(params(glue__path=str(path))).glue
-    return make_glue_data(glue_task("sst2"), settings, path.parent / "made")
+    return make_glue_data(glue_task("sst2"), GlueData(path=str(path)), path.parent / "made")
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
@@ -196,10 +198,10 @@ def test_a_path_that_this_user_cannot_reach_is_refused(shared: Path, name: str) 
     (shared / "closed").mkdir()
     (shared / "closed/b.txt").write_text("B.\n")
     (shared / "closed").chmod(0)
-    code = f"print(tasks.project.given.check_readable(tasks.inputs.readers.Path({name!r}), 'glue.path'))"
+    code = f"print(tasks.project.given.check_readable(tasks.inputs.readers.Path({name!r}), 'corpus.path'))"
     made = unprivileged(code, shared)
     (shared / "closed").chmod(0o755)
-    assert f"glue.path='{name}'" in made.stdout
+    assert f"corpus.path='{name}'" in made.stdout
     assert "Permission denied" in made.stdout
 
 
@@ -328,7 +330,7 @@ def test_a_link_that_leads_nowhere_and_a_pipe_are_refused(tmp_path: Path, reader
 
 def project(folder: Path) -> Path:
     """A folder with the files and folders that params.yaml names."""
-    for place in GIVEN:
+    for place in given_places(params()):
         (folder / str(value_at(params(), place))).mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -338,10 +340,19 @@ def test_everything_that_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     linked_folder(root / "inputs/corpus")
     dangling(root / "inputs/model")
     with pytest.raises(ParamsError) as caught:
-        checkout.check_inputs(root, params(corpus__source="files", glue__path="no/where"))
+        checkout.check_inputs(root, values_with(GLUE, corpus={"source": "files"}))
     lines = str(caught.value).splitlines()
-    assert [line.split("=")[0] for line in lines] == ["corpus.path", "base_model.path", "glue.path"]
-    assert "glue.path='no/where' is not there" in lines[2]
+    assert [line.split("=")[0] for line in lines] == ["corpus.path", "base_model.path", "downstream.sst2.data.path"]
+    assert "downstream.sst2.data.path='no/where' is not there" in lines[2]
+
+
+def test_all_of_a_folder_of_glue_is_read_and_so_may_hold_no_link(tmp_path: Path) -> None:
+    root = project(tmp_path / "project")
+    (root / "mine").mkdir()
+    linked_file(root / "mine")
+    values = values_with({"sst2": {"kind": "glue", "task": "sst2", "data": {"path": "mine"}}})
+    (problem,) = check_given(values, root)
+    assert problem.startswith("downstream.sst2.data.path='mine' holds 1 link(s), b.txt, which are not followed")
 
 
 def test_links_in_a_folder_that_is_not_read_are_let_be_unless_dvc_trips_over_them(tmp_path: Path) -> None:

@@ -32,18 +32,25 @@ def test_the_shipped_file_and_every_preset_are_valid(base):
 
 
 def test_an_unknown_key_is_refused_with_the_nearest_name(base):
-    assert "finetune.learning_rat is not known; did you mean learning_rate?" in problem(base, "finetune.learning_rat=1")
-    base["downstream"]["squad"]["finetune"]["learning_rat"] = base["downstream"]["squad"]["finetune"].pop("learning_rate")
+    said = "downstream.squad.finetune.learning_rat is not known; did you mean learning_rate?"
+    assert said in problem(base, "downstream.squad.finetune.learning_rat=1")
+    section = base["downstream"]["squad"]["finetune"]
+    section["learning_rat"] = section.pop("learning_rate")
     message = problem(base)
-    assert "finetune.learning_rat is not known; did you mean learning_rate?" in message
+    assert said in message
     assert "downstream.squad.finetune.learning_rate is missing" in message, "all problems are said at once"
 
 
 def test_an_unknown_or_missing_section_is_refused(base):
-    base["fintune"] = base.pop("finetune")
+    base["pretran"] = base.pop("pretrain")
     message = problem(base)
-    assert "fintune is not known; did you mean finetune?" in message
-    assert "finetune is missing" in message
+    assert "pretran is not known; did you mean pretrain?" in message
+    assert "pretrain is missing" in message
+    base = read_yaml(ROOT / "params.yaml")
+    base["downstream"]["squad"]["fintune"] = base["downstream"]["squad"].pop("finetune")
+    message = problem(base)
+    assert "downstream.squad.fintune is not known; did you mean finetune?" in message
+    assert "downstream.squad.finetune is missing" in message
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,7 @@ def test_an_unknown_or_missing_section_is_refused(base):
         ("model.num_heads=3", "must be a multiple of num_heads=3"),
         ("downstream.squad.rows.doc_stride=180", "must be smaller than the context"),
         ("pretrain_rows.phase2.row_length=1024", "exceeds model.max_positions=512"),
-        ("publish.target=hub", "needs repository: user/name"),
+        ("publish.target=hub", "needs downstream.squad.publish.repository: user/name"),
     ],
 )
 def test_a_wrong_type_or_range_is_refused(base, override, said):
@@ -80,14 +87,15 @@ def test_overrides_win_over_the_preset_and_the_preset_over_the_file(base):
 
 
 def test_a_number_yaml_reads_as_text_is_still_a_number(base):
-    assert resolve(base, None, ["downstream.squad.finetune.learning_rate=3e-5"])["finetune"]["learning_rate"] == 3e-5
+    values = resolve(base, None, ["downstream.squad.finetune.learning_rate=3e-5"])
+    assert values["downstream"]["squad"]["finetune"]["learning_rate"] == 3e-5
 
 
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
         (["finetune"], "must read section.key=value"),
-        (["finetune=3"], "finetune is a section"),
+        (["downstream.squad.finetune=3"], "downstream.squad.finetune is a section"),
         (["downstream.squad.finetune.epochs={"], "not YAML"),
         (["downstream.squad.finetune.epochs.x=1"], "downstream.squad.finetune.epochs"),
     ],
@@ -132,7 +140,7 @@ def test_a_file_that_is_no_plain_mapping_is_refused(tmp_path, content, said):
 
 
 def test_the_module_is_its_own_command_line_and_exits_with_2_for_a_wrong_word():
-    command = [sys.executable, "-m", "flows", "params", "show", "--set", "gate.minf1=1"]
+    command = [sys.executable, "-m", "flows", "params", "show", "--set", "downstream.squad.gate.minf1=1"]
     refused = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert refused.returncode == 2
     assert "did you mean min_f1?" in refused.stderr

@@ -8,20 +8,15 @@ import pytest
 import yaml
 
 from tasks.project.errors import InputError
-from tasks.project.overlays import resolve
+from tasks.project.params import parameter_values
 from tasks.project.plan_file import Plan, definitions_of, expand, read_plan
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
-
-EVERYTHING = ["glue.tasks=[sst2,rte]", "downstream.squad.parity.against=[cpu:bf16]", "pretrain_rows.shares=[1,2]"]
+from tests.plans import everything, whole_plan
+from tests.tasks.downstream.entries import write_parameters
 
 
 def plan_of(text, **values):
     return Plan(expand(yaml.safe_load(text), values))
-
-
-def project_plan(*overrides):
-    return read_plan(ROOT, resolve(read_yaml(ROOT / "params.yaml"), None, [*EVERYTHING, *overrides]))
 
 
 FOREACH = """
@@ -46,7 +41,7 @@ def test_a_stage_is_made_for_each_item_with_the_parameters_filled_in():
     plan = plan_of(FOREACH, tasks=["a", "b"], data={"path": "in"})
     assert sorted(plan) == ["rows@a", "rows@b", "train@one", "train@two"]
     rows = plan["rows@a"]
-    assert (rows.group, rows.item, rows.cmd, rows.stated_by) == ("rows", "a", 'rows "$DVC_STAGE"', "tasks")
+    assert (rows.group, rows.item, rows.cmd) == ("rows", "a", 'rows "$DVC_STAGE"')
     assert rows.deps == ("in", "in/a")
     assert rows.params == {"params.yaml": ("packing", "rows.a"), "in/a.json": ("length",)}
     assert rows.outs == ("rows/a", "list/a", "plots/a.csv")
@@ -75,8 +70,7 @@ def test_stages_that_need_each_other_are_refused_by_name():
 
 def test_every_stage_comes_after_what_it_needs_and_dvc_sees_the_same_graph(tmp_path):
     """DVC itself is asked: its edges, and no more than those that help is taken up beside."""
-    values = resolve(read_yaml(ROOT / "params.yaml"), None, EVERYTHING)
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    write_parameters(tmp_path, parameter_values(everything()))
     (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
     (tmp_path / ".dvc").mkdir()
     (tmp_path / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
@@ -97,7 +91,7 @@ def test_every_stage_comes_after_what_it_needs_and_dvc_sees_the_same_graph(tmp_p
 
 
 def test_data_are_checked_and_programs_built_before_training_starts():
-    plan = project_plan()
+    plan = whole_plan()
     order = list(plan)
     first = min(order.index(name) for name in order if plan[name].holds_device)
     assert {plan[name].host for name in order[:first]} == {"cpu", "compiler"}
@@ -108,16 +102,16 @@ def test_data_are_checked_and_programs_built_before_training_starts():
 
 
 def test_what_helps_runs_before_what_it_helps_and_belongs_to_it():
-    plan = project_plan()
+    plan = whole_plan()
     assert plan.needs["pretrain_rows@phase2"][-2:] == ["row_share@1", "row_share@2"]
     assert "row_share@1" in plan.behind(["pretrain_rows@phase1"])
 
 
 def test_the_kind_of_host_comes_from_the_plan():
-    plan = project_plan()
-    assert (plan["corpus"].uses_device, plan["corpus"].kind("ipu")) == (False, "cpu")
+    plan = whole_plan()
+    assert (plan["corpus@text"].uses_device, plan["corpus@text"].kind("ipu")) == (False, "cpu")
     assert (plan["compile_pretrain@phase1"].uses_device, plan["compile_pretrain@phase1"].holds_device) == (True, False)
-    assert (plan["finetune"].holds_device, plan["finetune"].kind("ipu")) == (True, "ipu")
+    assert (plan["finetune@squad"].holds_device, plan["finetune@squad"].kind("ipu")) == (True, "ipu")
     assert (plan["parity@squad-cpu:bf16"].uses_device, plan["parity@squad-cpu:bf16"].kind("ipu")) == (False, "cpu")
 
 

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tasks.project.composing import compose
 from tasks.project.given import check_given, files_in
+from tasks.project.params import check
 from tasks.project.plans import foreign_plans
 from tests.parts import in_part
 from tests.places import ROOT as PROJECT
@@ -316,24 +318,24 @@ def test_a_link_from_inside_counts_as_inside(project: Path) -> None:
     assert check_given(params(corpus__path=str(outside / "text")), project) == []
 
 
-# ------------------------------------------------------------------------------------ what params.yaml says
+# -------------------------------------------------------------------------------------- what plan.yaml says
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "word", in_part(["1; touch {}", "$(touch {})", "`touch {}`", '"; touch {}; "', "'; touch {}; '"], 2)
 )
-def test_no_word_of_params_is_run_by_plain_dvc(project: Path, word: str) -> None:
-    """`podium` checks the values first; here DVC itself makes stages of them."""
-    values, ran = params(), project / "ran"
-    for section, key in (("glue", "tasks"), ("parity", "against"), ("pretrain_rows", "shares")):
-        values[section][key] = [word.format(ran)]
-    (project / "params.yaml").write_text(yaml.safe_dump(values))
+def test_no_word_of_the_plan_is_run_by_plain_dvc(project: Path, word: str) -> None:
+    """`podium` makes plan.yaml of values that it checked; here DVC makes stages of one that somebody else wrote."""
+    said, ran = compose(check(params())), project / "ran"
+    named = word.format(ran)
+    said["plan"] |= {"row_shares": [named], "parity": {named: {}}, "downstream": {named: {}}}
+    (project / "plan.yaml").write_text(yaml.safe_dump(said))
     plan = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]
     stages = {}
-    for name in ("row_share", "parity", "glue_data"):  # the command is what matters, not what it reads
+    for name in ("row_share", "parity", "examples", "gate"):  # the command is what matters, not what it reads
         stages[name] = {"foreach": plan[name]["foreach"], "do": {"cmd": plan[name]["do"]["cmd"]}}
-    (project / "dvc.yaml").write_text(yaml.safe_dump({"stages": stages}))
+    (project / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": stages}))
     said = dvc(project, "repro", "--keep-going").stdout
     assert not ran.exists(), said
     assert said.count("Running stage ") == len(stages), said

@@ -31,9 +31,11 @@ def test_a_preset_lays_its_jobs_out_as_the_layouts_say(name: str) -> None:
     params = check(resolve(read_yaml(ROOT / "params.yaml"), name, [], PRESETS))
     for layout in (x for x in LAYOUTS if name[len("ipu-") :] in x.presets.split()):
         assert sum(layout.layers) == params.model.num_layers == LAYERS[name.split("-")[1]]
-        assert getattr(params.ipu, layout.job) == layout.ipu_config(), layout.job
+        squad = params.downstream["squad"]
+        placed = getattr(squad.ipu if layout.job in ("finetune", "predict") else params.ipu, layout.job)
+        assert placed == layout.ipu_config(), layout.job
         if layout.training:
-            section = params.finetune if layout.job == "finetune" else params.pretrain
-            batch = params.finetune if layout.job == "finetune" else getattr(params.pretrain, layout.job)
+            section = squad.finetune if layout.job == "finetune" else params.pretrain
+            batch = squad.finetune if layout.job == "finetune" else getattr(params.pretrain, layout.job)
             found = optimizer_config(section, batch)
             assert dataclasses.replace(found, learning_rate=1e-3) == layout.optimizer, layout.job

@@ -22,14 +22,15 @@ def test_the_page_is_as_the_presets_are():
 
 def test_only_what_lies_between_the_marks_is_made_anew(tmp_path):
     (tmp_path / "one.yaml").write_text(
-        "description: the first of all\nsource: ['a/b:c.md']\nexpected: {f1: 88.5}\nfinetune: {epochs: 7}\n"
+        "description: the first of all\nsource: ['a/b:c.md']\nexpected: {f1: 88.5}\n"
+        "downstream: {squad: {finetune: {epochs: 7}}}\n"
     )
     text = f"by hand\n{BEGIN} -->\nold\n{END}\nby hand, too\n"
     made = new_page(text, BASE, tmp_path)
     assert made.startswith(f"by hand\n{BEGIN} -->\n| preset |")
     assert made.endswith(f"{END}\nby hand, too\n")
     assert "old" not in made
-    batch = BASE["finetune"]["global_batch_size"]
+    batch = BASE["downstream"]["squad"]["finetune"]["global_batch_size"]
     assert f"| {batch} sequences, 7 epochs, rate 0.001 | f1 88.5 |" in made
     assert "### one\n\nthe first of all\n\n* a/b:c.md\n" in made
     assert new_page(made, BASE, tmp_path) == made

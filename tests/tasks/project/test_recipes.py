@@ -66,8 +66,8 @@ def jobs_of(params: Params, root: Path, factors: dict[str, float]) -> dict[str, 
     lengths = {
         "phase1": params.pretrain_rows.phase1.row_length,
         "phase2": params.pretrain_rows.phase2.row_length,
-        "squad-train": params.downstream["squad"].rows.row_length,
-        "squad-dev": params.downstream["squad"].rows.row_length,
+        "squad/train": params.downstream["squad"].rows.row_length,
+        "squad/dev": params.downstream["squad"].rows.row_length,
     }
     for name, length in lengths.items():
         folder = root / artifacts.rows_folder(name)
@@ -95,7 +95,7 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
     rows = params.pretrain_rows
     packed = {
         phase: PACKING_FACTOR[getattr(rows, phase).row_length] for phase in ("phase1", "phase2") if recipe.phase1
-    } or {"squad-train": SQUAD_PACKING_FACTOR}
+    } or {"squad/train": SQUAD_PACKING_FACTOR}
     factors = packed if recipe.packed else {}
     jobs = jobs_of(params, tmp_path, factors)
     model = model_config(params.model, manifest("phase1", 128, 1.0))
@@ -106,9 +106,10 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
         plan = planned(jobs[phase], model, factors.get(phase, 1.0))
         found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
         assert found == getattr(recipe, phase), phase
-    plan = planned(jobs["finetune"], model, factors.get("squad-train", 1.0))
-    assert params.downstream["squad"].finetune.schedule == recipe.schedule
-    assert row(jobs["finetune"], plan, params.downstream["squad"].rows.row_length, 0, params.downstream["squad"].finetune.epochs) == recipe.finetune
+    squad = params.downstream["squad"]
+    plan = planned(jobs["finetune"], model, factors.get("squad/train", 1.0))
+    assert squad.finetune.schedule == recipe.schedule
+    assert row(jobs["finetune"], plan, squad.rows.row_length, 0, squad.finetune.epochs) == recipe.finetune
     plan = planned(jobs["predict"], model, 1.0)
     assert (plan.micro_batch_size, plan.replicas, plan.device_iterations, layers_of(plan)) == recipe.predict
     assert plan.pipelined_inference
@@ -133,13 +134,13 @@ def test_what_all_presets_share(name: str):
     assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
     assert (params.device.runtime, params.device.precision) == ("ipu", "fp16")
     assert params.downstream["squad"].finetune.max_grad_norm is None
-    jobs = [params.ipu.finetune]
+    jobs = [params.downstream["squad"].ipu.finetune]
     if RECIPES[name].phase1 is not None:
         assert (params.pretrain.optimizer, params.pretrain.max_grad_norm) == ("lamb", None), "PopTorch's LAMB clips not"
         jobs += [params.ipu.phase1, params.ipu.phase2]
     assert params.downstream["squad"].rows.doc_stride == 128
     assert params.downstream["squad"].rows.max_sequences_per_row == (6 if name.endswith("optimum-packed") else 1)
-    assert params.publish.folder == f"published/{name}"
+    assert params.downstream["squad"].publish.folder == f"published/{name}"
     for job in jobs:
         assert job is not None
         assert "gradient_accumulation_steps" not in job, "derived from the global batch"
@@ -149,10 +150,10 @@ def test_what_all_presets_share(name: str):
 def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
     phases, squad = PORTABLE[name]
     params = resolved(name)
-    model, finetune = params.model, params.finetune
+    model, entry = params.model, params.downstream["squad"]
     sizes = (model.hidden_size, model.num_layers, model.num_heads, model.intermediate_size)
     assert sizes == (BASE_MODEL if "-base-" in name else LARGE_MODEL)
-    assert (params.device.runtime, params.publish.folder) == (name.split("-")[0], f"published/{name}")
+    assert (params.device.runtime, entry.publish.folder) == (name.split("-")[0], f"published/{name}")
     assert params.pretrain.enabled == (phases is not None)
     assert (params.base_model.source == "hub") == (phases is None)
     for phase in ("phase1", "phase2") if phases else ():
@@ -163,11 +164,11 @@ def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
             batch.learning_rate, batch.warmup_fraction, batch.schedule,
         ), phase  # fmt: skip
         assert batch.loss_scaling == 1.0
-    rows = params.squad_rows
-    assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, downstream.squad.finetune.loss_scaling) == (384, 128, 1, 1.0)
+    rows, finetune = entry.rows, entry.finetune
+    assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, finetune.loss_scaling) == (384, 128, 1, 1.0)
     assert squad == Squad(
-        downstream.squad.finetune.global_batch_size, downstream.squad.finetune.epochs, downstream.squad.finetune.learning_rate, downstream.squad.finetune.warmup_fraction,
-        downstream.squad.finetune.weight_decay, downstream.squad.finetune.max_grad_norm, downstream.squad.finetune.optimizer,
+        finetune.global_batch_size, finetune.epochs, finetune.learning_rate, finetune.warmup_fraction,
+        finetune.weight_decay, finetune.max_grad_norm, finetune.optimizer,
     )  # fmt: skip
 
 

@@ -7,19 +7,20 @@ import sys
 
 import pytest
 
+from tasks.project.composing import compose
 from tasks.project.errors import InputError
-from tasks.project.overlays import resolve
+from tasks.project.params import check
 from tasks.project.plan_file import read_plan
 from tasks.project.stage_kinds import default_remote, offered_kinds
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.plans import values_with
 
 REMOTE = "[core]\n    remote = store\n['remote \"store\"']\n    url = ssh://podium:geheim@host/srv/store\n"
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    for name in ("params.yaml", "dvc.yaml"):
+    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
         shutil.copy(ROOT / name, tmp_path / name)
     (tmp_path / ".dvc").mkdir()
     return tmp_path
@@ -37,15 +38,15 @@ def start(stage, checkout, **environment):
 
 @pytest.mark.parametrize(
     ("stage", "runtime", "kind"),
-    [("corpus", "ipu", "cpu"), ("validate@phase1", "ipu", "cpu"), ("gate", "cuda", "cpu"),
-     ("pretrain@phase2", "ipu", "ipu"),
-     ("finetune", "cuda", "cuda"), ("predict", "auto", "auto"), ("compile_pretrain@phase1", "ipu", "ipu"),
+    [("corpus@text", "ipu", "cpu"), ("validate@phase1", "ipu", "cpu"), ("gate@squad", "cuda", "cpu"),
+     ("pretrain@phase2", "ipu", "ipu"), ("finetune@squad", "cuda", "cuda"), ("predict@squad", "auto", "auto"),
+     ("compile@squad", "ipu", "ipu"), ("compile_pretrain@phase1", "ipu", "ipu"),
      ("pretrain_rows@phase1", "ipu", "cpu"),
      ("parity@squad-cpu:bf16", "ipu", "cpu"), ("parity@squad-ipu", "cpu", "ipu")],
 )  # fmt: skip
 def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
-    values = resolve(read_yaml(ROOT / "params.yaml"), None, ["downstream.squad.parity.against=[cpu:bf16,ipu]"])
-    assert read_plan(ROOT, values)[stage].kind(runtime) == kind
+    values = values_with("downstream.squad.parity.against=[cpu:bf16,ipu]", "device.runtime=ipu")
+    assert read_plan(ROOT, compose(check(values)))[stage].kind(runtime) == kind
 
 
 def test_a_kind_that_is_none_is_refused(monkeypatch):
@@ -67,27 +68,32 @@ def test_a_stage_of_another_kind_refuses_and_names_its_outs_and_the_remote(check
     said, errors = start("rows@squad", checkout, PODIUM_STAGE_KINDS="ipu").communicate(timeout=30)
     assert said == ""
     assert "stage rows@squad is of kind cpu, and this worker offers only ipu" in errors
-    assert "(data/rows/squad/dev)" in errors
+    assert "(data/rows/squad)" in errors
     assert "the remote store (ssh://podium:***@host/srv/store)" in errors
     assert "geheim" not in errors
 
 
 def test_a_stage_that_was_not_sent_refuses_whatever_its_kind(checkout):
-    refused = start("corpus", checkout, PODIUM_STAGES_SENT="evaluate gate")
+    refused = start("corpus@text", checkout, PODIUM_STAGES_SENT="evaluate@squad gate@squad")
     _, errors = refused.communicate(timeout=30)
     assert refused.returncode == 1
-    assert "stage corpus was not sent to this worker, only evaluate gate" in errors
+    assert "stage corpus@text was not sent to this worker, only evaluate@squad gate@squad" in errors
     assert "no remote is set" in errors
-    assert start("gate", checkout, PODIUM_STAGES_SENT="evaluate gate").communicate("\n", 30)[0] == "entered\n"
+    assert (
+        start("gate@squad", checkout, PODIUM_STAGES_SENT="evaluate@squad gate@squad").communicate("\n", 30)[0]
+        == "entered\n"
+    )
 
 
 def test_two_device_stages_of_a_host_take_turns(checkout):
     lock = str(checkout / "pod.lock")
-    first = start("finetune", checkout, PODIUM_DEVICE_LOCK=lock)
+    first = start("finetune@squad", checkout, PODIUM_DEVICE_LOCK=lock)
     assert first.stdout.readline() == "entered\n"
-    second = start("predict", checkout, PODIUM_DEVICE_LOCK=lock)
+    second = start("predict@squad", checkout, PODIUM_DEVICE_LOCK=lock)
     assert second.stdout.readline() == f"waiting for the device: process {first.pid} uses it (lock {lock})\n"
-    assert start("corpus", checkout, PODIUM_DEVICE_LOCK=lock).communicate("\n", 30)[0] == "entered\n", "needs no device"
+    assert start("corpus@text", checkout, PODIUM_DEVICE_LOCK=lock).communicate("\n", 30)[0] == "entered\n", (
+        "needs no device"
+    )
     first.kill()  # a killed stage keeps no lock
     assert second.stdout.readline() == "entered\n"
     second.communicate("\n", 30)

@@ -9,11 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tasks.project.errors import WRONG_USAGE
 from tests.places import ROOT as PROJECT
-from tests.tasks.project.test_given_paths import params
+from tests.tasks.downstream.entries import values_with, write_parameters
 
 VALIDATE = "validation.validate corpus"
 STAGES = {
@@ -42,10 +41,11 @@ def run(folder: Path, stage: str, level: str) -> subprocess.CompletedProcess[str
 
 @pytest.mark.slow
 def test_stages_run_without_docstrings_and_asserts(tmp_path: Path) -> None:
-    values = params(
-        corpus__demo_documents=200, tokenizer__vocabulary_size=300, questions__demo_train=60, questions__demo_dev=20
-    )
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    values = values_with(
+        {"squad": {"data": {"demo_train": 60, "demo_dev": 20}}},
+        corpus={"demo_documents": 200}, tokenizer={"vocabulary_size": 300},
+    )  # fmt: skip
+    write_parameters(tmp_path, values)
     for stage, level in STAGES.items():
         made = run(tmp_path, stage, level)
         assert made.returncode == 0, f"{stage}: {made.stderr}"
