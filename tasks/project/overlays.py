@@ -135,10 +135,14 @@ def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:
         raise ParamsError(f"{where}: {name}: {error}") from None
 
 
-def _unknown(key: Any, values: dict[str, Any], name: str, where: str) -> NoReturn:
-    if now := new_name(name):
-        raise ParamsError(f"{where}: {name} is {now}")
-    raise ParamsError(f"{where}: {name} is not known{nearest(str(key), list(values))}")
+def _unknown(name: str, value: Any, values: dict[str, Any], where: str) -> NoReturn:
+    stated = name
+    while isinstance(value, dict) and value:
+        key, value = next(iter(value.items()))
+        stated += f".{key}"
+    if now := new_name(stated):
+        raise ParamsError(f"{where}: {stated} is {now}")
+    raise ParamsError(f"{where}: {name} is not known{nearest(name.rpartition('.')[2], list(values))}")
 
 
 def _override(text: str) -> Layer:
@@ -173,7 +177,7 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
             values.pop(key, None)
             continue
         if key not in values:
-            values[key] = _new_entry(value, name, where) if path == ENTRIES else _unknown(key, values, name, where)
+            values[key] = _new_entry(value, name, where) if path == ENTRIES else _unknown(name, value, values, where)
         if isinstance(values[key], dict):
             _lay_over(values[key], value, where, (*path, str(key)))
         else:
