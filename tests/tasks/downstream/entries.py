@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
 def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:
     """params.yaml and the plan.yaml that belongs to it."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / artifacts.PARAMS).write_text(yaml.safe_dump(dict(values), sort_keys=False), encoding="utf-8")
+    own = json.loads(json.dumps(values))  # no part stands there twice, which YAML would write as an alias
+    (root / artifacts.PARAMS).write_text(yaml.safe_dump(own, sort_keys=False), encoding="utf-8")
     params = check(dict(values))
     write_plan(root, params)
     return params

@@ -13,8 +13,8 @@ from tasks.downstream.judging.evidence import Compared, Evidence, Loss, compare
 from tasks.downstream.judging.gate import GateDecision, record
 from tasks.downstream.judging.released import read_released
 from tasks.downstream.squad.files import Question
-from tasks.project.files import write_json
 from tasks.downstream.squad.params import GateParams
+from tasks.project.files import write_json
 from tasks.release.release_subject import QUESTIONS
 from tests.tasks.downstream.entries import task_with
 

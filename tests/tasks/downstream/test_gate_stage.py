@@ -13,10 +13,10 @@ import pytest
 
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.judging.gate import GateDecision, gate
+from tasks.downstream.squad.params import AnswerParams
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of, write_json
-from tasks.downstream.squad.params import AnswerParams
 from tasks.project.params import check, parameter_values
 from tasks.project.strict_yaml import read_yaml
 from tasks.release.release_subject import QUESTIONS

@@ -17,6 +17,7 @@ from tasks.downstream.jobs import predict
 from tasks.downstream.parity import between, check, compare_logits, predict_in
 from tasks.downstream.squad import ask
 from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.squad.question_model import WindowShape, find_model
 from tasks.downstream.squad.scores import margin
 from tasks.jobs import device_job
@@ -25,7 +26,6 @@ from tasks.project.errors import InputError, ParityLost
 from tasks.project.files import write_json
 from tasks.project.overlays import resolve
 from tasks.project.param_sections import Place
-from tasks.downstream.squad.params import AnswerParams
 from tasks.project.params import Params
 from tasks.project.params import check as check_params
 from tasks.project.strict_yaml import read_yaml

@@ -158,7 +158,7 @@ def test_the_card_says_what_the_release_holds_of_the_data(tokenizer: dict[str, s
     assert "a model can repeat what it learned" in held
     assert "which quote the data, are not published" in held
     with_examples = model_card(facts(parameters=values, examples=True))
-    assert "`evaluation/squad/report.html`: answers, and the data they quote" in with_examples
+    assert "`evaluation/report.html`: answers, and the data they quote" in with_examples
 
 
 def test_a_release_in_a_folder_is_not_called_like_the_folder() -> None:

@@ -32,7 +32,7 @@ def checkout(trained: Path, tmp_path: Path) -> Path:
 
 def publish_here(root: Path, examples: bool = False, **options: bool) -> dict:
     params = params_with(examples=examples)
-    return publish(params.publish, parameter_values(params), root, **options)
+    return publish(parameter_values(params), "squad", root, **options)
 
 
 def content(folder: Path) -> dict[str, bytes]:
@@ -84,7 +84,7 @@ def test_a_file_of_the_old_release_that_the_new_one_lacks_goes_away(checkout: Pa
 
 
 def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path) -> None:
-    names = {"evaluation/squad/predictions.json", "evaluation/squad/report.html"}
+    names = {"evaluation/predictions.json", "evaluation/report.html"}
     without = publish_here(checkout)
     assert names.isdisjoint(without["files"])
     slices = json.loads((checkout / FOLDER / "evaluation/metrics.json").read_text())["slices"]
@@ -94,7 +94,7 @@ def test_examples_are_published_only_where_the_parameters_say_so(checkout: Path)
     assert (examples["unchanged"], examples["tag"] != without["tag"]) == (False, True)
     published = content(checkout / FOLDER)
     for name in names:
-        assert published[name] == (checkout / name).read_bytes()
+        assert published[name] == (checkout / "evaluation/squad" / Path(name).name).read_bytes()
     metrics = json.loads((checkout / "metrics/squad.json").read_text())
     assert json.loads(published["evaluation/metrics.json"]) == metrics
     again = publish_here(checkout)

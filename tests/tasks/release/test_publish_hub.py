@@ -77,7 +77,7 @@ def test_content_that_comes_back_is_a_new_head_under_its_old_tag(hub: HubServer)
 
 def test_what_an_earlier_release_left_goes_and_what_others_added_stays(hub: HubServer) -> None:
     publish_small()
-    examples = {"evaluation/squad/predictions.json": b"{}", "evaluation/squad/report.html": b"<p>"}
+    examples = {"evaluation/predictions.json": b"{}", "evaluation/report.html": b"<p>"}
     hub.store.add_files(repository(hub), {"ipu_config.json": b"{}", "notes.md": b"by hand", **examples})
     publish_small("two")
     assert sorted(content(hub, commits(hub)[-1])) == [

@@ -19,8 +19,8 @@ from tests.tasks.trained_checkout import PROJECT, make_checkout
 SWAPPED = {
     "models/squad/model.safetensors": "model.safetensors", "models/squad/config.json": "config.json",
     "data/tokenizer/tokenizer.json": "tokenizer.json", "data/tokenizer/vocab.txt": "vocab.txt",
-    "evaluation/squad/predictions.json": "evaluation/squad/predictions.json", "metrics/squad.json": None,
-    "evaluation/squad/report.html": "evaluation/squad/report.html",
+    "evaluation/squad/predictions.json": "evaluation/predictions.json", "metrics/squad.json": None,
+    "evaluation/squad/report.html": "evaluation/report.html",
     "metrics/squad-gate.json": None, "reports/validation/corpus.json": None,
 }  # fmt: skip
 """File of the checkout -> its name in the release."""
@@ -109,7 +109,9 @@ def test_a_file_that_is_replaced_at_any_opening_is_never_sent_to_a_folder(checko
             assert not published.exists()
         elif (sent := SWAPPED[name]) is not None:
             assert sha256_of(published / sent) == judged[name]
-        assert opened <= (2 if name == "metrics/squad-gate.json" else 1), "once; the verdict is asked for its answer before"
+        assert opened <= (2 if name == "metrics/squad-gate.json" else 1), (
+            "once; the verdict is asked for its answer before"
+        )
         if opened < at:
             assert done.returncode == 0, "nothing was replaced"
             return

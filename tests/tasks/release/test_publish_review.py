@@ -50,7 +50,7 @@ def test_a_release_for_review_is_a_pull_request_and_neither_main_nor_a_tag_moves
 
 def test_the_receipt_of_a_proposal_names_the_request_and_no_tag(hub: HubServer, tmp_path: Path) -> None:
     params = params_with(target="hub", repository=NAME, review=True)
-    receipt = publish(params.publish, parameter_values(params), make_checkout(tmp_path / "checkout"))
+    receipt = publish(parameter_values(params), "squad", make_checkout(tmp_path / "checkout"))
     assert (receipt["tag"], receipt["pull_request"], receipt["url"]) == (
         None,
         1,

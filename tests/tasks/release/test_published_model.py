@@ -59,14 +59,14 @@ def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_card
 ) -> None:
     root = make_checkout(tmp_path / "checkout")
     values = params_with(target="hub", repository=NAME)
-    receipt = publish(values.publish, parameter_values(values), root)
+    receipt = publish(parameter_values(values), "squad", root)
     assert {key: receipt[key] for key in ("target", "repository", "commit", "unchanged")} == {
         "target": "hub", "repository": NAME, "commit": commits(hub)[-1].oid, "unchanged": False,
     }  # fmt: skip
     own = {
         "config.json": "models/squad/config.json", "model.safetensors": "models/squad/model.safetensors",
         "tokenizer.json": "data/tokenizer/tokenizer.json", "vocab.txt": "data/tokenizer/vocab.txt",
-        "evaluation/squad/predictions.json": "evaluation/squad/predictions.json",
+        "evaluation/predictions.json": "evaluation/squad/predictions.json",
     }  # fmt: skip
     expected = {name: own.get(name) for name in receipt["files"]}
     read = run(root, hub, "-c", READ_BACK, receipt["tag"], json.dumps(expected))
@@ -99,5 +99,5 @@ def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, tmp_path: Pat
 
 def test_a_dry_run_asks_nothing_of_the_hub(hub: HubServer, tmp_path: Path) -> None:
     values = params_with(target="hub", repository=NAME)
-    publish(values.publish, parameter_values(values), make_checkout(tmp_path / "checkout"), dry_run=True)
+    publish(parameter_values(values), "squad", make_checkout(tmp_path / "checkout"), dry_run=True)
     assert hub.requests == []

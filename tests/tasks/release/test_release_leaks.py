@@ -45,7 +45,7 @@ PHASES = ("phase1", "phase2")
 ROWS = {"row_length": 48, "max_predictions_per_row": 8, "duplicates": 1}
 UPDATES = {"steps": 2, "global_batch_size": 8}
 OF_WORDS = {"tokenizer.json", "vocab.txt"}
-QUOTING = {"evaluation/metrics.json", "evaluation/squad/predictions.json", "evaluation/squad/report.html"}
+QUOTING = {"evaluation/metrics.json", "evaluation/predictions.json", "evaluation/report.html"}
 
 
 @pytest.fixture
@@ -249,8 +249,8 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
         run_stage(module, "mrpc")
     published = root / planted("published") / f"{planted('name')}-mrpc"
     assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]["dev"]) == 60
-    assert {line.split(": ")[0] for line in found(published)} == ({"evaluation/squad/report.html"} if examples else set())
-    assert (published / "evaluation/squad/predictions.json").exists() == examples
+    assert {line.split(": ")[0] for line in found(published)} == ({"evaluation/report.html"} if examples else set())
+    assert (published / "evaluation/predictions.json").exists() == examples
 
 
 @pytest.mark.parametrize("form", [str, str.upper, lambda text: text.encode().hex()])

@@ -102,7 +102,12 @@ def test_names_of_the_hub_are_stated_and_folders_are_not(tmp_path: Path, name: s
     (tmp_path / "kunden/texte").mkdir(parents=True)
     (tmp_path / "copies").mkdir()
     values = shipped()
-    values["downstream"]["squad"]["data"] |= {"source": "hub", "dataset": name, "dataset_config": "plain", "dataset_revision": "main"}
+    values["downstream"]["squad"]["data"] |= {
+        "source": "hub",
+        "dataset": name,
+        "dataset_config": "plain",
+        "dataset_revision": "main",
+    }
     values["tokenizer"] |= {"source": "hub", "repository": name, "revision": "v1"}
     values["corpus"]["dataset"] = "rajpurkar/squad"  # of another source: not read
     found = released_parameters(values, tmp_path / "copies", tmp_path)

@@ -3,11 +3,12 @@
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-import yaml
 
 from ipu_model.distributed.process import StopRequest
 from ipu_model.job import JobResult
@@ -18,8 +19,10 @@ from ipu_model.train.running import run_job
 from tasks.downstream.glue.tasks import TASKS, TRAIN
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_json
-from tasks.vocabulary.tokenizer_files import read_vocabulary, write_tokenizer
-from tests.places import ROOT
+from tasks.project.strict_yaml import read_yaml
+from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
+from tests.tasks.downstream.entries import lay_over, values_with, write_parameters
+from tests.tasks.trained_checkout import write_lock
 
 WORDS = [f"word{number}" for number in range(40)]
 SIZE = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "hidden_dropout": 0.0,
@@ -28,20 +31,31 @@ TUNING = {"epochs": 8, "global_batch_size": 16, "micro_batch_size": 16, "learnin
           "attention_dropout": None, "checkpoint_every_updates": 0}  # fmt: skip
 
 
-def make_checkout(folder: Path, data: Path, tasks: list[str], vocabulary: Path, **tuning) -> Path:
-    """params.yaml, tokenizer, models/phase2 of fresh weights, and what the gate reads of the stages before."""
-    params = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    params["glue"] |= {"tasks": tasks, "path": str(data)}
-    params["glue_rows"] |= {"row_length": 64, "max_sequences_per_row": 4}
-    params["model"] |= SIZE
-    params["glue_finetune"] |= {**TUNING, **tuning}
-    params["tokenizer"] |= {"source": "file", "path": str(vocabulary)}
+def make_checkout(
+    folder: Path, data: Path, task: str, vocabulary: Path, more: Mapping[str, Any] | None = None, **tuning: Any
+) -> Path:
+    """params.yaml, tokenizer, models/phase2 of fresh weights, and what the gate reads of the stages before.
+
+    Args:
+        folder: it is made here.
+        data: of the files of examples.
+        task: the one entry has its name.
+        vocabulary: a vocab.txt.
+        more: other parameters of the entry.
+        tuning: how it fine-tunes.
+    """
+    entry = {"kind": "glue", "task": task, "data": {"path": str(data)}, "finetune": {**TUNING, **tuning},
+             "rows": {"row_length": 64, "max_sequences_per_row": 4}}  # fmt: skip
+    values = values_with(
+        {"squad": None, task: entry}, model=SIZE, tokenizer={"source": "file", "path": str(vocabulary)}
+    )
+    lay_over(values["downstream"][task], more or {})
     (folder / "inputs/ipu").mkdir(parents=True)
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
-    entries = read_vocabulary(vocabulary, "tokenizer.path")
+    params = write_parameters(folder, values)
+    entries, most = read_vocabulary(vocabulary, "tokenizer.path"), params.model.max_positions
     (folder / artifacts.TOKENIZER).mkdir(parents=True)
-    write_tokenizer(_vocabulary(entries), params["model"]["max_positions"], folder / artifacts.TOKENIZER)
-    config = ModelConfig(len(entries), max_positions=params["model"]["max_positions"], **SIZE)
+    write_tokenizer(Vocabulary(entries, True), most, folder / artifacts.TOKENIZER)
+    config = ModelConfig(len(entries), max_positions=most, **SIZE)
     model = build_model("pretraining", config)
     initialise(model, config, seed=1)
     (folder / "models/phase2").mkdir(parents=True)
@@ -51,14 +65,16 @@ def make_checkout(folder: Path, data: Path, tasks: list[str], vocabulary: Path, 
     for name in ("corpus", "phase1", "phase2"):
         write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2"):
-        write_json(folder / artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
+        write_json(folder / artifacts.METRICS / f"{name}.json", {"final_loss": 2.5, "steps": 100})
+    write_lock(folder, params)
     return folder
 
 
-def _vocabulary(entries):
-    from tasks.vocabulary.tokenizer_files import Vocabulary
-
-    return Vocabulary(entries, True)
+def change(folder: Path, changes: Mapping[str, Any]) -> None:
+    """Other parameters of a checkout, and the plan and the dvc.lock that belong to them."""
+    values = read_yaml(folder / artifacts.PARAMS)
+    lay_over(values, changes)
+    write_lock(folder, write_parameters(folder, values))
 
 
 def word_vocabulary(path: Path) -> Path:

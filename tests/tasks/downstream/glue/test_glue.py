@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from tasks.downstream import evaluate as glue_evaluate
 from tasks.downstream import examples as glue_data
@@ -24,8 +23,9 @@ from tasks.downstream.judging import gate as glue_gate
 from tasks.jobs import programs, training
 from tasks.project.errors import GateRejected
 from tasks.release import publish as glue_publish
+from tests.places import ROOT
 from tests.tasks.downstream.glue.glue_checkout import (
-    ROOT,
+    change,
     device_job_here,
     make_checkout,
     read_json,
@@ -35,7 +35,7 @@ from tests.tasks.downstream.glue.glue_checkout import (
 )
 
 REAL = ROOT.parent / "shared" / "data"
-MODELS = (compile_glue, glue_finetune, glue_predict, glue_evaluate, glue_gate)
+MODELS = (glue_finetune, glue_predict, glue_evaluate, glue_gate)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def run_task(folder: Path, name: str) -> dict:
     run_stage(validate_glue, name, "rows")
     for module in MODELS:
         run_stage(module, name)
-    return read_json(folder / "metrics" / f"glue-{name}.json")
+    return read_json(folder / "metrics" / f"{name}.json")
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = (REAL / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
     (data / "train.tsv").write_text("\n".join(lines[:1600]), encoding="utf-8")
     (data / "dev.tsv").write_bytes((REAL / "sst2" / "dev.tsv").read_bytes())
-    folder = make_checkout(tmp_path / "checkout", data.parent, ["sst2"], REAL / "vocab" / "bert-base-uncased.txt",
+    folder = make_checkout(tmp_path / "checkout", data.parent, "sst2", REAL / "vocab" / "bert-base-uncased.txt",
                            epochs=2, learning_rate=3e-3)  # fmt: skip
     monkeypatch.chdir(folder)
     return folder
@@ -80,12 +80,12 @@ def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(ss
     assert metrics["examples"] == 872
     assert metrics["constant_score"] == pytest.approx(100 * 444 / 872, abs=1e-4)
     assert metrics["accuracy_low"] > metrics["constant_score"], "of the real development set"
-    gate = read_json(sst2 / "metrics/glue-sst2-gate.json")
+    gate = read_json(sst2 / "metrics/sst2-gate.json")
     assert gate["accepted"], gate["reasons"]
-    assert {check["name"] for check in gate["checks"]} >= {"beats_constant_answer", "data_glue-sst2-rows"}
-    assert read_json(sst2 / "metrics/glue-sst2-finetune.json")["packing_factor"] > 2
+    assert {check["name"] for check in gate["checks"]} >= {"beats_constant_answer", "data_sst2-rows"}
+    assert read_json(sst2 / "metrics/sst2-finetune.json")["packing_factor"] > 2
     run_stage(glue_publish, "sst2")
-    published = sst2 / "published/podium-glue-sst2"
+    published = sst2 / "published/sst2"
     card = (published / "README.md").read_text(encoding="utf-8")
     assert "text-classification" in card
     assert f"| accuracy | {metrics['accuracy']:.2f} |" in card
@@ -93,7 +93,7 @@ def test_sst2_beats_the_majority_class_is_published_and_loads_in_transformers(ss
     model = AutoModelForSequenceClassification.from_pretrained(published).eval()
     assert model.config.id2label == {0: "negative", 1: "positive"}
     lines = (REAL / "sst2" / "dev.tsv").read_text(encoding="utf-8").splitlines()
-    predicted = read_json(sst2 / "evaluation/glue-sst2/squad/predictions.json")["dev"]
+    predicted = read_json(sst2 / "evaluation/sst2/predictions.json")["dev"]
     assert len(predicted) == 872
     for number in (0, 1, 500, 871):
         encoded = tokenizer(lines[number].split("\t")[0], truncation=True, max_length=64, return_tensors="pt")
@@ -106,22 +106,22 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     write_examples(tmp_path / "data", name)
-    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", [name], word_vocabulary(tmp_path / "vocab.txt"))
+    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", name, word_vocabulary(tmp_path / "vocab.txt"))
     monkeypatch.chdir(folder)
     run_stage(glue_data, name)
     run_stage(glue_rows, name)
     monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
     for module in (glue_finetune, glue_predict, glue_evaluate):
         run_stage(module, name)
-    metrics, task = read_json(folder / f"metrics/glue-{name}.json"), TASKS[name]
+    metrics, task = read_json(folder / f"metrics/{name}.json"), TASKS[name]
     names = {"mrpc": {"f1", "accuracy"}, "stsb": {"pearson", "spearman"},
              "mnli": {"accuracy_matched", "accuracy_mismatched"}}[name]  # fmt: skip
     assert {key.removesuffix("_low") for key in metrics if key.endswith("_low")} == {*names, "score"}
     assert metrics["score"] == pytest.approx(np.mean([metrics[key] for key in names]), abs=1e-3)
     assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
-    predictions = read_json(folder / f"glue/{name}/evaluation/squad/predictions.json")
+    predictions = read_json(folder / f"evaluation/{name}/predictions.json")
     assert {split: len(values) for split, values in predictions.items()} == dict.fromkeys(task.splits[1:], 60)
-    assert task.title in (folder / f"glue/{name}/evaluation/squad/report.html").read_text(encoding="utf-8")
+    assert task.title in (folder / f"evaluation/{name}/report.html").read_text(encoding="utf-8")
 
 
 def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compared(
@@ -129,31 +129,28 @@ def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compar
 ) -> None:
     write_examples(tmp_path / "data", "mnli")
     folder = make_checkout(
-        tmp_path / "checkout", tmp_path / "data", ["mnli"], word_vocabulary(tmp_path / "vocab.txt"),
-        evaluate_every_updates=4, keep="best",
+        tmp_path / "checkout", tmp_path / "data", "mnli", word_vocabulary(tmp_path / "vocab.txt"),
+        {"rows": {"held_out_fraction": 0.25}}, evaluate_every_updates=4, keep="best",
     )  # fmt: skip
-    params = yaml.safe_load((folder / "params.yaml").read_text())
-    params["glue_rows"]["held_out_fraction"] = 0.25
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
     monkeypatch.chdir(folder)
     monkeypatch.setattr(parity, "run_device_job", device_job_here)
     run_stage(glue_data, "mnli")
     run_stage(glue_rows, "mnli")
     kept, held_out = (
-        read_json(folder / f"data/rows/glue-mnli/train/{name}manifest.json")["sequences"] for name in ("", "held-out/")
+        read_json(folder / f"data/rows/mnli/train/{name}manifest.json")["sequences"] for name in ("", "held-out/")
     )
     assert kept + held_out == 160
     assert 20 < held_out < 60
     run_stage(validate_glue, "mnli", "rows")
-    names = {check["name"] for check in read_json(folder / "reports/validation/glue-mnli-rows.json")["checks"]}
+    names = {check["name"] for check in read_json(folder / "reports/validation/mnli-rows.json")["checks"]}
     assert "held-out labels" in names
     for module in (glue_finetune, glue_predict):
         run_stage(module, "mnli")
-    figures = read_json(folder / "metrics/glue-mnli-finetune.json")["held_out"]
+    figures = read_json(folder / "metrics/mnli-finetune.json")["held_out"]
     assert 0 <= figures["label_accuracy"] <= 1
     assert figures["step"] == figures["best_step"]
     run_stage(parity, "mnli", "cpu:bf16")
-    found = read_json(folder / "metrics/glue-mnli-parity-cpu:bf16.json")
+    found = read_json(folder / "metrics/mnli-parity-cpu:bf16.json")
     assert found["examples"] == 120
     assert 0 < found["max_logit_difference"] < found["max_logit"]
     assert {"accuracy_matched_first", "accuracy_mismatched_second", "score_difference"} <= set(found)
@@ -163,17 +160,17 @@ def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_examples(tmp_path / "data", "rte", train=40, dev=40)
-    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", ["rte"], word_vocabulary(tmp_path / "vocab.txt"),
+    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", "rte", word_vocabulary(tmp_path / "vocab.txt"),
                            learning_rate=1e-9, epochs=1)  # fmt: skip
     monkeypatch.chdir(folder)
     run_task(folder, "rte")
-    gate = read_json(folder / "metrics/glue-rte-gate.json")
+    gate = read_json(folder / "metrics/rte-gate.json")
     assert not gate["accepted"]
     assert any("not significantly above" in reason for reason in gate["reasons"])
     with pytest.raises(GateRejected, match="nothing was published"):
         run_stage(glue_publish, "rte")
     assert not (folder / "published").exists()
-    report = folder / "reports/validation/glue-rte-rows.json"
+    report = folder / "reports/validation/rte-rows.json"
     assert read_json(report)["valid"]
     assert os.path.exists(report.with_suffix(".html"))
 
@@ -197,21 +194,18 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
     monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
     folder = make_checkout(
-        tmp_path / "checkout", tmp_path / "data", ["rte"], word_vocabulary(tmp_path / "vocab.txt"), micro_batch_size=1,
+        tmp_path / "checkout", tmp_path / "data", "rte", word_vocabulary(tmp_path / "vocab.txt"), micro_batch_size=1,
         epochs=1, max_grad_norm=None,
     )  # fmt: skip
-    params = yaml.safe_load((folder / "params.yaml").read_text())
-    params["device"] |= {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1}
-    params["ipu"]["glue"] = {
-        "layers_per_ipu": [0, 1],
-        "inference_layers_per_ipu": [0, 1],
-        "inference_device_iterations": 3,
-    }
-    (folder / "params.yaml").write_text(yaml.safe_dump(params))
+    programs_of = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
+    change(folder, {
+        "device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1},
+        "downstream": {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}},
+    })  # fmt: skip
     monkeypatch.chdir(folder)
     for module in (glue_data, glue_rows, compile_glue, glue_finetune, glue_predict, glue_evaluate):
         run_stage(module, "rte")
-    assert read_json(folder / "reports/compile-glue-rte-finetune.json")["parts"]["labels"] == 2
+    assert read_json(folder / "reports/compile-rte-finetune.json")["parts"]["labels"] == 2
     for kind in ("finetune", "predict"):
-        assert read_json(folder / f"metrics/glue-rte-{kind}.json")["program"] == "loaded from the cache", kind
-    assert read_json(folder / "metrics/glue-rte.json")["examples"] == 20
+        assert read_json(folder / f"metrics/rte-{kind}.json")["program"] == "loaded from the cache", kind
+    assert read_json(folder / "metrics/rte.json")["examples"] == 20

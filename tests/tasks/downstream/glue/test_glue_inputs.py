@@ -6,7 +6,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from tasks.project.param_glue import GlueParams
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from ipu_model.distributed.poprun import PopRunInstances
@@ -16,6 +15,8 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.glue.checks import GlueData
 from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.format import examples_from_files
+from tasks.downstream.glue.params import GlueData as GivenData
+from tasks.downstream.glue.params import SentenceParams
 from tasks.downstream.glue.row_rules import LabelRules
 from tasks.downstream.glue.rows import keep_longest_first
 from tasks.downstream.glue.tasks import TASKS, glue_task
@@ -25,18 +26,18 @@ from tasks.downstream.task import about
 from tasks.jobs.training import model_config
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import resolve
-from tasks.project.param_inputs import RowsParams
 from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
 from tasks.reading.text_files import Reading
 from tasks.validation.checks import explain
 from tasks.validation.row_checks import RowData
 from tasks.validation.validate import Judge, validate
+from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
-from tests.tasks.downstream.glue.glue_checkout import ROOT, WORDS, write_examples
+from tests.tasks.downstream.glue.glue_checkout import WORDS, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 
-PARAMS = GlueParams(tasks=[], source="files", path="x", dataset=None, dataset_revision=None, min_examples=2)
+PARAMS = GivenData(source="files", path="x", dataset=None, min_examples=2)
 
 
 @pytest.fixture(scope="module")
@@ -144,7 +145,7 @@ def test_long_pairs_lose_tokens_as_in_hugging_faces_tokenizers() -> None:
 
 def write_split(name: str, split: str, most: int, examples: Path, folder: Path, tokenizer: Path) -> RowsSummary:
     """Rows of one split in a folder of its name, at most so many sequences in each."""
-    shape = RowsParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
+    shape = SentenceParams(row_length=32, max_sequences_per_row=most, held_out_fraction=0.0)
     task = task_with(name, "rows", rows=shape)
     return write_rows(task, split, examples / f"{split}.parquet", tokenizer, folder / split)
 
@@ -162,7 +163,7 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
         assert made.manifest.sequences == 50
         assert made.manifest.num_labels == len(task.labels)
         assert (made.manifest.packing_factor > 1.5) == (most > 1)
-        verdict = validate(RowData("train", folder / "train", tokenizer, 512, "glue_rows", LabelRules), judge)
+        verdict = validate(RowData("train", folder / "train", tokenizer, 512, "rows", LabelRules), judge)
         assert verdict["valid"], explain(verdict, "page")
         rows = read_rows(folder / "train")
         labels = rows["targets" if task.is_regression else "class_labels"]
@@ -192,7 +193,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
     with pa.ipc.new_file(str(path), table.schema) as writer:
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
-    found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, "glue_rows", LabelRules), judge)
+    found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, "rows", LabelRules), judge)
     assert {check["name"] for check in found["checks"] if not check["ok"]} == {"label_slots", "labels"}
 
 
