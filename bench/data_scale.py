@@ -39,7 +39,7 @@ REPORTS = Path("reports/bench")
 SIZES = (10, 100, 1000)
 QUICK = (1, 4)
 STAGES = {
-    "corpus": ("tasks.inputs.corpus",),
+    "corpus@text": ("tasks.inputs.corpus",),
     "validate@corpus": ("tasks.validation.validate", "corpus"),
     "tokenizer": ("tasks.vocabulary.tokenizer",),
     "pretrain_rows@phase1": ("tasks.pretraining.rows.pretrain_rows", "phase1"),
@@ -48,7 +48,7 @@ STAGES = {
     "validate@phase2": ("tasks.validation.validate", "phase2"),
 }
 OUTS = {
-    "corpus": artifacts.CORPUS,
+    "corpus@text": artifacts.CORPUS,
     "tokenizer": artifacts.TOKENIZER,
     "pretrain_rows@phase1": artifacts.rows_folder("phase1"),
     "pretrain_rows@phase2": artifacts.rows_folder("phase2"),

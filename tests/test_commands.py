@@ -154,7 +154,8 @@ def test_a_shell_gets_its_completion(shell):
     assert "_PODIUM_COMPLETE" in podium("completion", shell).stdout
     completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS="podium run --preset small", COMP_CWORD="3")
     assert completed.stdout.splitlines() == ["plain,small-files"]
-    completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS="podium run --set downstream.squad.gate.min_f", COMP_CWORD="3")
+    words = "podium run --set downstream.squad.gate.min_f"
+    completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
     assert completed.stdout.splitlines() == ["plain,downstream.squad.gate.min_f1="]
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tasks.project import artifacts
 from tasks.project.overlays import resolve
 from tasks.project.strict_yaml import read_yaml
 
@@ -68,8 +69,10 @@ def project(tmp_path_factory):
 
 def state(project, *overrides):
     """Write params.yaml: the preset small-files on the slice, smaller yet."""
-    paths = ("corpus.path=../text.txt", "downstream.squad.data.train_path=../train.json", "downstream.squad.data.dev_path=../dev.json",
-             f"tokenizer.path={VOCABULARY}")  # fmt: skip
+    paths = (
+        "corpus.path=../text.txt", "downstream.squad.data.train_path=../train.json",
+        "downstream.squad.data.dev_path=../dev.json", f"tokenizer.path={VOCABULARY}",
+    )  # fmt: skip
     values = resolve(read_yaml(ROOT / "params.yaml"), "small-files", [*paths, *TINY, *overrides], ROOT / "presets")
     (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
@@ -107,17 +110,17 @@ def test_a_small_model_of_real_text_is_rejected_and_not_published(project):
 def test_the_score_is_the_one_the_scoring_command_gives(project):
     folder = project / report(project)["folder"]
     done = run(project, [sys.executable, "-m", "flows", "score", "--json", "../dev.json",
-                         str(folder / "evaluation" / "predictions.json")])  # fmt: skip
+                         str(folder / artifacts.predictions_file("squad"))])  # fmt: skip
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
-    assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["results"]["gate"]["scores"]
+    assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["results"]["gate@squad"]["scores"]
     assert scores["total"] == 20
 
 
 def test_again_with_nothing_changed_nothing_runs_and_the_report_stays(project):
     done = run(project, FLOW)
     assert done.returncode == 3, done.stdout + done.stderr
-    assert done.stdout.startswith("nothing changed: all 24 stages are up to date, none was run\n")
+    assert done.stdout.startswith("nothing changed: all 17 stages are up to date, none was run\n")
     assert set(statuses(project).values()) == {"ran"}, "of the run that made what is there"
 
 
@@ -126,7 +129,7 @@ def test_with_another_learning_rate_and_a_lower_floor_only_what_comes_after_runs
     done = run(project, FLOW)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [name for name, status in statuses(project).items() if status == "ran"]
-    assert ran == ["finetune", "predict", "evaluate", "gate", "publish"]
+    assert ran == ["finetune@squad", "predict@squad", "evaluate@squad", "gate@squad", "publish@squad"]
     published = project / "published" / "small-files"
     load = (
         "import sys; from transformers import AutoModelForQuestionAnswering, AutoTokenizer;"

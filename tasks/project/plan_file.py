@@ -119,8 +119,8 @@ class Plan(Mapping[str, Stage]):
         rank: dict[str, tuple[int, int]] = {}
         for name in upwards:
             before = [rank[other] for other in self.needs[name]]
-            tier = {ANYWHERE: 0, COMPILER: 1}.get(known[name].host, 2)
-            rank[name] = max([tier, *(one[0] for one in before)]), 1 + max((one[1] for one in before), default=0)
+            tier = _tier(known[name], max((one[0] for one in before), default=0))
+            rank[name] = tier, 1 + max((one[1] for one in before), default=0)
         self._stages = {name: known[name] for name in sorted(known, key=rank.__getitem__)}
 
     def __getitem__(self, name: str) -> Stage:
@@ -152,6 +152,16 @@ class Plan(Mapping[str, Stage]):
         found = {maker for path in stage.reads for maker in self.makers(path)}
         found |= {other.name for other in known.values() if other.meta.get("helps") == stage.group}
         return [name for name in known if name in found]
+
+
+def _tier(stage: Stage, before: int) -> int:
+    """A number for stages that stand together: 0 needs no device, 1 compiles, 2 uses one, 3 judges what that made.
+
+    Were something to use a device after that, it would be 4, and so on.
+    """
+    if before < 2:
+        return max(before, {ANYWHERE: 0, COMPILER: 1}.get(stage.host, 2))
+    return before + (stage.uses_device == bool(before % 2))
 
 
 def _makers(stages: Iterable[Stage]) -> tuple[dict[str, str], dict[str, set[str]]]:

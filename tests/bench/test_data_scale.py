@@ -41,21 +41,26 @@ def test_a_command_is_measured_with_all_its_processes(tmp_path: Path) -> None:
 
 
 def test_flat_and_small_are_judged_against_the_smallest_size() -> None:
-    found = [one("corpus", 10, 10.0), one("corpus", 100, 114.0), one("tokenizer", 10, 5.0), one("tokenizer", 100, 20.0)]
+    found = [
+        one("corpus@text", 10, 10.0),
+        one("corpus@text", 100, 114.0),
+        one("tokenizer", 10, 5.0),
+        one("tokenizer", 100, 20.0),
+    ]
     flat, small = promises(found)
-    assert "1.14 (corpus at 100 MB): met" in flat
-    assert small.endswith("100 MB (corpus at 10 MB): met")
-    steep, large = promises([*found, one("corpus", 1000, 1160.0, peak_mb=2100.0)])
-    assert "1.16 (corpus at 1000 MB): NOT met" in steep
-    assert large.endswith("2100 MB (corpus at 1000 MB): NOT met")
+    assert "1.14 (corpus@text at 100 MB): met" in flat
+    assert small.endswith("100 MB (corpus@text at 10 MB): met")
+    steep, large = promises([*found, one("corpus@text", 1000, 1160.0, peak_mb=2100.0)])
+    assert "1.16 (corpus@text at 1000 MB): NOT met" in steep
+    assert large.endswith("2100 MB (corpus@text at 1000 MB): NOT met")
     assert "1.156 (10 to 100 MB)" in marginal(found)[0]
-    assert table(found)[2].split()[:4] == ["corpus", "100.0", "1.140", "1.14"]
+    assert table(found)[2].split()[:4] == ["corpus@text", "100.0", "1.140", "1.14"]
 
 
 def test_a_stage_is_measured_once_for_each_size_and_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(data_scale, "STAGES", {"corpus": ("tasks.inputs.corpus",)})
+    monkeypatch.setattr(data_scale, "STAGES", {"corpus@text": ("tasks.inputs.corpus",)})
     monkeypatch.setenv("PODIUM_WORKERS", "1")
     words = ["--sizes", "1", "2", "--source", "files", "--work", str(tmp_path / "work"), "--output", str(tmp_path)]
     data_scale.main(words)

@@ -170,7 +170,7 @@ def checkout(given: Path, tmp_path: Path) -> Path:
         for n in range(20)
     ]  # fmt: skip
     questions = write_questions(tmp_path / "train.parquet", asked)
-    folder = root / artifacts.rows_folder("squad-train")
+    folder = root / artifacts.rows_folder("squad", "train")
     write_squad_rows(
         squad_params(row_length=32, doc_stride=8, max_question_length=8), "train", questions, tmp_path / "tokenizer",
         folder, workers=1,
@@ -188,29 +188,32 @@ def in_root(job: Job, root: Path, name: str) -> Job:
 
 
 def test_pre_training_starts_from_the_given_weights(checkout: Path):
-    params = params_with("pretrain.enabled=false")
+    params = params_with(
+        "pretrain.phase1.steps=1", "pretrain.phase1.learning_rate=1e-30", "pretrain.optimizer=sgd",
+        "pretrain.weight_decay=0.0",
+    )  # fmt: skip
     shared = (params.pretrain, params.model, params.device, params.ipu, checkout)
     trained(in_root(pretrain_job("phase1", *shared, base=True), checkout, "phase1"))
     given, phase1 = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.MODELS / "phase1")
     encoder = [name for name in given if name.startswith("bert.")]
     assert len(encoder) > 30
-    assert all(np.array_equal(given[name], phase1[name]) for name in encoder), "no update: nothing changes"
+    assert all(np.allclose(given[name], phase1[name], rtol=0, atol=1e-20) for name in encoder), "at such a rate"
     assert "cls.predictions.bias" in phase1, "the heads it lacks are drawn fresh"
 
 
 def test_fine_tuning_a_given_model_keeps_its_head_and_uses_the_stated_dropout(checkout: Path):
-    quick = ["pretrain.enabled=false", "downstream.squad.finetune.epochs=0.01", "downstream.squad.finetune.learning_rate=1e-30", "downstream.squad.finetune.optimizer=sgd",
-             "model.hidden_dropout=0.25", "base_model.source=folder"]  # fmt: skip
+    quick = [
+        "pretrain.enabled=false", "downstream.squad.finetune.epochs=0.01", "downstream.squad.finetune.optimizer=sgd",
+        "downstream.squad.finetune.learning_rate=1e-30", "model.hidden_dropout=0.25", "base_model.source=folder",
+    ]  # fmt: skip
     params = params_with(*quick, "downstream.squad.finetune.weight_decay=0.0")
     job = finetune_job(about(entry_of(params, "squad")), params, checkout)
     trained(in_root(job, checkout, "finetune"))
     given, tuned = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.model_folder("squad"))
     assert all(np.allclose(given[name], tuned[name], rtol=0, atol=1e-20) for name in given), "at such a rate"
     assert {"qa_outputs.weight", "qa_outputs.bias"} <= given.keys() & tuned.keys()
-    assert (
-        json.loads((checkout / artifacts.model_folder("squad") / "config.json").read_text())["hidden_dropout_prob"]
-        == 0.25
-    )
+    config = json.loads((checkout / artifacts.model_folder("squad") / "config.json").read_text())
+    assert config["hidden_dropout_prob"] == 0.25
 
 
 def test_a_bare_encoder_from_another_maker_gets_a_fresh_head(given: Path):

@@ -37,9 +37,11 @@ SMALL = (
     "model.hidden_size=32", "model.intermediate_size=64", "model.num_layers=1", "model.num_heads=2",
     "pretrain_rows.held_out_fraction=0.1", "pretrain_rows.phase1.row_length=48", "pretrain.phase1.steps=25",
     "pretrain.phase1.global_batch_size=16", "pretrain.evaluate_every_updates=10", "pretrain.evaluate_rows=20",
-    "downstream.squad.rows.row_length=64", "downstream.squad.rows.max_question_length=16", "downstream.squad.rows.doc_stride=8",
-    "downstream.squad.rows.held_out_fraction=0.2", "downstream.squad.finetune.epochs=6.0", "downstream.squad.finetune.global_batch_size=16",
-    "downstream.squad.finetune.evaluate_every_updates=4", "downstream.squad.finetune.keep=best", "downstream.squad.finetune.patience=3", "downstream.squad.finetune.learning_rate=0.01",
+    "downstream.squad.rows.row_length=64", "downstream.squad.rows.max_question_length=16",
+    "downstream.squad.rows.doc_stride=8", "downstream.squad.rows.held_out_fraction=0.2",
+    "downstream.squad.finetune.epochs=6.0", "downstream.squad.finetune.global_batch_size=16",
+    "downstream.squad.finetune.evaluate_every_updates=4", "downstream.squad.finetune.keep=best",
+    "downstream.squad.finetune.patience=3", "downstream.squad.finetune.learning_rate=0.01",
 )  # fmt: skip
 
 
@@ -67,9 +69,8 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for i, text in enumerate(texts[:60])
     ]  # fmt: skip
     source = write_questions(root / "train.parquet", questions)
-    write_squad_rows(
-        params.downstream["squad"].rows, "train", source, tokenizer, root / artifacts.rows_folder("squad-train"), 1
-    )
+    rows = root / artifacts.rows_folder("squad", "train")
+    write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, rows, 1)
     return root
 
 
@@ -97,9 +98,9 @@ def test_pretraining_files_its_held_out_figures(checkout: Path) -> None:
 def test_fine_tuning_keeps_the_best_weights_and_says_after_which_update(checkout: Path) -> None:
     params = params_with(*SMALL)
     job = finetune_job(about(entry_of(params, "squad")), params, checkout, untrained=True)
-    result = train(job, "finetune", checkout)
-    figures = json.loads((checkout / "metrics" / "finetune.json").read_text())
-    with (checkout / artifacts.held_out_plot("finetune")).open() as stream:
+    result = train(job, "squad-finetune", checkout)
+    figures = json.loads((checkout / "metrics" / "squad-finetune.json").read_text())
+    with (checkout / artifacts.held_out_plot("squad-finetune")).open() as stream:
         lines = list(csv.DictReader(stream))
     best = max(lines, key=lambda line: (float(line["span_accuracy"]), -float(line["loss"])))
     assert figures["steps"] == figures["held_out"]["step"] == figures["held_out"]["best_step"] == int(best["step"])
@@ -113,17 +114,8 @@ def test_what_is_evaluated_and_how_decides_the_run_folder(checkout: Path) -> Non
         return fingerprint(finetune_job(about(entry_of(params, "squad")), params, checkout, untrained=True))
 
     assert name() == name("checkpoint.remote=/elsewhere")
-    assert (
-        len(
-            {
-                name(),
-                name("downstream.squad.finetune.patience=4"),
-                name("downstream.squad.finetune.keep=last"),
-                name("downstream.squad.finetune.patience=null"),
-            }
-        )
-        == 4
-    )
+    others = ("patience=4", "keep=last", "patience=null")
+    assert len({name(), *(name(f"downstream.squad.finetune.{other}") for other in others)}) == 4
 
 
 def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Path) -> None:
@@ -149,7 +141,7 @@ def test_without_held_out_rows_nothing_is_evaluated(checkout: Path, tmp_path: Pa
         (["downstream.squad.finetune.patience=2"], "need evaluations to choose by"),
         (
             ["downstream.squad.finetune.evaluate_every_updates=10"],
-            "set downstream.squad.rows.held_out_fraction, for example",
+            "downstream.squad: finetune.evaluate_every_updates=10 needs .*: set rows.held_out_fraction, for example",
         ),
         (["downstream.squad.finetune.keep=first"], "downstream.squad.finetune.keep='first'"),
         (["pretrain_rows.held_out_fraction=0.6"], "less than or equal to 0.5"),

@@ -114,10 +114,8 @@ def test_the_keys_of_a_job_are_laid_over_the_file(checkout):
 def test_ipu_config_may_name_the_file_itself(checkout):
     (checkout / "mine.json").write_text('{"seed": 7}')
     params = params_with(*ON_IPU, "ipu.config=mine.json")
-    assert ipu_config(params.ipu, {"layers_per_ipu": [1]}, params.device, checkout) == {
-        "seed": 7,
-        "layers_per_ipu": [1],
-    }
+    found = ipu_config(params.ipu, {"layers_per_ipu": [1]}, params.device, checkout)
+    assert found == {"seed": 7, "layers_per_ipu": [1]}
 
 
 @pytest.mark.parametrize(

@@ -34,11 +34,20 @@ def test_the_shipped_file_and_every_preset_are_valid(base):
 def test_an_unknown_key_is_refused_with_the_nearest_name(base):
     said = "downstream.squad.finetune.learning_rat is not known; did you mean learning_rate?"
     assert said in problem(base, "downstream.squad.finetune.learning_rat=1")
+    base["model"]["num_layer"] = base["model"].pop("num_layers")
     section = base["downstream"]["squad"]["finetune"]
     section["learning_rat"] = section.pop("learning_rate")
     message = problem(base)
-    assert said in message
-    assert "downstream.squad.finetune.learning_rate is missing" in message, "all problems are said at once"
+    for one in (said, "model.num_layer is not known; did you mean num_layers?", "model.num_layers is missing"):
+        assert one in message, "all problems are said at once"
+
+
+def test_a_key_of_an_entry_that_is_missing_is_refused_with_its_default(base):
+    del base["downstream"]["squad"]["finetune"]["learning_rate"]
+    del base["downstream"]["squad"]["parity"]
+    message = problem(base)
+    assert "downstream.squad.finetune.learning_rate is missing; its default is 5e-05" in message
+    assert "downstream.squad.parity is missing; its default is {" in message
 
 
 def test_an_unknown_or_missing_section_is_refused(base):
@@ -47,10 +56,8 @@ def test_an_unknown_or_missing_section_is_refused(base):
     assert "pretran is not known; did you mean pretrain?" in message
     assert "pretrain is missing" in message
     base = read_yaml(ROOT / "params.yaml")
-    base["downstream"]["squad"]["fintune"] = base["downstream"]["squad"].pop("finetune")
-    message = problem(base)
-    assert "downstream.squad.fintune is not known; did you mean finetune?" in message
-    assert "downstream.squad.finetune is missing" in message
+    base["downstream"]["squad"]["fintune"] = base["downstream"]["squad"]["finetune"]
+    assert "downstream.squad.fintune is not known; did you mean finetune?" in problem(base)
 
 
 @pytest.mark.parametrize(

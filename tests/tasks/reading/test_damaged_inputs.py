@@ -12,6 +12,7 @@ import yaml
 
 from tasks.downstream.squad.files import read_predictions
 from tasks.downstream.squad.format import read_squad
+from tasks.downstream.squad.params import ColumnParams
 from tasks.downstream.squad.question_model import find_model
 from tasks.downstream.squad.question_tables import read_question_table
 from tasks.inputs.documents import TextColumns
@@ -19,7 +20,6 @@ from tasks.inputs.readers import read_files
 from tasks.project import files
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.overlays import resolve
-from tasks.project.param_inputs import QuestionColumnParams
 from tasks.project.params import load_params
 from tasks.reading.text_files import Reading
 from tasks.release.provenance import read_json
@@ -42,7 +42,7 @@ SQUAD = {
         {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}]}]}],
 }  # fmt: skip
 QUESTION = {"id": "1", "context": "Ada came.", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}
-SQUAD_NAMES = QuestionColumnParams(**dict.fromkeys(QuestionColumnParams.model_fields))
+SQUAD_NAMES = ColumnParams()
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}
 TOKENIZER = {"model": {"vocab": {"[PAD]": 0, "[CLS]": 1}}, "added_tokens": [{"content": "[SEP]", "id": 2}]}
 READERS: dict[str, tuple[Any, Callable[[Path], Any]]] = {

@@ -11,6 +11,7 @@ import pytest
 
 from ipu_model.errors import DeviceJobError
 from tasks.downstream.glue.examples import make_glue_data
+from tasks.downstream.glue.params import GlueData
 from tasks.downstream.glue.tasks import glue_task
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.files import read_predictions, read_references
@@ -35,6 +36,7 @@ SQUAD = {"data": [{"title": "Ü", "paragraphs": [{"context": "Ada came.", "qas":
     {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}]}]}]}  # fmt: skip
 TABLE = "id,title,context,question,answer_text,answer_start\n1,Ü,Ada came.,Who?,Ada,0\n2,Ü,Ada came.,Who came?,Ada,0\n"
 SST2 = "sentence\tlabel\nsehr schön\t1\nbad\t0\n"
+QUESTIONS = "downstream.squad.data.train_path"
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nä\nb\n"
 
 Read = Callable[[Path], Any]
@@ -53,7 +55,7 @@ def sst2(path: Path) -> dict[str, int]:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("train", "dev"):
         (folder / f"{name}{path.suffix}").write_bytes(path.read_bytes())
-    return make_glue_data(glue_task("sst2"), check(params(glue__path=str(folder.parent))).glue, path.parent / "made")[0]
+    return make_glue_data(glue_task("sst2"), GlueData(path=str(folder.parent)), path.parent / "made")[0]
 
 
 FORMS: dict[str, tuple[str, str, Read]] = {
@@ -62,11 +64,11 @@ FORMS: dict[str, tuple[str, str, Read]] = {
     "wiki_00": ('<doc id="1" url="u" title="Ä">\nÄ\n\nOne.\n</doc>\n', "corpus.path", documents_of),
     "text.jsonl": ('{"text": "Ä one."}\n{"text": "Two."}\n', "corpus.path", documents_of),
     "text.csv": ("title,text\nÄ,One.\nB,Two.\n", "corpus.path", documents_of),
-    "questions.json": (json.dumps(SQUAD, indent=1, ensure_ascii=False) + "\n", "downstream.squad.data.train_path", questions_of),
-    "questions.jsonl": (json.dumps(QUESTION, ensure_ascii=False) + "\n", "downstream.squad.data.train_path", questions_of),
-    "questions.csv": (TABLE, "downstream.squad.data.train_path", questions_of),
-    "examples.tsv": (SST2, "glue.path", sst2),
-    "examples.csv": (SST2.replace("\t", ","), "glue.path", sst2),
+    "questions.json": (json.dumps(SQUAD, indent=1, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
+    "questions.jsonl": (json.dumps(QUESTION, ensure_ascii=False) + "\n", QUESTIONS, questions_of),
+    "questions.csv": (TABLE, QUESTIONS, questions_of),
+    "examples.tsv": (SST2, "downstream.*.data.path", sst2),
+    "examples.csv": (SST2.replace("\t", ","), "downstream.*.data.path", sst2),
     "vocab.txt": (VOCABULARY, "tokenizer.path", lambda path: read_vocabulary(path, "tokenizer.path")),
 }
 
@@ -123,7 +125,7 @@ def test_an_empty_file_is_called_empty(tmp_path: Path, name: str) -> None:
 def empty_ipu_config(folder: Path) -> None:
     (folder / "ipu_config.json").touch()
     values = check(params(device__runtime="ipu", device__precision="auto", ipu__config=str(folder)))
-    ipu_config(values.ipu, "phase1", values.device)
+    ipu_config(values.ipu, values.ipu.phase1, values.device)
 
 
 def empty_file_of_a_model(name: str) -> Callable[[Path], None]:

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-import yaml
 
 from ipu_model.distributed.process import StopRequest, only_one
 from ipu_model.train.running import run_job
@@ -27,6 +26,7 @@ from tasks.project.params import check, packed
 from tasks.project.row_folders import Manifest, read_manifest
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.tasks.downstream.entries import write_parameters
 from tests.tasks.pretraining.row_inputs import (
     WORDS,
     random_texts,
@@ -38,7 +38,7 @@ from tests.tasks.pretraining.row_inputs import (
 from tests.tasks.tiny_model import write_tiny_model
 
 LETTERS = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-ROWS = ("phase1", "squad-train", "squad-dev")
+ROWS = ("phase1", "squad/train", "squad/dev")
 
 
 def questions(count: int, seed: int) -> list[dict[str, object]]:
@@ -64,7 +64,7 @@ def checkouts(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Path]:
         values = read_yaml(ROOT / "params.yaml")
         values["packing"] = packing
         values["downstream"]["squad"]["rows"].update(row_length=64, doc_stride=16, max_question_length=16)
-        (root / "params.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+        write_parameters(root, values)
         write_tiny_model(root / artifacts.model_folder("squad"), [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_tiny_model(root / artifacts.TOKENIZER, [*dict.fromkeys([*LETTERS, *WORDS, "."])])
         write_corpus(root / artifacts.CORPUS, random_texts(120, sentences=(1, 3)))
@@ -124,7 +124,7 @@ def trained(root: Path, name: str, steps: int, batch: int) -> JobResult:
     ))  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["phase1", "squad-train"])
+@pytest.mark.parametrize("name", ["phase1", "squad/train"])
 def test_an_update_has_the_sequences_that_were_stated_with_packing_and_without(checkouts: dict[bool, Path], name: str):
     steps, batch = 6, 24
     on, off = (trained(checkouts[packing], name, steps, batch) for packing in (True, False))
@@ -171,7 +171,8 @@ def test_a_feature_has_the_same_logits_whatever_shares_its_row(
 
 def test_how_full_the_rows_were_is_among_the_figures(checkouts: dict[bool, Path], predicted: dict[bool, JobResult]):
     for packing in (True, False):
-        manifest = json.loads((checkouts[packing] / artifacts.rows_folder("squad-dev") / "manifest.json").read_text())
+        folder = checkouts[packing] / artifacts.rows_folder("squad", "dev")
+        manifest = json.loads((folder / "manifest.json").read_text())
         found = figures(predicted[packing])
         for name in ("packing_factor", "packing_efficiency"):
             assert found[name] == manifest[name]

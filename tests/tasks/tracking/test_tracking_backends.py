@@ -156,19 +156,20 @@ def watched(
         schedule=ScheduleConfig(steps=100),
     )  # fmt: skip
     (root / "metrics").mkdir()
-    (root / artifacts.metrics_file("squad")).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
-    (root / artifacts.metrics_file("squad", "gate")).write_text(json.dumps({"accepted": True, "reasons": []}))
+    judged = (artifacts.metrics_file("squad"), artifacts.metrics_file("squad", "gate"))
+    (root / judged[0]).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
+    (root / judged[1]).write_text(json.dumps({"accepted": True, "reasons": []}))
     asked, said = asked_for("wandb", "tensorboard", "mlflow"), root / "said.txt"
     with pytest.MonkeyPatch.context() as own, said.open("w", encoding="utf-8") as stdout:
         own.setenv("PODIUM_DEVICE_PYTHON", str(device))
         own.setenv("WANDB_MODE", "offline")
         own.setattr(sys, "stdout", stdout)
         with pytest.raises(StagePaused):
-            train(job, "finetune", root, tracking=asked)
-        train(job, "finetune", root, tracking=asked)
-        record_verdict(asked_for("tensorboard"), "finetune", (artifacts.metrics_file("squad"), artifacts.metrics_file("squad", "gate")), root)
-    [folder] = (root / "runs" / "finetune").iterdir()
-    yield Watched(root, f"finetune-{folder.name}-{group_digits()}", said.read_text(encoding="utf-8"))
+            train(job, "squad-finetune", root, tracking=asked)
+        train(job, "squad-finetune", root, tracking=asked)
+        record_verdict(asked_for("tensorboard"), "squad-finetune", judged, root)
+    [folder] = (root / "runs" / "squad-finetune").iterdir()
+    yield Watched(root, f"squad-finetune-{folder.name}-{group_digits()}", said.read_text(encoding="utf-8"))
     assert leaks(root) == []
 
 
@@ -207,15 +208,15 @@ def test_a_training_that_paused_is_one_run_with_every_update_once(watched: Watch
 @pytest.mark.parametrize("read", [read_tensorboard, read_mlflow, read_wandb])
 def test_the_final_figures_stand_in_the_summary(watched: Watched, read: Any) -> None:
     run = read(watched.folder)[watched.run]
-    assert math.isclose(run.summary["finetune/final_loss"], 0.01, rel_tol=1e-6)
-    assert run.summary["finetune/sequences"] == 9
+    assert math.isclose(run.summary["squad-finetune/final_loss"], 0.01, rel_tol=1e-6)
+    assert run.summary["squad-finetune/sequences"] == 9
     if read is not read_tensorboard:
-        assert run.summary["finetune/fingerprint"] in watched.run
+        assert run.summary["squad-finetune/fingerprint"] in watched.run
 
 
 def test_the_verdict_joins_the_run_of_the_training(watched: Watched) -> None:
     [run] = read_tensorboard(watched.folder).values()
-    assert (run.curves["squad/f1"], run.curves["gate/accepted"]) == ([(100, 81.5)], [(100, 1.0)])
+    assert (run.curves["squad/f1"], run.curves["squad-gate/accepted"]) == ([(100, 81.5)], [(100, 1.0)])
     assert "squad/slices" not in run.curves
 
 
@@ -268,7 +269,7 @@ def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
     assert said[0].startswith("tracking: wandb: records offline, as the server could not be used (CommError: ")
     assert len(said) == 2
     run = read_wandb(tmp_path)["finetune-0123"]
-    assert (run.curves["loss"], run.summary["finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
+    assert (run.curves["loss"], run.summary["squad-finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
     assert leaks(tmp_path) == []
     assert not [line for line in said if SECRETS["WANDB_API_KEY"] in line]
 

@@ -22,8 +22,9 @@ from tests.tasks.validation.validation_data import (
 )
 
 LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
-    update={"min_documents": 12, "min_questions": 12, "max_control_share": 0.01, "max_document_characters": 1000}
+    update={"min_documents": 12, "max_control_share": 0.01, "max_document_characters": 1000}
 )
+MIN_QUESTIONS = 12
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def judged_corpus(judge, folder, columns):
 
 
 def judged_questions(judge, folder, train, dev):
-    return validate(QuestionData(write_questions(folder, train, dev), LIMITS.min_questions), judge)
+    return validate(QuestionData(write_questions(folder, train, dev), MIN_QUESTIONS), judge)
 
 
 def change(columns, name, line, value):
@@ -181,7 +182,7 @@ def test_questions_without_answer_start_are_of_another_schema(judge, tmp_path):
     columns["answers"] = [["1000"]] * 12
     schema = pa.schema([(name, pa.string()) for name in ("id", "title", "context", "question")])
     schema = schema.append(pa.field("answers", pa.list_(pa.string())))
-    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), LIMITS.min_questions), judge)
+    verdict = validate(QuestionData(write_questions(tmp_path, columns, columns, schema), MIN_QUESTIONS), judge)
     assert failed_checks(verdict) == ["schema"]
     assert "train.parquet: column answers is list<" in explain(verdict, "")
 
@@ -189,8 +190,8 @@ def test_questions_without_answer_start_are_of_another_schema(judge, tmp_path):
 def test_missing_and_damaged_files_are_named(tmp_path):
     with pytest.raises(InputError, match="run the corpus stage first"):
         CorpusData(tmp_path, LIMITS)
-    with pytest.raises(InputError, match=r"train\.parquet is not there: run the questions stage first"):
-        QuestionData(tmp_path, LIMITS.min_questions)
+    with pytest.raises(InputError, match=r"train\.parquet is not there: run its stage of examples first"):
+        QuestionData(tmp_path, MIN_QUESTIONS)
     (tmp_path / "part-00000.parquet").write_bytes(b"PAR1 and no more")
     with pytest.raises(InputError, match="cannot be read as Parquet"):
         CorpusData(tmp_path, LIMITS).prepare()
