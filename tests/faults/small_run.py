@@ -30,20 +30,43 @@ from tests.faults.table import HalfPublished, Leak, Lost
 from tests.places import ROOT
 
 SMALL = (
-    "corpus.demo_documents=60", "tokenizer.vocabulary_size=300", "downstream.squad.data.demo_train=24", "downstream.squad.data.demo_dev=12",
-    "pretrain_rows.phase1.duplicates=1", "pretrain_rows.phase1.row_length=32", "pretrain_rows.phase2.row_length=64",
-    "downstream.squad.rows.row_length=128", "downstream.squad.rows.max_question_length=32",
-    "model.hidden_size=16", "model.num_layers=1", "model.num_heads=2", "model.intermediate_size=32",
-    "model.max_positions=128", "model.hidden_dropout=0.1", "pretrain.checkpoint_every_updates=2",
-    "pretrain.phase1.steps=60", "pretrain.phase1.global_batch_size=8", "pretrain.phase2.steps=40",
-    "pretrain.phase2.global_batch_size=4", "downstream.squad.finetune.epochs=6", "downstream.squad.finetune.global_batch_size=4",
-    "downstream.squad.finetune.checkpoint_every_updates=2", "downstream.squad.gate.min_f1=0", "downstream.squad.publish.folder=published/small",
-)  # fmt: skip
+    "corpus.demo_documents=60",
+    "tokenizer.vocabulary_size=300",
+    "downstream.squad.data.demo_train=24",
+    "downstream.squad.data.demo_dev=12",
+    "pretrain_rows.phase1.duplicates=1",
+    "pretrain_rows.phase1.row_length=32",
+    "pretrain_rows.phase2.row_length=64",
+    "downstream.squad.rows.row_length=128",
+    "downstream.squad.rows.max_question_length=32",
+    "model.hidden_size=16",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "model.intermediate_size=32",
+    "model.max_positions=128",
+    "model.hidden_dropout=0.1",
+    "pretrain.checkpoint_every_updates=2",
+    "pretrain.phase1.steps=60",
+    "pretrain.phase1.global_batch_size=8",
+    "pretrain.phase2.steps=40",
+    "pretrain.phase2.global_batch_size=4",
+    "downstream.squad.finetune.epochs=6",
+    "downstream.squad.finetune.global_batch_size=4",
+    "downstream.squad.finetune.checkpoint_every_updates=2",
+    "downstream.squad.gate.min_f1=0",
+    "downstream.squad.publish.folder=published/small",
+)
 PLAN = stages_to_run(ROOT, read_yaml(ROOT / "params.yaml"))
 SAME_BYTES = ("data", "models", "predictions", "evaluation/squad/predictions.json")
 """What is equal byte for byte in two runs; metrics and pages hold seconds, and so does what is made of them."""
-PUBLISHED_SAME = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
-                  "evaluation/scores.json")  # fmt: skip
+PUBLISHED_SAME = (
+    "model.safetensors",
+    "config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+    "evaluation/scores.json",
+)
 TEMPORARY = (".partial", ".tmp", ".temp", "~")
 SOME_STAGES = """
 import sys

@@ -54,7 +54,12 @@ WAYS: dict[str, tuple[dict, list[str], int, str]] = {
     "published": ({}, [], 0, "Podium run: published"),
     "token refused": (REFUSED, [], 1, "checking the token failed"),
     "the Hub repeats the token": (REPEATED, [], 1, "*** is not enough"),
-    "a checkout of its own, nothing to publish there": ({}, ["--set", "downstream.squad.gate.min_f1=1"], 3, "Podium run: rejected"),
+    "a checkout of its own, nothing to publish there": (
+        {},
+        ["--set", "downstream.squad.gate.min_f1=1"],
+        3,
+        "Podium run: rejected",
+    ),
     "wrong parameters": ({}, ["--set", "publish.reviewed=true"], 2, "publish.reviewed is not known"),
 }
 """What goes wrong, overrides, exit code, and what is said."""

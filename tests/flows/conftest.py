@@ -23,11 +23,13 @@ stages:
     outs: [data/second]
     metrics: [metrics/squad.json]
   gate:
-    cmd: python stage.py gate
-    meta: {publish: tasks.release.publish}
-    deps: [stage.py, data/second, metrics/squad.json]
-    params: [gate]
-    metrics: [metrics/squad-gate.json]
+    foreach: [squad]
+    do:
+      cmd: python stage.py gate
+      meta: {publish: tasks.release.publish}
+      deps: [stage.py, data/second, metrics/squad.json]
+      params: [downstream.squad.gate]
+      metrics: [metrics/squad-gate.json]
 """
 
 STAGE = """
@@ -59,11 +61,12 @@ PUBLISH = """
 import json, os, pathlib, sys, yaml
 if os.environ.get("TOY_FAILS") == "publish":
     sys.exit("error: the hub is not there")
-folder = yaml.safe_load(pathlib.Path("params.yaml").read_text())["publish"]["folder"]
+entry = sys.argv[1]
+folder = yaml.safe_load(pathlib.Path("params.yaml").read_text())["downstream"][entry]["publish"]["folder"]
 unchanged = pathlib.Path(folder).is_dir()
 pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
 pathlib.Path("reports").mkdir(exist_ok=True)
-pathlib.Path("reports/publish-squad.json").write_text(json.dumps({"folder": folder, "unchanged": unchanged}))
+pathlib.Path(f"reports/publish-{entry}.json").write_text(json.dumps({"folder": folder, "unchanged": unchanged}))
 """
 
 

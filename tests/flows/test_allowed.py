@@ -47,12 +47,20 @@ def test_the_projects_own_parameters_and_every_preset_are_allowed(project):
 @pytest.mark.parametrize(
     "override",
     [
-        "corpus.path=/etc", "corpus.path=..", "corpus.path=inputs/../flows", "downstream.squad.data.dev_path=/root/.ssh/id_rsa",
-        "base_model.path=runs/checkouts", "downstream.squad.gate.released=/tmp", "ipu.config=/dev/zero", "corpus.dataset=/etc",
-        "tokenizer.repository=../other", "tokenizer.repository=presets", "glue.dataset=./x",
+        "corpus.path=/etc",
+        "corpus.path=..",
+        "corpus.path=inputs/../flows",
+        "downstream.squad.data.dev_path=/root/.ssh/id_rsa",
+        "base_model.path=runs/checkouts",
+        "downstream.squad.gate.released=/tmp",
+        "ipu.config=/dev/zero",
+        "corpus.dataset=/etc",
+        "tokenizer.repository=../other",
+        "tokenizer.repository=presets",
+        "downstream.squad.data.dataset=./x",
         "pretrain_rows.phase1.dataset=file:///etc",
     ],
-)  # fmt: skip
+)
 def test_what_lies_outside_of_the_inputs_is_not_read(project, override):
     key = override.partition("=")[0]
     assert problems(project, override).startswith(f"{key}='")
@@ -62,12 +70,20 @@ def test_what_lies_outside_of_the_inputs_is_not_read(project, override):
 @pytest.mark.parametrize(
     "override",
     [
-        "downstream.squad.publish.folder=/srv/www", "downstream.squad.publish.folder=flows", "downstream.squad.publish.folder=published", "downstream.squad.publish.folder=.",
-        "downstream.squad.publish.folder=published/../.git", "downstream.squad.publish.folder=inputs/corpus", "glue_publish.folder=runs/checkouts/x",
-        "checkpoint.remote=s3://elsewhere/x", "checkpoint.remote=/root/.ssh", "tracking.folder=tasks",
-        "ipu.phase1={executable_cache_dir: /tmp/programs}", "ipu.glue={executable_cache_dir: programs}",
+        "downstream.squad.publish.folder=/srv/www",
+        "downstream.squad.publish.folder=flows",
+        "downstream.squad.publish.folder=published",
+        "downstream.squad.publish.folder=.",
+        "downstream.squad.publish.folder=published/../.git",
+        "downstream.squad.publish.folder=inputs/corpus",
+        "downstream.squad.publish.folder=runs/checkouts/x",
+        "checkpoint.remote=s3://elsewhere/x",
+        "checkpoint.remote=/root/.ssh",
+        "tracking.folder=tasks",
+        "ipu.phase1={executable_cache_dir: /tmp/programs}",
+        "downstream.squad.ipu.finetune={executable_cache_dir: programs}",
     ],
-)  # fmt: skip
+)
 def test_nothing_is_written_outside_of_the_checkout(project, override):
     assert problems(project, override).startswith(override.partition("=")[0])
     assert "its PODIUM_TARGETS and its own params.yaml name" in problems(project, override)
@@ -93,7 +109,12 @@ def test_roots_of_the_worker_are_read_and_not_left_through_a_link_while_links_of
 def test_targets_of_the_worker_are_written_to_and_their_neighbours_are_not(project, tmp_path, monkeypatch):
     monkeypatch.setenv(allowed.TARGETS, f"{tmp_path}/out, s3://bucket/podium, sftp://host:22, team/podium-*")
     hub = ("publish.target=hub", "downstream.squad.publish.repository=team/podium-demo")
-    assert problems(project, f"downstream.squad.publish.folder={tmp_path}/out/model", "checkpoint.remote=s3://bucket/podium/x") == ""
+    assert (
+        problems(
+            project, f"downstream.squad.publish.folder={tmp_path}/out/model", "checkpoint.remote=s3://bucket/podium/x"
+        )
+        == ""
+    )
     assert problems(project, f"checkpoint.remote={tmp_path}/out", f"tracking.folder={tmp_path}/out") == ""
     assert problems(project, "checkpoint.remote=sftp://host:22/x", *hub) == ""
     for refused in (
@@ -103,17 +124,28 @@ def test_targets_of_the_worker_are_written_to_and_their_neighbours_are_not(proje
     ):  # fmt: skip
         assert problems(project, refused).startswith(refused.partition("=")[0]), refused
     for name in ("other/podium-demo", "team/podiumdemo"):
-        assert problems(project, hub[0], f"downstream.squad.publish.repository={name}").startswith("downstream.squad.publish.repository='"), name
+        assert problems(project, hub[0], f"downstream.squad.publish.repository={name}").startswith(
+            "downstream.squad.publish.repository='"
+        ), name
 
 
 def test_what_the_worker_itself_states_is_allowed_and_its_care_is_not_taken_back(project, tmp_path):
-    own = "corpus.path=/data/wiki", "checkpoint.remote=s3://own/x", "downstream.squad.publish.repository=team/own", "publish.review=true"
-    (project / "presets" / "ours.yaml").write_text("description: ours\nquestions: {dev_path: /data/dev.json}\n")
+    own = (
+        "corpus.path=/data/wiki",
+        "checkpoint.remote=s3://own/x",
+        "downstream.squad.publish.repository=team/own",
+        "publish.review=true",
+    )
+    (project / "presets" / "ours.yaml").write_text(
+        "description: ours\ndownstream: {squad: {data: {dev_path: /data/dev.json}}}\n"
+    )
     stated = resolve(read_yaml(ROOT / "params.yaml"), None, [*own, "publish.target=hub"])
     (project / "params.yaml").write_text(yaml.safe_dump(stated))
     sent = *own, "publish.target=hub", "downstream.squad.data.dev_path=/data/dev.json"
     assert problems(project, *sent) == ""
-    assert problems(project, *sent, "downstream.squad.data.train_path=/data/dev.json").startswith("downstream.squad.data.train_path='")
+    assert problems(project, *sent, "downstream.squad.data.train_path=/data/dev.json").startswith(
+        "downstream.squad.data.train_path='"
+    )
     assert problems(project, *sent, "publish.review=false") == (
         "publish.review=false: this worker's own params.yaml says true, which a sent run cannot take back; change it "
         "there"

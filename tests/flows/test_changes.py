@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-import yaml
 
 from flows.changes import Look, look
 from flows.plan import stages_to_run
@@ -14,20 +13,21 @@ from tasks.project.overlays import resolve
 from tasks.project.strict_yaml import read_yaml
 from tests.flows.toy_repro import repro
 from tests.places import ROOT
+from tests.tasks.downstream.entries import write_parameters
 
 
 def test_up_to_date_are_stages_before_the_first_that_changed(toy_project):
-    plan = ["first", "second", "gate"]
+    plan = ["first", "second", "gate@squad"]
     assert look(toy_project, plan) == Look([], True)
     repro("second", toy_project)
     assert look(toy_project, plan) == Look(["first", "second"], True), "gate has never run"
-    repro("gate", toy_project)
+    repro("gate@squad", toy_project)
     assert look(toy_project, plan) == Look(plan, True)
     params = toy_project / "params.yaml"
     params.write_text(params.read_text().replace("learning_rate: ", "learning_rate: 1"))
     assert look(toy_project, plan) == Look(["first"], True)
-    assert look(toy_project, ["gate"]) == Look([], False), "second, which it needs, changed"
-    repro("gate", toy_project)
+    assert look(toy_project, ["gate@squad"]) == Look([], False), "second, which it needs, changed"
+    repro("gate@squad", toy_project)
     (toy_project / "data" / "second").unlink()
     assert look(toy_project, plan) == Look(["first"], True)
     (toy_project / "dvc.yaml").write_text("stages: nonsense")
@@ -54,24 +54,24 @@ def test_a_look_at_what_changed_dies_with_the_flow_too(toy_project):
 
 
 def test_a_plan_is_complete_where_it_makes_all_that_it_needs_or_that_is_up_to_date(toy_project):
-    assert look(toy_project, ["second", "gate"]) == Look([], False), "first has never run"
+    assert look(toy_project, ["second", "gate@squad"]) == Look([], False), "first has never run"
     repro("first", toy_project)
-    assert look(toy_project, ["second", "gate"]) == Look([], True)
-    assert look(toy_project, ["gate"]) == Look([], False), "second has never run"
+    assert look(toy_project, ["second", "gate@squad"]) == Look([], True)
+    assert look(toy_project, ["gate@squad"]) == Look([], False), "second has never run"
     repro("second", toy_project)
     plan = toy_project / "dvc.yaml"
     plan.write_text(plan.read_text().replace("cmd: python stage", "cmd: env python stage"))
-    assert look(toy_project, ["gate"]) == Look([], False), "its command changed"
-    repro("gate", toy_project)
-    assert look(toy_project, ["first", "gate"]) == Look(["first", "gate"], True)
+    assert look(toy_project, ["gate@squad"]) == Look([], False), "its command changed"
+    repro("gate@squad", toy_project)
+    assert look(toy_project, ["first", "gate@squad"]) == Look(["first", "gate@squad"], True)
     plan.write_text(plan.read_text().replace("env python stage.py first", "python stage.py first"))
     assert look(toy_project, ["first", "second"]) == Look([], True)
-    assert look(toy_project, ["first", "gate"]) == Look([], False), "second may change when first has run"
+    assert look(toy_project, ["first", "gate@squad"]) == Look([], False), "second may change when first has run"
 
 
-@pytest.mark.parametrize("part", ["all", "pretraining", "glue", "finetuning"])
+@pytest.mark.parametrize("part", ["all", "pretraining", "glue", "squad", "finetuning"])
 def test_every_part_but_fine_tuning_makes_all_that_it_needs(part, tmp_path):
     (tmp_path / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
-    values = resolve(read_yaml(ROOT / "params.yaml"), None, ["glue.tasks=[sst2,stsb]"])
-    (tmp_path / "params.yaml").write_text(yaml.safe_dump(values))
+    values = resolve(read_yaml(ROOT / "params.yaml"), None, ["downstream.glue-sst2={kind: glue, task: sst2}"])
+    write_parameters(tmp_path, values)
     assert look(tmp_path, stages_to_run(ROOT, values, part)) == Look([], part != "finetuning")

@@ -22,14 +22,14 @@ def test_a_remote_is_found_in_either_config_file(toy_project):
 def test_what_one_checkout_pushed_another_restores_figures_included(toy_project, ran, monkeypatch):
     remote = toy_project.parent / "remote"
     with_remote(toy_project, remote)
-    for stage in ("first", "second", "gate"):
+    for stage in ("first", "second", "gate@squad"):
         repro(stage, toy_project)
-    dvc.push(["first", "second", "gate"], toy_project, print)
+    dvc.push(["first", "second", "gate@squad"], toy_project, print)
     other = toy_project.parent / "other"
     shutil.copytree(
         toy_project, other, ignore=shutil.ignore_patterns("data", "metrics", "cache", "tmp", "dvc.lock", "*.gitignore")
     )
-    assert repro("gate", other, sent=[]) == "restored", "nothing may run there"
+    assert repro("gate@squad", other, sent=[]) == "restored", "nothing may run there"
     assert (other / "metrics" / "gate.json").read_text() == (toy_project / "metrics" / "gate.json").read_text()
     assert ran() == ["first", "second"]
 

@@ -40,17 +40,19 @@ def statuses(found):
 
 @pytest.mark.slow
 def test_what_is_foretold_is_what_a_run_then_does(prefect_session, toy_project):
-    assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate"), "runs")
+    assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "runs")
     assert told(toy_project)["first"].why == ("never ran here",)
-    assert told(toy_project)["gate"].why == ("after second",)
+    assert told(toy_project)["gate@squad"].why == ("after second",)
     done(toy_project)
-    assert statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate"), "skipped") == done(toy_project)
+    assert (
+        statuses(told(toy_project)) == dict.fromkeys(("first", "second", "gate@squad"), "skipped") == done(toy_project)
+    )
 
     rate = "downstream.squad.finetune.learning_rate=3e-5"
     found = told(toy_project, rate)
     assert (found["first"].status, found["second"].status) == ("restored", "runs")
     assert found["second"].why == ("downstream.squad.finetune.learning_rate 0.001 -> 3e-05",)
-    assert found["downstream"]["squad"]["gate"].why == ("after second",), "what second makes is not known; DVC may find it unchanged"
+    assert found["gate@squad"].why == ("after second",), "what second makes is not known; DVC may find it unchanged"
     ran = done(toy_project, rate)
     assert (ran["first"], ran["second"]) == ("restored", "ran")
     assert statuses(told(toy_project, rate)) == done(toy_project, rate)
@@ -69,7 +71,7 @@ def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_sess
     before = tree(toy_project)
     cli.cli.main(["plan", "--set", "downstream.squad.gate.min_f1=80.0"], prog_name="podium", standalone_mode=False)
     said = capsys.readouterr()
-    assert "gate    run       downstream.squad.gate.min_f1 85.0 -> 80.0" in said.out
+    assert "gate@squad  run       downstream.squad.gate.min_f1 85.0 -> 80.0" in said.out
     assert "0 stages are up to date, 2 would be restored, 1 run" in said.out
     assert said.err == "next: podium run --set downstream.squad.gate.min_f1=80.0\n"
     cli.cli.main(["plan", "--json"], prog_name="podium", standalone_mode=False)

@@ -1,16 +1,15 @@
-"""Which stages GLUE adds to a run, and what the run says of them."""
+"""Which stages tasks of GLUE add to a run, and what the run says of several entries."""
 
 import json
 import logging
 
 import pytest
-import yaml
 
 from flows import report, run_page
 from flows.plan import stages_to_run
-from tasks.project.overlays import resolve
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.plans import values_with
+from tests.tasks.downstream.entries import write_parameters
 
 
 def stages_of(part, *tasks):
@@ -18,7 +17,7 @@ def stages_of(part, *tasks):
 
 
 def with_tasks(*tasks):
-    return resolve(read_yaml(ROOT / "params.yaml"), None, [f"glue.tasks=[{','.join(tasks)}]"])
+    return values_with(*(f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in tasks))
 
 
 def test_a_run_of_glue_alone_asks_for_no_questions():
@@ -32,7 +31,7 @@ def test_a_run_of_glue_alone_asks_for_no_questions():
 def in_checkout(folder, *tasks):
     """Make `folder` one of these tasks."""
     (folder / "dvc.yaml").write_bytes((ROOT / "dvc.yaml").read_bytes())
-    (folder / "params.yaml").write_text(yaml.safe_dump(with_tasks(*tasks)))
+    write_parameters(folder, with_tasks(*tasks))
 
 
 def write(path, values):
@@ -46,7 +45,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     write(tmp_path / "metrics/squad.json", {"exact_match": 1.0, "f1": 2.0})
     write(tmp_path / "metrics/squad-gate.json", {"accepted": False, "reasons": ["of another run"]})
     write(tmp_path / "metrics/glue-sst2.json", {"accuracy": 91.5, "accuracy_low": 90.0, "score": 91.5, "score_low": 90})
-    reasons = [] if accepted else ["score 91.5 is under the floor 95 (glue_gate.min_score)."]
+    reasons = [] if accepted else ["score 91.5 is under the floor 95 (downstream.glue-sst2.gate.min_score)."]
     write(tmp_path / "metrics/glue-sst2-gate.json", {"accepted": accepted, "reasons": reasons})
     write(tmp_path / "metrics/glue-sst2-finetune.json", {"program": "loaded", "packing_factor": 3.0,
                                                         "packing_efficiency": 0.9})  # fmt: skip
@@ -62,7 +61,7 @@ def test_the_report_tells_scores_gate_and_place_of_each_task_and_no_older_answer
     assert ("published: published/podium-glue-sst2" in text) == accepted
     assert ("  - score 91.5 is under" in text) != accepted
     assert "exact match" not in text
-    assert "evaluation/glue-sst2/squad/report.html" in text
+    assert "evaluation/glue-sst2/report.html" in text
     page = run_page.page(run, tmp_path)
     assert "<figcaption>finetune@glue-sst2</figcaption>" in page
     assert "glue-sst2: accuracy 91.50" in page
@@ -91,9 +90,11 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     run = report.RunReport(".")
     stages.run_plan(stages_of("all", "sst2", "rte"), tmp_path, run, publish=True)
     assert {gate: result["published"] for gate, result in run.results.items()} == {
-        "gate": {"folder": "published/x-"}, "gate@glue-sst2": {"folder": "published/x-sst2"}, "gate@glue-rte": None,
-    }  # fmt: skip
+        "gate@squad": {"folder": "published/x-squad"},
+        "gate@glue-sst2": {"folder": "published/x-glue-sst2"},
+        "gate@glue-rte": None,
+    }
     assert report.outcome(run) == "rejected"
     alone = report.RunReport(".")
     stages.run_plan(stages_of("all"), tmp_path, alone, publish=False)
-    assert {gate: result["published"] for gate, result in alone.results.items()} == {"gate": None}
+    assert {gate: result["published"] for gate, result in alone.results.items()} == {"gate@squad": None}

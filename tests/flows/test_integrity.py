@@ -33,30 +33,30 @@ def linked(toy_project):
 
 def object_of(root, store):
     stages = yaml.safe_load((root / "dvc.lock").read_text())["stages"]
-    md5 = next(out["md5"] for out in stages["gate"]["outs"] if out["path"] == "metrics/squad-gate.json")
+    md5 = next(out["md5"] for out in stages["gate@squad"]["outs"] if out["path"] == "metrics/squad-gate.json")
     return store / "files" / "md5" / md5[:2] / md5[2:]
 
 
 def test_a_verdict_changed_in_place_is_made_anew(prefect_session, linked, command):  # noqa: F811
     run()
-    gate = linked / "metrics" / "gate.json"
+    gate = linked / "metrics" / "squad-gate.json"
     assert gate.stat().st_nlink == 2
     accept(gate)
     assert command() is None, "not a run with nothing to do"
     assert not gate.exists()
     run()
-    assert statuses(linked) == {"first": "skipped", "second": "skipped", "gate": "ran"}
-    assert run_json(linked)["results"]["gate"]["decision"]["accepted"] is False
-    assert ACCEPTED in (linked / "runs" / "damaged" / "metrics" / "gate.json").read_bytes()
+    assert statuses(linked) == {"first": "skipped", "second": "skipped", "gate@squad": "ran"}
+    assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
+    assert ACCEPTED in (linked / "runs" / "damaged" / "metrics" / "squad-gate.json").read_bytes()
     assert command()[0] == 3, "rejected, and nothing to do"
 
 
 def test_a_run_that_goes_the_whole_way_makes_it_anew_too(prefect_session, linked):
     run()
-    accept(linked / "metrics" / "gate.json")
+    accept(linked / "metrics" / "squad-gate.json")
     run()
-    assert statuses(linked)["gate"] == "ran"
-    assert run_json(linked)["results"]["gate"]["decision"]["accepted"] is False
+    assert statuses(linked)["gate@squad"] == "ran"
+    assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
     assert not (linked / "published").exists()
 
 
@@ -69,16 +69,16 @@ def test_a_verdict_that_a_remote_restores_changed_ends_the_run(prefect_session, 
     bad = object_of(linked, store)
     accept(bad)
     shutil.rmtree(linked / ".dvc" / "cache")
-    (linked / "metrics" / "gate.json").unlink()
+    (linked / "metrics" / "squad-gate.json").unlink()
     for _ in range(2):
         run()
         report = run_json(linked)
-        assert statuses(linked).get("gate") == "restored", report
+        assert statuses(linked).get("gate@squad") == "restored", report
         assert "metrics/squad-gate.json does not hold what its stage wrote" in report["error"]
         assert f"it comes so from the remote far ({store})" in report["error"]
         assert report["results"] == {}
     bad.unlink()
     run()
-    assert statuses(linked)["gate"] == "ran"
-    assert run_json(linked)["results"]["gate"]["decision"]["accepted"] is False
+    assert statuses(linked)["gate@squad"] == "ran"
+    assert run_json(linked)["results"]["gate@squad"]["decision"]["accepted"] is False
     assert REJECTED in bad.read_bytes(), "pushed"

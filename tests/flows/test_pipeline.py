@@ -30,11 +30,11 @@ def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(prefec
     state = run()
     assert (state.name, state.is_completed()) == ("Rejected", True)
     values = run_json(toy_project)
-    assert values["results"] == {"gate": {
+    assert values["results"] == {"gate@squad": {
         "name": "squad", "scores": {"exact_match": 70.0, "f1": 80.5}, "published": None,
         "decision": {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]},
     }}  # fmt: skip
-    assert not (toy_project / "reports" / "publish.json").exists()
+    assert not (toy_project / "reports" / "publish-squad.json").exists()
 
 
 def test_an_accepted_model_is_published_and_the_report_has_the_promised_layout(prefect_session, toy_project):
@@ -42,32 +42,32 @@ def test_an_accepted_model_is_published_and_the_report_has_the_promised_layout(p
     assert state.name == "Completed"
     values = run_json(toy_project)
     assert [set(stage) for stage in values["stages"]] == [{"name", "status", "seconds"}] * 4
-    assert statuses(toy_project) == {"first": "ran", "second": "ran", "gate": "ran", "publish": "ran"}
+    assert statuses(toy_project) == {"first": "ran", "second": "ran", "gate@squad": "ran", "publish@squad": "ran"}
     assert values["folder"].startswith("runs/checkouts/")
-    published = values["results"]["gate"]["published"]
+    published = values["results"]["gate@squad"]["published"]
     assert published == {"folder": "published/podium-demo", "unchanged": False}, "from the project's folder"
 
 
 def test_without_publish_the_run_stops_after_the_gate(prefect_session, toy_project):
     run(*ACCEPTED, publish=False)
-    assert run_json(toy_project)["results"]["gate"]["published"] is None
-    assert "publish" not in statuses(toy_project)
+    assert run_json(toy_project)["results"]["gate@squad"]["published"] is None
+    assert "publish@squad" not in statuses(toy_project)
 
 
 def test_publish_takes_the_module_that_the_gate_names_and_refuses_a_task_that_has_none(prefect_session, toy_project):
     run()
     with pytest.raises(ParamsError, match="--task sst2 is not known"):
         cli.cli.main(["publish", "--task", "sst2"], standalone_mode=False, prog_name="podium")
-    assert not (toy_project / "reports" / "publish.json").exists()
+    assert not (toy_project / "reports" / "publish-squad.json").exists()
     cli.cli.main(["publish"], standalone_mode=False, prog_name="podium")
-    assert (toy_project / "reports" / "publish.json").exists()
+    assert (toy_project / "reports" / "publish-squad.json").exists()
 
 
 def test_a_second_run_skips_every_stage(prefect_session, toy_project, ran):
     run()
     page = (toy_project / "reports" / "run.html").read_text()
     run()
-    assert statuses(toy_project) == {"first": "skipped", "second": "skipped", "gate": "skipped"}
+    assert statuses(toy_project) == {"first": "skipped", "second": "skipped", "gate@squad": "skipped"}
     assert (toy_project / "reports" / "run.html").read_text() == page, "it says what the run before it made"
     assert ran() == ["first", "second"]
 
@@ -78,7 +78,7 @@ def test_overrides_run_in_a_checkout_restore_what_they_do_not_change_and_leave_p
     before = (toy_project / "params.yaml").read_bytes()
     run()
     run("downstream.squad.finetune.learning_rate=3e-5")
-    assert statuses(toy_project) == {"first": "restored", "second": "ran", "gate": "restored"}
+    assert statuses(toy_project) == {"first": "restored", "second": "ran", "gate@squad": "restored"}
     assert (toy_project / "params.yaml").read_bytes() == before
     folder = toy_project / run_json(toy_project)["folder"]
     assert folder.parent == toy_project / "runs" / "checkouts"
@@ -96,7 +96,7 @@ def test_a_failed_stage_fails_the_run_and_the_report_says_which(prefect_session,
     assert "told to fail" in run_json(toy_project)["error"]
     monkeypatch.delenv("TOY_FAILS")
     assert run().name == "Rejected"
-    assert statuses(toy_project) == {"first": "skipped", "second": "ran", "gate": "ran"}
+    assert statuses(toy_project) == {"first": "skipped", "second": "ran", "gate@squad": "ran"}
 
 
 def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatch):
@@ -104,11 +104,12 @@ def test_a_failed_publish_fails_the_run(prefect_session, toy_project, monkeypatc
     state = run(*ACCEPTED)
     assert state.is_failed()
     assert "the hub is not there" in state.message
-    assert statuses(toy_project)["publish"] == "failed"
+    assert statuses(toy_project)["publish@squad"] == "failed"
 
 
 @pytest.mark.parametrize(
-    ("overrides", "code"), [([], 3), (ACCEPTED, 0), (["downstream.squad.gate.min_f1=eighty"], 2), (["gate.minf1=80"], 2)]
+    ("overrides", "code"),
+    [([], 3), (ACCEPTED, 0), (["downstream.squad.gate.min_f1=eighty"], 2), (["gate.minf1=80"], 2)],
 )
 def test_exit_codes_of_the_command_line(prefect_session, toy_project, monkeypatch, capsys, overrides, code):
     monkeypatch.setattr(sys, "argv", ["podium", "run", *[word for o in overrides for word in ("--set", o)]])
@@ -156,13 +157,15 @@ def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
 
     params = load_params(folder / "params.yaml")
     assert (folder / params.corpus.path).resolve() == toy_project.parent / "mine.txt"
-    assert (folder / params.publish.folder).resolve() == toy_project / "published" / "podium-demo"
-    assert params.downstream["squad"].data.train_path == "inputs/questions", "inputs is linked, so it keeps its name and its cache"
+    assert (folder / params.downstream["squad"].publish.folder).resolve() == toy_project / "published" / "podium-demo"
+    assert params.downstream["squad"].data.train_path == "inputs/questions", (
+        "inputs is linked, so it keeps its name and its cache"
+    )
 
 
 def test_the_summary_names_stages_scores_gate_and_place():
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "ran", 1.25)])
-    run.results["gate"] = {
+    run.results["gate@squad"] = {
         "name": "squad", "scores": {"exact_match": 91.5, "f1": 93.25}, "decision": {"accepted": True, "reasons": []},
         "published": {"folder": "published/podium-demo", "unchanged": True},
     }  # fmt: skip
@@ -175,7 +178,7 @@ def test_the_summary_names_stages_scores_gate_and_place():
 def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
     receipt = {"url": "http://hub/user/demo/discussions/1", "pull_request": 1, "unchanged": False}
     accepted = {"name": "squad", "scores": {}, "decision": {"accepted": True, "reasons": []}, "published": receipt}
-    run = report.RunReport(".", results={"gate": accepted})
+    run = report.RunReport(".", results={"gate@squad": accepted})
     assert report.summary(run).startswith("Podium run: proposed\n")
     assert "proposed: http://hub/user/demo/discussions/1" in report.summary(run)
 

@@ -96,9 +96,13 @@ def test_every_reason_is_named_at_once_and_nothing_is_started_or_changed(project
     model = write_config(tmp_path / "model", hidden_size=768)
     before = tree(project)
     overrides = [
-        *HUB, "device.runtime=cuda", "base_model.source=folder", f"base_model.path={model}", "downstream.squad.data.source=files",
+        *HUB,
+        "device.runtime=cuda",
+        "base_model.source=folder",
+        f"base_model.path={model}",
+        "downstream.squad.data.source=files",
         "downstream.squad.data.train_path=nowhere.json",
-    ]  # fmt: skip
+    ]
     port = free_port()
     done = podium(
         project, "run", *(word for one in overrides for word in ("--set", one)),
@@ -287,15 +291,21 @@ def test_columns_endings_and_broken_files_are_found_before_the_first_stage(proje
     (tmp_path / "dev.json").write_text("{")
     (tmp_path / "vocab.txt").write_text("[UNK]\n")
     found = look(
-        project, "corpus.source=files", f"corpus.path={tmp_path / 'text'}", "downstream.squad.data.source=files",
-        f"downstream.squad.data.train_path={tmp_path / 'train.json'}", f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
-        "tokenizer.source=file", f"tokenizer.path={tmp_path / 'vocab.txt'}", "pretrain_rows.source=corpus",
-        "glue.tasks=[sst2]",
-    )  # fmt: skip
+        project,
+        "corpus.source=files",
+        f"corpus.path={tmp_path / 'text'}",
+        "downstream.squad.data.source=files",
+        f"downstream.squad.data.train_path={tmp_path / 'train.json'}",
+        f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
+        "tokenizer.source=file",
+        f"tokenizer.path={tmp_path / 'vocab.txt'}",
+        "pretrain_rows.source=corpus",
+        "downstream.glue-sst2={kind: glue, task: sst2}",
+    )
     assert "has no column 'text': found body" in found["corpus", "problem"]
-    assert "is not usable as SQuAD v1.1" in found["questions", "problem"]
+    assert "is not usable as SQuAD v1.1" in found["squad", "problem"]
     assert "lacks [PAD]" in found["vocabulary", "problem"]
-    assert "glue.path" in found["GLUE", "problem"]
+    assert "downstream.glue-sst2.data.path" in found["glue-sst2", "problem"]
 
 
 def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
@@ -303,11 +313,15 @@ def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
     for name in ("train", "dev"):
         (tmp_path / f"{name}.json").write_text(json.dumps(squad()))
     found = look(
-        project, "corpus.source=files", f"corpus.path={tmp_path / 'text.txt'}", "downstream.squad.data.source=files",
-        f"downstream.squad.data.train_path={tmp_path / 'train.json'}", f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
-    )  # fmt: skip
+        project,
+        "corpus.source=files",
+        f"corpus.path={tmp_path / 'text.txt'}",
+        "downstream.squad.data.source=files",
+        f"downstream.squad.data.train_path={tmp_path / 'train.json'}",
+        f"downstream.squad.data.dev_path={tmp_path / 'dev.json'}",
+    )
     assert found["corpus", "ok"].startswith("1 files of")
-    assert str(tmp_path / "dev.json") in found["questions", "ok"]
+    assert str(tmp_path / "dev.json") in found["squad", "ok"]
     assert not [name for name, level in found if level != "ok"]
 
 

@@ -148,7 +148,7 @@ def starts(project, monkeypatch):
 
 
 def test_together_one_dvc_brings_all_stages_and_each_hears_its_own_lines(toy_project, ran, monkeypatch):
-    plan, started = ["first", "second", "gate"], starts(toy_project, monkeypatch)
+    plan, started = ["first", "second", "gate@squad"], starts(toy_project, monkeypatch)
     said, shares = {stage: [] for stage in plan}, {stage: [] for stage in plan}
     with Repro(plan, toy_project, pytest.fail, together=True) as one:
         verdicts = [one.bring(stage, said[stage].append, shares[stage].append) for stage in plan]
@@ -169,7 +169,7 @@ def test_together_one_dvc_brings_all_stages_and_each_hears_its_own_lines(toy_pro
 
 
 def test_together_a_stage_that_fails_ends_all_and_those_before_it_are_kept(toy_project, ran, monkeypatch):
-    plan = ["first", "second", "gate"]
+    plan = ["first", "second", "gate@squad"]
     monkeypatch.setenv("TOY_FAILS", "second")
     with Repro(plan, toy_project, pytest.fail, together=True) as one:
         assert one.bring("first", print, print) == "ran"

@@ -53,7 +53,7 @@ def test_nothing_changed_is_said_at_once_and_the_report_stays_that_of_the_run_th
     code, said = command()
     assert code == 3, "the gate rejected, and still does"
     assert said.out.startswith("nothing changed: all 3 stages are up to date, none was run\n")
-    assert "gate: rejected, nothing was published\n  - f1 80.50 is under the floor 85.00\n" in said.out
+    assert "squad gate: rejected, nothing was published\n  - f1 80.50 is under the floor 85.00\n" in said.out
     assert (toy_project / "reports" / "run.json").read_bytes() == report
     assert ran() == []
     assert command("--to", "second") is None, "another plan"
@@ -77,7 +77,12 @@ def test_what_was_published_is_looked_at_and_published_again_where_it_is_gone(pr
     assert code == 0
     assert "published: published/podium-demo\n" in said.out
     assert (toy_project / "published" / "podium-demo").is_dir()
-    assert statuses(toy_project) == {"first": "skipped", "second": "skipped", "gate": "skipped", "publish": "ran"}
+    assert statuses(toy_project) == {
+        "first": "skipped",
+        "second": "skipped",
+        "gate@squad": "skipped",
+        "publish@squad": "ran",
+    }
 
 
 def test_a_publish_that_fails_is_an_error(prefect_session, toy_project, command, monkeypatch):

@@ -7,34 +7,43 @@ from flows import api
 from flows.report import RunReport, StageRecord, outcome
 from flows.sent_runs import Queue
 from flows.workers import around_shares, groups, queues_of
+from tasks.project.composing import compose
 from tasks.project.errors import ParamsError
-from tasks.project.overlays import resolve
+from tasks.project.params import check
 from tasks.project.plan_file import read_plan
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.plans import values_with
 
 CPU, POD = Queue("cpu", "default"), Queue("ipu", "pod-a")
-KNOWN = read_plan(ROOT, resolve(read_yaml(ROOT / "params.yaml"), None, ["pretrain_rows.shares=[1,2]"]))
+KNOWN = read_plan(ROOT, compose(check(values_with("pretrain_rows.shares=[1,2]"))))
 
 
 def test_consecutive_stages_of_one_queue_travel_together():
-    plan = ["corpus", "validate@corpus", "pretrain@phase1", "finetune", "predict", "evaluate", "gate"]
+    plan = [
+        "corpus",
+        "validate@corpus",
+        "pretrain@phase1",
+        "finetune@squad",
+        "predict@squad",
+        "evaluate@squad",
+        "gate@squad",
+    ]
     assert list(groups(plan, KNOWN, CPU, POD)) == [
-        (CPU, ["corpus", "validate@corpus"]),
-        (POD, ["pretrain@phase1", "finetune", "predict"]),
-        (CPU, ["evaluate", "gate"]),
+        (CPU, ["corpus@text", "validate@corpus"]),
+        (POD, ["pretrain@phase1", "finetune@squad", "predict@squad"]),
+        (CPU, ["evaluate@squad", "gate@squad"]),
     ]
     assert list(groups(plan, KNOWN, CPU, CPU)) == [(CPU, plan)]
 
 
 def test_shares_travel_one_by_one_and_are_there_when_they_are_joined():
-    shared = ["corpus", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"]
+    shared = ["corpus@text", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"]
     assert around_shares(shared, KNOWN) == (
-        ["corpus", "tokenizer"],
+        ["corpus@text", "tokenizer"],
         ["row_share@1", "row_share@2"],
         ["row_share@1", "row_share@2", "pretrain_rows@phase1", "validate@phase1"],
     )
-    assert around_shares(["evaluate", "gate"], KNOWN) == ([], [], ["evaluate", "gate"])
+    assert around_shares(["evaluate@squad", "gate@squad"], KNOWN) == ([], [], ["evaluate@squad", "gate@squad"])
 
 
 def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
@@ -48,14 +57,14 @@ def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
 
 def test_a_stage_that_was_sent_again_keeps_what_it_cost():
     run = RunReport(".")
-    run.enter(StageRecord("finetune", "paused", 10.0, "pod-a"))
-    run.enter(StageRecord("finetune", "ran", 5.0, "pod-b"))
-    run.enter(StageRecord("finetune", "skipped", 0.5, "pod-b"))
-    assert run.stages == [StageRecord("finetune", "ran", 15.5, "pod-b")]
+    run.enter(StageRecord("finetune@squad", "paused", 10.0, "pod-a"))
+    run.enter(StageRecord("finetune@squad", "ran", 5.0, "pod-b"))
+    run.enter(StageRecord("finetune@squad", "skipped", 0.5, "pod-b"))
+    assert run.stages == [StageRecord("finetune@squad", "ran", 15.5, "pod-b")]
     run.enter(StageRecord("row_share@1", "ran", 9.0, "a"))
     run.enter(StageRecord("row_share@1", "restored", 1.0, "b"))
     assert run.stages[1] == StageRecord("row_share@1", "ran", 10.0, "a")
-    run.paused = "stage finetune paused"
+    run.paused = "stage finetune@squad paused"
     assert outcome(run) == "paused"
 
 

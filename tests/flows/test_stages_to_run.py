@@ -7,64 +7,129 @@ from click.shell_completion import BashComplete
 
 from flows import cli, pipeline
 from flows.plan import parts_of, stages_to_run
+from tasks.project.composing import compose
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.overlays import resolve
-from tasks.project.plan_file import definitions_of, read_plan
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.params import check
+from tasks.project.plan_file import Plan, definitions_of, expand, read_plan
 from tests.places import ROOT
+from tests.plans import values_with, whole_plan
 
-
-def values(*overrides):
-    return resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides))
+SST2, RTE = (f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in ("sst2", "rte"))
+GIVEN_MODEL = (
+    "base_model.source=folder",
+    "pretrain.enabled=false",
+    "tokenizer.source=file",
+    "downstream.squad.data.source=files",
+)
 
 
 def test_the_parts_make_up_the_plan_and_pre_training_needs_no_questions():
-    with_glue = values("glue.tasks=[sst2]")
+    with_glue = values_with(SST2)
     pretraining, finetuning = (stages_to_run(ROOT, with_glue, part) for part in ("pretraining", "finetuning"))
-    assert (
-        sorted(pretraining + finetuning) == sorted(stages_to_run(ROOT, with_glue)) == sorted(read_plan(ROOT, with_glue))
-    )
+    whole = stages_to_run(ROOT, with_glue)
+    assert sorted(pretraining + finetuning) == sorted(whole)
+    assert whole == list(read_plan(ROOT, compose(check(with_glue))))
     assert pretraining[-1] == "pretrain@phase2"
     assert "tokenizer" in pretraining
-    assert not {"questions", "rows@squad", "validate_rows@squad", "finetune"} & set(pretraining)
-    assert finetuning[-2:] == ["gate", "gate@glue-sst2"]
+    assert not [stage for stage in pretraining if stage.endswith(("@squad", "@glue-sst2"))]
+    assert finetuning[-2:] == ["gate@squad", "gate@glue-sst2"]
 
 
 def test_a_run_to_a_stage_is_that_stage_and_what_it_needs():
-    asked = values("glue.tasks=[sst2,rte]", "downstream.squad.parity.against=[cpu:bf16]")
-    assert stages_to_run(ROOT, asked, to=["tokenizer"]) == ["corpus", "validate@corpus", "tokenizer"]
+    asked = values_with(SST2, RTE, "downstream.squad.parity.against=['cpu:bf16']")
+    assert stages_to_run(ROOT, asked, to=["tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
     to_sst2 = stages_to_run(ROOT, asked, to=["gate@glue-sst2"])
     assert "pretrain@phase2" in to_sst2
     assert not [stage for stage in to_sst2 if "rte" in stage or "squad" in stage or "parity" in stage]
-    both = stages_to_run(ROOT, asked, to=["gate@glue-rte", "gate@glue-sst2"])
-    assert both == stages_to_run(ROOT, asked, to=["glue_gate"]), "a name that several have stands for all of them"
-    assert stages_to_run(ROOT, asked, to=["corpus", "tokenizer"]) == ["corpus", "validate@corpus", "tokenizer"]
+    every = ["gate@squad", "gate@glue-rte", "gate@glue-sst2"]
+    assert stages_to_run(ROOT, asked, to=every) == stages_to_run(ROOT, asked, to=["gate"]), "what several have: all"
+    assert stages_to_run(ROOT, asked, to=["corpus", "tokenizer"]) == ["corpus@text", "validate@corpus", "tokenizer"]
+    assert stages_to_run(ROOT, asked, to=["parity"])[-1] == "parity@squad-cpu:bf16"
+
+
+def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training():
+    of_squad = ("examples", "validate_examples", "rows", "validate_rows", "finetune", "predict", "evaluate", "gate")
+    asked = values_with(*GIVEN_MODEL)
+    plan = stages_to_run(ROOT, asked, to=["gate@squad"])
+    assert sorted(plan) == sorted(["tokenizer", "base_model@given", *(f"{stage}@squad" for stage in of_squad)])
+    assert plan == stages_to_run(ROOT, asked), "there is nothing else"
+
+
+def test_a_vocabulary_of_the_text_needs_the_text_and_no_rows_of_it():
+    plan = stages_to_run(ROOT, values_with(*GIVEN_MODEL, "tokenizer.source=train"))
+    assert {"corpus@text", "validate@corpus", "tokenizer"} < set(plan)
+    assert not [stage for stage in plan if "phase" in stage]
+
+
+def test_fresh_weights_are_fine_tuned_where_nothing_is_given_and_nothing_pre_trained():
+    plan = stages_to_run(ROOT, values_with("pretrain.enabled=false"))
+    assert not [stage for stage in plan if "phase" in stage or stage.startswith("base_model")]
+    assert "finetune@squad" in plan
+
+
+@pytest.mark.parametrize(("runtime", "ahead"), [("cpu", False), ("cuda", False), ("ipu", True), ("auto", True)])
+def test_programs_are_built_ahead_only_where_the_device_may_be_ipus(runtime, ahead):
+    built = [name for name in stages_to_run(ROOT, values_with(f"device.runtime={runtime}")) if "compile" in name]
+    phases = ["compile_pretrain@phase1", "compile_pretrain@phase2"]
+    assert sorted(built) == (["compile@squad", *phases] if ahead else [])
+    without = stages_to_run(ROOT, values_with(f"device.runtime={runtime}", "pretrain.enabled=false"))
+    assert [name for name in without if "compile" in name] == (["compile@squad"] if ahead else [])
+
+
+def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
+    plan = stages_to_run(ROOT, values_with(SST2, "downstream.squad=null"))
+    assert not [stage for stage in plan if "squad" in stage]
+    assert plan[-1] == "gate@glue-sst2"
+    none = stages_to_run(ROOT, values_with("downstream.squad=null"))
+    assert none == stages_to_run(ROOT, values_with(), "pretraining")
+
+
+@pytest.mark.parametrize(("start", "last"), [("base", "base_model@given"), ("phase1", "pretrain@phase1")])
+def test_an_entry_needs_what_it_starts_from_and_no_more(start, last):
+    asked = values_with("base_model.source=folder", f"downstream.squad.start={start}")
+    plan = stages_to_run(ROOT, asked, to=["gate@squad"])
+    assert last in plan
+    later = {"base": "phase1", "phase1": "phase2"}[start]
+    assert not [stage for stage in plan if later in stage]
 
 
 @pytest.mark.parametrize(
     ("part", "to", "said"),
     [
-        ("glue", [], r"the part glue has no stage .*: glue.tasks says for what it is made \(--set glue.tasks="),
+        ("glue", [], "--part glue is not known"),
+        ("squd", [], "--part squd is not known; did you mean squad"),
         ("pretrainig", [], "--part pretrainig is not known; did you mean pretraining"),
         ("all", ["finetun"], "--to finetun is not known; did you mean finetune"),
-        ("all", ["gate@glue-sst2"], "no such stage: glue.tasks says"),
-        ("all", ["pretrain@phase3"], "did you mean pretrain@phase"),
+        ("all", ["gate@glue-sst2"], "--to gate@glue-sst2: these parameters have no such stage"),
+        ("all", ["row_share@1"], r"no such stage: pretrain_rows.shares says for what it is made \(--set pretrain_rows"),
+        ("all", ["pretrain@phase3"], "no such stage: pretrain.enabled says"),
+        ("all", ["compile"], "no such stage: device.runtime says"),
+        ("all", ["publish@squad"], "publishes nothing; podium publish does"),
         ("all", ["publish"], "publishes nothing; podium publish does"),
-        ("pretraining", ["gate"], "--to gate@squad and --part pretraining name two ends"),
+        ("pretraining", ["gate"], "--to gate and --part pretraining name two ends"),
     ],
 )
 def test_an_unknown_end_is_refused_with_what_there_is(part, to, said):
     with pytest.raises(ParamsError, match=said):
-        stages_to_run(ROOT, values(), part, to)
+        stages_to_run(ROOT, values_with(), part, to)
 
 
-def test_the_parts_are_those_that_dvc_yaml_names():
-    assert parts_of(read_plan(ROOT, values()), definitions_of(ROOT)) == ["all", "pretraining", "glue", "finetuning"]
+def test_a_part_that_these_parameters_leave_empty_says_which_of_them_does():
+    with pytest.raises(ParamsError, match="the part pretraining has no stage with these parameters: pretrain.enabled"):
+        stages_to_run(ROOT, values_with("pretrain.enabled=false"), "pretraining")
+
+
+def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
+    definitions = definitions_of(ROOT)
+    assert parts_of(whole_plan(), definitions) == ["all", "pretraining", "squad", "glue", "finetuning"]
+    assert parts_of(Plan(expand(definitions, compose(check(values_with())))), definitions) == [
+        "all", "pretraining", "squad", "finetuning",
+    ]  # fmt: skip
 
 
 def test_a_project_without_stages_is_refused(tmp_path):
     with pytest.raises(InputError, match="holds no stage"):
-        stages_to_run(tmp_path, values())
+        stages_to_run(tmp_path, values_with())
 
 
 @pytest.mark.slow
@@ -73,9 +138,9 @@ def test_a_run_to_a_stage_runs_what_it_needs_and_publishes_nothing(prefect_sessi
     assert ran() == ["first", "second"]
     run = json.loads((toy_project / "reports" / "run.json").read_text())
     assert ([stage["name"] for stage in run["stages"]], run["error"]) == (["first", "second"], None)
-    pipeline.pipeline(None, ["downstream.squad.gate.min_f1=0"], to=["gate"], return_state=True)
+    pipeline.pipeline(None, ["downstream.squad.gate.min_f1=0"], to=["gate@squad"], return_state=True)
     run = json.loads((toy_project / "reports" / "run.json").read_text())
-    found = run["results"]["gate"]
+    found = run["results"]["gate@squad"]
     assert (found["decision"]["accepted"], found["published"]) == (True, None)
 
 

@@ -20,7 +20,7 @@ from tests.flows.worker_hosts import ALL, wait_until
 from tests.flows.worker_team import a_team
 
 pytestmark = pytest.mark.slow
-SENT = {"corpus .. validate@corpus", "pretrain@phase1", "evaluate .. gate"}
+SENT = {"corpus .. validate@corpus", "pretrain@phase1", "evaluate@squad .. gate@squad"}
 
 
 @pytest.fixture(scope="module")
@@ -36,17 +36,17 @@ def team(tmp_path_factory):
 
 def test_each_stage_runs_on_the_worker_of_its_queue_and_the_results_come_back(team):
     preparing, training = team.hosts["preparing"], team.hosts["training"]
-    assert preparing.ran() == ["corpus", "validate@corpus", "evaluate", "gate"]
+    assert preparing.ran() == ["corpus", "validate@corpus", "evaluate@squad", "gate@squad"]
     assert training.ran() == ["pretrain@phase1"], "what the first host made is restored, not made again"
     assert team.sender.ran() == []
-    assert team.statuses() == {**dict.fromkeys(ALL, "ran"), "publish": "ran"}
+    assert team.statuses() == {**dict.fromkeys(ALL, "ran"), "publish@squad": "ran"}
     report = team.report()
-    result = report["results"]["gate"]
+    result = report["results"]["gate@squad"]
     assert result["scores"] == {"exact_match": 90.0, "f1": 91.0}
     assert result["published"]["folder"] == "published/podium-demo"
     folder = team.sender.project / report["folder"]
     assert json.loads((folder / "metrics" / "pretrain-phase1.json").read_text()) == {"steps": 7}
-    assert (folder / "evaluation" / "report.html").read_text() == "<p>answers</p>"
+    assert (folder / "evaluation" / "squad" / "report.html").read_text() == "<p>answers</p>"
     assert not (folder / "models").exists(), "models stay where they are used"
 
 
@@ -102,7 +102,7 @@ def test_the_same_parameters_on_a_third_host_run_nothing(team):
     assert third.ran() == []
     report = json.loads((third.project / "reports" / "run.json").read_text())
     assert {stage["name"]: stage["status"] for stage in report["stages"]} == {
-        **dict.fromkeys(ALL, "restored"), "publish": "ran",
+        **dict.fromkeys(ALL, "restored"), "publish@squad": "ran",
     }  # fmt: skip
     weights = next(third.project.glob("runs/checkouts/*/models/phase1/weights"))
     assert weights.read_text() == "text 1 learned"
@@ -121,7 +121,7 @@ def test_shares_of_the_rows_are_made_on_two_hosts_at_once_and_joined(team, tmp_p
     code = team.run(*small, "pretrain_rows.shares=[1, 2]")
     assert code == 0, team.sender.said()
     assert sorted(host.ran()[-1] for host in hosts) == ["row_share@1", "row_share@2"], "each host made one"
-    names = ["corpus", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1"]
+    names = ["corpus@text", "tokenizer", "row_share@1", "row_share@2", "pretrain_rows@phase1", "pretrain_rows@phase2"]
     assert team.statuses() == dict.fromkeys(names, "ran")
     (folder,) = (path for host in hosts for path in host.project.glob("runs/checkouts/*/data/rows/phase1"))
     monkeypatch.setattr(row_shards, "SHARD_BYTES", 20_000)
