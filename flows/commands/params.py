@@ -48,7 +48,8 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
     if json_wanted:
         values = dict(params.leaves(resolve(base, preset, list(overrides))))
         said = params.origins(base, preset, list(overrides), artifacts.PRESETS)
-        options.print_json({name: {"value": value, "origin": said[name]} for name, value in values.items()})
+        origin = {name: said.get(name, params.DEFAULT) for name in values}
+        options.print_json({name: {"value": value, "origin": origin[name]} for name, value in values.items()})
         return
     sys.stdout.write(options.narrow(text))
     options.say_next("podium plan with the same words says what a run would do")

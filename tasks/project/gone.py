@@ -7,7 +7,7 @@ cache, so that a plan which has them again restores them.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -32,13 +32,13 @@ def remove_gone(root: Path, say: Callable[[str], None]) -> None:
     """
     lock = _lock_of(root)
     plan = read_plan(root)
-    stages = lock.get("stages") or {}
+    stages = lock.get("stages", {})
     gone = {name: stages[name] for name in stages if name not in plan}
     if not gone or not plan:
         return
     kept = {out for stage in plan.values() for out in stage.outs}
     removed = []
-    for out in (out for stage in gone.values() for out in stage.get("outs", ())):
+    for out in _outs_of(gone):
         if out["path"] in kept or not (root / out["path"]).exists() or not _may_go(out["path"]):
             continue
         if md5_of(root / out["path"]) != out.get("md5"):
@@ -54,10 +54,20 @@ def remove_gone(root: Path, say: Callable[[str], None]) -> None:
 
 
 def _lock_of(root: Path) -> dict[str, Any]:
+    """dvc.lock; {} where a DVC that was killed left half of it, which flows/dvc_leftovers.py mends."""
     try:
-        return read_dvc_file(root / LOCK)
+        lock: Any = read_dvc_file(root / LOCK)
     except yaml.YAMLError:
-        return {}  # flows/dvc_leftovers.py mends it
+        return {}
+    return lock if isinstance(lock, dict) and isinstance(lock.get("stages"), dict) else {}
+
+
+def _outs_of(stages: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What they wrote; the last of them may be half of a stage."""
+    for stage in stages.values():
+        for out in (stage.get("outs") or ()) if isinstance(stage, dict) else ():
+            if isinstance(out, dict) and out.get("path"):
+                yield out
 
 
 def _may_go(path: str) -> bool:

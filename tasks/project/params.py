@@ -197,11 +197,13 @@ def _unstated(section: Section, place: tuple[str, ...]) -> Iterator[tuple[str, A
 
 
 def _explain(problem: Any, kind: type[Section]) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
+    place = ".".join(str(part) for part in problem["loc"] if part != "[key]")
     if problem["type"] == "extra_forbidden":
         if now := new_name(place):
             return f"{place} is {now}"
-        return f"{place} is not known{nearest(str(problem['loc'][-1]), _known_at(problem['loc'][:-1], kind))}"
+        *section, key = problem["loc"]
+        others = [name for name in _known_at(section, kind) if name != key]  # which entries of another kind may have
+        return f"{place} is not known{nearest(str(key), others)}"
     if problem["type"] == "missing":
         return f"{place} is missing"
     if problem["type"] == "value_error":

@@ -22,7 +22,7 @@ DEFAULT = "default of its kind"
 """The origin of what nobody stated for a new entry."""
 ABSENT = "(absent)"
 """Stands for the value of a key that one side does not have."""
-KEY = re.compile(r"^(?P<indent> *)(?P<key>\w+):(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:#(?P<comment>.*))?$")
+KEY = re.compile(r"^(?P<indent> *)(?P<key>[\w-]+):(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:#(?P<comment>.*))?$")
 """A line of params.yaml that holds a key, and maybe a comment."""
 
 

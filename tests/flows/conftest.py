@@ -95,7 +95,7 @@ def toy_project(tmp_path, monkeypatch):
         # It comes before the installed one; what it lacks is the real one's.
         (project / package / "__init__.py").write_text(f"__path__.append({str(ROOT / package)!r})\n")
     (project / "tasks/release/publish.py").write_text(PUBLISH)
-    for name in ("params.yaml", ".dvcignore", "pyproject.toml"):
+    for name in ("params.yaml", "plan.yaml", ".dvcignore", "pyproject.toml"):
         shutil.copy(ROOT / name, project / name)
     shutil.copytree(ROOT / "inputs", project / "inputs")
     shutil.copytree(ROOT / "presets", project / "presets")

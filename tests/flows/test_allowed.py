@@ -206,6 +206,58 @@ def test_what_is_no_stage_of_the_parameters_is_refused(prefect_session, toy_proj
     assert ran() == []
 
 
+def changed(project, **downstream):
+    """params.yaml of a checkout with another section of downstream work."""
+    values = read_yaml(project / "params.yaml")
+    squad = values["downstream"]["squad"]
+    named = {name: {**squad, **changes} for name, changes in downstream.items()}
+    return {**values, "downstream": {**values["downstream"], **named}}
+
+
+@pytest.mark.parametrize(
+    "downstream",
+    [
+        {"../../docs": {"publish": {"folder": "published/x", "repository": None, "data_name": None}}},
+        {"squad": {"kind": "../release"}},
+        {"squad": {"parity": {"against": ["../../docs"], "max_logit_difference": None}}},
+        {"squad": {"start": "../../docs"}},
+    ],
+)
+def test_a_sent_entry_whose_words_lead_elsewhere_is_refused_and_nothing_is_written(
+    prefect_session, toy_project, ran, downstream
+):
+    before = everything(toy_project)
+    values = changed(toy_project, **downstream)
+    state = sent(toy_project, values=values, checkout_name=checkout.own_name(values, None))
+    assert state.is_failed()
+    assert "the parameters of this run cannot be used" in state.message
+    assert everything(toy_project) == before
+    assert not (toy_project / "runs").exists()
+    assert ran() == []
+
+
+def test_parameters_that_are_sent_by_their_old_names_are_answered_with_the_new_ones(prefect_session, toy_project):
+    values = read_yaml(toy_project / "params.yaml")
+    squad = values.pop("downstream")["squad"]
+    old = {**values, "finetune": squad["finetune"], "glue": {"tasks": ["sst2"]}}
+    state = sent(toy_project, values=old, checkout_name=checkout.own_name(old, None))
+    assert state.is_failed()
+    assert "finetune is downstream.squad.finetune now" in state.message
+    assert "downstream.<name>" in state.message
+
+
+def test_a_run_of_a_deployment_of_before_is_answered_with_the_new_names(prefect_session, toy_project, ran):
+    """Its parameters are stored on the server: overrides, and the name of a preset."""
+    state = pipeline.pipeline(None, ["finetune.epochs=1"], return_state=True)
+    assert state.is_failed()
+    assert "finetune.epochs is downstream.squad.finetune.epochs now" in state.message
+    (toy_project / "presets" / "ours.yaml").write_text("description: of before\nglue: {tasks: [sst2]}\n")
+    state = pipeline.pipeline("ours", [], return_state=True)
+    assert state.is_failed()
+    assert "downstream.<name>={kind: glue, task: sst2}" in state.message
+    assert ran() == []
+
+
 def test_an_honest_run_under_a_presets_name_does_its_stages(prefect_session, toy_project, ran):
     values = read_yaml(toy_project / "params.yaml")
     assert sent(toy_project, checkout_name=checkout.own_name(values, "cpu-base")).is_completed()

@@ -8,10 +8,11 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 
 from flows import cli
 from tasks.project.errors import ParamsError
-from tasks.project.overlays import preset_names, read_preset, resolve
+from tasks.project.overlays import layers, preset_names, read_preset, resolve
 from tasks.project.params_command import diff, differences, leaves, meanings, origins, search, show
 from tasks.project.strict_yaml import parse_yaml, read_yaml
 from tests.places import ROOT
@@ -104,14 +105,19 @@ def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
     assert [row[0] for row in search(base, said, "")] == [name for name, _ in leaves(base)]
 
 
+def test_an_entry_whose_name_has_a_hyphen_has_meanings_of_its_own():
+    text = "downstream:\n  a:\n    kind: squad  # first\n  glue-sst2:\n    kind: glue  # second\n"
+    assert meanings(text) == {"downstream.a.kind": "first", "downstream.glue-sst2.kind": "second"}
+
+
 def test_every_comment_of_a_key_is_its_meaning(base):
     """The file itself is the check: no comment behind a key is lost, and none is put under a name that is no key."""
     text = (ROOT / "params.yaml").read_text(encoding="utf-8")
     behind_keys = [line for line in text.splitlines() if "#" in line and not line.lstrip().startswith("#")]
     said = meanings(text)
     assert len(said) == len(behind_keys)
-    sections = {name.rsplit(".", 1)[0] for name, _ in leaves(base) if "." in name}
-    assert set(said) <= sections | {name for name, _ in leaves(base)}
+    names = [name.split(".") for name, _ in leaves(base)]
+    assert set(said) <= {".".join(name[:depth]) for name in names for depth in range(1, len(name) + 1)}
 
 
 @pytest.mark.parametrize(
@@ -161,6 +167,47 @@ def test_what_is_shown_follows_the_words_of_the_command(podium):
     assert shown["downstream.squad.gate.min_f1"] == {"value": 12.5, "origin": "--set downstream.squad.gate.min_f1=12.5"}
     with pytest.raises(ParamsError, match="did you mean min_f1?"):
         podium("params", "show", "--set", "downstream.squad.gate.minf1=1")
+
+
+def test_a_new_entry_is_shown_with_where_each_of_its_values_is_from(podium):
+    stated = "downstream.glue-rte={kind: glue, task: rte}"
+    shown = json.loads(podium("params", "show", "--json", "--set", stated))
+    assert shown["downstream.glue-rte.task"] == {"value": "rte", "origin": f"--set {stated}"}
+    assert shown["downstream.glue-rte.rows.row_length"]["origin"] == "default of its kind"
+    assert "task: rte" in podium("params", "show", "--set", stated)
+    assert "downstream.squad" not in podium("params", "show", "--json", "--set", "downstream.squad=null")
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ("glue.tasks=[sst2]", "an entry of `downstream` for each task now: downstream.<name>={kind: glue, task: sst2}"),
+        ("glue.path=x", "glue.path is downstream.<name>.data.path of each entry of kind glue now"),
+        ("finetune.epochs=1", "finetune.epochs is downstream.squad.finetune.epochs now"),
+        ("finetune={epochs: 1, seed: 2}", "finetune.epochs is downstream.squad.finetune.epochs now"),
+        ("questions.source=files", "questions.source is downstream.squad.data.source now"),
+        ("squad_rows.row_length=384", "squad_rows.row_length is downstream.squad.rows.row_length now"),
+        ("gate.min_f1=1", "gate.min_f1 is downstream.squad.gate.min_f1 now"),
+        ("publish.repository=a/b", "publish.repository is downstream.squad.publish.repository now"),
+        ("ipu.predict={replication_factor: 2}", "is downstream.squad.ipu.predict.replication_factor now"),
+        ("validate.min_questions=3", "validate.min_questions is downstream.squad.data.min_examples now"),
+    ],
+)
+def test_an_old_name_is_answered_with_the_new_one(podium, base, tmp_path, stated, said):
+    for words in (["params", "show"], ["plan"]):
+        with pytest.raises(ParamsError) as error:
+            podium(*words, "--set", stated)
+        assert said in str(error.value)
+    (layer,) = layers(None, [stated])
+    (tmp_path / "ours.yaml").write_text(f"description: of before\n{yaml.safe_dump(layer.values)}")
+    with pytest.raises(ParamsError, match="ours.yaml: ") as error:
+        resolve(base, "ours", [], tmp_path)
+    assert said in str(error.value)
+
+
+def test_a_key_of_another_kind_is_not_answered_with_itself(base):
+    with pytest.raises(ParamsError, match=r"gate.max_f1_drop is not known; did you mean max_drop\?"):
+        show(base, None, ["downstream.squad.kind=glue"])
 
 
 def test_presets_are_listed_shown_and_compared(podium):

@@ -55,42 +55,12 @@ def test_fine_tuning_of_a_given_model_has_neither_text_nor_pre_training():
     assert plan == stages_to_run(ROOT, asked), "there is nothing else"
 
 
-def test_a_vocabulary_of_the_text_needs_the_text_and_no_rows_of_it():
-    plan = stages_to_run(ROOT, values_with(*GIVEN_MODEL, "tokenizer.source=train"))
-    assert {"corpus@text", "validate@corpus", "tokenizer"} < set(plan)
-    assert not [stage for stage in plan if "phase" in stage]
-
-
-def test_fresh_weights_are_fine_tuned_where_nothing_is_given_and_nothing_pre_trained():
-    plan = stages_to_run(ROOT, values_with("pretrain.enabled=false"))
-    assert not [stage for stage in plan if "phase" in stage or stage.startswith("base_model")]
-    assert "finetune@squad" in plan
-
-
-@pytest.mark.parametrize(("runtime", "ahead"), [("cpu", False), ("cuda", False), ("ipu", True), ("auto", True)])
-def test_programs_are_built_ahead_only_where_the_device_may_be_ipus(runtime, ahead):
-    built = [name for name in stages_to_run(ROOT, values_with(f"device.runtime={runtime}")) if "compile" in name]
-    phases = ["compile_pretrain@phase1", "compile_pretrain@phase2"]
-    assert sorted(built) == (["compile@squad", *phases] if ahead else [])
-    without = stages_to_run(ROOT, values_with(f"device.runtime={runtime}", "pretrain.enabled=false"))
-    assert [name for name in without if "compile" in name] == (["compile@squad"] if ahead else [])
-
-
 def test_an_entry_that_is_taken_away_takes_its_stages_with_it():
     plan = stages_to_run(ROOT, values_with(SST2, "downstream.squad=null"))
     assert not [stage for stage in plan if "squad" in stage]
     assert plan[-1] == "gate@glue-sst2"
     none = stages_to_run(ROOT, values_with("downstream.squad=null"))
     assert none == stages_to_run(ROOT, values_with(), "pretraining")
-
-
-@pytest.mark.parametrize(("start", "last"), [("base", "base_model@given"), ("phase1", "pretrain@phase1")])
-def test_an_entry_needs_what_it_starts_from_and_no_more(start, last):
-    asked = values_with("base_model.source=folder", f"downstream.squad.start={start}")
-    plan = stages_to_run(ROOT, asked, to=["gate@squad"])
-    assert last in plan
-    later = {"base": "phase1", "phase1": "phase2"}[start]
-    assert not [stage for stage in plan if later in stage]
 
 
 @pytest.mark.parametrize(
