@@ -20,6 +20,8 @@ from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
 
 UNNAMED = "podium-model"
+PRETRAINING = ("", "one phase", "two phases")
+"""In words, by the number of phases."""
 SCHEDULES = {
     "linear": "linear decay",
     "cosine": "cosine decay",
@@ -109,7 +111,7 @@ def write_card(
         name=facts.name,
         config=facts.config,
         base=provenance["base_model"] or {"source": "none"},
-        pretrained=bool(facts.phases),
+        pretraining=PRETRAINING[len(facts.phases)],
         scores=scores,
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),

@@ -56,7 +56,7 @@ def provenance(
 
     Args:
         parameters: the resolved content of params.yaml (plain values), of which released_parameters.py keeps what
-            says nothing of the user.
+            says nothing of the user; other entries of downstream have no part in this release.
         root: the checkout.
         subject: what is released.
         checkout: where the code lies, and what relative names count from, if `root` holds copies of it; None: `root`.
@@ -65,7 +65,8 @@ def provenance(
         PublishError: a report that should be read is not JSON, or holds a NaN.
     """
     lock = root / "dvc.lock"
-    published = released_parameters(parameters, root, checkout or root)
+    own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
+    published = released_parameters(own, root, checkout or root)
     return {
         "podium": FORMAT_VERSION,
         "git": git_state(checkout or root),

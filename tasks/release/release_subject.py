@@ -19,6 +19,8 @@ RELEASED = Path("released")
 class Subject:
     """Paths are relative to the checkout."""
 
+    name: str
+    """Of the entry."""
     model: Path
     predictions: Path
     metrics: Path
@@ -88,6 +90,7 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
     name = entry.name
     of_phases = (*map(artifacts.rows_folder, found.phases), *(task.rows_folder(split) for split in task.splits))
     return Subject(
+        name=name,
         model=artifacts.model_folder(name),
         predictions=artifacts.predictions_file(name),
         metrics=artifacts.metrics_file(name),

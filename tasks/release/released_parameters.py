@@ -83,10 +83,15 @@ def _value(kind: Any, value: Any, place: tuple[str, ...], holder: Mapping[str, A
     if isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, BaseModel):
         return _section(kind, value, place, facts)
     if place == ("downstream",):
-        return {name: _section(kind_params(one["kind"]), one, (*place, name), facts) for name, one in value.items()}
+        return {name: _entry(one, (*place, name), facts) for name, one in value.items()}
     if isinstance(value, Mapping):
         return {str(name): _value(None, one, (*place, str(name)), value, facts) for name, one in value.items()}
     return value
+
+
+def _entry(values: Mapping[str, Any], place: tuple[str, ...], facts: _Facts) -> dict[str, Any]:
+    """An entry of downstream; its kind is a word that the program fixes, by its folders."""
+    return {**_section(kind_params(values["kind"]), values, place, facts), "kind": values["kind"]}
 
 
 def _sources(parameters: Mapping[str, Any], place: tuple[str, ...]) -> Iterator[str]:

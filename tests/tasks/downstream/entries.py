@@ -60,6 +60,13 @@ def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:
     return params
 
 
+def change_parameters(root: Path, changes: Mapping[str, Any]) -> Params:
+    """Other values in the params.yaml of a checkout, key by key, and the plan.yaml that belongs to it."""
+    values = read_yaml(root / artifacts.PARAMS)
+    lay_over(values, changes)
+    return write_parameters(root, values)
+
+
 def task_with(name: str, part: str = "about", **sections: Any) -> Any:
     """A part of an entry, `squad` of the project's own params.yaml or `glue-<task>`, with other sections."""
     glue = {name: {"kind": "glue", "task": name.removeprefix("glue-")}} if name.startswith("glue-") else {}

@@ -15,14 +15,14 @@ from tasks.downstream.judging.released import read_released
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.params import GateParams
 from tasks.project.files import write_json
-from tasks.release.release_subject import QUESTIONS
 from tests.tasks.downstream.entries import task_with
 
 LIMITS = GateParams(
     min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0,
     max_exact_match_drop=0.0, confidence=0.95,
 )  # fmt: skip
-VERDICTS, TRAININGS = QUESTIONS.verdicts, QUESTIONS.trainings
+VERDICTS = ("corpus", "phase1", "phase2", "squad", "squad-rows")
+TRAININGS = ("pretrain-phase1", "pretrain-phase2", "squad-finetune")
 GOOD = Evidence(
     scores={"exact_match": 91.0, "f1": 93.5},
     examples=3,
@@ -69,7 +69,7 @@ def test_a_model_without_objection_is_accepted_without_reasons() -> None:
     assert all(check.ok for check in decision.checks)
     names = [check.name for check in decision.checks]
     assert names[0] == "f1"
-    assert len(names) == len(set(names)) == 1 + 6 + 3 + 2
+    assert len(names) == len(set(names)) == 1 + len(VERDICTS) + len(TRAININGS) + 2
 
 
 @pytest.mark.parametrize(("f1", "accepted"), [(85.0, True), (84.9999, False), (0.0, False), (100.0, True)])
@@ -179,7 +179,7 @@ def test_every_data_verdict_must_be_green(name: str, valid: bool | None, words: 
     ("loss", "accepted"),
     [
         (Loss(0.0, 1), True),
-        (Loss(None, 0), True),  # pretrain.enabled: false
+        (Loss(None, 0), True),  # epochs: 0
         (Loss(None, 5), False),
         (Loss(math.nan, 5), False),
         (Loss(math.inf, 5), False),
@@ -197,7 +197,7 @@ def test_every_training_must_end_with_a_finite_loss_or_without_an_update(
 
 def test_every_question_must_have_a_prediction() -> None:
     assert decide(evidence(answered=2), LIMITS).reasons == (
-        "1 of 3 dev questions have no prediction; run predict and evaluate again.",
+        "1 of 3 dev questions have no prediction; run predict@squad and evaluate@squad again.",
     )
 
 
@@ -215,7 +215,7 @@ def test_all_failures_are_named_at_once_in_full_sentences() -> None:
         released=compared_with([0.0] * 9, [1.0] * 9),
     )
     decision = decide(bad, LIMITS)
-    assert len(decision.reasons) == 1 + 2 + 6 + 3 + 2
+    assert len(decision.reasons) == 1 + 2 + len(VERDICTS) + len(TRAININGS) + 2
     assert all(reason.endswith(".") for reason in decision.reasons)
 
 

@@ -17,16 +17,14 @@ from tasks.downstream.squad.params import AnswerParams
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of, write_json
-from tasks.project.params import check, parameter_values
-from tasks.project.strict_yaml import read_yaml
-from tasks.release.release_subject import QUESTIONS
-from tasks.release.seal import parameters_sha256
+from tasks.project.params import check
+from tasks.release.release_subject import subject_of
 from tests.places import ROOT
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.release.evaluated_checkout import write_checkout
 
-VERDICTS, TRAININGS = QUESTIONS.verdicts, QUESTIONS.trainings
-PARAMETERS = parameter_values(check(read_yaml(ROOT / "params.yaml")))
+SUBJECT = subject_of(task_with("squad"), check(values_with()))
+VERDICTS, TRAININGS = SUBJECT.verdicts, SUBJECT.trainings
 LIMITS: dict[str, Any] = {
     "min_f1": 85.0, "min_exact_match": None, "released": "inputs/released", "max_f1_drop": 0.0,
     "max_exact_match_drop": 0.0, "confidence": 0.95,
@@ -34,7 +32,7 @@ LIMITS: dict[str, Any] = {
 
 
 def decide_on(checkout: Path, **limits: Any) -> GateDecision:
-    return gate({**PARAMETERS, "gate": {**LIMITS, **limits}}, checkout)
+    return gate(values_with({"squad": {"gate": {**LIMITS, **limits}}}), "squad", checkout)
 
 
 @pytest.fixture
@@ -55,29 +53,50 @@ def change(path: Path, **values: Any) -> None:
 
 def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(checkout: Path) -> None:
     assert decide_on(checkout).accepted
-    record = json.loads((checkout / "metrics" / "gate.json").read_text())
+    record = json.loads((checkout / "metrics" / "squad-gate.json").read_text())
     assert record["accepted"] is True
     assert record["reasons"] == []
     assert record["metrics"] == {"exact_match": 66.6667, "f1": 88.8889}
     judged = record["judged"]
     assert {name for name in judged if judged[name] is None} == {
-        *(f"data/rows/{name}/manifest.json" for name in ("phase1", "phase2", "squad-train", "squad-dev")),
-        "models/base/base_model.json", "released/predictions.json", "released/scores.json",
+        *(f"data/rows/{name}/manifest.json" for name in ("phase1", "phase2", "squad/train", "squad/dev")),
+        "released/predictions.json", "released/scores.json",
     }  # fmt: skip
     files = {name: sha256 for name, sha256 in judged.items() if sha256 is not None}
     assert files == {name: sha256_of(checkout / name) for name in files}
     assert set(files) >= {
-        "models/squad/model.safetensors", "evaluation/squad/predictions.json", "metrics/squad.json", "metrics/squad-finetune.json",
-        "data/examples/squad/dev.parquet", "reports/validation/corpus.json",
+        "models/squad/model.safetensors", "evaluation/squad/predictions.json", "metrics/squad.json",
+        "metrics/squad-finetune.json",         "data/examples/squad/dev.parquet", "reports/validation/corpus.json",
     }  # fmt: skip
-    assert record["parameters_sha256"] == parameters_sha256({**PARAMETERS, "gate": LIMITS}, QUESTIONS.parameters)
     assert record["checks"][0] == {"name": "f1", "ok": True, "found": 88.8889, "required": 85.0}
 
 
-def test_pretraining_that_was_switched_off_is_no_objection(checkout: Path) -> None:
+@pytest.mark.parametrize("base", [{}, {"source": "folder"}], ids=["fresh weights", "a base model"])
+def test_without_pretraining_no_phase_is_judged_whatever_lies_there(checkout: Path, base: dict[str, Any]) -> None:
     for phase in ("phase1", "phase2"):
-        change(checkout / "metrics" / f"pretrain-{phase}.json", final_loss=None, steps=0)
-    assert decide_on(checkout).accepted
+        change(checkout / "metrics" / f"pretrain-{phase}.json", final_loss=None, steps=3)
+        change(checkout / artifacts.validation_report(phase), valid=False)
+    assert not decide_on(checkout).accepted
+    tokenizer = {"source": "file"}  # of which no corpus is needed
+    values = values_with(pretrain={"enabled": False}, base_model=base, tokenizer=tokenizer)
+    decision = gate(values, "squad", checkout)
+    assert decision.accepted, decision.reasons
+    assert {check.name for check in decision.checks} == {
+        "f1", "data_squad", "data_squad-rows", "loss_squad-finetune", "predictions_complete",
+        "scores_belong_to_predictions",
+    }  # fmt: skip
+    judged = json.loads((checkout / "metrics" / "squad-gate.json").read_text())["judged"]
+    assert [name for name in judged if "phase" in name or "corpus" in name] == []
+    assert ("models/base/base_model.json" in judged) == bool(base)
+
+
+def test_an_entry_that_starts_from_phase1_rests_on_phase1_alone(checkout: Path) -> None:
+    change(checkout / artifacts.validation_report("phase2"), valid=False)
+    decision = gate(values_with({"squad": {"start": "phase1"}}), "squad", checkout)
+    assert decision.accepted, decision.reasons
+    names = {check.name for check in decision.checks}
+    assert {"data_phase1", "loss_pretrain-phase1"} <= names
+    assert [name for name in names if "phase2" in name] == []
 
 
 def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:
@@ -85,7 +104,7 @@ def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:
     for name in TRAININGS:
         (checkout / "metrics" / f"{name}.json").unlink()
     decision = decide_on(checkout)
-    assert len(decision.reasons) == 6 + 3
+    assert len(decision.reasons) == len(VERDICTS) + len(TRAININGS) == 5 + 3
     assert not decision.accepted
 
 
@@ -93,7 +112,7 @@ def test_all_that_is_missing_is_named_at_once(checkout: Path) -> None:
     ("content", "found"),
     [
         ({"data": "corpus", "valid": False}, "not valid"),
-        ({"data": "questions", "valid": True}, "no verdict"),  # a copy of another verdict
+        ({"data": "squad", "valid": True}, "no verdict"),  # a copy of another verdict
         ({"data": "corpus", "valid": 1}, "no verdict"),
         ("not JSON", "no verdict"),
         ([], "no verdict"),
@@ -108,10 +127,10 @@ def test_only_a_verdict_about_these_data_that_says_valid_counts(checkout: Path, 
 
 @pytest.mark.parametrize("text", ['{"final_loss": NaN, "steps": 3}', '{"final_loss": "low", "steps": 3}', "{}", "x"])
 def test_figures_without_a_finite_loss_are_rejected(checkout: Path, text: str) -> None:
-    (checkout / "metrics" / "finetune.json").write_text(text)
+    (checkout / "metrics" / "squad-finetune.json").write_text(text)
     decision = decide_on(checkout)
     assert len(decision.reasons) == 1
-    assert "finetune" in decision.reasons[0]
+    assert "squad-finetune" in decision.reasons[0]
 
 
 @pytest.mark.parametrize(
@@ -183,12 +202,12 @@ def test_an_empty_folder_of_the_released_model_means_nothing_was_released(checko
 @pytest.mark.parametrize(
     ("path", "content", "message"),
     [
-        ("metrics/squad.json", None, "run the stage evaluate"),
+        ("metrics/squad.json", None, "run the stage evaluate@squad"),
         ("metrics/squad.json", '{"f1": "high", "exact_match": 1, "files": []}', "must hold exact_match, f1"),
         ("metrics/squad.json", '{"f1": 1, "exact_match": 1, "files": []}', "SHA-256"),
         ("evaluation/squad/predictions.json", None, "is not there"),
         ("evaluation/squad/predictions.json", "[]", "must be an object"),
-        ("data/examples/squad/dev.parquet", None, "run the stage questions"),
+        ("data/examples/squad/dev.parquet", None, "run its stage of examples"),
         ("inputs/released/predictions.json", '{"q0": 3}', "must be a string"),
     ],
 )
@@ -208,7 +227,7 @@ def test_without_scores_there_is_nothing_to_decide(
 
 def run(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tasks.downstream.judging.gate"],
+        [sys.executable, "-m", "tasks.downstream.judging.gate", "gate@squad"],
         cwd=checkout, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
 
@@ -217,9 +236,9 @@ def test_the_stage_ends_with_0_also_when_rejected(checkout: Path) -> None:
     shutil.copy(ROOT / "params.yaml", checkout / "params.yaml")
     decided = run(checkout)
     assert decided.returncode == 0, decided.stderr
-    assert decided.stdout == "gate of squad: accepted, 12 of 12 checks passed\n"
+    assert decided.stdout == "gate of squad: accepted, 11 of 11 checks passed\n"
     change(checkout / artifacts.validation_report("phase2"), valid=False)
     decided = run(checkout)
     assert decided.returncode == 0
-    assert decided.stdout.splitlines()[0] == "gate of squad: rejected, 11 of 12 checks passed"
+    assert decided.stdout.splitlines()[0] == "gate of squad: rejected, 10 of 11 checks passed"
     assert "phase2 is not valid" in decided.stdout

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError, ParityLost
 from tasks.project.files import write_json
 from tasks.project.overlays import resolve
+from tasks.project.param_downstream import ParityParams
 from tasks.project.param_sections import Place
 from tasks.project.params import Params
 from tasks.project.params import check as check_params
@@ -44,6 +46,11 @@ TASK = task_with("squad", "scores")
 
 def params_with(*overrides: str) -> Params:
     return check_params(resolve(read_yaml(ROOT / "params.yaml"), None, list(overrides)))
+
+
+def allowing(most: float | None) -> Any:
+    """The entry with another limit of logits."""
+    return task_with("squad", "scores", parity=ParityParams(max_logit_difference=most))
 
 
 @pytest.mark.parametrize(
@@ -84,10 +91,10 @@ def test_distances_and_changed_answers_by_hand(tmp_path: Path) -> None:
     assert changed["margin"] == 5.0  # the next answers had 5 + 0
     same = compare_logits(task, {"dev": inputs.logits}, {"dev": inputs.logits}, root)
     assert (same["max_logit_difference"], same["changed"], same["f1_first"]) == (0.0, [], same["f1_second"])
-    check(found, None)
-    check(found, 6.0)
+    check(found, allowing(None).entry)
+    check(found, allowing(6.0).entry)
     with pytest.raises(ParityLost, match=r"up to 6 apart \(in 'q0'\), allowed are 5.9 .* 1 of 3 answers changed"):
-        check(found, 5.9)
+        check(found, allowing(5.9).entry)
 
 
 def test_margin_is_to_the_next_other_text() -> None:
@@ -138,9 +145,9 @@ def test_bf16_beside_fp32_on_the_cpu(root: Path, tmp_path: Path) -> None:
     assert found["mean_logit_difference"] < found["max_logit_difference"]
     assert found["changed_answers"] == len(found["changed"]) < 20
     assert said.startswith("parity of cpu:bf16 with cpu:fp32: logits up to ")
-    strict = params_with(f"downstream.squad.parity.max_logit_difference={found['max_logit_difference'] / 2}")
+    strict = allowing(found["max_logit_difference"] / 2)
     with pytest.raises(ParityLost, match="downstream.squad.parity.max_logit_difference"):
-        between(FP32, Place("cpu", "bf16"), TASK, strict, None, root)
+        between(FP32, Place("cpu", "bf16"), strict, params_with(), None, root)
 
 
 @pytest.mark.slow
@@ -168,7 +175,7 @@ def test_the_stage_compares_with_what_predict_wrote(
 ) -> None:
     shutil.copytree(root, tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
-    write_json(artifacts.validation_report("squad-dev"), {"valid": True})
+    write_json(artifacts.validation_report("squad-rows"), {"valid": True})
     (tmp_path / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
     monkeypatch.setattr(sys, "argv", ["predict", "squad"])
     predict.main()

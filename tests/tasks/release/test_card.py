@@ -12,14 +12,16 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from tasks.downstream.entries import entry_of
 from tasks.downstream.squad.card import model_card
 from tasks.project.errors import PublishError
+from tasks.project.files import sha256_of
 from tasks.project.params import parameter_values
 from tasks.release.card import CardFacts
 from tasks.release.provenance import git_state, provenance
 from tasks.release.publish import publish
 from tasks.release.released_parameters import WITHHELD
-from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, write_gate
+from tests.tasks.trained_checkout import METRICS, make_checkout, params_with, subject_in, write_gate
 
 CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "vocab_size": 2000}
 CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
@@ -28,17 +30,21 @@ ORIGIN: dict[str, Any] = {
     "dvc_lock_sha256": "a" * 64,
     "parameters_sha256": "b" * 64,
     "data": {
-        "verdicts": {"corpus": {"valid": True}, "questions": {"valid": False}},
+        "verdicts": {"corpus": {"valid": True}, "squad": {"valid": False}},
         "rows": {"phase1": {"sequences": 123456, "real_tokens": 7890123}},
     },
-    "base_model": {"source": "none"},
-    "training": {"pretrain-phase1": {"steps": 600, "final_loss": 2.34567, "runtime": "cpu", "precision": "fp32"}},
+    "base_model": None,
+    "training": {
+        "pretrain-phase1": {"steps": 600, "final_loss": 2.34567, "runtime": "cpu", "precision": "fp32"},
+        "pretrain-phase2": {"steps": 200},
+    },
 }
 
 
 def facts(**changed: Any) -> CardFacts:
     known = CardFacts(
-        name="user/demo", license="apache-2.0", language="en", parameters=parameter_values(params_with()),
+        entry=entry_of(params_with(), "squad"), name="user/demo", license="apache-2.0", language="en",
+        parameters=parameter_values(params_with()),
         metrics=METRICS, gate={"accepted": True, "reasons": [], "checks": CHECKS}, config=CONFIG, provenance=ORIGIN,
     )  # fmt: skip
     return dataclasses.replace(known, **changed)
@@ -88,7 +94,7 @@ def test_a_nan_in_the_metrics_file_is_refused_before_anything_is_published(tmp_p
     root = make_checkout(tmp_path / "checkout")
     (root / "metrics/squad.json").write_text('{"exact_match": 90.0, "f1": NaN, "total": 2}', encoding="utf-8")
     with pytest.raises(PublishError, match="metrics/squad.json"):
-        publish(params_with().publish, parameter_values(params_with()), root)
+        publish(parameter_values(params_with()), "squad", root)
     assert not (root / "published").exists()
 
 
@@ -103,7 +109,7 @@ def test_the_body_gives_scores_with_intervals_training_and_the_gates_checks() ->
     ) in card
     assert "| f1 | yes | 94.5678 | 85.0 |" in card
     assert "`ffffffffffffffffffffffffffffffffffffffff` with changes that were not committed" in card
-    assert "1 of 2 data sets valid (not valid: questions)" in card
+    assert "1 of 2 data sets valid (not valid: squad)" in card
 
 
 def test_an_interval_that_was_not_measured_is_not_invented() -> None:
@@ -112,9 +118,7 @@ def test_an_interval_that_was_not_measured_is_not_invented() -> None:
 
 
 def test_a_model_without_pretraining_says_so() -> None:
-    values = parameter_values(params_with())
-    values["pretrain"]["enabled"] = False
-    card = model_card(facts(parameters=values))
+    card = model_card(facts(provenance={**ORIGIN, "training": {"squad-finetune": {"steps": 20}}}))
     assert "from random weights, without pre-training" in card
     assert "phase1" not in card.split("## Training")[1].split("## ")[0]
 
@@ -174,7 +178,8 @@ def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:
     values = parameter_values(params_with())
     values["corpus"]["path"] = str(tmp_path / "anna" / "corpus.txt")
     write_gate(root, parameters=values)
-    publish(params_with(folder=str(tmp_path / "anna" / "release")).publish, values, root)
+    values["downstream"]["squad"]["publish"]["folder"] = str(tmp_path / "anna" / "release")
+    publish(values, "squad", root)
     published = [path.read_bytes() for path in (tmp_path / "anna" / "release").rglob("*") if path.is_file()]
     assert len(published) == 10
     assert [text for text in published if str(tmp_path).encode() in text or b"anna" in text] == []
@@ -185,12 +190,18 @@ def test_a_release_holds_no_folder_of_the_host(tmp_path: Path) -> None:
 
 def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tmp_path: Path) -> None:
     root = make_checkout(tmp_path / "checkout")
-    here = provenance(parameter_values(params_with()), root)
-    assert here == provenance(parameter_values(params_with(folder="elsewhere", private=False)), root)
-    assert here["dvc_lock_sha256"] == "cb92c0a5a38130a17fd2396c64d38feb7ae4216cc881aa98830038057fa54145"
+    subject = subject_in(root)
+    here = provenance(parameter_values(params_with()), root, subject)
+    assert here == provenance(parameter_values(params_with(folder="elsewhere", private=False)), root, subject)
+    assert here["dvc_lock_sha256"] == sha256_of(root / "dvc.lock")
     assert here["data"]["verdicts"]["corpus"] == {"valid": True, "rows": 12, "checks": 1, "failed": []}
     assert here["data"]["rows"]["squad-train"]["real_tokens"] == 4321
-    assert here["training"]["finetune"] == {"steps": 500, "final_loss": 0.4321, "runtime": "cpu", "precision": "fp32"}
+    assert here["training"]["squad-finetune"] == {
+        "steps": 500,
+        "final_loss": 0.4321,
+        "runtime": "cpu",
+        "precision": "fp32",
+    }
     assert {"torch", "transformers", "huggingface_hub"} <= set(here["packages"])
 
 
@@ -232,14 +243,20 @@ def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(
     assert git_state(tmp_path)["changed"] == []
 
 
+def test_a_model_that_saw_one_phase_of_pretraining_is_said_to_have_seen_one() -> None:
+    first = {"pretrain-phase1": ORIGIN["training"]["pretrain-phase1"]}
+    card = model_card(facts(provenance={**ORIGIN, "training": first}))
+    assert "pre-trained in one phase and fine-tuned with Podium" in card
+    assert "phase2" not in card
+
+
 def test_a_given_model_is_named_as_what_training_started_from() -> None:
     base = {"source": "hub", "repository": "google/bert-tiny", "commit": "c" * 40}
     card = model_card(facts(provenance={**ORIGIN, "base_model": base}))
     assert front_matter(card)["base_model"] == "google/bert-tiny"
     assert f"started from `google/bert-tiny` (commit {'c' * 40}), pre-trained further in two phases and fine" in card
-    folder = {**ORIGIN, "base_model": {"source": "folder", "folder": "md5:b0b0"}}
+    folder = {**ORIGIN, "base_model": {"source": "folder", "folder": "md5:b0b0"}, "training": {}}
     parameters = parameter_values(params_with())
-    parameters["pretrain"]["enabled"] = False
     parameters["downstream"]["squad"]["finetune"]["schedule"] = "cosine"
     card = model_card(facts(provenance=folder, parameters=parameters))
     assert "base_model" not in front_matter(card)

@@ -13,6 +13,7 @@ import pytest
 
 from tasks.project.files import sha256_of
 from tests.hub_server import HubServer
+from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content
 from tests.tasks.trained_checkout import PROJECT, make_checkout
 
@@ -61,8 +62,7 @@ for number in itertools.count():
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
-    text = (root / "params.yaml").read_text(encoding="utf-8")
-    (root / "params.yaml").write_text(text.replace("examples: false", "examples: true"), encoding="utf-8")
+    change_parameters(root, {"publish": {"examples": True}})
     return root
 
 
@@ -87,9 +87,8 @@ def publish_swapped(root: Path, name: str, at: int, **more: str) -> subprocess.C
 
 def to_hub(root: Path, hub: HubServer) -> dict[str, str]:
     """Sets the Hub as target; returns the environment for it."""
-    path = root / "params.yaml"
-    text = path.read_text(encoding="utf-8").replace("target: local", "target: hub")
-    path.write_text(text.replace("repository: null         # u", f"repository: {NAME} #"), encoding="utf-8")
+    to = {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": NAME}}}}
+    change_parameters(root, to)
     return {"HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_TELEMETRY": "1"}
 
 

@@ -13,6 +13,7 @@ import pytest
 from tasks.project.params import parameter_values
 from tasks.release.publish import publish
 from tests.hub_server import HubServer
+from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.release.hub_publishing import CALLS, NAME, TOKEN, commits
 from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, write_gate, write_model
 
@@ -78,9 +79,8 @@ def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_card
 
 def test_the_token_is_in_nothing_that_a_run_writes(hub: HubServer, tmp_path: Path) -> None:
     root = make_checkout(tmp_path / "checkout")
-    text = (root / "params.yaml").read_text(encoding="utf-8")
-    text = text.replace("target: local", "target: hub").replace("repository: null         # u", f"repository: {NAME} #")
-    (root / "params.yaml").write_text(text, encoding="utf-8")
+    to = {"publish": {"target": "hub"}, "downstream": {"squad": {"publish": {"repository": NAME}}}}
+    change_parameters(root, to)
     hub.fault(*CALLS["head"], drop="before")
     done = run(root, hub, "-m", "tasks.release.publish")
     assert done.returncode == 0, done.stderr

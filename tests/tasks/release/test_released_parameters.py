@@ -12,15 +12,18 @@ import yaml
 from tasks.project.params import check, parameter_values
 from tasks.project.strict_yaml import read_yaml
 from tasks.release.released_parameters import NOT_PUBLISHED, WITHHELD, released_parameters
-from tests.tasks.trained_checkout import PROJECT
+from tests.places import ROOT as PROJECT
+from tests.tasks.downstream.entries import values_with
 
 PLANTED = "PlantedWord"
 
 
 def texts(values: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Every text with its place."""
+    """Every text with its place; kinds of entries aside, which are checked to be folders of the program."""
     if isinstance(values, dict):
         for name, one in values.items():
+            if place[:1] == ("downstream",) and name == "kind":
+                continue
             yield from texts(one, (*place, name))
     elif isinstance(values, list):
         for one in values:
@@ -36,7 +39,7 @@ def shipped() -> dict[str, Any]:
 def planted(values: Any) -> Any:
     """The same values with a planted text wherever params.yaml takes one, sources of files and the Hub apart."""
     if isinstance(values, dict):
-        return {name: planted(one) for name, one in values.items()}
+        return {name: one if name == "kind" else planted(one) for name, one in values.items()}
     if values is None or isinstance(values, str):
         return f"/home/{PLANTED}/{PLANTED}"
     return values
@@ -51,22 +54,28 @@ def test_no_text_of_the_user_is_stated_wherever_it_stands(tmp_path: Path) -> Non
     assert {text for _, text in said} == {WITHHELD}
     assert found["ipu"]["phase1"]["layers_per_ipu"] == [1, 2]
     assert set(shipped()) - set(found) == set(NOT_PUBLISHED)
+    assert found["downstream"]["squad"]["kind"] == "squad"
+    assert "publish" not in found["downstream"]["squad"]
 
 
 def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
-    values = shipped()
-    values["glue"]["tasks"], values["downstream"]["squad"]["parity"]["against"] = ["sst2", "rte"], ["cpu:bf16"]
+    own = {"squad": {"parity": {"against": ["cpu:bf16"]}}, "rte": {"kind": "glue", "task": "rte"}}
+    values = parameter_values(check(values_with(own)))
     found = released_parameters(values, Path("nowhere"))
-    assert found["glue"]["tasks"] == ["sst2", "rte"]
+    assert (found["downstream"]["rte"]["kind"], found["downstream"]["rte"]["task"]) == ("glue", "rte")
     assert found["downstream"]["squad"]["parity"]["against"] == ["cpu:bf16"]
     assert (found["corpus"]["source"], found["corpus"]["layout"], found["device"]["runtime"]) == ("demo", "auto", "cpu")
-    for section in ("validate", "model", "pretrain", "finetune", "glue_finetune", "squad_rows", "packing"):
+    for section in ("validate", "model", "pretrain", "packing"):
         assert found[section] == values[section], section
+    for name in own:
+        for section in ("start", "rows", "finetune", "evaluate"):
+            assert found["downstream"][name][section] == values["downstream"][name][section], (name, section)
     kept = {".".join(place) for place, text in texts(found) if text == WITHHELD}
     assert kept == {
-        "corpus.path", "corpus.text_column", "corpus.dataset_split", "tokenizer.path", "downstream.squad.data.train_path",
-        "downstream.squad.data.dev_path", "pretrain_rows.phase1.path", "pretrain_rows.phase2.path", "base_model.path", "ipu.config",
-        "downstream.squad.gate.released", "glue.path", "glue.dataset", "glue_gate.released",
+        "corpus.path", "corpus.text_column", "corpus.dataset_split", "tokenizer.path", "pretrain_rows.phase1.path",
+        "pretrain_rows.phase2.path", "base_model.path", "ipu.config", "downstream.squad.data.train_path",
+        "downstream.squad.data.dev_path", "downstream.squad.gate.released", "downstream.rte.data.path",
+        "downstream.rte.data.dataset", "downstream.rte.gate.released",
     }  # fmt: skip
 
 

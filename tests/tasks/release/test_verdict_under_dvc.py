@@ -21,13 +21,12 @@ import yaml
 
 from tasks.project import artifacts
 from tasks.project.files import write_json
-from tasks.release.release_subject import QUESTIONS
 from tests.parts import in_part
-from tests.tasks.trained_checkout import PROJECT, make_checkout, write_metrics
+from tests.tasks.trained_checkout import PROJECT, make_checkout, subject_in, write_metrics
 
 pytestmark = pytest.mark.slow
 
-MADE = ("data/examples/squad", "data/tokenizer", "data/rows/squad/train", "models/squad", "models/base", "evaluation",
+MADE = ("data/examples/squad", "data/tokenizer", "data/rows/squad", "models/squad", "evaluation/squad",
         "metrics/squad.json")  # fmt: skip
 """Outs of the stage in front, as those of the project: folders, and one file."""
 CONFIG = '[core]\n    no_scm = true\n    analytics = false\n[cache]\n    type = "hardlink,copy"\n'
@@ -38,9 +37,10 @@ ACCEPTED, REJECTED = '"accepted": true', '"accepted": false'
 def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project whose gate has rejected the model: one of two answers is wrong."""
     root = make_checkout(tmp_path_factory.mktemp("decided") / "project")
-    shutil.copytree(PROJECT / "tasks", root / "tasks", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("tasks", "ipu_model/rows"):
+        shutil.copytree(PROJECT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / ".dvcignore", root)  # packages are dependencies, without their __pycache__
-    for folder in QUESTIONS.rows:
+    for folder in subject_in(root).rows:
         write_json(root / folder / "manifest.json", {"rows": 1})
     for name in (artifacts.metrics_file("squad", "gate"), Path("dvc.lock")):
         (root / name).unlink()
@@ -50,12 +50,13 @@ def decided(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (root / name).rename(root / "made" / name)
     (root / "inputs/released").mkdir(parents=True)
     (root / "inputs/released/README.md").write_text("nothing was released")
-    gate = yaml.safe_load((PROJECT / "dvc.yaml").read_text())["stages"]["gate"]
+    plan = yaml.safe_load((PROJECT / "dvc.yaml").read_text())
+    gate = plan["stages"]["gate"]
     make = {"cmd": "cp -r made/. .", "deps": ["made"], "outs": list(MADE)}
-    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": {"make": make, "gate": gate}}))
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"vars": plan["vars"], "stages": {"make": make, "gate": gate}}))
     (root / ".dvc").mkdir()
     (root / ".dvc/config").write_text(CONFIG)
-    assert "gate of squad: rejected" in dvc(root, "repro", "gate")
+    assert "gate of squad: rejected" in dvc(root, "repro", "gate@squad")
     return root
 
 
@@ -131,7 +132,7 @@ def object_of(root: Path, store: Path, path: str = "metrics/squad-gate.json") ->
 
 
 def test_dvc_sees_a_change_of_everything_that_was_judged(project: Path) -> None:
-    judged = QUESTIONS.judged(Path("inputs/released"), project)
+    judged = subject_in(project).judged(Path("inputs/released"), project)
     there = [name for name, path in judged.items() if path.is_file()]
     assert len(there) > 20
     for name in there:
@@ -139,7 +140,7 @@ def test_dvc_sees_a_change_of_everything_that_was_judged(project: Path) -> None:
         with judged[name].open("ab") as stream:
             stream.write(b" ")
     (project / "inputs/released/predictions.json").write_text("{}")
-    found = json.loads(dvc(project, "status", "--json", "gate"))["gate"]
+    found = json.loads(dvc(project, "status", "--json", "gate@squad"))["gate@squad"]
     seen = {path for part in found if isinstance(part, dict) for path in part.get("changed deps", ())}
     folders = {name: {name, *map(str, Path(name).parents)} for name in there}
     assert [name for name, places in folders.items() if not places & seen] == []
@@ -150,12 +151,12 @@ def test_a_verdict_that_was_changed_in_place_is_refused_and_made_anew(project: P
     path = project / artifacts.metrics_file("squad", "gate")
     assert path.stat().st_nlink == 2, "the cache has the same file"
     rewrite(path, accept)
-    assert "didn't change" in dvc(project, "repro", "gate"), "DVC looks at times"
+    assert "didn't change" in dvc(project, "repro", "gate@squad"), "DVC looks at times"
     said = refused(project)
     assert "metrics/squad-gate.json does not hold what its stage wrote" in said
     assert f"removed from it: files/md5/{object_of(project, Path()).parent.name}" in said
     assert not object_of(project, project / ".dvc/cache").exists(), "DVC would put it back"
-    assert "Running stage 'gate'" in dvc(project, "repro", "gate")
+    assert "Running stage 'gate@squad'" in dvc(project, "repro", "gate@squad")
     require_rejected(project)
 
 
@@ -168,7 +169,7 @@ def test_an_edited_lock_does_not_help(project: Path) -> None:
     lock.write_text(lock.read_text().replace(before.parent.name + before.name, md5))
     said = refused(project)
     assert "contradicts itself" in said
-    command = re.search(r"`dvc (repro --force --single-item gate)`", said)
+    command = re.search(r"`dvc (repro --force --single-item gate@squad)`", said)
     assert command is not None
     dvc(project, *shlex.split(command[1]))
     require_rejected(project)
@@ -183,31 +184,31 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
     shutil.rmtree(project / ".dvc/cache")
     (project / artifacts.metrics_file("squad", "gate")).unlink()
     for _ in range(2):
-        assert "Running" not in dvc(project, "repro", "--pull", "gate")
+        assert "Running" not in dvc(project, "repro", "--pull", "gate@squad")
         assert ACCEPTED in (project / artifacts.metrics_file("squad", "gate")).read_text(), "restored as it is there"
         said = refused(project)
         assert f"from the remote far ({store}): remove the object of that name there" in said
     assert bad.relative_to(store).as_posix() in said
     bad.unlink()
-    assert "Running stage 'gate'" in dvc(project, "repro", "--pull", "gate")
+    assert "Running stage 'gate@squad'" in dvc(project, "repro", "--pull", "gate@squad")
     require_rejected(project)
     dvc(project, "push")
     assert REJECTED in bad.read_text()
 
 
 @pytest.mark.parametrize(
-    "name", in_part(["models/squad/model.safetensors", "data/tokenizer/tokenizer.json", "evaluation/squad/predictions.json",
-                     "data/rows/squad/train/manifest.json", "metrics/squad.json"], 1)
+    "name", in_part(["models/squad/model.safetensors", "data/tokenizer/tokenizer.json",
+                     "evaluation/squad/predictions.json", "data/rows/squad/train/manifest.json", "metrics/squad.json"], 1)
 )  # fmt: skip
 def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(project: Path, name: str) -> None:
     answer(project / "made", "northern hills")
-    assert "gate of squad: accepted" in dvc(project, "repro", "gate")
+    assert "gate of squad: accepted" in dvc(project, "repro", "gate@squad")
     good = (project / name).read_bytes()
     rewrite(project / name, lambda text: text[:-3] + bytes([text[-3] ^ 1]) + text[-2:])
-    assert "didn't change" in dvc(project, "repro", "gate")
-    out = name if name in MADE else str(Path(name).parent)
+    assert "didn't change" in dvc(project, "repro", "gate@squad")
+    out = next(str(place) for place in (Path(name), *Path(name).parents) if str(place) in MADE)
     assert re.search(f"({re.escape(name)}|{re.escape(out)}) does not hold what its stage wrote", refused(project))
-    dvc(project, "repro", "gate")
+    dvc(project, "repro", "gate@squad")
     assert (project / name).read_bytes() == good
     done = run(project, "tasks.release.publish")
     assert (done.returncode, (project / "published").is_dir()) == (0, True), done.stdout

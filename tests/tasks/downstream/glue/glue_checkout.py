@@ -19,9 +19,8 @@ from ipu_model.train.running import run_job
 from tasks.downstream.glue.tasks import TASKS, TRAIN
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_json
-from tasks.project.strict_yaml import read_yaml
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
-from tests.tasks.downstream.entries import lay_over, values_with, write_parameters
+from tests.tasks.downstream.entries import change_parameters, lay_over, values_with, write_parameters
 from tests.tasks.trained_checkout import write_lock
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -72,9 +71,7 @@ def make_checkout(
 
 def change(folder: Path, changes: Mapping[str, Any]) -> None:
     """Other parameters of a checkout, and the plan and the dvc.lock that belong to them."""
-    values = read_yaml(folder / artifacts.PARAMS)
-    lay_over(values, changes)
-    write_lock(folder, write_parameters(folder, values))
+    write_lock(folder, change_parameters(folder, changes))
 
 
 def word_vocabulary(path: Path) -> Path:
