@@ -115,15 +115,16 @@ def write_questions(path: Path) -> None:
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
-def write_metrics(root: Path, name: str = "squad") -> None:
-    """The scores of the files that lie in `root` now."""
-    subject = subject_in(root, name)
+def write_metrics(root: Path, name: str = "squad", params: Params | None = None) -> None:
+    """The scores of the files that lie in `root` now; `params` are those of the checkout, if it is not all of one."""
+    entry = entry_of(params := params or load_params(root / artifacts.PARAMS), name)
+    subject = subject_of(about(entry), params)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
-    scores = part_of(entry_of(load_params(root / artifacts.PARAMS), name), "scores")
+    scores = part_of(entry, "scores")
     examples = scores.read_all(root)
     counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
-    slices = {"slices": SLICES} if scores.entry.kind == "squad" else {}
+    slices = {"slices": SLICES} if entry.kind == "squad" else {}
     _json(root / subject.metrics, {**counted, "files": found, **slices})
 
 

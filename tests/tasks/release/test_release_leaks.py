@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tasks.downstream import evaluate, rows
 from tasks.downstream import examples as read_examples
@@ -21,12 +20,13 @@ from tasks.inputs import corpus
 from tasks.jobs import training
 from tasks.pretraining import base_model, pretrain
 from tasks.pretraining.rows import pretrain_rows
-from tasks.project import artifacts
-from tasks.project.files import write_json, write_text
+from tasks.project.files import write_json
+from tasks.project.params import load_params
 from tasks.release import publish
 from tasks.release.released_parameters import WITHHELD
 from tasks.validation import validate
 from tasks.vocabulary import tokenizer
+from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.glue.glue_checkout import device_job_here
 from tests.tasks.planted import (
     MARK,
@@ -39,6 +39,7 @@ from tests.tasks.planted import (
     write_base_model,
     write_vocabulary,
 )
+from tests.tasks.trained_checkout import write_lock
 
 COLUMNS = {name: planted(name) for name in ("id", "title", "context", "question")}
 PHASES = ("phase1", "phase2")
@@ -93,15 +94,17 @@ def sections(given: Path) -> dict[str, Any]:
             "source": "files", "path": str(given / planted("corpus")), "text_column": planted("body"),
             "title_column": planted("heading"), "id_column": planted("key"), "dataset": planted("unused"),
         },
-        "questions": {
-            "source": "files", "train_path": str(given / f"{planted('train')}.jsonl"),
-            "dev_path": str(given / f"{planted('dev')}.jsonl"), "dataset": f"{planted('hub')}/{planted('set')}",
-            "columns": {**COLUMNS, "answers": planted("answers"), "answer_text": None, "answer_start": None},
-        },
         "pretrain_rows": {name: {**ROWS, **paths} for name in PHASES},
-        "squad_rows": {"row_length": 48, "doc_stride": 4, "max_question_length": 24},
         "pretrain": {name: dict(phase) for name in PHASES},
-        "finetune": {"epochs": 1, "global_batch_size": 8, "micro_batch_size": 8},
+        "downstream": {"squad": {
+            "data": {
+                "source": "files", "train_path": str(given / f"{planted('train')}.jsonl"),
+                "dev_path": str(given / f"{planted('dev')}.jsonl"), "dataset": f"{planted('hub')}/{planted('set')}",
+                "columns": {**COLUMNS, "answers": planted("answers"), "answer_text": None, "answer_start": None},
+            },
+            "rows": {"row_length": 48, "doc_stride": 4, "max_question_length": 24},
+            "finetune": {"epochs": 1, "global_batch_size": 8, "micro_batch_size": 8},
+        }},
     }  # fmt: skip
 
 
@@ -110,35 +113,42 @@ def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(root)
     run_stage(corpus)
     run_stage(tokenizer)
-    run_stage(base_model)
-    run_stage(read_examples, "squad")
-    for name in ("corpus", "questions"):
-        run_stage(validate, name)
+    if load_params().base_model.source != "none":
+        run_stage(base_model)
+    run_stage(validate, "corpus")
     for phase in PHASES:
         run_stage(pretrain_rows, phase)
         run_stage(validate, phase)
         run_stage(pretrain, phase)
-    for split in ("train", "dev"):
-        run_stage(rows, "squad", split)
-        run_stage(validate, f"squad-{split}")
+    run_entry("squad")
+    return root / planted("published") / f"{planted('name')}-squad"
+
+
+def run_entry(name: str) -> None:
+    """The stages of an entry, and publish."""
+    run_stage(read_examples, name)
+    run_stage(validate_entry, name, "examples")
+    run_stage(rows, name)
+    run_stage(validate_entry, name, "rows")
     for module in (finetune, predict, evaluate, gate, publish):
-        run_stage(module, "squad")
-    return root / planted("published") / planted("name")
+        run_stage(module, name)
 
 
-def write_lock(root: Path) -> None:
-    """What DVC would have written of the paths that were given."""
-    values = yaml.safe_load((root / "params.yaml").read_text())
-    paths = [values["corpus"]["path"], values["downstream"]["squad"]["data"]["dev_path"], values["tokenizer"]["path"]]
+def lock(root: Path) -> None:
+    """What DVC would have written: the parameters of every stage, and the hashes of the paths that were given."""
+    params = load_params(root / "params.yaml")
+    write_lock(root, params)
+    paths = [params.corpus.path, *(dict(one.data).get("dev_path", "") for one in params.downstream.values())]
     deps = [{"path": path, "hash": "md5", "md5": f"{number:032x}"} for number, path in enumerate(paths)]
-    write_text(root / "dvc.lock", yaml.safe_dump({"schema": "2.0", "stages": {"corpus": {"deps": deps}}}))
+    stated = json.loads((root / "dvc.lock").read_text())
+    stated["stages"].setdefault("corpus@text", {})["deps"] = deps
+    write_json(root / "dvc.lock", stated)
 
 
-def change(root: Path, **sections: dict[str, Any]) -> None:
-    values = yaml.safe_load((root / "params.yaml").read_text())
-    for section, keys in sections.items():
-        values[section] |= keys
-    (root / "params.yaml").write_text(yaml.safe_dump(values))
+def change(root: Path, changes: dict[str, Any]) -> None:
+    """Other parameters, with which all stages have run."""
+    change_parameters(root, changes)
+    lock(root)
 
 
 @pytest.mark.slow
@@ -153,20 +163,21 @@ def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_w
         folder, **sections(given), tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
         base_model={"source": "folder", "path": str(given / planted("model"))},
     )  # fmt: skip
-    write_lock(root)
+    lock(root)
     old = {planted(f"dev{number}"): planted("answer") if number else planted("text") for number in range(14)}
     write_json(given / planted("released") / "predictions.json", old)
-    change(root, gate={"max_f1_drop": 100.0, "max_exact_match_drop": 100.0})
+    change(root, {"downstream": {"squad": {"gate": {"max_f1_drop": 100.0, "max_exact_match_drop": 100.0}}}})
     published = run_questions(root, monkeypatch)
     assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]["dev"]) == 14
     assert "released_model" in (published / "README.md").read_text()
     assert found(published) == []
     stated = json.loads((published / "provenance.json").read_text())
-    assert stated["parameters"]["questions"]["dev_path"] == f"md5:{1:032x}"
+    assert stated["parameters"]["downstream"]["squad"]["data"]["dev_path"] == f"md5:{1:032x}"
     assert stated["base_model"]["left_out"] == 1
     assert f"own questions (md5:{1:032x})" in (published / "README.md").read_text()
 
-    change(root, publish={"examples": True, "data_name": planted("called")})
+    called = {"squad": {"publish": {"data_name": planted("called")}}}
+    change(root, {"publish": {"examples": True}, "downstream": called})
     run_stage(publish)
     names = {line.split(": ")[0] for line in found(published)}
     assert names == {*QUOTING, "README.md"}, "what was asked for, and nothing else"
@@ -180,6 +191,7 @@ def test_a_vocabulary_that_was_trained_holds_words_and_the_card_says_so(
     given = folder / planted("folder")
     write_data(given)
     root = make_checkout(folder, **sections(given), tokenizer={"source": "train", "vocabulary_size": 300})
+    lock(root)
     published = run_questions(root, monkeypatch)
     assert {line.split(": ")[0] for line in found(published)} == OF_WORDS
     assert "made of the corpus: its entries are words" in (published / "README.md").read_text()
@@ -198,6 +210,7 @@ def test_a_folder_that_was_named_where_the_hub_has_names_is_not_told(
     changed["corpus"] |= hub
     tokens = {"source": "hub", "repository": names["tokenizer"], "revision": planted("branch")}
     root = make_checkout(folder, **changed, tokenizer=tokens)
+    lock(root)
     (root / planted("user")).mkdir()
     shutil.copytree(given / planted("corpus"), root / names["corpus"])
     write_vocabulary(root / names["tokenizer"] / "vocab.txt")
@@ -228,25 +241,17 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
     root = make_checkout(
         folder, tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
         base_model={"source": "folder", "path": str(given / planted("model"))}, pretrain={"enabled": False},
-        glue={"tasks": ["mrpc"], "path": str(given / planted("glue"))}, glue_rows={"row_length": 64},
-        squad_rows=sections(given)["squad_rows"],
-        glue_finetune={"epochs": 60, "global_batch_size": 16, "micro_batch_size": 16, "learning_rate": 5e-3,
-                       "hidden_dropout": 0.0, "attention_dropout": 0.0, "checkpoint_every_updates": 0},
+        downstream={"squad": None, "mrpc": {
+            "kind": "glue", "task": "mrpc", "data": {"path": str(given / planted("glue"))}, "rows": {"row_length": 64},
+            "finetune": {"epochs": 60, "global_batch_size": 16, "micro_batch_size": 16, "learning_rate": 5e-3,
+                         "hidden_dropout": 0.0, "attention_dropout": 0.0, "checkpoint_every_updates": 0},
+        }},
     )  # fmt: skip
-    change(root, publish={"examples": examples})
+    change(root, {"publish": {"examples": examples}})
     monkeypatch.chdir(root)
     for module in (tokenizer, base_model):
         run_stage(module)
-    for name in ("corpus", "phase1", "phase2"):
-        write_json(artifacts.validation_report(name), {"data": name, "valid": True})
-    for name in ("pretrain-phase1", "pretrain-phase2"):
-        write_json(artifacts.METRICS / f"{name}.json", {"final_loss": None, "steps": 0})
-    run_stage(read_examples, "mrpc")
-    run_stage(validate_entry, "mrpc", "examples")
-    run_stage(rows, "mrpc")
-    run_stage(validate_entry, "mrpc", "rows")
-    for module in (finetune, predict, evaluate, gate, publish):
-        run_stage(module, "mrpc")
+    run_entry("mrpc")
     published = root / planted("published") / f"{planted('name')}-mrpc"
     assert len(json.loads((published / "evaluation/scores.json").read_text())["scores"]["dev"]) == 60
     assert {line.split(": ")[0] for line in found(published)} == ({"evaluation/report.html"} if examples else set())

@@ -22,7 +22,7 @@ import yaml
 from tasks.project import artifacts
 from tasks.project.files import write_json
 from tests.parts import in_part
-from tests.tasks.trained_checkout import PROJECT, make_checkout, subject_in, write_metrics
+from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, subject_in, write_metrics
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def answer(root: Path, text: str) -> None:
     """Another answer to the first question, and the scores of it."""
     path = root / artifacts.predictions_file("squad")
     write_json(path, {**json.loads(path.read_text()), "q1": text})
-    write_metrics(root)
+    write_metrics(root, params=params_with())
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -198,7 +198,8 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
 
 @pytest.mark.parametrize(
     "name", in_part(["models/squad/model.safetensors", "data/tokenizer/tokenizer.json",
-                     "evaluation/squad/predictions.json", "data/rows/squad/train/manifest.json", "metrics/squad.json"], 1)
+                     "evaluation/squad/predictions.json", "data/rows/squad/train/manifest.json",
+                     "metrics/squad.json"], 1)
 )  # fmt: skip
 def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(project: Path, name: str) -> None:
     answer(project / "made", "northern hills")
