@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,8 @@ PROJECT = Path(__file__).resolve().parents[2]
 """Holds the dvc.yaml that this code belongs to."""
 SHOWN = 5
 """Differences that an error names."""
+ABSENT = "(not stated)"
+"""In place of a value of which there is none."""
 
 
 def require_accepted(gate: Mapping[str, Any]) -> None:
@@ -95,12 +97,21 @@ def changed_parameters(params: Params, gate: str, lock: Mapping[str, Any]) -> li
             continue
         ran_with = lock[name].get("params", {})
         found += [
-            f"{key} is {value_at(now, key)!r}, stage {name} ran with {ran_with.get(file, {}).get(key)!r}"
+            f"{place} is {here!r}, stage {name} ran with {stated!r}"
             for file, now in values.items()
             for key in plan[name].params.get(file, ())
-            if not same_value(ran_with.get(file, {}).get(key), value_at(now, key))
+            for place, stated, here in _differences(key, ran_with.get(file, {}).get(key), value_at(now, key))
         ]
     return found
+
+
+def _differences(place: str, stated: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Where the values of a parameter differ: of a section, those keys."""
+    if isinstance(stated, Mapping) and isinstance(now, Mapping):
+        for name in dict.fromkeys([*now, *stated]):
+            yield from _differences(f"{place}.{name}", stated.get(name, ABSENT), now.get(name, ABSENT))
+    elif not same_value(stated, now):
+        yield place, stated, now
 
 
 def require_same_bytes(gate: Mapping[str, Any], hashes: Hashes, subject: Subject) -> None:

@@ -186,7 +186,7 @@ def a_verdict_from_before(root: Path) -> None:
         (one_file_more, "ipu_config.json has SHA-256 .*judged was none"),
         (
             lower_limits,
-            r"other parameters.*downstream.squad.gate is .*'min_f1': 0.0.*stage gate@squad ran with .*'min_f1': 85.0",
+            r"other parameters.*downstream\.squad\.gate\.min_f1 is 0\.0, stage gate@squad ran with 85\.0\. Run",
         ),
         (a_verdict_from_before, "does not say what it judged.*dvc repro gate@squad"),
     ],

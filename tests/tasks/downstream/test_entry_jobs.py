@@ -1,0 +1,149 @@
+"""What fine-tuning starts from, and which stages and paths an entry has: entries side by side share no output."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+from tasks.downstream.entries import entry_of, only_entry
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.task import about
+from tasks.jobs.training import fingerprint
+from tasks.project import artifacts
+from tasks.project.composing import compose
+from tasks.project.errors import ParamsError
+from tasks.project.files import write_text
+from tasks.project.params import Params, check
+from tasks.project.plan_file import Plan, read_plan
+from tests.places import ROOT
+from tests.tasks.downstream.entries import values_with
+
+VOCABULARY = 321
+OFF = {"pretrain": {"enabled": False}}
+GIVEN = {"base_model": {"source": "folder"}}
+SECOND = {"kind": "squad", "finetune": {"learning_rate": 2e-5, "seed": 9}, "rows": {"row_length": 96, "doc_stride": 8}}
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """The rows of an entry, of which a job needs the manifest alone, and weights that differ."""
+    manifest = Manifest("question_answering", 64, 3, 0, VOCABULARY, "0", 0, 100, 150, 5000, {})
+    for name in ("squad", "second"):
+        for split in ("train", "dev"):
+            write_text(tmp_path / artifacts.rows_folder(name, split) / "manifest.json", manifest.to_json())
+    for name in ("base", "phase1", "phase2"):
+        write_text(tmp_path / artifacts.MODELS / name / "model.safetensors", name)
+    return tmp_path
+
+
+def whole(params: Params) -> ModelConfig:
+    """The architecture that params.yaml states."""
+    return ModelConfig(vocab_size=VOCABULARY, **params.model.model_dump())
+
+
+@pytest.mark.parametrize(
+    ("start", "sections", "weights", "states_model"),
+    [
+        ("phase1", {}, "phase1", False),
+        ("phase2", {}, "phase2", False),
+        ("auto", {}, "phase2", False),
+        ("auto", GIVEN, "phase2", False),
+        ("base", GIVEN, "base", True),
+        ("base", {**GIVEN, **OFF}, "base", True),
+        ("auto", {**GIVEN, **OFF}, "base", True),
+        ("auto", OFF, None, True),
+    ],
+)
+def test_the_job_has_the_weights_that_the_entry_starts_from(
+    checkout: Path, start: str, sections: dict[str, Any], weights: str | None, states_model: bool
+) -> None:
+    params = check(values_with({"squad": {"start": start}}, **sections))
+    task = about(entry_of(params, "squad"))
+    job = finetune_job(task, params, checkout)
+    assert job.init_checkpoint == (None if weights is None else str(checkout / "models" / weights))
+    assert job.model == (whole(params) if states_model else None), "that of a phase is the one of its weights"
+    ahead = finetune_job(task, params, checkout, untrained=True)
+    assert (ahead.init_checkpoint, ahead.model) == (None, whole(params))
+    predicted = predict_job(task, params, task.rows_folder("dev", checkout), checkout / "l", checkout / "r", checkout)
+    assert (predicted.init_checkpoint, predicted.model) == (str(checkout / "models/squad"), None)
+
+
+@pytest.mark.parametrize("sections", [{}, OFF, {**GIVEN, **OFF}], ids=["a phase", "fresh weights", "a base model"])
+def test_another_dropout_is_stated_with_the_whole_architecture_whatever_it_starts_from(
+    checkout: Path, sections: dict[str, Any]
+) -> None:
+    params = check(values_with({"squad": {"finetune": {"hidden_dropout": 0.25}}}, **sections))
+    job = finetune_job(about(entry_of(params, "squad")), params, checkout)
+    assert job.model == dataclasses.replace(whole(params), hidden_dropout=0.25)
+
+
+def test_jobs_from_other_weights_are_other_runs(checkout: Path) -> None:
+    starts = [check(values_with({"squad": {"start": start}}, **GIVEN)) for start in ("base", "phase1", "phase2")]
+    starts.append(check(values_with(**OFF)))
+    found = {fingerprint(finetune_job(about(entry_of(params, "squad")), params, checkout)) for params in starts}
+    assert len(found) == 4
+
+
+@pytest.mark.parametrize(
+    ("start", "sections", "said"),
+    [
+        ("base", {}, "downstream.squad.start: base needs a given model: set base_model.source"),
+        ("phase1", OFF, "downstream.squad.start: phase1 needs pretrain.enabled: true"),
+        ("phase2", {**OFF, **GIVEN}, "downstream.squad.start: phase2 needs pretrain.enabled: true"),
+    ],
+)
+def test_a_start_that_there_is_not_is_refused(start: str, sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(ParamsError, match=said):
+        check(values_with({"squad": {"start": start}}, **sections))
+
+
+def test_two_recipes_on_one_pretrained_model_share_its_weights_and_no_output(checkout: Path) -> None:
+    params = check(values_with({"second": SECOND}))
+    found = {name: finetune_job(about(entry_of(params, name)), params, checkout) for name in ("squad", "second")}
+    assert {job.init_checkpoint for job in found.values()} == {str(checkout / "models/phase2")}
+    assert {name: job.output for name, job in found.items()} == {
+        name: str(checkout / "models" / name) for name in found
+    }
+    assert {name: job.rows for name, job in found.items()} == {
+        name: str(checkout / "data/rows" / name / "train") for name in found
+    }
+    assert (found["second"].seed, found["second"].optimizer.learning_rate) == (9, 2e-5)
+    assert (found["squad"].seed, found["squad"].optimizer.learning_rate) == (5, 1e-3)
+
+
+def stages_of_entry(plan: Plan, name: str) -> Plan:
+    return Plan(stage for stage in plan.values() if stage.item == name)
+
+
+def test_the_stages_of_two_entries_have_own_parameters_and_own_paths() -> None:
+    params = check(values_with({"second": SECOND}))
+    plan = read_plan(ROOT, compose(params))
+    outs = [out for stage in plan.values() for out in stage.outs]
+    assert len(outs) == len(set(outs))
+    first, second = (stages_of_entry(plan, name) for name in ("squad", "second"))
+    groups = [stage.group for stage in second.values()]
+    assert groups == [stage.group for stage in first.values()]
+    assert sorted(groups) == sorted(
+        ["examples", "validate_examples", "rows", "validate_rows", "finetune", "predict", "evaluate", "gate"]
+    )
+    assert "models/phase2" in second["finetune@second"].deps
+    for own, other in ((first, "second"), (second, "squad")):
+        for stage in own.values():
+            keys = [key for names in stage.params.values() for key in names]
+            assert [key for key in keys if f"downstream.{other}." in key] == []
+            written = [part for path in (*stage.deps, *stage.outs) for part in Path(path).parts if "tasks" not in path]
+            assert other not in written, stage.name
+
+
+def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
+    one, two = check(values_with()), check(values_with({"second": SECOND}))
+    assert only_entry(one, "squad").name == only_entry(one).name == "squad"
+    with pytest.raises(ParamsError, match=r"2 entries of kind squad of downstream \(squad, second\): name the one"):
+        only_entry(two, "squad")
+    with pytest.raises(ParamsError, match="0 entries of kind glue"):
+        only_entry(two, "glue")
