@@ -60,7 +60,7 @@ class DownstreamTask(ABC):
         """The kind of its rows: one that ipu_model knows."""
 
     plots: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """Tables of the evaluation that `dvc plots` draws, by name, and how; PageTask.plots writes them."""
+    """Tables of the evaluation that `dvc plots` draws, by name, and how; PageTask.tables writes them."""
 
     @property
     def released_below(self) -> str:

@@ -253,7 +253,7 @@ def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
     part = Slice(TITLE, text, 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
     outcomes = {"dev": np.array([[0.0, 0.5]])}
     found = Evaluation({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
-    tables = list(task_with("squad", "page").plots(found).values())
+    tables = list(task_with("squad", "page").tables(found).values())
     tables.append(changed_csv([Changed(text, text, text, 0.0, 1.0, 0.0, 1.0)]))
     assert len(tables) == 5
     for table in tables:

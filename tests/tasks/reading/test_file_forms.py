@@ -36,7 +36,7 @@ SQUAD = {"data": [{"title": "Ü", "paragraphs": [{"context": "Ada came.", "qas":
     {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}]}]}]}  # fmt: skip
 TABLE = "id,title,context,question,answer_text,answer_start\n1,Ü,Ada came.,Who?,Ada,0\n2,Ü,Ada came.,Who came?,Ada,0\n"
 SST2 = "sentence\tlabel\nsehr schön\t1\nbad\t0\n"
-QUESTIONS = "downstream.squad.data.train_path"
+QUESTIONS = "downstream.*.data.train_path"
 VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nä\nb\n"
 
 Read = Callable[[Path], Any]

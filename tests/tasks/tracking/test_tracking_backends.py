@@ -269,7 +269,7 @@ def test_a_wandb_server_that_refuses_the_key_leaves_an_offline_run(
     assert said[0].startswith("tracking: wandb: records offline, as the server could not be used (CommError: ")
     assert len(said) == 2
     run = read_wandb(tmp_path)["finetune-0123"]
-    assert (run.curves["loss"], run.summary["squad-finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
+    assert (run.curves["loss"], run.summary["finetune/steps"], run.status) == ([(10, 0.25)], 10, "exit 0")
     assert leaks(tmp_path) == []
     assert not [line for line in said if SECRETS["WANDB_API_KEY"] in line]
 
