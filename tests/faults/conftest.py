@@ -52,7 +52,7 @@ def take_pictures(folder: Path) -> None:
     folder.mkdir()
     case = Case(small_run.make_project(folder / "work"), folder)
     seconds = {}
-    for stage in (*small_run.PLAN, "publish"):
+    for stage in (*small_run.PLAN, small_run.PUBLISH):
         shutil.copytree(case.project, folder / "before" / stage, symlinks=True)
         started_at = time.monotonic()
         done = case.run(*case.stage(stage))

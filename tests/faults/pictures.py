@@ -44,7 +44,7 @@ class Pictures:
         """The project as it was before `stage`, to work in.
 
         Args:
-            stage: a name of the plan, or publish.
+            stage: a name of the plan, or PUBLISH.
             to: the folder to make.
             later_from_cache: give DVC's cache what the stages AFTER `stage` left there in the undisturbed run. DVC
                 restores a later stage from it only if all it reads has the same bytes as then; else it runs.

@@ -23,7 +23,9 @@ import yaml
 
 from flows.checkout import CODE
 from flows.plan import stages_to_run
+from tasks.project.composing import write_plan
 from tasks.project.overlays import resolve
+from tasks.project.params import check
 from tasks.project.strict_yaml import read_yaml
 from tests.faults import processes
 from tests.faults.table import HalfPublished, Leak, Lost
@@ -56,7 +58,9 @@ SMALL = (
     "downstream.squad.gate.min_f1=0",
     "downstream.squad.publish.folder=published/small",
 )
-PLAN = stages_to_run(ROOT, read_yaml(ROOT / "params.yaml"))
+PLAN = stages_to_run(ROOT, resolve(read_yaml(ROOT / "params.yaml"), None, SMALL))
+PUBLISH = "publish@squad"
+"""What comes after the plan."""
 SAME_BYTES = ("data", "models", "predictions", "evaluation/squad/predictions.json")
 """What is equal byte for byte in two runs; metrics and pages hold seconds, and so does what is made of them."""
 PUBLISHED_SAME = (
@@ -88,6 +92,7 @@ def make_project(folder: Path) -> Path:
     (folder / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
     values = resolve(read_yaml(folder / "params.yaml"), None, SMALL)
     (folder / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    write_plan(folder, check(values))
     return folder
 
 
@@ -141,7 +146,7 @@ class Case:
 
     def stage(self, name: str) -> list[str]:
         """The words that bring one stage up to date, or publish, without a flow."""
-        return ["-m", "tasks.release.publish"] if name == "publish" else ["-m", "dvc", "repro", name]
+        return ["-m", "tasks.release.publish", "squad"] if name == PUBLISH else ["-m", "dvc", "repro", name]
 
     def flow(self, *names: str, publish: bool = True) -> list[str]:
         """The words of the flow, of all stages or of those named; with `publish` after them if the gate is there."""
@@ -194,7 +199,7 @@ def require_published_once(project: Path) -> None:
     names = sorted(path.name for path in (project / "published").iterdir())
     if names != ["small"]:
         raise HalfPublished(f"published/ holds {names}")
-    receipt = json.loads((project / "reports" / "publish.json").read_text())
+    receipt = json.loads((project / "reports" / "publish-squad.json").read_text())
     folder = project / "published" / "small"
     found = {
         path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in _files(folder)

@@ -17,7 +17,7 @@ from ipu_model.ipu.executables import ExecutableCache
 from tests.faults import processes, small_run, table
 from tests.faults.damage import CUT, FLIPPED, FLIPPED_UNSEEN, KINDS, damage
 from tests.faults.pictures import Pictures
-from tests.faults.small_run import Case
+from tests.faults.small_run import PUBLISH, Case
 
 HANDED_ON = (
     ("tokenizer", "data/corpus/part-00000.parquet"),
@@ -27,17 +27,19 @@ HANDED_ON = (
     ("pretrain@phase1", "data/rows/phase1/rows-00000.arrow"),
     ("pretrain@phase1", "data/rows/phase1/manifest.json"),
     ("pretrain@phase2", "models/phase1/model.safetensors"),
-    ("finetune", "models/phase2/config.json"),
-    ("predict", "models/squad/model.safetensors"),
-    ("evaluate", "predictions/squad/dev.arrow"),
-    ("gate", "evaluation/squad/predictions.json"),
-    ("publish", "models/squad/model.safetensors"),
-    ("publish", "models/squad/config.json"),
-    ("publish", "data/tokenizer/vocab.txt"),
-    ("publish", "evaluation/squad/predictions.json"),
+    ("finetune@squad", "models/phase2/config.json"),
+    ("predict@squad", "models/squad/model.safetensors"),
+    ("evaluate@squad", "predictions/squad/dev.arrow"),
+    ("gate@squad", "evaluation/squad/predictions.json"),
+    (PUBLISH, "models/squad/model.safetensors"),
+    (PUBLISH, "models/squad/config.json"),
+    (PUBLISH, "data/tokenizer/vocab.txt"),
+    (PUBLISH, "evaluation/squad/predictions.json"),
 )
 """The stage that reads, and the file of an earlier one."""
-SEEN = [entry for entry in HANDED_ON if entry[0] in ("pretrain_rows@phase1", "pretrain@phase1", "evaluate", "publish")]
+SEEN = [
+    entry for entry in HANDED_ON if entry[0] in ("pretrain_rows@phase1", "pretrain@phase1", "evaluate@squad", PUBLISH)
+]
 CHECKPOINT_FILES = ("model.safetensors", "optimizer.safetensors", "state.json", "sha256.json")
 
 
@@ -61,7 +63,7 @@ def run_stage(case: Case, stage: str) -> subprocess.CompletedProcess[str]:
     """The stage alone, without the flow, which adds nothing here; publish after what DVC has to repair."""
     if case.api_url is not None:
         return case.run(*case.flow(stage, publish=False))
-    if stage == "publish" and (done := case.run(*case.stage("gate"))).returncode:
+    if stage == PUBLISH and (done := case.run(*case.stage("gate@squad"))).returncode:
         return done
     return case.run(*case.stage(stage))
 
@@ -78,7 +80,7 @@ def test_a_byte_the_disk_changed_is_refused_by_name_then_repaired(
             raise table.Lost(f"{stage} ended well with a damaged {name}")
         outs = (name, str(Path(name).parent))
         assert any(f"{out} does not hold what its stage wrote" in done.stdout for out in outs), done.stdout
-        if stage == "publish":
+        if stage == PUBLISH:
             assert not (case.project / "published").exists()
         require_repaired(case, stage, pictures)
 
@@ -99,7 +101,7 @@ def require_repaired(case: Case, stage: str, pictures: Pictures) -> None:
         raise table.Lost(f"{stage} does not end well: {done.stdout[-2000:]}")
     small_run.require_same(case.project, pictures.digests_after(stage))
     small_run.require_whole(case.project)
-    if stage == "publish":
+    if stage == PUBLISH:
         small_run.require_published_once(case.project)
 
 

@@ -22,29 +22,37 @@ import pytest
 
 from tests.faults import processes, small_run, table
 from tests.faults.pictures import Pictures
-from tests.faults.small_run import Case
+from tests.faults.small_run import PUBLISH, Case
 
 ROW = "disk full"
 PAGE = 4096
 FULL = ("No space left on device", "os error 28")
 
 MOUNTED = (
-    ("corpus", "data", 0),
+    ("corpus@text", "data", 0),
     ("pretrain_rows@phase1", "data/rows", 8),
     ("pretrain@phase1", "runs", 48),
     ("pretrain@phase1", "runs", 160),
     ("pretrain@phase1", "models", 12),
     ("pretrain@phase1", "plots", 0),
-    ("evaluate", "metrics", 0),
-    ("publish", "published", 40),
-    ("publish", "reports", 0),
+    ("evaluate@squad", "metrics", 0),
+    (PUBLISH, "published", 40),
+    (PUBLISH, "reports", 0),
     ("pretrain@phase1", ".dvc/cache", 16),
     ("pretrain_rows@phase1", ".dvc/cache", 4),
 )
 """Stage, folder, KB of room it has (beside what is in it)."""
 WHOLE = tuple(
     (stage, share)
-    for stage in ("corpus", "pretrain_rows@phase1", "rows@squad", "pretrain@phase1", "predict", "evaluate", "gate")
+    for stage in (
+        "corpus@text",
+        "pretrain_rows@phase1",
+        "rows@squad",
+        "pretrain@phase1",
+        "predict@squad",
+        "evaluate@squad",
+        "gate@squad",
+    )
     for share in (0.02, 0.5, 0.9)
 )
 """Stage, and which share of what it adds to the disk there is room for."""
@@ -92,7 +100,7 @@ def starve_then_feed(case: Case, stage: str, words: list[str], disk: Path, refer
         raise table.Lost(f"with room again it ended with exit code {fed.returncode}:\n{fed.stdout[-2500:]}")
     small_run.require_same(case.project, reference)
     small_run.require_whole(case.project)
-    if stage == "publish":
+    if stage == PUBLISH:
         small_run.require_published_once(case.project)
     return said[0].split(" - ")[-1].strip()[:150]
 
@@ -105,7 +113,7 @@ def test_a_writer_meets_a_full_disk(
     project = pictures.project_before(stage, tmp_path / "project", later_from_cache=False)
     with small_disk(project / folder, room) as disk, table.case(ROW, f"{stage}, {folder}, {room} KB") as notes:
         case = new_flow(project)
-        words = case.stage(stage) if stage == "publish" else case.flow(stage, publish=False)
+        words = case.stage(stage) if stage == PUBLISH else case.flow(stage, publish=False)
         notes.append(starve_then_feed(case, stage, words, disk, pictures.digests_after(stage)))
 
 

@@ -28,11 +28,13 @@ SECRETS = {
 DVC_YAML = """
 stages:
   gate:
-    cmd: python stage.py
-    meta: {publish: tasks.release.publish}
-    deps: [stage.py]
-    params: [gate]
-    metrics: [{metrics/squad-gate.json: {persist: true}}]
+    foreach: [squad]
+    do:
+      cmd: python stage.py
+      meta: {publish: publish_toy}
+      deps: [stage.py]
+      params: [downstream.squad.gate]
+      metrics: [{metrics/squad-gate.json: {persist: true}}]
 """
 STAGE = """
 import os, pathlib, sys
@@ -42,10 +44,17 @@ if not verdict.exists():
     verdict.write_text('{"accepted": false, "reasons": []}')
 sys.exit(os.environ.get("TOY_FAILS"))
 """
+PUBLISH = """
+from pathlib import Path
+from tasks.project.main import run_main
+from tasks.release import publish, verdict
+verdict.PROJECT = Path.cwd()  # whose plan ran: the toy gate alone
+run_main(publish.main)
+"""
 FLOW = """
 import sys
 from flows import checkout, cli
-checkout.CODE = ("dvc.yaml", "stage.py")
+checkout.CODE = ("dvc.yaml", "stage.py", "publish_toy.py")
 cli.main(["run", *sys.argv[1:]])
 """
 REFUSED = {"method": "GET", "pattern": "whoami", "status": 401, "times": 99}
@@ -69,12 +78,13 @@ WAYS: dict[str, tuple[dict, list[str], int, str]] = {
 def project(tmp_path: Path) -> Path:
     """Everything up to the gate is there; secrets are where users put them."""
     project = make_checkout(tmp_path / "project")
-    (project / "dvc.lock").unlink()
     values = yaml.safe_load((project / "params.yaml").read_text())
-    values["publish"].update(target="hub", repository=NAME)
+    values["publish"]["target"] = "hub"
+    values["downstream"]["squad"]["publish"]["repository"] = NAME
     (project / "params.yaml").write_text(yaml.safe_dump(values))
     (project / "dvc.yaml").write_text(DVC_YAML)
     (project / "stage.py").write_text(STAGE)
+    (project / "publish_toy.py").write_text(PUBLISH)
     for name in ("inputs", "presets"):
         (project / name).symlink_to(ROOT / name)
     (project / ".dvc").mkdir()
@@ -123,7 +133,7 @@ def require_no_leak(folder: Path) -> None:
 
 
 def test_a_publish_leaks_nothing_whether_it_succeeds_or_fails(hub: HubServer, project: Path) -> None:
-    words = [sys.executable, "-m", "tasks.release.publish"]
+    words = [sys.executable, "-m", "tasks.release.publish", "squad"]
     with table.case("secrets: publish alone"):
         hub.fault("POST", "/commit/", status=403, body=f'{{"error": "{TOKEN} may not"}}'.encode())
         hub.fault("GET", "whoami", status=503)

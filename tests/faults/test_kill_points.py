@@ -54,8 +54,8 @@ class Point:
 def points(count: int, seed: int) -> list[Point]:
     """Every stage in turn, the order shuffled; the training stages, where most can be lost, get what is over."""
     source = random.Random(seed)
-    training = [stage for stage in small_run.PLAN if stage.startswith(("pretrain@", "finetune"))]
-    stages = [*small_run.PLAN, "publish"]
+    training = [stage for stage in small_run.PLAN if stage.startswith(("pretrain@", "finetune@"))]
+    stages = [*small_run.PLAN, small_run.PUBLISH]
     chosen = [*stages, *stages, *training * count][:count]
     source.shuffle(chosen)
     return [Point(i, stage, source.random(), i % 2 == 0) for i, stage in enumerate(chosen)]
@@ -87,7 +87,7 @@ def kill(case: Case, point: Point, seconds: float) -> str:
     """Start the flow and kill it within the stage; says how far it had come."""
     log = case.home / "killed.log"
     flow = case.start(*case.flow(), log=log)
-    begins = f"Running stage '{point.stage}'" if point.stage in small_run.PLAN else "publish: started"
+    begins = f"Running stage '{point.stage}'" if point.stage in small_run.PLAN else f"{small_run.PUBLISH}: started"
     processes.wait_for(lambda: begins in log.read_text(), 120.0, f"the flow has not come to {point.stage}")
     time.sleep(point.fraction * max(seconds - SECONDS_OF_DVC, 0.5))  # the random moment itself, waiting for nothing
     if point.whole_tree:

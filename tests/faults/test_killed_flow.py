@@ -16,7 +16,7 @@ def test_the_temporary_server_ends_with_a_flow_that_is_killed(tmp_path):
         case = Case(make_project(tmp_path / "project"), tmp_path, extra=patience)
         log = tmp_path / "flow.log"
         flow = case.start(*case.flow(), log=log)
-        processes.wait_for(lambda: "Running stage 'corpus'" in log.read_text(), 120.0, log.read_text())
+        processes.wait_for(lambda: "Running stage 'corpus@text'" in log.read_text(), 120.0, log.read_text())
         assert any("uvicorn" in command for command in processes.of_case(case.mark).values()), "it has no server"
         os.kill(flow.pid, signal.SIGKILL)
         flow.wait()

@@ -35,7 +35,7 @@ def finished(tmp_path: Path, pictures: Pictures, new_case: Callable[[Path], Case
 
 def push_again_and_restore(case: Case, pictures: Pictures) -> None:
     """The remote is back: push, then restore it all in a checkout without cache and outputs."""
-    before = pictures.digests_after("gate")
+    before = pictures.digests_after("gate@squad")
     small_run.require_same(case.project, pictures.digests)
     pushed = case.run("-m", "dvc", "push", "--run-cache")
     assert pushed.returncode == 0, pushed.stdout
@@ -44,9 +44,9 @@ def push_again_and_restore(case: Case, pictures: Pictures) -> None:
     shutil.copy2(case.project / "dvc.lock", elsewhere / "dvc.lock")
     other = Case(elsewhere, case.home / "other-home", case.api_url)
     other.home.mkdir()
-    done = other.run("-m", "dvc", "repro", "--pull", "gate")
+    done = other.run("-m", "dvc", "repro", "--pull", "gate@squad")
     assert done.returncode == 0, done.stdout
-    ran = [line for line in done.stdout.splitlines() if line.startswith("Running stage") and "gate" not in line]
+    ran = [line for line in done.stdout.splitlines() if line.startswith("Running stage") and "gate@squad" not in line]
     if ran:
         raise table.Lost(f"stages ran that the remote has: {ran}")
     small_run.require_same(elsewhere, {name: sha for name, sha in before.items() if not name.startswith("published")})

@@ -18,7 +18,7 @@ from tests.faults.test_kill_points import SEED
 from tests.faults.test_two_at_once import holder, start_both
 
 ROW = "sample of make test"
-CORPUS = ["-m", "dvc", "repro", "corpus"]
+CORPUS = ["-m", "dvc", "repro", "corpus@text"]
 
 
 @pytest.fixture(scope="module")

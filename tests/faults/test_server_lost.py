@@ -25,7 +25,7 @@ def test_the_server_is_killed_while_a_stage_runs(seconds: int | None, tmp_path: 
     with PrefectServer(tmp_path) as server, table.case("server lost", f"local flow, {name}") as notes:
         project = pictures.project_before(stage, tmp_path / "project", later_from_cache=True)
         case, log = Case(project, tmp_path, server.api_url), tmp_path / "flow.log"
-        flow = case.start(*case.flow(stage, "gate"), log=log)
+        flow = case.start(*case.flow(stage, "gate@squad"), log=log)
         processes.wait_for(lambda: f"Running stage '{stage}'" in log.read_text(), 90.0, "the stage has not begun")
         server.stop()
         if seconds is not None:
@@ -40,7 +40,7 @@ def test_the_server_is_killed_while_a_stage_runs(seconds: int | None, tmp_path: 
             small_run.require_published_once(project)
         if seconds is None:
             server.start()
-        again = case.run(*case.flow(stage, "gate"))
+        again = case.run(*case.flow(stage, "gate@squad"))
         if again.returncode:
             raise table.Lost(f"the next run ended with exit code {again.returncode}:\n{again.stdout[-2500:]}")
         small_run.require_same(project, pictures.digests)

@@ -22,7 +22,7 @@ def start_both(case: Case, words: list[str]) -> list[tuple[subprocess.Popen[str]
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("stage", ["corpus", "pretrain@phase1", "predict"])
+@pytest.mark.parametrize("stage", ["corpus@text", "pretrain@phase1", "predict@squad"])
 @pytest.mark.parametrize("what", ["flow", "dvc"])
 def test_two_runs_in_one_project(
     stage: str, what: str, tmp_path: Path, pictures: Pictures, new_flow: Callable[[Path], Case]

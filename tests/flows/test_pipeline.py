@@ -30,10 +30,14 @@ def test_a_rejected_model_ends_in_the_state_rejected_and_is_not_published(prefec
     state = run()
     assert (state.name, state.is_completed()) == ("Rejected", True)
     values = run_json(toy_project)
-    assert values["results"] == {"gate@squad": {
-        "name": "squad", "scores": {"exact_match": 70.0, "f1": 80.5}, "published": None,
-        "decision": {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]},
-    }}  # fmt: skip
+    assert values["results"] == {
+        "gate@squad": {
+            "name": "squad",
+            "scores": {"exact_match": 70.0, "f1": 80.5},
+            "published": None,
+            "decision": {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"]},
+        }
+    }
     assert not (toy_project / "reports" / "publish-squad.json").exists()
 
 
@@ -166,9 +170,11 @@ def test_relative_paths_mean_the_same_place_from_a_checkout(toy_project):
 def test_the_summary_names_stages_scores_gate_and_place():
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "ran", 1.25)])
     run.results["gate@squad"] = {
-        "name": "squad", "scores": {"exact_match": 91.5, "f1": 93.25}, "decision": {"accepted": True, "reasons": []},
+        "name": "squad",
+        "scores": {"exact_match": 91.5, "f1": 93.25},
+        "decision": {"accepted": True, "reasons": []},
         "published": {"folder": "published/podium-demo", "unchanged": True},
-    }  # fmt: skip
+    }
     text = report.summary(run)
     assert "Podium run: published" in text
     assert "squad: exact_match 91.50, f1 93.25" in text
@@ -183,13 +189,18 @@ def test_a_pull_request_is_called_a_proposal_and_not_a_publication():
     assert "proposed: http://hub/user/demo/discussions/1" in report.summary(run)
 
 
+def copy_plan(folder):
+    for name in ("dvc.yaml", "plan.yaml"):
+        shutil.copy(ROOT / name, folder)
+
+
 def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     (tmp_path / "plots").mkdir()
-    (tmp_path / "plots" / "finetune.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,1.0,0.0\n")
+    (tmp_path / "plots" / "squad-finetune.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,1.0,0.0\n")
     (tmp_path / "plots" / "pretrain-phase2.csv").write_text("step,loss,learning_rate\n6,5.5,0.1\n")
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "failed", 2.0)], error="<script>alert(1)</script>")
-    shutil.copy(ROOT / "dvc.yaml", tmp_path)
-    run.stages += [report.StageRecord(name, "ran", 1.0) for name in ("pretrain@phase2", "finetune")]
+    copy_plan(tmp_path)
+    run.stages += [report.StageRecord(name, "ran", 1.0) for name in ("pretrain@phase2", "finetune@squad")]
     text = run_page.page(run, tmp_path)
     assert "final loss 1.000" in text
     assert "20 updates" in text
@@ -214,19 +225,23 @@ def test_a_stage_failure_is_no_defect_of_ours_and_shows_no_traceback_of_its_own(
 
 def test_the_run_says_how_its_stages_came_by_their_programs(tmp_path):
     (tmp_path / "metrics").mkdir()
-    shutil.copy(ROOT / "dvc.yaml", tmp_path)
-    for name, how in (("pretrain-phase1", "restored from executables/phase1"), ("finetune", "built: no executable yet"),
-                      ("predict", "loaded from the cache")):  # fmt: skip
+    copy_plan(tmp_path)
+    for name, how in (
+        ("pretrain-phase1", "restored from executables/phase1"),
+        ("squad-finetune", "built: no executable yet"),
+        ("squad-predict", "loaded from the cache"),
+    ):
         (tmp_path / "metrics" / f"{name}.json").write_text(json.dumps({"program": how}))
     (tmp_path / "metrics" / "pretrain-phase2.json").write_text(json.dumps({"runtime": "cpu"}))
-    states = {"pretrain@phase1": "ran", "pretrain@phase2": "ran", "finetune": "ran", "predict": "skipped"}
+    states = {"pretrain@phase1": "ran", "pretrain@phase2": "ran", "finetune@squad": "ran", "predict@squad": "skipped"}
     run = report.RunReport(".", stages=[report.StageRecord(name, status, 1.0) for name, status in states.items()])
     run.read_results(tmp_path)
     run.write(tmp_path)
     assert run_json(tmp_path)["programs"] == {
-        "pretrain@phase1": "restored from executables/phase1", "finetune": "built: no executable yet",
-    }  # fmt: skip
-    assert "program of finetune: built: no executable yet\n" in report.summary(run)
+        "pretrain@phase1": "restored from executables/phase1",
+        "finetune@squad": "built: no executable yet",
+    }
+    assert "program of finetune@squad: built: no executable yet\n" in report.summary(run)
     assert "Program of pretrain@phase1: restored from executables/phase1." in run_page.page(run, tmp_path)
 
 

@@ -20,7 +20,7 @@ KNOWN = read_plan(ROOT, compose(check(values_with("pretrain_rows.shares=[1,2]"))
 
 def test_consecutive_stages_of_one_queue_travel_together():
     plan = [
-        "corpus",
+        "corpus@text",
         "validate@corpus",
         "pretrain@phase1",
         "finetune@squad",
