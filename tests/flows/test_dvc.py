@@ -30,7 +30,7 @@ def test_what_one_checkout_pushed_another_restores_figures_included(toy_project,
         toy_project, other, ignore=shutil.ignore_patterns("data", "metrics", "cache", "tmp", "dvc.lock", "*.gitignore")
     )
     assert repro("gate@squad", other, sent=[]) == "restored", "nothing may run there"
-    assert (other / "metrics" / "gate.json").read_text() == (toy_project / "metrics" / "gate.json").read_text()
+    assert (other / "metrics" / "squad-gate.json").read_text() == (toy_project / "metrics" / "squad-gate.json").read_text()
     assert ran() == ["first", "second"]
 
 

@@ -28,7 +28,7 @@ STRANGER = 54321
 """A user id without an entry in the list of users."""
 CLOSING = "import os, sys; os.close(int(sys.argv[1])); os.execv(sys.executable, [sys.executable, *sys.argv[2:]])"
 RUN = ("-m", "flows", "run")
-CORPUS = ("-c", small_run.SOME_STAGES, "corpus", "--no-publish")
+CORPUS = ("-c", small_run.SOME_STAGES, "corpus@text", "--no-publish")
 """A run of one stage; what it needs around it is what all need."""
 
 
@@ -278,7 +278,7 @@ def test_a_clone_without_git_runs_and_says_so_once(clone):
     assert "no git keeps" in finished(machine.run(*CORPUS))
     assert "no_scm = true" in (machine.project / ".dvc" / "config.local").read_text()
     assert "no git keeps" not in finished(machine.run(*CORPUS))
-    assert finished(machine.run("-m", "dvc", "status", "corpus"))
+    assert finished(machine.run("-m", "dvc", "status", "corpus@text"))
 
 
 @pytest.mark.soak

@@ -153,7 +153,7 @@ def test_together_one_dvc_brings_all_stages_and_each_hears_its_own_lines(toy_pro
     with Repro(plan, toy_project, pytest.fail, together=True) as one:
         verdicts = [one.bring(stage, said[stage].append, shares[stage].append) for stage in plan]
     assert verdicts == ["ran", "ran", "ran"]
-    assert started() == ["repro --single-item -- first second gate"]
+    assert started() == ["repro --single-item -- first second gate@squad"]
     assert ran() == ["first", "second"]
     for stage in plan:
         assert said[stage] == [f"Running stage '{stage}':", "[ 50%] half way", "[100%] all the way"]
