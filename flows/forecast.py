@@ -103,7 +103,8 @@ class _Run:
         self._lock = stages_of(root / LOCK)
         self._reference = self._lock or stages_of(project / LOCK)
         self._records = _run_cache(self._cache)
-        self._made = {out["path"]: (name, out.get("md5")) for name, one in self._lock.items() for out in one.get("outs", ())}
+        done = [(name, out) for name, one in self._lock.items() for out in one.get("outs", ())]
+        self._made = {out["path"]: (name, out.get("md5")) for name, out in done}
         """Path that a stage makes -> that stage, and the MD5 that it will have."""
         self._hashed: dict[Path, str | None] = {}
 
