@@ -66,6 +66,8 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
         _require_config(source, key)
         record: dict[str, Any] = {"source": "folder", "path": params.path}
         return record | import_checked(source, model, tokenizer, target, key)
+    if params.source == "none":
+        raise InputError("base_model.source is none: there is no model to take in; set it to folder or hub")
     if not params.repository:
         raise InputError("base_model.source is hub and base_model.repository is not set: set it to a model, user/name")
     key = f"base_model.repository={params.repository}"

@@ -80,9 +80,9 @@ def test_prediction_is_one_process_and_has_no_launcher() -> None:
 
 def test_the_job_states_how_many_processes_share_it() -> None:
     two = params(launcher="torchrun", processes=2)
-    assert geometry(two.finetune, two.device).replication_factor == 2
+    assert geometry(two.pretrain.phase1, two.device).replication_factor == 2
     on_ipus = params(runtime="ipu", launcher="poprun", processes=2)
-    assert geometry(on_ipus.finetune, on_ipus.device).replication_factor == 1  # the IPU config says it
+    assert geometry(on_ipus.pretrain.phase1, on_ipus.device).replication_factor == 1  # the IPU config says it
 
 
 @pytest.mark.parametrize(

@@ -301,8 +301,10 @@ def test_nobody_else_writes_these_formats(kind: str) -> None:
         "html": set(),
         "templates": {"tasks/pages/render.py"},
         "csv": {"tasks/pages/markup.py"},
-        "yaml": {"tasks/pages/markup.py", "tasks/project/params_command.py"},  # the latter: one value on one line
-    }
+        # params_command: one value on one line; the last two write for DVC alone, and are below what stages depend on
+        "yaml": {"tasks/pages/markup.py", "tasks/project/params_command.py", "tasks/project/composing.py",
+                 "tasks/project/gone.py"},
+    }  # fmt: skip
     assert set(found) <= allowed[kind]
 
 

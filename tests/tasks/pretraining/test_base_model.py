@@ -71,12 +71,11 @@ def refusal(given: Path, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_without_a_given_model_the_folder_says_so(tmp_path: Path):
+def test_without_a_given_model_there_is_nothing_to_take_in(tmp_path: Path):
     params = params_with()
-    record = write_base_model(params.base_model, params.model, tmp_path / "no tokenizer needed", tmp_path / "base")
-    assert record == {"source": "none"} == json.loads((tmp_path / "base" / RECORD).read_text())
-    assert [path.name for path in (tmp_path / "base").iterdir()] == [RECORD]
-    assert "none" in summary(record)
+    with pytest.raises(InputError, match="base_model.source is none: there is no model to take in"):
+        write_base_model(params.base_model, params.model, tmp_path / "no tokenizer needed", tmp_path / "base")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_is_taken_in_bit_for_bit_and_said(given: Path):
