@@ -15,7 +15,6 @@ from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
-from pydantic_core import PydanticUndefined
 
 from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, Section
 from tasks.project.param_training import FinetuneParams
@@ -169,7 +168,7 @@ def _defaults(kind: type[Section]) -> dict[str, Any]:
         default = field.get_default(call_default_factory=True)
         if isinstance(default, Section):
             found[name] = default.model_dump(mode="json")
-        elif default is PydanticUndefined:
+        elif field.is_required():
             inner = field.annotation
             found[name] = _defaults(inner) if isinstance(inner, type) and issubclass(inner, Section) else None
         else:
