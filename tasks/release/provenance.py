@@ -17,8 +17,9 @@ from typing import Any
 
 from tasks.project import artifacts, files
 from tasks.project.errors import PublishError
-from tasks.project.files import sha256_of
-from tasks.release.release_subject import Subject
+from tasks.project.params import check
+from tasks.project.plan_file import stages_of
+from tasks.release.release_subject import Subject, plan_of
 from tasks.release.released_parameters import released_parameters
 
 FORMAT_VERSION = 1
@@ -64,13 +65,12 @@ def provenance(
     Raises:
         PublishError: a report that should be read is not JSON, or holds a NaN.
     """
-    lock = root / "dvc.lock"
     own = {**parameters, "downstream": {subject.name: parameters["downstream"][subject.name]}}
     published = released_parameters(own, root, checkout or root)
     return {
         "podium": FORMAT_VERSION,
         "git": git_state(checkout or root),
-        "dvc_lock_sha256": sha256_of(lock) if lock.is_file() else None,
+        "stages_sha256": stages_sha256(parameters, subject, root / "dvc.lock"),
         "parameters": published,
         "parameters_sha256": hashlib.sha256(canonical(published).encode()).hexdigest(),
         "packages": package_versions(),
@@ -82,6 +82,16 @@ def provenance(
         "training": training_figures(root, subject),
         "model": _small_json(root / subject.model / "podium.json"),
     }
+
+
+def stages_sha256(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> str | None:
+    """One hash of what dvc.lock says of all stages behind a release: what they read, ran and wrote. Of others it says
+    nothing: they may run again, and the release stays the same. None: there is no dvc.lock."""
+    if not lock.is_file():
+        return None
+    stated, gate = stages_of(lock), subject.stages["gate"]
+    behind = plan_of(check(dict(parameters))).behind([gate])
+    return hashlib.sha256(canonical({name: stated.get(name) for name in behind}).encode()).hexdigest()
 
 
 def canonical(values: Any) -> str:

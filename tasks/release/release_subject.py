@@ -9,10 +9,14 @@ from pathlib import Path
 from tasks.downstream.entries import behind
 from tasks.downstream.task import DownstreamTask
 from tasks.project import artifacts
+from tasks.project.composing import compose
 from tasks.project.params import Params
+from tasks.project.plan_file import Plan, definitions_of, expand
 
 RELEASED = Path("released")
 """Stands for the released model's folder, wherever the parameters of the gate say that it is."""
+PROJECT = Path(__file__).resolve().parents[2]
+"""Holds the dvc.yaml that this code belongs to."""
 
 
 @dataclass(frozen=True)
@@ -104,3 +108,8 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
         stages={what: entry.stage(what) for what in ("finetune", "evaluate", "gate")},
         released=task.released_below,
     )
+
+
+def plan_of(params: Params) -> Plan:
+    """All stages of these parameters, as this code runs them."""
+    return Plan(expand(definitions_of(PROJECT), compose(params)))

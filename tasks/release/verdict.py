@@ -13,18 +13,13 @@ from tasks.project.params import Params, parameter_values
 from tasks.project.plan_file import (
     COMPOSED_FILE,
     PARAMS_FILE,
-    Plan,
-    definitions_of,
-    expand,
     same_value,
     stages_of,
     value_at,
 )
-from tasks.release.release_subject import Subject
+from tasks.release.release_subject import Subject, plan_of
 from tasks.release.seal import Hashes, difference
 
-PROJECT = Path(__file__).resolve().parents[2]
-"""Holds the dvc.yaml that this code belongs to."""
 SHOWN = 5
 """Differences that an error names."""
 ABSENT = "(not stated)"
@@ -90,7 +85,7 @@ def changed_parameters(params: Params, gate: str, lock: Mapping[str, Any]) -> li
     """
     composed, found = compose(params), []
     values = {PARAMS_FILE: parameter_values(params), COMPOSED_FILE: composed}
-    plan = Plan(expand(definitions_of(PROJECT), composed))
+    plan = plan_of(params)
     for name in plan.behind([gate]):
         if name not in lock:
             found.append(f"stage {name} has not run")

@@ -194,7 +194,7 @@ def _cards(text: str) -> dict[str, str]:
     base = {"source": "hub", "repository": f"user/base{text}", "commit": f"c{text}"}
     origin = {
         **ORIGIN, "base_model": base, "git": {"revision": f"f{text}", "dirty": True, "changed": []},
-        "dvc_lock_sha256": f"a{text}", "parameters_sha256": f"b{text}",
+        "stages_sha256": f"a{text}", "parameters_sha256": f"b{text}",
         "data": {"verdicts": {f"corpus{text}": {"valid": False}}, "rows": {}},
         "training": {"finetune": {"steps": 1, "final_loss": 1.0, "runtime": f"cpu{text}", "precision": f"fp32{text}"}},
     }  # fmt: skip

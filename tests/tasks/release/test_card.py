@@ -15,7 +15,6 @@ from huggingface_hub import ModelCard
 from tasks.downstream.entries import entry_of
 from tasks.downstream.squad.card import model_card
 from tasks.project.errors import PublishError
-from tasks.project.files import sha256_of
 from tasks.project.params import parameter_values
 from tasks.release.card import CardFacts
 from tasks.release.provenance import git_state, provenance
@@ -27,7 +26,7 @@ CONFIG = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, 
 CHECKS = [{"name": "f1", "ok": True, "found": 94.5678, "required": 85.0}]
 ORIGIN: dict[str, Any] = {
     "git": {"revision": "f" * 40, "dirty": True, "changed": ["tasks/gate.py"]},
-    "dvc_lock_sha256": "a" * 64,
+    "stages_sha256": "a" * 64,
     "parameters_sha256": "b" * 64,
     "data": {
         "verdicts": {"corpus": {"valid": True}, "squad": {"valid": False}},
@@ -193,7 +192,13 @@ def test_provenance_is_equal_wherever_the_release_goes_and_says_what_was_used(tm
     subject = subject_in(root)
     here = provenance(parameter_values(params_with()), root, subject)
     assert here == provenance(parameter_values(params_with(folder="elsewhere", private=False)), root, subject)
-    assert here["dvc_lock_sha256"] == sha256_of(root / "dvc.lock")
+    lock = yaml.safe_load((root / "dvc.lock").read_text())
+    lock["stages"]["finetune@another"] = {"cmd": "another entry"}
+    (root / "dvc.lock").write_text(yaml.safe_dump(lock))
+    assert here == provenance(parameter_values(params_with()), root, subject), "no stage behind it"
+    lock["stages"]["finetune@squad"]["cmd"] = "something else"
+    (root / "dvc.lock").write_text(yaml.safe_dump(lock))
+    assert here["stages_sha256"] != provenance(parameter_values(params_with()), root, subject)["stages_sha256"]
     assert here["data"]["verdicts"]["corpus"] == {"valid": True, "rows": 12, "checks": 1, "failed": []}
     assert here["data"]["rows"]["squad-train"]["real_tokens"] == 4321
     assert here["training"]["squad-finetune"] == {
