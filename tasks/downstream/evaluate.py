@@ -9,7 +9,7 @@ import argparse
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
@@ -17,12 +17,13 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.scoring.metrics import Array
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.downstream.task import part_of
+from tasks.pages.markup import csv_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder, sha256_of, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import load_params
-from tasks.statistics.calibration import Calibration, calibration
+from tasks.statistics.calibration import Bin, Calibration, calibration
 
 
 class Sliced(Protocol):
@@ -62,10 +63,6 @@ class PageTask(ScoresTask[E, L, A]):
         """Name -> text of what else the folder of the evaluation holds."""
         return {}
 
-    def tables(self, found: Evaluation[E, A]) -> dict[str, str]:
-        """Name -> CSV of `plots`."""
-        return {}
-
 
 def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
     """Score the logits of an entry's development sets; write its predictions, scores, plots and page.
@@ -91,11 +88,24 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
         texts = {artifacts.evaluation_page(name).name: task.page(found), **task.more_files(found)}
         for file, text in texts.items():
             write_text(folder / file, text)
-    with new_folder(root / artifacts.plots_folder(name)) as folder:
-        for what, table in task.tables(found).items():
-            write_text(folder / f"{what}.csv", table)
+    for what, table in drawn(task, found).items():
+        write_text(root / artifacts.plot_file(name, what), table)
     write_json(root / artifacts.metrics_file(name), found.metrics)
     return found.metrics
+
+
+def drawn(task: PageTask[E, Any, A], found: Evaluation[E, A]) -> dict[str, str]:
+    """Name -> CSV of what dvc.yaml draws: the leading score of every slice in percent with the bounds of its interval,
+    and stated probabilities against the shares that came true."""
+    slices = []
+    for part in (one.record() for one in found.slices):
+        lead = next(name for name in (task.limits[0].metric, *task.metrics.titles) if name in part)
+        slices.append((part["by"], part["slice"], lead, part[lead], part[f"{lead}_low"], part[f"{lead}_high"]))
+    bins = [] if found.calibrated is None else [astuple(one) for one in found.calibrated.bins if one.count]
+    return {
+        "slices": csv_text(("by", "slice", "metric", "score", "score_low", "score_high"), slices),
+        "calibration": csv_text([one.name for one in fields(Bin)], bins),
+    }
 
 
 def answered(task: PageTask[E, Any, A], root: Path) -> Evaluation[E, A]:

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -58,9 +57,6 @@ class DownstreamTask(ABC):
     @abstractmethod
     def row_kind(self) -> str:
         """The kind of its rows: one that ipu_model knows."""
-
-    plots: ClassVar[Mapping[str, Mapping[str, str]]] = {}
-    """Tables of the evaluation that `dvc plots` draws, by name, and how; PageTask.tables writes them."""
 
     @property
     def released_below(self) -> str:

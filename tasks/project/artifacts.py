@@ -105,9 +105,9 @@ def metrics_file(name: str, what: str = "") -> Path:
     return METRICS / f"{job_name(name, what) if what else name}.json"
 
 
-def plots_folder(name: str) -> Path:
-    """Tables of an entry's evaluation, to be drawn."""
-    return PLOTS / name
+def plot_file(name: str, what: str) -> Path:
+    """A table of an entry's evaluation, to be drawn: slices or calibration."""
+    return PLOTS / f"{name}-{what}.csv"
 
 
 def parity_file(name: str, place: str) -> Path:

@@ -61,11 +61,6 @@ def compose(params: Params) -> dict[str, Any]:
             for entry in entries(params)
             for place in entry.params.parity.against
         },
-        "plots": {
-            f"{artifacts.plots_folder(entry.name)}/{name}.csv": dict(drawn)
-            for entry in entries(params)
-            for name, drawn in about(entry).plots.items()
-        },
         "ipu_config": params.ipu.config if ahead else CODE,
     }
     return {ROOT_KEY: found}

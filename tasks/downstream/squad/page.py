@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
@@ -13,11 +13,10 @@ from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.scores import EXACT, OVERLAP
-from tasks.downstream.squad.slices import QUESTION_WORD, Slice, f1_counts, slices
+from tasks.downstream.squad.slices import Slice, f1_counts, slices
 from tasks.downstream.squad.windows import Windows
-from tasks.pages.markup import csv_text
 from tasks.pages.render import html_page
-from tasks.statistics.calibration import Bin, Calibration
+from tasks.statistics.calibration import Calibration
 
 SHOWN_MISTAKES = 25
 SHOWN_CANDIDATES = 3
@@ -42,20 +41,6 @@ class Task(scores.Task, PageTask[list[Question], Windows, list[list[Answer]]]):
     def more_files(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
         return {"nbest.json": nbest_json(questions, found.answers[split])}
-
-    def tables(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
-        """All slices, those by question word (a plot needs a file), questions by F1, and calibration."""
-        [outcomes], parts = found.outcomes.values(), _parts(found)
-        columns = ("questions", "exact_match", "f1", "f1_low", "f1_high")
-        words = [[part.slice, *(getattr(part, name) for name in columns)] for part in parts if part.by == QUESTION_WORD]
-        assert found.calibrated is not None
-        bins = [astuple(one) for one in found.calibrated.bins if one.count]
-        return {
-            "question-words": csv_text(("question_word", *columns), words),
-            "slices": csv_text([one.name for one in fields(Slice)], [astuple(part) for part in parts]),
-            "calibration": csv_text([one.name for one in fields(Bin)], bins),
-            "f1": csv_text(("f1", "questions"), list(f1_counts(outcomes[:, OVERLAP].tolist()).items())),
-        }
 
 
 def _parts(found: Evaluation[Any, Any]) -> list[Slice]:

@@ -20,7 +20,7 @@ from huggingface_hub import ModelCard
 from flows import report, run_page
 from flows.commands import ask
 from flows.report import RunReport, StageRecord
-from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.evaluate import Evaluation, drawn
 from tasks.downstream.glue import card as glue_card
 from tasks.downstream.glue.scores import Examples
 from tasks.downstream.glue.tasks import TASKS
@@ -253,9 +253,9 @@ def test_the_plots_and_the_comparison_hold_no_formula(text: str) -> None:
     part = Slice(TITLE, text, 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
     outcomes = {"dev": np.array([[0.0, 0.5]])}
     found = Evaluation({}, {}, {}, outcomes, [part], calibration([0.5], [0.0]), {})
-    tables = list(task_with("squad", "page").tables(found).values())
+    tables = list(drawn(task_with("squad", "page"), found).values())
     tables.append(changed_csv([Changed(text, text, text, 0.0, 1.0, 0.0, 1.0)]))
-    assert len(tables) == 5
+    assert len(tables) == 3
     for table in tables:
         rows = list(csv.reader(io.StringIO(table, newline="")))
         assert {len(row) for row in rows} == {len(rows[0])}

@@ -180,12 +180,9 @@ def test_slices_count_every_question_once_per_property(tmp_path: Path) -> None:
 def test_plots_are_csv_with_a_header(tmp_path: Path) -> None:
     write_checkout(tmp_path)
     evaluate(TASK, tmp_path)
-    words = (tmp_path / "plots" / "squad" / "question-words.csv").read_text().splitlines()
-    assert words[0] == "question_word,questions,exact_match,f1,f1_low,f1_high"
-    assert words[1] == "what,1,100.0,100.0,100.0,100.0"
-    assert (tmp_path / "plots" / "squad" / "f1.csv").read_text().splitlines() == [
-        "f1,questions", "0,0", "under 0.25,0", "0.25 to 0.5,0", "0.5 to 0.75,1", "0.75 to 1,0", "1,2",
-    ]  # fmt: skip
+    words = (tmp_path / "plots" / "squad-slices.csv").read_text().splitlines()
+    assert words[0] == "by,slice,metric,score,score_low,score_high"
+    assert words[1] == "question word,what,f1,100.0,100.0,100.0"
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -271,10 +268,9 @@ def test_calibration_and_all_slices_with_their_intervals_are_written(tmp_path: P
     brier = sum((p - y) ** 2 for p, y in zip(stated, right, strict=True)) / 3
     assert metrics["brier_score"] == pytest.approx(brier, abs=1e-5)
     assert sum(one["count"] for one in metrics["calibration"]) == 3
-    lines = (tmp_path / "plots" / "squad" / "calibration.csv").read_text().splitlines()
+    lines = (tmp_path / "plots" / "squad-calibration.csv").read_text().splitlines()
     assert lines[0] == "low,high,count,confidence,accuracy,accuracy_low,accuracy_high"
-    slices = (tmp_path / "plots" / "squad" / "slices.csv").read_text().splitlines()
-    assert slices[0] == "by,slice,questions,exact_match,exact_match_low,exact_match_high,f1,f1_low,f1_high"
+    slices = (tmp_path / "plots" / "squad-slices.csv").read_text().splitlines()
     assert len(slices) == 1 + len(metrics["slices"])
     page = (tmp_path / "evaluation" / "squad" / "report.html").read_text()
     assert f"Expected calibration error {metrics['calibration_error']:.3f}" in page
