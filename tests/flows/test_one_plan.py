@@ -6,7 +6,7 @@ import pytest
 
 from flows import checkout, cli, dvc, on_worker
 from flows.forecast import forecast
-from tasks.project.params import load_params
+from tasks.project.params import load_params, parameter_values
 from tests.flows.test_pipeline import ACCEPTED, run
 from tests.parts import in_part
 
@@ -139,7 +139,7 @@ def test_stages_of_one_command_are_told_apart_by_what_they_make(project):
     shutil.rmtree(project / "data")
     (project / "dvc.lock").unlink()
     plan = ["each@one", "each@two", "after@one", "after@two"]
-    values = load_params().model_dump(mode="json")
+    values = parameter_values(load_params())
     assert {one.stage: one.status for one in forecast(project, project, values, plan)} == dict.fromkeys(
         plan, "restored"
     )
@@ -155,6 +155,6 @@ def test_foretold_are_the_hashes_of_dvc_for_what_is_given_outside_of_the_project
         (outside / name).write_text("A.\n")
     plan = (project / "dvc.yaml").read_text()
     (project / "dvc.yaml").write_text(plan.replace("inputs/corpus", str(outside)))
-    values = load_params().model_dump(mode="json")
+    values = parameter_values(load_params())
     assert dvc.call("repro", "first", root=project).returncode == 0
     assert [one.status for one in forecast(project, project, values, ["first"])] == ["skipped"]
