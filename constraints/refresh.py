@@ -39,11 +39,15 @@ def declared() -> list[str]:
 def applies(requirement: Requirement, python: str, extras: Iterable[str]) -> bool:
     """Whether a requirement counts on that Python of a Linux on x86-64, with these extras of its distribution."""
     linux = {
-        "python_version": ".".join(python.split(".")[:2]), "implementation_name": "cpython",
+        "python_version": ".".join(python.split(".")[:2]),
+        "implementation_name": "cpython",
         "python_full_version": python if python.count(".") == 2 else f"{python}.0",
-        "platform_python_implementation": "CPython", "platform_system": "Linux", "platform_machine": "x86_64",
-        "sys_platform": "linux", "os_name": "posix",
-    }  # fmt: skip
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "platform_machine": "x86_64",
+        "sys_platform": "linux",
+        "os_name": "posix",
+    }
     marker = requirement.marker
     return marker is None or any(marker.evaluate({**linux, "extra": extra}) for extra in ("", *extras))
 
@@ -79,10 +83,27 @@ def report(files: list[str], python: str) -> dict[str, Any]:
         found = Path(folder, "report.json")
         words = [f"{name}=={version}" for name, version in pins(files, python).items()]
         subprocess.run(
-            [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--dry-run", "--no-deps",
-             "--ignore-installed", "--python-version", python, "--target", folder, "--report", str(found), *words],
-            check=True, env={**plain, "PIP_CONFIG_FILE": os.devnull},
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--dry-run",
+                "--no-deps",
+                "--ignore-installed",
+                "--python-version",
+                python,
+                "--target",
+                folder,
+                "--report",
+                str(found),
+                *words,
+            ],
+            check=True,
+            env={**plain, "PIP_CONFIG_FILE": os.devnull},
+        )
         content: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
     return content
 
@@ -97,12 +118,12 @@ def record(files: list[str], pythons: list[str]) -> dict[str, Any]:
     extras = wanted_extras(asked, pythons)
     packages = {
         pin: sorted(
-            line for line in asked[pin]
-            if any(applies(Requirement(line), python, extras.get(pin.split("==")[0], ()))
-                   for python in pythons)
+            line
+            for line in asked[pin]
+            if any(applies(Requirement(line), python, extras.get(pin.split("==")[0], ())) for python in pythons)
         )
         for pin in sorted(asked)
-    }  # fmt: skip
+    }
     return {"pythons": pythons, "packages": packages}
 
 

@@ -7,11 +7,25 @@ import pytest
 import tasks  # noqa: F401 (it says which memory pyarrow takes, before a test imports pyarrow)
 
 LONGEST = (
-    "test_terminal.py", "test_preflight.py", "test_environments.py", "test_pipeline.py", "test_rerun.py",
-    "test_deploy.py", "test_foretell.py", "test_end_to_end.py", "test_workers.py", "test_elastic.py",
-    "test_compile_stages.py", "test_compiling.py", "test_plans.py", "test_one_plan.py", "test_verdict_under_dvc.py",
-    "test_bounds.py", "test_release_leaks.py", "test_allowed.py",
-)  # fmt: skip
+    "test_terminal.py",
+    "test_preflight.py",
+    "test_environments.py",
+    "test_pipeline.py",
+    "test_rerun.py",
+    "test_deploy.py",
+    "test_foretell.py",
+    "test_end_to_end.py",
+    "test_workers.py",
+    "test_elastic.py",
+    "test_compile_stages.py",
+    "test_compiling.py",
+    "test_plans.py",
+    "test_one_plan.py",
+    "test_verdict_under_dvc.py",
+    "test_bounds.py",
+    "test_release_leaks.py",
+    "test_allowed.py",
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

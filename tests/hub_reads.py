@@ -34,12 +34,21 @@ def repository_info(hub: HubServer, request: Request, repository: Repository, re
     ]
     return answer(
         {
-            "_id": "0" * 24, "id": repository.name, "sha": commit.oid, "private": repository.private,
-            "gated": False, "disabled": False, "author": repository.name.split("/")[0], "downloads": 0, "likes": 0,
-            "tags": [], "createdAt": "2026-01-01T00:00:00.000Z", "lastModified": "2026-01-01T00:00:00.000Z",
+            "_id": "0" * 24,
+            "id": repository.name,
+            "sha": commit.oid,
+            "private": repository.private,
+            "gated": False,
+            "disabled": False,
+            "author": repository.name.split("/")[0],
+            "downloads": 0,
+            "likes": 0,
+            "tags": [],
+            "createdAt": "2026-01-01T00:00:00.000Z",
+            "lastModified": "2026-01-01T00:00:00.000Z",
             "siblings": siblings,
         }
-    )  # fmt: skip
+    )
 
 
 def blob_metadata(blob: Any) -> dict[str, Any]:
@@ -96,13 +105,17 @@ def discussions(hub: HubServer, request: Request, repository: Repository) -> Res
     pulls = sorted(repository.pulls.items(), reverse=True)
     listed = [
         {
-            "num": number, "title": pull["title"], "status": pull["status"], "author": {"name": pull["author"]},
-            "createdAt": "2026-01-01T00:00:00.000Z", "isPullRequest": True,
+            "num": number,
+            "title": pull["title"],
+            "status": pull["status"],
+            "author": {"name": pull["author"]},
+            "createdAt": "2026-01-01T00:00:00.000Z",
+            "isPullRequest": True,
             "repo": {"name": repository.name, "type": repository.kind},
         }
         for number, pull in pulls
         if wanted in ("all", pull["status"])
-    ]  # fmt: skip
+    ]
     start = 2 * int(request.query.get("p", ["0"])[0])
     return answer({"discussions": listed[start : start + 2], "count": len(listed), "start": start})
 
@@ -120,9 +133,11 @@ def resolve(hub: HubServer, request: Request, repository: Repository, revision: 
         headers["ETag"] = f'"{blob.oid}"'
         return ranged(hub.store.read(blob.sha256), request, headers)
     headers |= {
-        "X-Linked-Etag": f'"{blob.sha256}"', "X-Linked-Size": str(blob.size), "ETag": f'"{blob.oid}"',
+        "X-Linked-Etag": f'"{blob.sha256}"',
+        "X-Linked-Size": str(blob.size),
+        "ETag": f'"{blob.oid}"',
         "Location": f"{hub.storage}/objects/{blob.sha256}",
-    }  # fmt: skip
+    }
     return Response(302, b"", headers)
 
 

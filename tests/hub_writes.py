@@ -193,8 +193,13 @@ def change_status(hub: HubServer, request: Request, repository: Repository, numb
     if pull is None or values["status"] not in ("open", "closed") or pull["status"] == "merged":
         raise HubError(400, f"discussion {number} cannot become {values['status']}")
     pull["status"] = values["status"]
-    event = {"id": "1", "type": "status-change", "createdAt": "2026-01-01T00:00:00.000Z",
-             "author": {"name": pull["author"]}, "data": {"status": values["status"]}}  # fmt: skip
+    event = {
+        "id": "1",
+        "type": "status-change",
+        "createdAt": "2026-01-01T00:00:00.000Z",
+        "author": {"name": pull["author"]},
+        "data": {"status": values["status"]},
+    }
     return answer({"newStatus": event})
 
 

@@ -46,9 +46,14 @@ def asked(tmp_path_factory):
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PODIUM_", "PREFECT_"))}
     environment |= {"PYTHONPATH": str(ROOT), "HOME": str(folder), "DVC_NO_ANALYTICS": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", HELP, json.dumps(runnable())], cwd=folder, env=environment, text=True,
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=300,
-    )  # fmt: skip
+        [sys.executable, "-c", HELP, json.dumps(runnable())],
+        cwd=folder,
+        env=environment,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout), folder
 
@@ -64,9 +69,13 @@ def test_every_module_that_can_be_run_answers_help_and_does_nothing(asked, modul
 
 def podium(*words, cwd=ROOT, **environment):
     return subprocess.run(
-        [sys.executable, "-m", "flows", *words], cwd=cwd, text=True, capture_output=True, timeout=120,
+        [sys.executable, "-m", "flows", *words],
+        cwd=cwd,
+        text=True,
+        capture_output=True,
+        timeout=120,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )  # fmt: skip
+    )
 
 
 def test_the_help_names_every_command_and_imports_none():
@@ -109,9 +118,24 @@ def test_where_there_is_no_project_it_is_said_plainly(tmp_path, words, said):
 
 def test_files_of_the_command_line_count_from_where_it_was_called(tmp_path):
     (tmp_path / "questions.json").write_text(
-        json.dumps({"data": [{"title": "t", "paragraphs": [{"context": "a dog", "qas": [
-            {"id": "1", "question": "who?", "answers": [{"text": "dog", "answer_start": 2}]}]}]}]})
-    )  # fmt: skip
+        json.dumps(
+            {
+                "data": [
+                    {
+                        "title": "t",
+                        "paragraphs": [
+                            {
+                                "context": "a dog",
+                                "qas": [
+                                    {"id": "1", "question": "who?", "answers": [{"text": "dog", "answer_start": 2}]}
+                                ],
+                            }
+                        ],
+                    }
+                ]
+            }
+        )
+    )
     (tmp_path / "answers.json").write_text('{"1": "dog"}')
     done = podium("--project", str(ROOT), "score", "questions.json", "answers.json", cwd=tmp_path)
     assert done.stdout == "1 questions, exact match 100.00, F1 100.00\n", done.stderr
@@ -138,8 +162,9 @@ def test_a_python_that_takes_other_code_than_the_projects_is_refused_and_not_sta
     (tmp_path / "presets").mkdir()
     done = podium("params", "list", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
-        2, f"error: Python takes the code of {ROOT} and not that of {tmp_path}: unset PYTHONPATH\n",
-    )  # fmt: skip
+        2,
+        f"error: Python takes the code of {ROOT} and not that of {tmp_path}: unset PYTHONPATH\n",
+    )
 
 
 def test_words_that_are_no_command_end_with_2_and_the_usage():
@@ -172,7 +197,10 @@ def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
     (tmp_path / "presets").mkdir()
     for encoding in ("latin-1", "ascii", "utf-8"):
         done = subprocess.run(
-            [sys.executable, "-m", "flows", "params", "list", "--json"], cwd=tmp_path, capture_output=True, timeout=120,
+            [sys.executable, "-m", "flows", "params", "list", "--json"],
+            cwd=tmp_path,
+            capture_output=True,
+            timeout=120,
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
-        )  # fmt: skip
+        )
         assert json.loads(done.stdout.decode(encoding))[0]["value"] == "été", encoding

@@ -92,9 +92,14 @@ def _run(root: Path, *words: str, text: str = "") -> str:
     folders = ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
     own = {name: str(root.parent / name.lower()) for name in folders}
     done = subprocess.run(
-        [sys.executable, *words], cwd=root, env={**os.environ, **own}, input=text, capture_output=True, text=True,
+        [sys.executable, *words],
+        cwd=root,
+        env={**os.environ, **own},
+        input=text,
+        capture_output=True,
+        text=True,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
@@ -123,9 +128,12 @@ def test_a_comment_in_what_says_how_stages_run_runs_none_of_them_again(project: 
 @pytest.mark.slow
 def test_a_new_kind_of_task_a_new_head_and_a_new_preset_run_nothing_again(project: Path) -> None:
     new = [
-        "tasks/downstream/new/__init__.py", "tasks/downstream/new/about.py", "ipu_model/heads/new.py",
-        "ipu_model/row_kinds/new.py", "presets/new.yaml",
-    ]  # fmt: skip
+        "tasks/downstream/new/__init__.py",
+        "tasks/downstream/new/about.py",
+        "ipu_model/heads/new.py",
+        "ipu_model/row_kinds/new.py",
+        "presets/new.yaml",
+    ]
     assert not [path for path in new if (ROOT / path).exists()]
     assert status_after(project, {"new": new}) == {"new": []}
 

@@ -22,11 +22,18 @@ REAL = ROOT.parent / "shared" / "data"
 VOCABULARY = REAL / "vocab" / "bert-base-uncased.txt"
 COPIED = ("flows", "tasks", "ipu_model", "inputs", "presets", "dvc.yaml", "params.yaml", "pyproject.toml", ".dvcignore")
 TINY = (
-    "model.hidden_size=32", "model.num_heads=2", "model.intermediate_size=64", "pretrain_rows.phase1.duplicates=1",
-    "pretrain.checkpoint_every_updates=5", "pretrain.phase1.global_batch_size=8", "pretrain.phase1.steps=40",
-    "pretrain.phase2.steps=3", "pretrain.phase2.global_batch_size=4", "downstream.squad.finetune.epochs=1",
+    "model.hidden_size=32",
+    "model.num_heads=2",
+    "model.intermediate_size=64",
+    "pretrain_rows.phase1.duplicates=1",
+    "pretrain.checkpoint_every_updates=5",
+    "pretrain.phase1.global_batch_size=8",
+    "pretrain.phase1.steps=40",
+    "pretrain.phase2.steps=3",
+    "pretrain.phase2.global_batch_size=4",
+    "downstream.squad.finetune.epochs=1",
     "downstream.squad.finetune.global_batch_size=8",
-)  # fmt: skip
+)
 FLOW = [sys.executable, "-m", "flows", "run"]
 
 pytestmark = [
@@ -70,9 +77,11 @@ def project(tmp_path_factory):
 def state(project, *overrides):
     """Write params.yaml: the preset small-files on the slice, smaller yet."""
     paths = (
-        "corpus.path=../text.txt", "downstream.squad.data.train_path=../train.json",
-        "downstream.squad.data.dev_path=../dev.json", f"tokenizer.path={VOCABULARY}",
-    )  # fmt: skip
+        "corpus.path=../text.txt",
+        "downstream.squad.data.train_path=../train.json",
+        "downstream.squad.data.dev_path=../dev.json",
+        f"tokenizer.path={VOCABULARY}",
+    )
     values = resolve(read_yaml(ROOT / "params.yaml"), "small-files", [*paths, *TINY, *overrides], ROOT / "presets")
     (project / "params.yaml").write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
 
@@ -80,10 +89,13 @@ def state(project, *overrides):
 def environment(project):
     home = project.parent
     return {
-        **os.environ, "PREFECT_HOME": str(home / "prefect"), "DVC_SITE_CACHE_DIR": str(home / "dvc-site"),
-        "DVC_GLOBAL_CONFIG_DIR": str(home / "dvc-global"), "DVC_SYSTEM_CONFIG_DIR": str(home / "dvc-system"),
+        **os.environ,
+        "PREFECT_HOME": str(home / "prefect"),
+        "DVC_SITE_CACHE_DIR": str(home / "dvc-site"),
+        "DVC_GLOBAL_CONFIG_DIR": str(home / "dvc-global"),
+        "DVC_SYSTEM_CONFIG_DIR": str(home / "dvc-system"),
         "PODIUM_THREADS": "1",
-    }  # fmt: skip
+    }
 
 
 def run(project, words):
@@ -109,8 +121,18 @@ def test_a_small_model_of_real_text_is_rejected_and_not_published(project):
 
 def test_the_score_is_the_one_the_scoring_command_gives(project):
     folder = project / report(project)["folder"]
-    done = run(project, [sys.executable, "-m", "flows", "score", "--json", "../dev.json",
-                         str(folder / artifacts.predictions_file("squad"))])  # fmt: skip
+    done = run(
+        project,
+        [
+            sys.executable,
+            "-m",
+            "flows",
+            "score",
+            "--json",
+            "../dev.json",
+            str(folder / artifacts.predictions_file("squad")),
+        ],
+    )
     assert done.returncode == 0, done.stderr
     scores = json.loads(done.stdout)
     assert {name: scores[name] for name in ("exact_match", "f1")} == report(project)["results"]["gate@squad"]["scores"]

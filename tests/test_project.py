@@ -98,8 +98,11 @@ def test_a_clone_with_autocrlf_keeps_the_line_ends_of_scripts(tmp_path):
     git("add", ".", where=project)
     git("commit", "-m", "as it is", where=project)
     git("clone", "-c", "core.autocrlf=true", project.as_uri(), "clone", where=tmp_path)
-    with_cr = [path.name for path in (tmp_path / "clone").rglob("*") if path.is_file() and ".git" not in path.parts
-               and b"\r" in path.read_bytes()]  # fmt: skip
+    with_cr = [
+        path.name
+        for path in (tmp_path / "clone").rglob("*")
+        if path.is_file() and ".git" not in path.parts and b"\r" in path.read_bytes()
+    ]
     assert with_cr == []
     subprocess.run(["bash", "-n", ".ci/run"], cwd=tmp_path / "clone", check=True)
 

@@ -62,8 +62,12 @@ def test_beside_torch_comes_what_its_metadata_asks_for(tmp_path, needs, installe
     index = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(wheels)}
     done = subprocess.run(
         ["make", "setup", f"PYTHON={getattr(sys, '_base_executable', sys.executable)}"],
-        cwd=project, env={**plain, **index}, capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+        cwd=project,
+        env={**plain, **index},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     found = {path.name.split(".dist-info")[0] for path in project.glob(".venv/lib/*/site-packages/*.dist-info")}
     pinned = {"nvidia_thing": "nvidia_thing-2.0", "deeper": "deeper-1.0"}

@@ -155,18 +155,36 @@ class CorpusData:
 
 def _total_checks(limits: ValidateParams) -> tuple[Check, ...]:
     return (
-        Check("documents", "rows", f"at least {limits.min_documents:,} documents",
-              "give more text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
-              minimum=limits.min_documents),
-        Check("ids_unique", "document_id", "no id twice",
-              "two inputs may hold the same documents: look at corpus.path", maximum=0),
-        Check("control_characters", "text",
-              f"at most {limits.max_control_share:.4g} of all characters are control characters or U+FFFD",
-              "the files are binary or of another encoding than UTF-8: look at corpus.path, "
-              "or raise validate.max_control_share", maximum=limits.max_control_share),
-        Check("longest_document", "text", f"the longest document has more than {FEW_WORDS} characters",
-              f"these are titles or lines, not documents: {LOOK}", minimum=FEW_WORDS + 1),
-    )  # fmt: skip
+        Check(
+            "documents",
+            "rows",
+            f"at least {limits.min_documents:,} documents",
+            "give more text (corpus.path, corpus.demo_documents), or lower validate.min_documents",
+            minimum=limits.min_documents,
+        ),
+        Check(
+            "ids_unique",
+            "document_id",
+            "no id twice",
+            "two inputs may hold the same documents: look at corpus.path",
+            maximum=0,
+        ),
+        Check(
+            "control_characters",
+            "text",
+            f"at most {limits.max_control_share:.4g} of all characters are control characters or U+FFFD",
+            "the files are binary or of another encoding than UTF-8: look at corpus.path, "
+            "or raise validate.max_control_share",
+            maximum=limits.max_control_share,
+        ),
+        Check(
+            "longest_document",
+            "text",
+            f"the longest document has more than {FEW_WORDS} characters",
+            f"these are titles or lines, not documents: {LOOK}",
+            minimum=FEW_WORDS + 1,
+        ),
+    )
 
 
 def _record_checks(limits: ValidateParams) -> tuple[Check, ...]:

@@ -72,10 +72,15 @@ def test_every_bar_can_be_measured_and_none_is_met_by_nothing():
     from bench import variants
 
     by_case = {
-        "pretrain-tiny": variants.PRETRAIN_TINY, "pretrain-base": variants.PRETRAIN_BASE,
-        "squad-tiny": variants.SQUAD_TINY, "utilisation": variants.UTILISATION, "lamb-base": variants.LAMB,
-        "predict-tiny": variants.PREDICT, "prepare-squad": variants.QUESTIONS, "start": variants.STARTS,
-    }  # fmt: skip
+        "pretrain-tiny": variants.PRETRAIN_TINY,
+        "pretrain-base": variants.PRETRAIN_BASE,
+        "squad-tiny": variants.SQUAD_TINY,
+        "utilisation": variants.UTILISATION,
+        "lamb-base": variants.LAMB,
+        "predict-tiny": variants.PREDICT,
+        "prepare-squad": variants.QUESTIONS,
+        "start": variants.STARTS,
+    }
     for case, lines in by_case.items():
         for threads in (1, 2):
             for variant in lines:

@@ -22,8 +22,18 @@ PEER = "hf fp32"
 def case(rows: Path, *variants: Variant) -> Case:
     """Two rounds of two updates, one thread."""
     training = Training("pretrain", "test", str(rows), sequences=8, vocabulary=60)
-    return Case("pretrain-tiny", "a test", "real tokens", variants, {"training": asdict(training)},
-                updates=2, rounds=2, seconds=1, warmup=1, threads=(1,))  # fmt: skip
+    return Case(
+        "pretrain-tiny",
+        "a test",
+        "real tokens",
+        variants,
+        {"training": asdict(training)},
+        updates=2,
+        rounds=2,
+        seconds=1,
+        warmup=1,
+        threads=(1,),
+    )
 
 
 @pytest.mark.soak

@@ -34,14 +34,32 @@ class PrefectServer:
 
     def start(self) -> None:
         case = Case(self.home, self.home)
-        environment = {**case.environment(), "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-                       "PREFECT_SERVER_UI_ENABLED": "false"}  # fmt: skip
-        command = [sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app", "--host",
-                   "127.0.0.1", "--port", str(self.port), "--log-level", "error"]  # fmt: skip
+        environment = {
+            **case.environment(),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+        }
+        command = [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "--factory",
+            "prefect.server.api.server:create_app",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--log-level",
+            "error",
+        ]
         self._process = subprocess.Popen(
-            command, cwd=self.home, env=environment, stdout=(self.home / "server.log").open("ab"),
-            stderr=subprocess.STDOUT, preexec_fn=die_with_parent,
-        )  # fmt: skip
+            command,
+            cwd=self.home,
+            env=environment,
+            stdout=(self.home / "server.log").open("ab"),
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,
+        )
         wait_for(self._answers, 180.0, "the Prefect server does not answer")
 
     def stop(self) -> None:

@@ -119,11 +119,16 @@ class Case:
 
     def environment(self) -> dict[str, str]:
         own = {
-            "PREFECT_HOME": str(self.home / "prefect"), "DVC_SITE_CACHE_DIR": str(self.home / "dvc-site"),
-            "DVC_GLOBAL_CONFIG_DIR": str(self.home / "dvc-global"), "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1",
-            "DVC_SYSTEM_CONFIG_DIR": str(self.home / "dvc-system"), "PODIUM_THREADS": "1",
-            "PYTHONDONTWRITEBYTECODE": "1", processes.MARK: self.mark,
-        }  # fmt: skip
+            "PREFECT_HOME": str(self.home / "prefect"),
+            "DVC_SITE_CACHE_DIR": str(self.home / "dvc-site"),
+            "DVC_GLOBAL_CONFIG_DIR": str(self.home / "dvc-global"),
+            "DVC_NO_ANALYTICS": "1",
+            "DO_NOT_TRACK": "1",
+            "DVC_SYSTEM_CONFIG_DIR": str(self.home / "dvc-system"),
+            "PODIUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            processes.MARK: self.mark,
+        }
         if self.api_url is not None:
             own["PREFECT_API_URL"] = self.api_url
         return {**{k: v for k, v in os.environ.items() if k != "PREFECT_API_URL"}, **own, **self.extra}
@@ -133,16 +138,29 @@ class Case:
         place = log or self.home / f"{self.mark}.log"
         with place.open("w") as stream:
             return subprocess.Popen(
-                [sys.executable, *words], cwd=self.project, env=self.environment(), text=True,
-                stdin=subprocess.DEVNULL, stdout=stream, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, *words],
+                cwd=self.project,
+                env=self.environment(),
+                text=True,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
 
     def run(self, *words: str, timeout: float = 400.0) -> subprocess.CompletedProcess[str]:
         """Run a command of this Python in the project to its end; stdout holds stderr too."""
         return subprocess.run(
-            [sys.executable, *words], cwd=self.project, env=self.environment(), text=True, check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout,
-        )  # fmt: skip
+            [sys.executable, *words],
+            cwd=self.project,
+            env=self.environment(),
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=timeout,
+        )
 
     def stage(self, name: str) -> list[str]:
         """The words that bring one stage up to date, or publish, without a flow."""

@@ -96,8 +96,17 @@ def project(tmp_path: Path) -> Path:
 
 def environment(home: Path) -> dict[str, str]:
     planted = {name: value for name, value in SECRETS.items() if name != "remote"}
-    own = {name: str(home / name.lower()) for name in ("PREFECT_HOME", "HOME", "HF_HOME", "DVC_SITE_CACHE_DIR",
-                                                       "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")}  # fmt: skip
+    own = {
+        name: str(home / name.lower())
+        for name in (
+            "PREFECT_HOME",
+            "HOME",
+            "HF_HOME",
+            "DVC_SITE_CACHE_DIR",
+            "DVC_GLOBAL_CONFIG_DIR",
+            "DVC_SYSTEM_CONFIG_DIR",
+        )
+    }
     server = {
         "PREFECT_SERVER_API_AUTH_STRING": SECRETS["PREFECT_API_AUTH_STRING"],
         "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",

@@ -96,8 +96,9 @@ def test_a_push_killed_in_the_middle(finished: Case, tmp_path: Path, files: int,
         store = tmp_path / "store"
         processes.wait_for(
             lambda: push.poll() is not None or sum(1 for path in store.rglob("*") if path.is_file()) >= files,
-            60.0, "nothing is pushed",
-        )  # fmt: skip
+            60.0,
+            "nothing is pushed",
+        )
         push.send_signal(signal.SIGKILL)
         push.wait()
         push_again_and_restore(finished, pictures)

@@ -39,17 +39,23 @@ class Stranger:
         self.script = self.folder / "theirs.py"
         self.script.write_text(THEIRS)
         self.environment = {
-            **team.server.environment(), "HOME": str(self.folder), "PREFECT_HOME": str(self.folder / "prefect"),
+            **team.server.environment(),
+            "HOME": str(self.folder),
+            "PREFECT_HOME": str(self.folder / "prefect"),
             "PREFECT_RUNNER_POLL_FREQUENCY": "1",
-        }  # fmt: skip
+        }
         self.processes = []
 
     def _start(self, *words):
         with (self.folder / "said.txt").open("a") as said:
             process = subprocess.Popen(
-                [sys.executable, str(self.script), *words], cwd=self.folder, env=self.environment,
-                stdout=said, stderr=said, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, str(self.script), *words],
+                cwd=self.folder,
+                env=self.environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
         self.processes.append(process)
         return process
 

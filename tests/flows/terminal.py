@@ -27,9 +27,15 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
         self.process = subprocess.Popen(
-            words, cwd=cwd, env={**environment, "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True, preexec_fn=_at_a_terminal,
-        )  # fmt: skip
+            words,
+            cwd=cwd,
+            env={**environment, "TERM": "xterm"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_at_a_terminal,
+        )
         os.close(theirs)
         self.raw = ""
 

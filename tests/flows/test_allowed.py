@@ -118,10 +118,13 @@ def test_targets_of_the_worker_are_written_to_and_their_neighbours_are_not(proje
     assert problems(project, f"checkpoint.remote={tmp_path}/out", f"tracking.folder={tmp_path}/out") == ""
     assert problems(project, "checkpoint.remote=sftp://host:22/x", *hub) == ""
     for refused in (
-        f"downstream.squad.publish.folder={tmp_path}/out", f"downstream.squad.publish.folder={tmp_path}/out/../x", "checkpoint.remote=s3://bucket/podium2",
-        "checkpoint.remote=s3://bucket/podium/../x", "checkpoint.remote=sftp://host:220/",
+        f"downstream.squad.publish.folder={tmp_path}/out",
+        f"downstream.squad.publish.folder={tmp_path}/out/../x",
+        "checkpoint.remote=s3://bucket/podium2",
+        "checkpoint.remote=s3://bucket/podium/../x",
+        "checkpoint.remote=sftp://host:220/",
         f"checkpoint.remote={tmp_path}/outside",
-    ):  # fmt: skip
+    ):
         assert problems(project, refused).startswith(refused.partition("=")[0]), refused
     for name in ("other/podium-demo", "team/podiumdemo"):
         assert problems(project, hub[0], f"downstream.squad.publish.repository={name}").startswith(
@@ -169,9 +172,11 @@ def sent(project, **parameters):
     """What comes of a run that was sent to this checkout."""
     values = read_yaml(project / "params.yaml")
     honest = {
-        "names": ["first"], "values": values, "checkout_name": checkout.own_name(values, None),
+        "names": ["first"],
+        "values": values,
+        "checkout_name": checkout.own_name(values, None),
         "code": checkout.code_hashes(project),
-    }  # fmt: skip
+    }
     return on_worker.run_stages(**{**honest, **parameters}, return_state=True)
 
 

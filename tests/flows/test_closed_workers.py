@@ -57,10 +57,14 @@ class Attacker:
     def deployment(self, flow, name, **more):
         """A deployment of the pool cpu with an entrypoint, a pull step and variables of its own."""
         return self._client.create_deployment(
-            self._client.create_flow_from_name(flow), name, work_pool_name="cpu", entrypoint=f"{self.script}:theirs",
-            path=str(self.folder), **more,
+            self._client.create_flow_from_name(flow),
+            name,
+            work_pool_name="cpu",
+            entrypoint=f"{self.script}:theirs",
+            path=str(self.folder),
+            **more,
             pull_steps=[{"prefect.deployments.steps.run_shell_script": {"script": self.touch("pull")}}],
-        )  # fmt: skip
+        )
 
     def run(self, deployment, **parameters):
         return self._client.create_flow_run_from_deployment(deployment, parameters=parameters).id
@@ -80,9 +84,10 @@ def attacker(team, tmp_path):
 
 def variables(attacker):
     return {
-        "command": attacker.touch("command"), "working_dir": str(attacker.folder),
+        "command": attacker.touch("command"),
+        "working_dir": str(attacker.folder),
         "env": {"PYTHONPATH": str(attacker.folder), "LD_PRELOAD": "/nowhere.so"},
-    }  # fmt: skip
+    }
 
 
 def test_the_pools_that_deploy_makes_take_no_variables(attacker):
@@ -116,14 +121,18 @@ def test_a_worker_starts_its_own_flows_whatever_the_server_says(team, attacker):
     ended = {
         name: attacker.run(attacker.deployment(flow, name, job_variables=variables(attacker)), **parameters)
         for name, flow, parameters in (
-            ("ours", "podium-stages", {}), ("whole", "podium", {"preset": "none"}), ("theirs", "theirs", {})
+            ("ours", "podium-stages", {}),
+            ("whole", "podium", {"preset": "none"}),
+            ("theirs", "theirs", {}),
         )
-    }  # fmt: skip
+    }
     for name, run in ended.items():
         wait_until(lambda run=run: attacker.state(run).is_final(), name)
     assert {name: attacker.state(run).type.value for name, run in ended.items()} == {
-        "ours": "FAILED", "theirs": "FAILED", "whole": "FAILED",
-    }  # fmt: skip
+        "ours": "FAILED",
+        "theirs": "FAILED",
+        "whole": "FAILED",
+    }
     assert "this worker runs the flows podium and podium-stages of its own" in attacker.state(ended["theirs"]).message
     assert attacker.ran() == []
     assert host.ran() == []
@@ -139,9 +148,11 @@ def test_a_run_of_theirs_that_is_cancelled_or_lost_loads_no_code_into_the_worker
     host.hold.touch()
     values = read_yaml(host.project / "params.yaml")
     parameters = {
-        "names": ["corpus", "validate@corpus", "pretrain@phase1"], "values": values,
-        "code": checkout.code_hashes(host.project), "checkout_name": checkout.own_name(values, None),
-    }  # fmt: skip
+        "names": ["corpus", "validate@corpus", "pretrain@phase1"],
+        "values": values,
+        "code": checkout.code_hashes(host.project),
+        "checkout_name": checkout.own_name(values, None),
+    }
     deployment = attacker.deployment("podium-stages", "held", job_variables=variables(attacker))
     cancelled = attacker.run(deployment, **parameters)
     wait_until(lambda: "pretrain@phase1" in host.ran(), "training")

@@ -45,8 +45,10 @@ def test_pools_that_are_there_keep_what_they_are_and_get_the_template(client, sa
     deploy.make_pools(client, said.append)
     assert said == [
         "the work pool cpu takes no command, environment or folder from runs any more",
-        "made the work pool flows", "made the work pool cuda", "made the work pool ipu",
-    ]  # fmt: skip
+        "made the work pool flows",
+        "made the work pool cuda",
+        "made the work pool ipu",
+    ]
     kept = client.read_work_pool("cpu")
     assert (kept.description, kept.concurrency_limit) == ("ours", 3)
     assert kept.base_job_template == client.read_work_pool("ipu").base_job_template == deploy.TEMPLATE

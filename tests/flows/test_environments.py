@@ -88,14 +88,24 @@ class Machine:
         if self.user is not None:
             command = [*as_user(self.user, self.group or self.user), *command]
         own = {
-            "PATH": os.defpath, "HOME": str(self.project.parent / "home"), "PYTHONDONTWRITEBYTECODE": "1",
+            "PATH": os.defpath,
+            "HOME": str(self.project.parent / "home"),
+            "PYTHONDONTWRITEBYTECODE": "1",
             **self.variables,
-        }  # fmt: skip
+        }
         return subprocess.run(
-            command, cwd=self.project, env=own, text=True,
-            errors="replace", check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=300, umask=umask,
-        )  # fmt: skip
+            command,
+            cwd=self.project,
+            env=own,
+            text=True,
+            errors="replace",
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=300,
+            umask=umask,
+        )
 
 
 def as_user(user: int, group: int) -> list[str]:
@@ -103,8 +113,16 @@ def as_user(user: int, group: int) -> list[str]:
     if os.geteuid() or shutil.which("setpriv") is None:
         pytest.skip("needs root and setpriv, to become another user")
     may = "-all,+dac_read_search"
-    words = ["setpriv", f"--reuid={user}", f"--regid={group}", "--clear-groups", f"--inh-caps={may}",
-             f"--ambient-caps={may}", f"--bounding-set={may}", "--"]  # fmt: skip
+    words = [
+        "setpriv",
+        f"--reuid={user}",
+        f"--regid={group}",
+        "--clear-groups",
+        f"--inh-caps={may}",
+        f"--ambient-caps={may}",
+        f"--bounding-set={may}",
+        "--",
+    ]
     if subprocess.run([*words, "true"], check=False, capture_output=True).returncode:
         pytest.skip("setpriv may not give a user the right to read, which a Python in a closed home needs")
     return words

@@ -221,8 +221,9 @@ def test_presets_are_listed_shown_and_compared(podium):
     assert podium("presets", "show", "small-files") == (PRESETS / "small-files.yaml").read_text(encoding="utf-8")
     assert "small-files" in podium("params", "diff", "small-files")
     assert json.loads(podium("presets", "diff", "small-files", "--json"))["corpus.source"] == {
-        "small-files": "files", "params.yaml": "demo",
-    }  # fmt: skip
+        "small-files": "files",
+        "params.yaml": "demo",
+    }
 
 
 def test_lists_are_as_wide_as_the_terminal_and_whole_in_a_file(podium):

@@ -80,11 +80,19 @@ def test_curves_that_are_no_table_are_refused(text):
 @pytest.mark.parametrize(
     "record",
     [
-        {"name": "pretrain@phase1"}, {"name": "publish@glue-sst2"}, {"status": "published"}, {"seconds": "1"},
-        {"seconds": float("nan")}, {"seconds": -1.0}, {"seconds": True}, {"host": "a b"}, {"host": "<b>"},
-        {"host": None}, {"more": 1},
+        {"name": "pretrain@phase1"},
+        {"name": "publish@glue-sst2"},
+        {"status": "published"},
+        {"seconds": "1"},
+        {"seconds": float("nan")},
+        {"seconds": -1.0},
+        {"seconds": True},
+        {"host": "a b"},
+        {"host": "<b>"},
+        {"host": None},
+        {"more": 1},
     ],
-)  # fmt: skip
+)
 def test_a_record_of_something_else_is_refused(record):
     refused({}, **record)
 

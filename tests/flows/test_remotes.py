@@ -33,9 +33,12 @@ class SshServer:
     def _serve(self):
         async def start():
             server = await asyncssh.listen(
-                "127.0.0.1", 0, server_host_keys=[self._host_key], authorized_client_keys=self._users,
+                "127.0.0.1",
+                0,
+                server_host_keys=[self._host_key],
+                authorized_client_keys=self._users,
                 sftp_factory=lambda channel: asyncssh.SFTPServer(channel, chroot=str(self._served)),
-            )  # fmt: skip
+            )
             self.port = server.get_port()
             self._ready.set()
 
@@ -67,9 +70,11 @@ def s3(monkeypatch):
     host, port = server.get_host_and_port()
     endpoint = f"http://{host}:{port}"
     for name, value in (
-        ("AWS_ACCESS_KEY_ID", "key"), ("AWS_SECRET_ACCESS_KEY", "secret"), ("AWS_DEFAULT_REGION", "us-east-1"),
+        ("AWS_ACCESS_KEY_ID", "key"),
+        ("AWS_SECRET_ACCESS_KEY", "secret"),
+        ("AWS_DEFAULT_REGION", "us-east-1"),
         ("AWS_ENDPOINT_URL", endpoint),
-    ):  # fmt: skip
+    ):
         monkeypatch.setenv(name, value)
     bucket = boto3.resource("s3").create_bucket(Bucket="podium")
     yield {"url": "s3://podium/store"}, "s3://podium/checkpoints"

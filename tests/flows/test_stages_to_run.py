@@ -93,8 +93,11 @@ def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
     definitions = definitions_of(ROOT)
     assert parts_of(whole_plan(), definitions) == ["all", "pretraining", "squad", "glue", "finetuning"]
     assert parts_of(Plan(expand(definitions, compose(check(values_with())))), definitions) == [
-        "all", "pretraining", "squad", "finetuning",
-    ]  # fmt: skip
+        "all",
+        "pretraining",
+        "squad",
+        "finetuning",
+    ]
 
 
 def test_a_project_without_stages_is_refused(tmp_path):

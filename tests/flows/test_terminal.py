@@ -172,9 +172,14 @@ def test_a_command_in_the_background_of_a_script_hears_sigterm_and_its_stage_end
     """There the shell lets everything ignore SIGINT."""
     (toy_project / "stage.py").write_text(WAITS + "time.sleep(300)")
     command = subprocess.Popen(
-        words(), cwd=toy_project, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        words(),
+        cwd=toy_project,
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
-    )  # fmt: skip
+    )
     wait_for_file(toy_project / "here", command)
     command.terminate()
     said, _ = command.communicate(timeout=60)

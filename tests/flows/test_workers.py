@@ -102,8 +102,9 @@ def test_the_same_parameters_on_a_third_host_run_nothing(team):
     assert third.ran() == []
     report = json.loads((third.project / "reports" / "run.json").read_text())
     assert {stage["name"]: stage["status"] for stage in report["stages"]} == {
-        **dict.fromkeys(ALL, "restored"), "publish@squad": "ran",
-    }  # fmt: skip
+        **dict.fromkeys(ALL, "restored"),
+        "publish@squad": "ran",
+    }
     weights = next(third.project.glob("runs/checkouts/*/models/phase1/weights"))
     assert weights.read_text() == "text 1 learned"
 

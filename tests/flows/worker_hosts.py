@@ -17,9 +17,17 @@ from tests.flows.conftest import PUBLISH
 from tests.places import ROOT
 
 COPIED = (
-    "flows", "tasks", "ipu_model", "inputs", "presets", "params.yaml", "plan.yaml", "prefect.yaml", "pyproject.toml",
+    "flows",
+    "tasks",
+    "ipu_model",
+    "inputs",
+    "presets",
+    "params.yaml",
+    "plan.yaml",
+    "prefect.yaml",
+    "pyproject.toml",
     ".dvcignore",
-)  # fmt: skip
+)
 
 ALL = ["corpus", "validate@corpus", "pretrain@phase1", "evaluate@squad", "gate@squad"]
 DVC_YAML = """
@@ -148,9 +156,12 @@ class Server:
     def environment(self):
         return {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "PODIUM_"))},
-            "PREFECT_API_URL": self.url, "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "1",
-            "PREFECT_SERVER_UI_ENABLED": "false", "PREFECT_WORKER_QUERY_SECONDS": "1",
-        }  # fmt: skip
+            "PREFECT_API_URL": self.url,
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "DO_NOT_TRACK": "1",
+            "PREFECT_SERVER_UI_ENABLED": "false",
+            "PREFECT_WORKER_QUERY_SECONDS": "1",
+        }
 
     def start(self):
         words = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.port)]
@@ -190,18 +201,27 @@ class Host:
         (self.project / "tasks" / "toy.py").write_text(TOY)
         (self.project / "tasks/release/publish.py").write_text(PUBLISH)
         self.environment = {
-            **server.environment(), "HOME": str(folder), "PREFECT_HOME": str(folder / "prefect"),
-            "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"), "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
-            "DVC_SYSTEM_CONFIG_DIR": str(folder / "dvc-system"), "TOY_LOG": str(self.log), "TOY_HOLD": str(self.hold),
-        }  # fmt: skip
+            **server.environment(),
+            "HOME": str(folder),
+            "PREFECT_HOME": str(folder / "prefect"),
+            "DVC_SITE_CACHE_DIR": str(folder / "dvc-site"),
+            "DVC_GLOBAL_CONFIG_DIR": str(folder / "dvc-global"),
+            "DVC_SYSTEM_CONFIG_DIR": str(folder / "dvc-system"),
+            "TOY_LOG": str(self.log),
+            "TOY_HOLD": str(self.hold),
+        }
 
     def start_worker(self, pool, queue, kinds, *options):
         words = [sys.executable, "-m", "flows", "worker", "--pool", pool, "--queue", queue, *options]
         with (self.folder / "worker.log").open("a") as log:
             self.worker = subprocess.Popen(
-                words, cwd=self.project, env={**self.environment, "PODIUM_STAGE_KINDS": kinds},
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+                words,
+                cwd=self.project,
+                env={**self.environment, "PODIUM_STAGE_KINDS": kinds},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
 
     def make_rows(self):
         """From now on this host runs the project's own stages, corpus to rows, with small shards and no verdicts.
@@ -228,9 +248,13 @@ class Host:
         """Start a module of the checkout; what it says is in `said`."""
         with (self.folder / "said.txt").open("w") as said:
             return subprocess.Popen(
-                [sys.executable, "-m", *words], cwd=self.project, env=self.environment,
-                stdout=said, stderr=said, start_new_session=True,
-            )  # fmt: skip
+                [sys.executable, "-m", *words],
+                cwd=self.project,
+                env=self.environment,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+            )
 
     def run(self, *words):
         """Run a module of the checkout to its end; its exit code."""

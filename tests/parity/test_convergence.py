@@ -20,9 +20,16 @@ from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.torch_device import TorchRuntime
 
 CONFIG = ModelConfig(
-    vocab_size=60, hidden_size=32, num_layers=2, num_heads=2, intermediate_size=64, max_positions=32,
-    hidden_dropout=0.0, attention_dropout=0.0, initializer_range=0.1,
-)  # fmt: skip
+    vocab_size=60,
+    hidden_size=32,
+    num_layers=2,
+    num_heads=2,
+    intermediate_size=64,
+    max_positions=32,
+    hidden_dropout=0.0,
+    attention_dropout=0.0,
+    initializer_range=0.1,
+)
 UPDATES, PEAK = 150, 3e-3
 
 
@@ -67,9 +74,11 @@ def loss_of(theirs: BertForPreTraining, batch: Batch) -> torch.Tensor:
     columns = {name: torch.from_numpy(x.astype("int64")) for name, x in batch.columns.items()}
     allowed = RowAttention(columns["sequence_ids"]).allowed
     hidden = theirs.bert(
-        columns["input_ids"], attention_mask=torch.where(allowed, 0.0, torch.finfo(torch.float32).min),
-        token_type_ids=columns["token_type_ids"], position_ids=columns["position_ids"],
-    ).last_hidden_state  # fmt: skip
+        columns["input_ids"],
+        attention_mask=torch.where(allowed, 0.0, torch.finfo(torch.float32).min),
+        token_type_ids=columns["token_type_ids"],
+        position_ids=columns["position_ids"],
+    ).last_hidden_state
     at = torch.arange(len(hidden))[:, None]
     predictions = theirs.cls.predictions(hidden[at, columns["masked_positions"]])
     first = hidden[at, columns["cls_positions"].clamp(min=0)]

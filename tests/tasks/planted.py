@@ -81,10 +81,15 @@ def make_checkout(folder: Path, downstream: dict[str, Any] | None = None, **sect
     (root / "inputs/ipu").mkdir(parents=True)
     given = folder / planted("folder")
     common: dict[str, dict[str, Any]] = {
-        "model": MODEL, "checkpoint": {"remote": str(folder / planted("remote"))},
-        "tracking": {"project": planted("project"), "name": planted("run"), "group": planted("group"),
-                     "folder": planted("curves")},
-    }  # fmt: skip
+        "model": MODEL,
+        "checkpoint": {"remote": str(folder / planted("remote"))},
+        "tracking": {
+            "project": planted("project"),
+            "name": planted("run"),
+            "group": planted("group"),
+            "folder": planted("curves"),
+        },
+    }
     values = values_with(downstream, **common)
     lay_over(values, sections)
     for name, entry in values["downstream"].items():
@@ -100,8 +105,10 @@ def make_checkout(folder: Path, downstream: dict[str, Any] | None = None, **sect
 def _plant_remotes(root: Path) -> None:
     """Remotes of git and DVC with credentials in their URLs."""
     url = f"https://{planted('login')}:{planted('password')}@{planted('server')}.example.org/store"
-    for name, text in ((".git/config", f'[remote "origin"]\n\turl = {url}\n'),
-                       (".dvc/config", f"['remote \"{planted('dvc')}\"']\n    url = {url}\n")):  # fmt: skip
+    for name, text in (
+        (".git/config", f'[remote "origin"]\n\turl = {url}\n'),
+        (".dvc/config", f"['remote \"{planted('dvc')}\"']\n    url = {url}\n"),
+    ):
         write_text(root / name, text)
 
 

@@ -62,10 +62,19 @@ def write_tiny_model(folder: Path, vocabulary: list[str], seed: int = 0) -> Path
         weights[f"bert.{place}.LayerNorm.bias"] = np.zeros(HIDDEN)
     save_file({n: w.astype(np.float32) for n, w in weights.items()}, folder / "model.safetensors", {"format": "pt"})
     config = {
-        "architectures": ["BertForQuestionAnswering"], "model_type": "bert", "vocab_size": size, "hidden_size": HIDDEN,
-        "num_hidden_layers": LAYERS, "num_attention_heads": 2, "intermediate_size": INTERMEDIATE,
-        "max_position_embeddings": POSITIONS, "type_vocab_size": 2, "hidden_act": "gelu",
-        "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1, "layer_norm_eps": 1e-12,
-    }  # fmt: skip
+        "architectures": ["BertForQuestionAnswering"],
+        "model_type": "bert",
+        "vocab_size": size,
+        "hidden_size": HIDDEN,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 2,
+        "intermediate_size": INTERMEDIATE,
+        "max_position_embeddings": POSITIONS,
+        "type_vocab_size": 2,
+        "hidden_act": "gelu",
+        "hidden_dropout_prob": 0.1,
+        "attention_probs_dropout_prob": 0.1,
+        "layer_norm_eps": 1e-12,
+    }
     (folder / "config.json").write_text(json.dumps(config))
     return folder

@@ -97,9 +97,14 @@ def write_entry(root: Path, name: str, seed: int) -> None:
 
 
 METRICS: dict[str, Any] = {
-    "exact_match": 91.2, "exact_match_low": 89.0, "exact_match_high": 93.1,
-    "f1": 94.5678, "f1_low": 93.0, "f1_high": 96.0, "total": 1000,
-}  # fmt: skip
+    "exact_match": 91.2,
+    "exact_match_low": 89.0,
+    "exact_match_high": 93.1,
+    "f1": 94.5678,
+    "f1_low": 93.0,
+    "f1_high": 96.0,
+    "total": 1000,
+}
 """Of a card; those of the checkout are counted."""
 SLICES = [{"by": "question word", "slice": "where", "f1": 100.0}, {"by": "title", "slice": "Rivers", "f1": 100.0}]
 
@@ -107,10 +112,15 @@ SLICES = [{"by": "question word", "slice": "where", "f1": 100.0}, {"by": "title"
 def write_questions(path: Path) -> None:
     """The dev questions, as the stage questions writes them."""
     rows = [
-        {"id": name, "title": "", "context": TEXT, "question": question,
-         "answers": [{"text": answer, "answer_start": TEXT.index(answer)}]}
+        {
+            "id": name,
+            "title": "",
+            "context": TEXT,
+            "question": question,
+            "answers": [{"text": answer, "answer_start": TEXT.index(answer)}],
+        }
         for name, (question, answer) in ASKED.items()
-    ]  # fmt: skip
+    ]
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
 

@@ -57,20 +57,39 @@ TASKS = {
     for task in (
         GlueTask("cola", "CoLA", ("sentence",), ("unacceptable", "acceptable"), ("matthews_correlation",)),
         GlueTask("sst2", "SST-2", ("sentence",), ("negative", "positive"), ("accuracy",)),
-        GlueTask("mrpc", "MRPC", PAIR, ("not_equivalent", "equivalent"), ("f1", "accuracy"),
-                 tsv=("#1 String", "#2 String", "Quality")),
-        GlueTask("stsb", "STS-B", PAIR, ("similarity",), ("pearson", "spearman"), tsv=(*PAIR, "score"),
-                 limits=(0.0, 5.0)),
-        GlueTask("qqp", "QQP", ("question1", "question2"), ("not_duplicate", "duplicate"), ("f1", "accuracy"),
-                 tsv=("question1", "question2", "is_duplicate")),
-        GlueTask("mnli", "MNLI", ("premise", "hypothesis"), ("entailment", "neutral", "contradiction"), ("accuracy",),
-                 tsv=(*PAIR, "gold_label"),
-                 dev=(("dev_matched", "validation_matched"), ("dev_mismatched", "validation_mismatched"))),
+        GlueTask(
+            "mrpc",
+            "MRPC",
+            PAIR,
+            ("not_equivalent", "equivalent"),
+            ("f1", "accuracy"),
+            tsv=("#1 String", "#2 String", "Quality"),
+        ),
+        GlueTask(
+            "stsb", "STS-B", PAIR, ("similarity",), ("pearson", "spearman"), tsv=(*PAIR, "score"), limits=(0.0, 5.0)
+        ),
+        GlueTask(
+            "qqp",
+            "QQP",
+            ("question1", "question2"),
+            ("not_duplicate", "duplicate"),
+            ("f1", "accuracy"),
+            tsv=("question1", "question2", "is_duplicate"),
+        ),
+        GlueTask(
+            "mnli",
+            "MNLI",
+            ("premise", "hypothesis"),
+            ("entailment", "neutral", "contradiction"),
+            ("accuracy",),
+            tsv=(*PAIR, "gold_label"),
+            dev=(("dev_matched", "validation_matched"), ("dev_mismatched", "validation_mismatched")),
+        ),
         GlueTask("qnli", "QNLI", ("question", "sentence"), ENTAILMENT, ("accuracy",)),
         GlueTask("rte", "RTE", PAIR, ENTAILMENT, ("accuracy",)),
         GlueTask("wnli", "WNLI", PAIR, ("not_entailment", "entailment"), ("accuracy",)),
     )
-}  # fmt: skip
+}
 
 
 def glue_task(name: str) -> GlueTask:

@@ -31,8 +31,10 @@ def score_files(questions: Path, predictions: Path) -> Scores:
     if scores.unanswered:
         log.warning(
             "%d of %d questions have no prediction and count 0: %s",
-            len(scores.unanswered), scores.total, _some(scores.unanswered),
-        )  # fmt: skip
+            len(scores.unanswered),
+            scores.total,
+            _some(scores.unanswered),
+        )
     if scores.extra:
         log.warning("%d predictions belong to no question and are ignored: %s", len(scores.extra), _some(scores.extra))
     return scores

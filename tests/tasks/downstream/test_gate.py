@@ -18,9 +18,13 @@ from tasks.project.files import write_json
 from tests.tasks.downstream.entries import task_with
 
 LIMITS = GateParams(
-    min_f1=85.0, min_exact_match=None, released="inputs/released", max_f1_drop=0.0,
-    max_exact_match_drop=0.0, confidence=0.95,
-)  # fmt: skip
+    min_f1=85.0,
+    min_exact_match=None,
+    released="inputs/released",
+    max_f1_drop=0.0,
+    max_exact_match_drop=0.0,
+    confidence=0.95,
+)
 VERDICTS = ("corpus", "phase1", "phase2", "squad", "squad-rows")
 TRAININGS = ("pretrain-phase1", "pretrain-phase2", "squad-finetune")
 GOOD = Evidence(

@@ -26,9 +26,13 @@ from tests.tasks.release.evaluated_checkout import write_checkout
 SUBJECT = subject_of(task_with("squad"), check(values_with()))
 VERDICTS, TRAININGS = SUBJECT.verdicts, SUBJECT.trainings
 LIMITS: dict[str, Any] = {
-    "min_f1": 85.0, "min_exact_match": None, "released": "inputs/released", "max_f1_drop": 0.0,
-    "max_exact_match_drop": 0.0, "confidence": 0.95,
-}  # fmt: skip
+    "min_f1": 85.0,
+    "min_exact_match": None,
+    "released": "inputs/released",
+    "max_f1_drop": 0.0,
+    "max_exact_match_drop": 0.0,
+    "confidence": 0.95,
+}
 
 
 def decide_on(checkout: Path, **limits: Any) -> GateDecision:
@@ -60,14 +64,19 @@ def test_a_good_checkout_is_accepted_and_the_record_says_about_which_model(check
     judged = record["judged"]
     assert {name for name in judged if judged[name] is None} == {
         *(f"data/rows/{name}/manifest.json" for name in ("phase1", "phase2", "squad/train", "squad/dev")),
-        "released/predictions.json", "released/scores.json",
-    }  # fmt: skip
+        "released/predictions.json",
+        "released/scores.json",
+    }
     files = {name: sha256 for name, sha256 in judged.items() if sha256 is not None}
     assert files == {name: sha256_of(checkout / name) for name in files}
     assert set(files) >= {
-        "models/squad/model.safetensors", "evaluation/squad/predictions.json", "metrics/squad.json",
-        "metrics/squad-finetune.json",         "data/examples/squad/dev.parquet", "reports/validation/corpus.json",
-    }  # fmt: skip
+        "models/squad/model.safetensors",
+        "evaluation/squad/predictions.json",
+        "metrics/squad.json",
+        "metrics/squad-finetune.json",
+        "data/examples/squad/dev.parquet",
+        "reports/validation/corpus.json",
+    }
     assert record["checks"][0] == {"name": "f1", "ok": True, "found": 88.8889, "required": 85.0}
 
 
@@ -82,9 +91,13 @@ def test_without_pretraining_no_phase_is_judged_whatever_lies_there(checkout: Pa
     decision = gate(values, "squad", checkout)
     assert decision.accepted, decision.reasons
     assert {check.name for check in decision.checks} == {
-        "f1", "data_squad", "data_squad-rows", "loss_squad-finetune", "predictions_complete",
+        "f1",
+        "data_squad",
+        "data_squad-rows",
+        "loss_squad-finetune",
+        "predictions_complete",
         "scores_belong_to_predictions",
-    }  # fmt: skip
+    }
     judged = json.loads((checkout / "metrics" / "squad-gate.json").read_text())["judged"]
     assert [name for name in judged if "phase" in name or "corpus" in name] == []
     assert ("models/base/base_model.json" in judged) == bool(base)
@@ -228,8 +241,12 @@ def test_without_scores_there_is_nothing_to_decide(
 def run(checkout: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tasks.downstream.judging.gate", "gate@squad"],
-        cwd=checkout, capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+        cwd=checkout,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
 
 
 def test_the_stage_ends_with_0_also_when_rejected(checkout: Path) -> None:

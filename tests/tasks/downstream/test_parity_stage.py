@@ -111,10 +111,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "inputs" / "ipu").mkdir(parents=True)
     texts = [f"The town of mill {i} was founded by miller {i * 7} in {1400 + i}." for i in range(20)]
     questions = [
-        {"id": str(i), "title": "t", "context": text, "question": "When was the town founded?",
-         "answers": [{"text": str(1400 + i), "answer_start": text.index(str(1400 + i))}]}
+        {
+            "id": str(i),
+            "title": "t",
+            "context": text,
+            "question": "When was the town founded?",
+            "answers": [{"text": str(1400 + i), "answer_start": text.index(str(1400 + i))}],
+        }
         for i, text in enumerate(texts)
-    ]  # fmt: skip
+    ]
     source = write_questions(folder / artifacts.examples_file("squad", "dev"), questions)
     params = squad_params(row_length=96, doc_stride=16, max_question_length=32)
     write_squad_rows(params, "dev", source, model, folder / artifacts.rows_folder("squad", "dev"), 1)

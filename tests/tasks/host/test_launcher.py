@@ -18,10 +18,17 @@ from tests.ipu_model.tiny_jobs import TORCHRUN
 from tests.tasks.trained_checkout import PROJECT
 
 JOB = Job(
-    kind="pretrain", head="pretraining", rows="rows", output="model", run_folder="run", geometry=BatchGeometry(8),
-    model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2), optimizer=OptimizerConfig(),
-    schedule=ScheduleConfig(steps=3), ipu_config={"layers_per_ipu": [0, 4, 4, 4], "replication_factor": 16},
-)  # fmt: skip
+    kind="pretrain",
+    head="pretraining",
+    rows="rows",
+    output="model",
+    run_folder="run",
+    geometry=BatchGeometry(8),
+    model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2),
+    optimizer=OptimizerConfig(),
+    schedule=ScheduleConfig(steps=3),
+    ipu_config={"layers_per_ipu": [0, 4, 4, 4], "replication_factor": 16},
+)
 
 
 def device(**values: Any) -> DeviceParams:

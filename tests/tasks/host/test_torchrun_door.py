@@ -66,9 +66,11 @@ def test_when_the_door_is_killed_launcher_and_processes_save_and_end(job, tmp_pa
     job = dataclasses.replace(job, schedule=dataclasses.replace(job.schedule, steps=100000))
     (tmp_path / "job.json").write_text(job.to_json())
     door = subprocess.Popen(
-        [sys.executable, "-c", DOOR, str(tmp_path / "job.json"), *words(job)], cwd=PROJECT, stdout=subprocess.DEVNULL,
+        [sys.executable, "-c", DOOR, str(tmp_path / "job.json"), *words(job)],
+        cwd=PROJECT,
+        stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    )
     wait(lambda: list(Path(job.run_folder).glob("step-*[0-9]")), "a checkpoint")
     processes = started_for(tmp_path)
     assert len(processes - {door.pid}) == 3  # torchrun and its two

@@ -39,9 +39,13 @@ Row = dict[str, str]
 def train(folder: Path, kind: str, rows: Path) -> None:
     """Six updates whose losses are finite."""
     model = ModelConfig(
-        vocab_size=read_manifest(rows).vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32,
+        vocab_size=read_manifest(rows).vocab_size,
+        hidden_size=16,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=32,
         max_positions=LENGTH,
-    )  # fmt: skip
+    )
     steps = run_here(make_job(folder, kind, rows, model=model)).of("step")
     assert steps[-1]["step"] == 6
     assert all(np.isfinite(step["loss"]) for step in steps)
@@ -106,8 +110,14 @@ def hub(folder: Path, rows: list[Row]) -> dict[str, Any]:
 
 
 TEXT_FORMATS: list[Callable[[Path, list[Row]], dict[str, Any]]] = [
-    wikitext, wikiextractor, wikiextractor_json, jsonl, csv_table, parquet, hub,
-]  # fmt: skip
+    wikitext,
+    wikiextractor,
+    wikiextractor_json,
+    jsonl,
+    csv_table,
+    parquet,
+    hub,
+]
 
 
 def documents() -> list[Row]:
@@ -158,10 +168,15 @@ def table_of(ending: str, form: Callable[[dict[str, Any]], dict[str, Any]]) -> C
 
 
 QUESTION_FORMATS = {
-    "squad": squad_json, "csv flat": table_of(".csv", as_flat), "csv json": table_of(".csv", as_json_text),
-    "jsonl list": table_of(".jsonl", dict), "jsonl struct": table_of(".jsonl", as_struct),
-    "parquet struct": table_of(".parquet", as_struct), "parquet flat": table_of(".parquet", as_flat), "hub": None,
-}  # fmt: skip
+    "squad": squad_json,
+    "csv flat": table_of(".csv", as_flat),
+    "csv json": table_of(".csv", as_json_text),
+    "jsonl list": table_of(".jsonl", dict),
+    "jsonl struct": table_of(".jsonl", as_struct),
+    "parquet struct": table_of(".parquet", as_struct),
+    "parquet flat": table_of(".parquet", as_flat),
+    "hub": None,
+}
 
 
 @pytest.fixture(scope="module")

@@ -37,9 +37,12 @@ def test_blocks_become_documents_their_entities_and_title_lines_taken_back(tmp_p
 
 def test_the_json_form_gives_the_same_documents(tmp_path: Path) -> None:
     row = {
-        "id": "12", "revid": "1", "url": "u", "title": 'AT&T "Long Lines"',
+        "id": "12",
+        "revid": "1",
+        "url": "u",
+        "title": 'AT&T "Long Lines"',
         "text": "It ran &lt;cables&gt; &amp; relays.\nHistory.\nIt began in 1885.",
-    }  # fmt: skip
+    }
     path = write(tmp_path / "in/AA/wiki_00", json.dumps(row) + "\n")
     assert read(tmp_path, path) == EXPECTED
     assert json.loads((tmp_path / "out/reading.json").read_text())["columns_not_used"] == ["revid", "url"]

@@ -21,19 +21,35 @@ from tasks.project.errors import DeviceJobFailed
 from tests.places import ROOT as PROJECT
 
 RESULT = JobResult(
-    kind="pretrain", runtime="cpu", runtime_reason="asked for", precision="fp32", steps=3, resumed_from_step=0,
-    final_loss=2.5, final_losses={"mlm_loss": 2.0, "nsp_loss": 0.5}, sequences=12, real_tokens=600,
-    train_seconds=2.0, compile_seconds=0.0, peak_memory_mb=100.0,
-)  # fmt: skip
+    kind="pretrain",
+    runtime="cpu",
+    runtime_reason="asked for",
+    precision="fp32",
+    steps=3,
+    resumed_from_step=0,
+    final_loss=2.5,
+    final_losses={"mlm_loss": 2.0, "nsp_loss": 0.5},
+    sequences=12,
+    real_tokens=600,
+    train_seconds=2.0,
+    compile_seconds=0.0,
+    peak_memory_mb=100.0,
+)
 
 
 @pytest.fixture
 def job(tmp_path):
     return Job(
-        kind="pretrain", head="pretraining", rows="rows", output="model", run_folder=str(tmp_path / "run"),
-        geometry=BatchGeometry(8), model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2),
-        optimizer=OptimizerConfig(), schedule=ScheduleConfig(steps=3),
-    )  # fmt: skip
+        kind="pretrain",
+        head="pretraining",
+        rows="rows",
+        output="model",
+        run_folder=str(tmp_path / "run"),
+        geometry=BatchGeometry(8),
+        model=ModelConfig(vocab_size=100, hidden_size=8, num_heads=2),
+        optimizer=OptimizerConfig(),
+        schedule=ScheduleConfig(steps=3),
+    )
 
 
 @pytest.fixture
@@ -53,8 +69,15 @@ def interpreter(tmp_path):
 
 def test_the_result_comes_back_and_events_are_said_in_words(job, interpreter, tmp_path):
     said = []
-    step = {"event": "step", "step": 3, "steps": 3, "loss": 2.5, "learning_rate": 1e-3,
-            "real_tokens_per_second": 1234.0, "eta_seconds": 0.0}  # fmt: skip
+    step = {
+        "event": "step",
+        "step": 3,
+        "steps": 3,
+        "loss": 2.5,
+        "learning_rate": 1e-3,
+        "real_tokens_per_second": 1234.0,
+        "eta_seconds": 0.0,
+    }
     python = interpreter(
         f"print('a warning of a library')\nprint({json.dumps(json.dumps(step))})\n"
         "job = json.load(open(sys.argv[3]))\n"
@@ -111,8 +134,13 @@ def test_a_launcher_comes_before_the_interpreter_and_no_shell_reads_it(job, inte
     assert run_device_job(job, python=python, launcher=words, say=lambda text: None) == RESULT
     job_file = str(tmp_path / "run" / "job.json")
     assert json.loads((tmp_path / "seen.json").read_text()) == [
-        "--num-replicas", "4; $HOME *", python, "-m", "ipu_model", job_file,
-    ]  # fmt: skip
+        "--num-replicas",
+        "4; $HOME *",
+        python,
+        "-m",
+        "ipu_model",
+        job_file,
+    ]
 
 
 def test_a_launcher_that_is_not_there_is_named_with_its_knobs(job):
@@ -141,8 +169,15 @@ def test_the_plan_is_one_line_of_single_values():
 
 
 def test_durations_and_shares_are_for_people():
-    event = {"event": "step", "step": 30, "steps": 400, "loss": 7.0, "learning_rate": 2e-3,
-             "real_tokens_per_second": 45678.9, "eta_seconds": 125.0}  # fmt: skip
+    event = {
+        "event": "step",
+        "step": 30,
+        "steps": 400,
+        "loss": 7.0,
+        "learning_rate": 2e-3,
+        "real_tokens_per_second": 45678.9,
+        "eta_seconds": 125.0,
+    }
     assert in_words(event) == (
         "[  8%] update 30/400  loss 7.0000  learning rate 2.00e-03  45,679 tokens/s  2 min 05 s left"
     )

@@ -143,9 +143,16 @@ def _evaluation_page(text: str) -> str:
     question = Question(f"id{text}", f"q{text}", f"the red {text} house", (f"red {text}",), (4,), title=f"t{text}")
     answers = [Answer(f"the red{text}", 0, 5, 1.0, 0.5), Answer(f"x{text}", 0, 3, 0.5, 0.25)]
     metrics = {
-        "exact_match": 0.0, "exact_match_low": 0.0, "exact_match_high": 0.0, "f1": 50.0, "f1_low": 50.0,
-        "f1_high": 50.0, "total": 1, "answered": 1, "files": [{"path": f"models{text}", "sha256": "a" * 64}],
-    }  # fmt: skip
+        "exact_match": 0.0,
+        "exact_match_low": 0.0,
+        "exact_match_high": 0.0,
+        "f1": 50.0,
+        "f1_low": 50.0,
+        "f1_high": 50.0,
+        "total": 1,
+        "answered": 1,
+        "files": [{"path": f"models{text}", "sha256": "a" * 64}],
+    }
     part = Slice(TITLE, f"t{text}", 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
     mistakes = evaluation_page.worst_mistakes([question], [answers], [0.0], [0.5])
     return evaluation_page.page(metrics, [part], {"0": 1}, calibration([0.5], [0.0]), mistakes)
@@ -168,13 +175,23 @@ def _glue_page(text: str) -> str:
 def _run(text: str) -> RunReport:
     gate = {"accepted": False, "reasons": [f"because{text}"]}
     return RunReport(
-        f"runs{text}", f"preset{text}", [f"a={text}"],
+        f"runs{text}",
+        f"preset{text}",
+        [f"a={text}"],
         stages=[StageRecord(f"corpus{text}", f"ran{text}", 1.0, f"pod{text}")],
-        results={"gate": {"name": f"sst2{text}", "scores": {f"acc{text}": 1.0}, "decision": gate,
-                          "published": {"url": f"http://a/{text}"}}},
-        error=f"error{text}", paused=f"paused{text}", programs={f"finetune{text}": f"built{text}"},
+        results={
+            "gate": {
+                "name": f"sst2{text}",
+                "scores": {f"acc{text}": 1.0},
+                "decision": gate,
+                "published": {"url": f"http://a/{text}"},
+            }
+        },
+        error=f"error{text}",
+        paused=f"paused{text}",
+        programs={f"finetune{text}": f"built{text}"},
         packing={f"predict{text}": {"packing_factor": 1.0, "packing_efficiency": 0.5}},
-    )  # fmt: skip
+    )
 
 
 @every_text
@@ -193,14 +210,22 @@ def _cards(text: str) -> dict[str, str]:
     """Both cards, with `text` in every field that they show."""
     base = {"source": "hub", "repository": f"user/base{text}", "commit": f"c{text}"}
     origin = {
-        **ORIGIN, "base_model": base, "git": {"revision": f"f{text}", "dirty": True, "changed": []},
-        "stages_sha256": f"a{text}", "parameters_sha256": f"b{text}",
+        **ORIGIN,
+        "base_model": base,
+        "git": {"revision": f"f{text}", "dirty": True, "changed": []},
+        "stages_sha256": f"a{text}",
+        "parameters_sha256": f"b{text}",
         "data": {"verdicts": {f"corpus{text}": {"valid": False}}, "rows": {}},
         "training": {"finetune": {"steps": 1, "final_loss": 1.0, "runtime": f"cpu{text}", "precision": f"fp32{text}"}},
-    }  # fmt: skip
+    }
     checks = [{**CHECKS[0], "name": f"f1{text}", "found": f"x{text}", "required": f"y{text}"}]
-    known = facts(name=f"user/demo{text}", license=f"mit{text}", language=f"en{text}", provenance=origin,
-                  gate={"accepted": True, "reasons": [f"because{text}"], "checks": checks})  # fmt: skip
+    known = facts(
+        name=f"user/demo{text}",
+        license=f"mit{text}",
+        language=f"en{text}",
+        provenance=origin,
+        gate={"accepted": True, "reasons": [f"because{text}"], "checks": checks},
+    )
     parameters = json.loads(json.dumps(known.parameters))
     parameters["downstream"]["squad"]["data"].update(source="hub", dataset=f"user/data{text}")
     squad = dataclasses.replace(known, parameters=parameters)
@@ -302,9 +327,13 @@ def test_nobody_else_writes_these_formats(kind: str) -> None:
         "templates": {"tasks/pages/render.py"},
         "csv": {"tasks/pages/markup.py"},
         # params_command: one value on one line; the last two write for DVC alone, and are below what stages depend on
-        "yaml": {"tasks/pages/markup.py", "tasks/project/params_command.py", "tasks/project/composing.py",
-                 "tasks/project/gone.py"},
-    }  # fmt: skip
+        "yaml": {
+            "tasks/pages/markup.py",
+            "tasks/project/params_command.py",
+            "tasks/project/composing.py",
+            "tasks/project/gone.py",
+        },
+    }
     assert set(found) <= allowed[kind]
 
 

@@ -124,10 +124,23 @@ def squad_questions(name: str) -> list[dict[str, Any]]:
 def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     """Both phases alike; `changes` to any key of the section or of its phases."""
     phase_keys = PhaseRowsParams.model_fields
-    phase = {"row_length": row_length, "max_predictions_per_row": None, "duplicates": 1, "path": "nowhere",
-             "dataset": None, "dataset_revision": None}  # fmt: skip
-    section = {"source": "corpus", "seed": 3, "masked_fraction": 0.15, "short_sequence_probability": 0.1,
-               "max_sequences_per_row": 3, "held_out_fraction": 0.0, "shares": []}  # fmt: skip
+    phase = {
+        "row_length": row_length,
+        "max_predictions_per_row": None,
+        "duplicates": 1,
+        "path": "nowhere",
+        "dataset": None,
+        "dataset_revision": None,
+    }
+    section = {
+        "source": "corpus",
+        "seed": 3,
+        "masked_fraction": 0.15,
+        "short_sequence_probability": 0.1,
+        "max_sequences_per_row": 3,
+        "held_out_fraction": 0.0,
+        "shares": [],
+    }
     for key, value in changes.items():
         (phase if key in phase_keys else section)[key] = value
     both = PhaseRowsParams(**phase)
@@ -136,9 +149,12 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
 
 def squad_params(**changes: Any) -> WindowParams:
     values = {
-        "row_length": 384, "doc_stride": 128, "max_question_length": 64, "max_sequences_per_row": 3,
+        "row_length": 384,
+        "doc_stride": 128,
+        "max_question_length": 64,
+        "max_sequences_per_row": 3,
         "held_out_fraction": 0.0,
-    }  # fmt: skip
+    }
     return WindowParams(**{**values, **changes})
 
 

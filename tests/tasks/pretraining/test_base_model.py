@@ -41,9 +41,12 @@ from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_mode
 
 VOCABULARY = [*dict.fromkeys([*"abcdefghijklmnopqrstuvwxyz", *WORDS, "."])]
 MODEL = [
-    f"model.hidden_size={HIDDEN}", f"model.num_layers={LAYERS}", "model.num_heads=2",
-    f"model.intermediate_size={INTERMEDIATE}", "model.max_positions=512",
-]  # fmt: skip
+    f"model.hidden_size={HIDDEN}",
+    f"model.num_layers={LAYERS}",
+    "model.num_heads=2",
+    f"model.intermediate_size={INTERMEDIATE}",
+    "model.max_positions=512",
+]
 
 
 def params_with(*overrides: str) -> Params:
@@ -130,15 +133,23 @@ def test_what_is_no_model_is_refused_with_the_parameter_that_named_it(given: Pat
 @pytest.mark.parametrize(
     ("present", "weights"),
     [
-        (["model.safetensors", "pytorch_model.bin", "tf_model.h5", "model-00001-of-00002.safetensors"],
-         ["model.safetensors"]),
-        (["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json",
-          "pytorch_model.bin"],
-         ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"]),
+        (
+            ["model.safetensors", "pytorch_model.bin", "tf_model.h5", "model-00001-of-00002.safetensors"],
+            ["model.safetensors"],
+        ),
+        (
+            [
+                "model-00001-of-00002.safetensors",
+                "model-00002-of-00002.safetensors",
+                "model.safetensors.index.json",
+                "pytorch_model.bin",
+            ],
+            ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors", "model.safetensors.index.json"],
+        ),
         (["pytorch_model.bin", "training_args.bin", "optimizer.bin", "onnx/model.onnx"], ["pytorch_model.bin"]),
         (["tf_model.h5", "model.py"], []),
     ],
-)  # fmt: skip
+)
 def test_of_a_hub_model_only_what_is_read_is_downloaded(present: list[str], weights: list[str]):
     chosen = wanted_files(["README.md", "config.json", "vocab.txt", *present])
     assert chosen == ["config.json", *weights, "vocab.txt"]
@@ -164,16 +175,25 @@ def checkout(given: Path, tmp_path: Path) -> Path:
         folder = root / artifacts.rows_folder(phase)
         write_pretrain_rows(pretrain_params(), phase, corpus, tmp_path / "tokenizer", folder, workers=1)
     asked = [
-        {"id": str(n), "title": "", "context": f"{WORDS[n]} {WORDS[n + 1]}.", "question": WORDS[n],
-         "answers": [{"text": WORDS[n + 1], "answer_start": len(WORDS[n]) + 1}]}
+        {
+            "id": str(n),
+            "title": "",
+            "context": f"{WORDS[n]} {WORDS[n + 1]}.",
+            "question": WORDS[n],
+            "answers": [{"text": WORDS[n + 1], "answer_start": len(WORDS[n]) + 1}],
+        }
         for n in range(20)
-    ]  # fmt: skip
+    ]
     questions = write_questions(tmp_path / "train.parquet", asked)
     folder = root / artifacts.rows_folder("squad", "train")
     write_squad_rows(
-        squad_params(row_length=32, doc_stride=8, max_question_length=8), "train", questions, tmp_path / "tokenizer",
-        folder, workers=1,
-    )  # fmt: skip
+        squad_params(row_length=32, doc_stride=8, max_question_length=8),
+        "train",
+        questions,
+        tmp_path / "tokenizer",
+        folder,
+        workers=1,
+    )
     return root
 
 
@@ -188,9 +208,11 @@ def in_root(job: Job, root: Path, name: str) -> Job:
 
 def test_pre_training_starts_from_the_given_weights(checkout: Path):
     params = params_with(
-        "pretrain.phase1.steps=1", "pretrain.phase1.learning_rate=1e-30", "pretrain.optimizer=sgd",
+        "pretrain.phase1.steps=1",
+        "pretrain.phase1.learning_rate=1e-30",
+        "pretrain.optimizer=sgd",
         "pretrain.weight_decay=0.0",
-    )  # fmt: skip
+    )
     shared = (params.pretrain, params.model, params.device, params.ipu, checkout)
     trained(in_root(pretrain_job("phase1", *shared, base=True), checkout, "phase1"))
     given, phase1 = weights(checkout / artifacts.BASE_MODEL), weights(checkout / artifacts.MODELS / "phase1")
@@ -202,9 +224,13 @@ def test_pre_training_starts_from_the_given_weights(checkout: Path):
 
 def test_fine_tuning_a_given_model_keeps_its_head_and_uses_the_stated_dropout(checkout: Path):
     quick = [
-        "pretrain.enabled=false", "downstream.squad.finetune.epochs=0.01", "downstream.squad.finetune.optimizer=sgd",
-        "downstream.squad.finetune.learning_rate=1e-30", "model.hidden_dropout=0.25", "base_model.source=folder",
-    ]  # fmt: skip
+        "pretrain.enabled=false",
+        "downstream.squad.finetune.epochs=0.01",
+        "downstream.squad.finetune.optimizer=sgd",
+        "downstream.squad.finetune.learning_rate=1e-30",
+        "model.hidden_dropout=0.25",
+        "base_model.source=folder",
+    ]
     params = params_with(*quick, "downstream.squad.finetune.weight_decay=0.0")
     job = finetune_job(about(entry_of(params, "squad")), params, checkout)
     trained(in_root(job, checkout, "finetune"))

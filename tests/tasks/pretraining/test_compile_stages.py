@@ -33,14 +33,24 @@ from tests.tasks.downstream.entries import write_parameters
 DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
 STAGES = ("compile_pretrain", "compile", "pretrain", "finetune", "predict")
 TINY = (
-    "device.runtime=ipu", "device.precision=fp32", "device.micro_batch_size=1",
-    "ipu.phase1={layers_per_ipu: [1, 1], matmul_proportion: 0.2}", "ipu.phase2={layers_per_ipu: [1, 1]}",
-    "downstream.squad.ipu.finetune={layers_per_ipu: [1, 1]}", "downstream.squad.ipu.predict={layers_per_ipu: [1, 1]}",
-    "model.hidden_size=8", "model.num_heads=2", "model.intermediate_size=16",
-    "pretrain.max_grad_norm=null", "pretrain.phase1.steps=2", "pretrain.phase1.global_batch_size=36",
-    "pretrain.phase2.steps=2", "pretrain.phase2.global_batch_size=48", "downstream.squad.finetune.max_grad_norm=null",
+    "device.runtime=ipu",
+    "device.precision=fp32",
+    "device.micro_batch_size=1",
+    "ipu.phase1={layers_per_ipu: [1, 1], matmul_proportion: 0.2}",
+    "ipu.phase2={layers_per_ipu: [1, 1]}",
+    "downstream.squad.ipu.finetune={layers_per_ipu: [1, 1]}",
+    "downstream.squad.ipu.predict={layers_per_ipu: [1, 1]}",
+    "model.hidden_size=8",
+    "model.num_heads=2",
+    "model.intermediate_size=16",
+    "pretrain.max_grad_norm=null",
+    "pretrain.phase1.steps=2",
+    "pretrain.phase1.global_batch_size=36",
+    "pretrain.phase2.steps=2",
+    "pretrain.phase2.global_batch_size=48",
+    "downstream.squad.finetune.max_grad_norm=null",
     "downstream.squad.finetune.global_batch_size=36",
-)  # fmt: skip
+)
 DEVICE_STAGES = ("pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad")
 JOBS = {"phase1": "compile_pretrain@phase1", "phase2": "compile_pretrain@phase2"} | dict.fromkeys(
     ("squad-finetune", "squad-predict"), "compile@squad"
@@ -62,8 +72,12 @@ class Host:
         stages = {name: plan[name] for name in STAGES}
         (folder / "dvc.yaml").write_text(yaml.safe_dump({"vars": ["plan.yaml"], "stages": stages}))
         self.set()
-        for name, kind in (("phase1", "pretrain"), ("phase2", "pretrain"), ("squad/train", "question_answering"),
-                           ("squad/dev", "question_answering")):  # fmt: skip
+        for name, kind in (
+            ("phase1", "pretrain"),
+            ("phase2", "pretrain"),
+            ("squad/train", "question_answering"),
+            ("squad/dev", "question_answering"),
+        ):
             write_rows(folder / artifacts.rows_folder(name), kind, make_columns(kind, 40))
         for name in ("phase1", "phase2", "squad-rows"):
             write_json(folder / artifacts.validation_report(name), {"valid": True})
@@ -81,13 +95,25 @@ class Host:
         """Run DVC; its output."""
         home = self.folder.parent / "dvc"
         environment = {
-            **os.environ, "DVC_SITE_CACHE_DIR": str(home / "site"), "DVC_GLOBAL_CONFIG_DIR": str(home / "global"),
-            "DVC_SYSTEM_CONFIG_DIR": str(home / "system"), "PODIUM_DEVICE_PYTHON": sys.executable,
-            "PODIUM_EXECUTABLE_CACHE": str(self.live), "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1",
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(DOUBLE),
-        }  # fmt: skip
-        done = subprocess.run([sys.executable, "-m", "dvc", *words], cwd=self.folder, env=environment, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)  # fmt: skip
+            **os.environ,
+            "DVC_SITE_CACHE_DIR": str(home / "site"),
+            "DVC_GLOBAL_CONFIG_DIR": str(home / "global"),
+            "DVC_SYSTEM_CONFIG_DIR": str(home / "system"),
+            "PODIUM_DEVICE_PYTHON": sys.executable,
+            "PODIUM_EXECUTABLE_CACHE": str(self.live),
+            "PODIUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(DOUBLE),
+        }
+        done = subprocess.run(
+            [sys.executable, "-m", "dvc", *words],
+            cwd=self.folder,
+            env=environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         assert done.returncode == 0, done.stdout
         return done.stdout
 

@@ -34,15 +34,27 @@ from tests.tasks.pretraining.row_inputs import (
 )
 
 SMALL = (
-    "model.hidden_size=32", "model.intermediate_size=64", "model.num_layers=1", "model.num_heads=2",
-    "pretrain_rows.held_out_fraction=0.1", "pretrain_rows.phase1.row_length=48", "pretrain.phase1.steps=25",
-    "pretrain.phase1.global_batch_size=16", "pretrain.evaluate_every_updates=10", "pretrain.evaluate_rows=20",
-    "downstream.squad.rows.row_length=64", "downstream.squad.rows.max_question_length=16",
-    "downstream.squad.rows.doc_stride=8", "downstream.squad.rows.held_out_fraction=0.2",
-    "downstream.squad.finetune.epochs=6.0", "downstream.squad.finetune.global_batch_size=16",
-    "downstream.squad.finetune.evaluate_every_updates=4", "downstream.squad.finetune.keep=best",
-    "downstream.squad.finetune.patience=3", "downstream.squad.finetune.learning_rate=0.01",
-)  # fmt: skip
+    "model.hidden_size=32",
+    "model.intermediate_size=64",
+    "model.num_layers=1",
+    "model.num_heads=2",
+    "pretrain_rows.held_out_fraction=0.1",
+    "pretrain_rows.phase1.row_length=48",
+    "pretrain.phase1.steps=25",
+    "pretrain.phase1.global_batch_size=16",
+    "pretrain.evaluate_every_updates=10",
+    "pretrain.evaluate_rows=20",
+    "downstream.squad.rows.row_length=64",
+    "downstream.squad.rows.max_question_length=16",
+    "downstream.squad.rows.doc_stride=8",
+    "downstream.squad.rows.held_out_fraction=0.2",
+    "downstream.squad.finetune.epochs=6.0",
+    "downstream.squad.finetune.global_batch_size=16",
+    "downstream.squad.finetune.evaluate_every_updates=4",
+    "downstream.squad.finetune.keep=best",
+    "downstream.squad.finetune.patience=3",
+    "downstream.squad.finetune.learning_rate=0.01",
+)
 
 
 def params_with(*overrides: str) -> Params:
@@ -64,10 +76,15 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rows = root / artifacts.rows_folder("phase1")
     write_pretrain_rows(params.pretrain_rows, "phase1", write_corpus(root / "corpus", texts), tokenizer, rows, 1)
     questions = [
-        {"id": str(i), "title": f"title {i % 6}", "context": text, "question": " ".join(text.split()[:3]),
-         "answers": [{"text": text.split()[1], "answer_start": text.index(text.split()[1])}]}
+        {
+            "id": str(i),
+            "title": f"title {i % 6}",
+            "context": text,
+            "question": " ".join(text.split()[:3]),
+            "answers": [{"text": text.split()[1], "answer_start": text.index(text.split()[1])}],
+        }
         for i, text in enumerate(texts[:60])
-    ]  # fmt: skip
+    ]
     source = write_questions(root / "train.parquet", questions)
     rows = root / artifacts.rows_folder("squad", "train")
     write_squad_rows(params.downstream["squad"].rows, "train", source, tokenizer, rows, 1)
@@ -155,9 +172,17 @@ def test_evaluations_that_cannot_be_made_are_refused(overrides: list[str], messa
 
 def test_an_evaluation_is_one_line_for_people() -> None:
     event = {
-        "event": "evaluated", "after": 400, "updates": 2400, "best_after": 400, "loss": 3.5, "mlm_loss": 3.0,
-        "mlm_accuracy": 0.4321, "perplexity": 20.0855, "nsp_loss": 0.5, "nsp_accuracy": 0.75,
-    }  # fmt: skip
+        "event": "evaluated",
+        "after": 400,
+        "updates": 2400,
+        "best_after": 400,
+        "loss": 3.5,
+        "mlm_loss": 3.0,
+        "mlm_accuracy": 0.4321,
+        "perplexity": 20.0855,
+        "nsp_loss": 0.5,
+        "nsp_accuracy": 0.75,
+    }
     assert in_words(event) == (
         "held-out rows after update 400/2400: loss 3.5000, mlm accuracy 43.2%, perplexity 20.0855, nsp accuracy 75.0%"
     )

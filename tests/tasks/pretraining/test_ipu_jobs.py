@@ -64,8 +64,11 @@ def test_by_default_the_jobs_are_those_of_a_cpu(checkout):
     found = jobs(params_with(), checkout)
     assert [job.ipu_config for job in found.values()] == [None] * 4
     assert [job.geometry for job in found.values()] == [
-        BatchGeometry(32, 64), BatchGeometry(32, 64), BatchGeometry(16, 64), BatchGeometry(64, 64)
-    ]  # fmt: skip
+        BatchGeometry(32, 64),
+        BatchGeometry(32, 64),
+        BatchGeometry(16, 64),
+        BatchGeometry(64, 64),
+    ]
     adamw = OptimizerConfig(name="adamw", weight_decay=0.01, max_grad_norm=1.0)
     assert found["phase1"].optimizer == dataclasses.replace(adamw, learning_rate=1.5e-3)
     assert found["finetune"].optimizer == dataclasses.replace(adamw, learning_rate=1e-3)
@@ -75,19 +78,33 @@ def test_by_default_the_jobs_are_those_of_a_cpu(checkout):
 
 def test_a_job_has_its_own_micro_batch_loss_scaling_and_optimizer(checkout):
     params = params_with(
-        "pretrain.phase2.micro_batch_size=8", "pretrain.phase2.loss_scaling=128", "pretrain.optimizer=lamb",
-        "pretrain.beta1=0.8", "pretrain.beta2=0.9", "pretrain.eps=1e-4", "pretrain.bias_correction=false",
-        "pretrain.first_moment_precision=fp16", "downstream.squad.finetune.optimizer=sgd",
+        "pretrain.phase2.micro_batch_size=8",
+        "pretrain.phase2.loss_scaling=128",
+        "pretrain.optimizer=lamb",
+        "pretrain.beta1=0.8",
+        "pretrain.beta2=0.9",
+        "pretrain.eps=1e-4",
+        "pretrain.bias_correction=false",
+        "pretrain.first_moment_precision=fp16",
+        "downstream.squad.finetune.optimizer=sgd",
         "downstream.squad.finetune.micro_batch_size=2",
-    )  # fmt: skip
+    )
     found = jobs(params, checkout)
     assert found["phase1"].geometry.micro_batch_size == 64
     assert found["phase2"].geometry.micro_batch_size == 8
     assert found["finetune"].geometry.micro_batch_size == 2
     assert found["phase2"].optimizer == OptimizerConfig(
-        name="lamb", learning_rate=1e-3, weight_decay=0.01, beta1=0.8, beta2=0.9, eps=1e-4, bias_correction=False,
-        max_grad_norm=1.0, loss_scaling=128.0, first_moment_precision="fp16",
-    )  # fmt: skip
+        name="lamb",
+        learning_rate=1e-3,
+        weight_decay=0.01,
+        beta1=0.8,
+        beta2=0.9,
+        eps=1e-4,
+        bias_correction=False,
+        max_grad_norm=1.0,
+        loss_scaling=128.0,
+        first_moment_precision="fp16",
+    )
     assert found["finetune"].optimizer.name == "sgd"
 
 
@@ -101,9 +118,11 @@ def test_dropout_of_fine_tuning_changes_only_the_dropout_of_the_model(checkout):
 def test_the_keys_of_a_job_are_laid_over_the_file(checkout):
     (checkout / "inputs" / "ipu" / "ipu_config.json").write_text(json.dumps({"replication_factor": 2, "seed": 0}))
     params = params_with(
-        *ON_IPU, "ipu.phase1={replication_factor: 4}", "downstream.squad.ipu.finetune={replication_factor: 8}",
+        *ON_IPU,
+        "ipu.phase1={replication_factor: 4}",
+        "downstream.squad.ipu.finetune={replication_factor: 8}",
         "ipu.inference_execution=sharded",
-    )  # fmt: skip
+    )
     found = jobs(params, checkout)
     assert found["phase1"].ipu_config == {"replication_factor": 4, "seed": 0}
     assert found["phase2"].ipu_config == {"replication_factor": 2, "seed": 0}
@@ -172,10 +191,20 @@ def test_where_programs_are_does_not_name_a_run(checkout):
 
 def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
     result = JobResult(
-        kind="pretrain", runtime="ipu", runtime_reason="asked for", precision="fp16", steps=0, resumed_from_step=0,
-        final_loss=None, final_losses={}, sequences=0, real_tokens=0, train_seconds=0.0, compile_seconds=567.0,
+        kind="pretrain",
+        runtime="ipu",
+        runtime_reason="asked for",
+        precision="fp16",
+        steps=0,
+        resumed_from_step=0,
+        final_loss=None,
+        final_losses={},
+        sequences=0,
+        real_tokens=0,
+        train_seconds=0.0,
+        compile_seconds=567.0,
         peak_memory_mb=1.0,
-    )  # fmt: skip
+    )
     python = checkout / "device-python"
     python.write_text(
         f"#!{sys.executable}\nimport json, os, sys\njob = json.load(open(sys.argv[3]))\nassert job['compile_only']\n"

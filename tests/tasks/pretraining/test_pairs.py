@@ -53,12 +53,16 @@ def test_a_document_that_fits_is_one_real_pair_or_its_sentences_with_random_ones
         )
     assert seen == {
         (0, 3, 3, 4, 0),  # document 0: its two sentences
-        (0, 3, 7, 11, 1), (0, 3, 12, 6, 1),  # its first with document 1 from either sentence on
-        (3, 4, 7, 11, 1), (3, 4, 12, 6, 1),  # the sentence put back, alone: always with a random one
+        (0, 3, 7, 11, 1),
+        (0, 3, 12, 6, 1),  # its first with document 1 from either sentence on
+        (3, 4, 7, 11, 1),
+        (3, 4, 12, 6, 1),  # the sentence put back, alone: always with a random one
         (7, 5, 12, 6, 0),
-        (7, 5, 0, 7, 1), (7, 5, 3, 4, 1),
-        (12, 6, 0, 7, 1), (12, 6, 3, 4, 1),
-    }  # fmt: skip
+        (7, 5, 0, 7, 1),
+        (7, 5, 3, 4, 1),
+        (12, 6, 0, 7, 1),
+        (12, 6, 3, 4, 1),
+    }
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -39,9 +39,13 @@ def make_checkout(root: Path, remote: Path | None) -> Path:
 def start(root: Path, **environment: str) -> subprocess.Popen[str]:
     own = {"PYTHONPATH": str(PROJECT), "PODIUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **environment}
     return subprocess.Popen(
-        [sys.executable, "-m", "tasks.pretraining.pretrain", "phase1"], cwd=root, env={**os.environ, **own}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "tasks.pretraining.pretrain", "phase1"],
+        cwd=root,
+        env={**os.environ, **own},
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
 
 
 def finish(process: subprocess.Popen[str]) -> tuple[str, str]:

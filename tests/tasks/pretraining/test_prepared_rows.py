@@ -113,9 +113,14 @@ def as_tfrecords_without_weights(source: Source, folder: Path) -> Path:
 
 
 LAYOUTS: list[Callable[[Source, Path], Path]] = [
-    as_parquet, as_parquet_with_zeros, as_ragged_parquet, as_saved_dataset, as_arrow_file, as_tfrecords,
+    as_parquet,
+    as_parquet_with_zeros,
+    as_ragged_parquet,
+    as_saved_dataset,
+    as_arrow_file,
+    as_tfrecords,
     as_tfrecords_without_weights,
-]  # fmt: skip
+]
 
 
 def sequences(rows: Path) -> list[tuple[Any, ...]]:
@@ -146,10 +151,19 @@ def test_every_layout_gives_back_the_sequences_and_can_be_trained_on(
     assert sequences(rows) == sequences(source.own)
     manifest = read_manifest(rows)
     assert manifest.packing_factor > 1.2
-    job = make_job(tmp_path, "pretrain", rows, model=TINY.__class__(
-        vocab_size=manifest.vocab_size, hidden_size=16, num_layers=1, num_heads=2, intermediate_size=32,
-        max_positions=LENGTH,
-    ))  # fmt: skip
+    job = make_job(
+        tmp_path,
+        "pretrain",
+        rows,
+        model=TINY.__class__(
+            vocab_size=manifest.vocab_size,
+            hidden_size=16,
+            num_layers=1,
+            num_heads=2,
+            intermediate_size=32,
+            max_positions=LENGTH,
+        ),
+    )
     steps = run_here(job).of("step")
     assert steps[-1]["step"] == 6
     assert all(np.isfinite(step["loss"]) for step in steps)
@@ -307,8 +321,10 @@ def test_a_file_of_another_writer_is_read(tmp_path: Path) -> None:
     path.write_bytes(GOLDEN)
     (example,) = tfrecords.read_examples(path, ["input_ids", "masked_lm_weights", "masked_lm_ids"])
     assert {name: values.tolist() for name, values in example.items()} == {
-        "input_ids": [2, 7, 4, 8, 3, 0], "masked_lm_ids": [9, 0], "masked_lm_weights": [1, 0],
-    }  # fmt: skip
+        "input_ids": [2, 7, 4, 8, 3, 0],
+        "masked_lm_ids": [9, 0],
+        "masked_lm_weights": [1, 0],
+    }
 
 
 @pytest.mark.parametrize("at", range(0, len(GOLDEN), 7))

@@ -75,9 +75,14 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
 def make(whole: Path, folder: Path, **changes: object) -> None:
     write_pretrain_rows(
-        pretrain_params(**PARAMS | changes), "phase1", whole / "corpus", whole / "tokenizer", folder / "rows", 1,
+        pretrain_params(**PARAMS | changes),
+        "phase1",
+        whole / "corpus",
+        whole / "tokenizer",
+        folder / "rows",
+        1,
         folder / "work",
-    )  # fmt: skip
+    )
 
 
 def bytes_under(folder: Path) -> dict[str, bytes]:

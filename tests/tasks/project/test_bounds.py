@@ -127,9 +127,14 @@ def a_small_lie(path: Path) -> None:
     text = pa.array(["a" * (300 << 20)])
     table = pa.chunked_array([text, text, text, text])
     pq.write_table(
-        pa.table({"text": table}), path, compression="zstd", write_statistics=False, store_schema=False,
-        use_dictionary=False, row_group_size=4,
-    )  # fmt: skip
+        pa.table({"text": table}),
+        path,
+        compression="zstd",
+        write_statistics=False,
+        store_schema=False,
+        use_dictionary=False,
+        row_group_size=4,
+    )
     group = pq.read_metadata(path).row_group(0)
     content = path.read_bytes()
     for stated in {group.total_byte_size, group.column(0).total_uncompressed_size}:
@@ -261,10 +266,15 @@ def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "socket"])
 @pytest.mark.parametrize(
-    "words", [["ask", "MODEL", "Who?", "--context-file", "FILE"], ["score", "FILE", "FILE"],
-              ["compare", "FILE", "FILE", "--questions", "FILE"], ["ask", "FILE", "Who?", "--context", "Ada came."]],
+    "words",
+    [
+        ["ask", "MODEL", "Who?", "--context-file", "FILE"],
+        ["score", "FILE", "FILE"],
+        ["compare", "FILE", "FILE", "--questions", "FILE"],
+        ["ask", "FILE", "Who?", "--context", "Ada came."],
+    ],
     ids=["context", "score", "compare", "model"],
-)  # fmt: skip
+)
 def test_what_is_no_file_on_the_command_line(tmp_path: Path, words: list[str], kind: str) -> None:
     from click.testing import CliRunner
 

@@ -69,9 +69,14 @@ def unprivileged(code: str, cwd: Path, **options: Any) -> subprocess.CompletedPr
     imports = f"import os, sys; import {modules}"
     script = f"{imports}\nif os.getuid() == 0: {drop}\n{code}"
     return subprocess.run(
-        [sys.executable, "-c", script], cwd=cwd, env={**os.environ, "PYTHONPATH": str(PROJECT)}, text=True,
-        capture_output=True, timeout=120, **options,
-    )  # fmt: skip
+        [sys.executable, "-c", script],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
+        text=True,
+        capture_output=True,
+        timeout=120,
+        **options,
+    )
 
 
 # ------------------------------------------------------------------------------------------- folders of text
@@ -227,17 +232,29 @@ def test_a_folder_of_text_called_runs_is_seen_by_dvc(tmp_path: Path) -> None:
     subprocess.run(["dvc", "init", "--no-scm", "--quiet"], cwd=tmp_path, check=True)
     found = subprocess.run(
         ["dvc", "check-ignore", "inputs/corpus/runs/a.txt", "inputs/corpus/.venv/a.txt", "runs/a.txt", ".venv/a.txt"],
-        cwd=tmp_path, text=True, capture_output=True,
-    )  # fmt: skip
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+    )
     assert found.stdout.split() == ["runs/a.txt", ".venv/a.txt"]
 
 
 def test_every_file_of_a_folder_is_read_or_counted(tmp_path: Path) -> None:
     folder = tmp_path / "given"
     names = [
-        "a.txt", "b.TXT", "sub/c.jsonl", "sub/d.pdf", ".hidden.txt", ".git/config", "e.txt~", "none", "sub/.txt",
-        "grüße.txt", "line\nend.txt", " .txt",
-    ]  # fmt: skip
+        "a.txt",
+        "b.TXT",
+        "sub/c.jsonl",
+        "sub/d.pdf",
+        ".hidden.txt",
+        ".git/config",
+        "e.txt~",
+        "none",
+        "sub/.txt",
+        "grüße.txt",
+        "line\nend.txt",
+        " .txt",
+    ]
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text('{"text": "A."}\n')
@@ -309,10 +326,12 @@ NAMED: dict[str, tuple[str, Read]] = {
         "base_model.path",
         lambda path: write_base_model(
             check(params(base_model__source="folder", base_model__path=str(path))).base_model,
-            check(params()).model, path.parent / "tokenizer", path.parent / "made",
+            check(params()).model,
+            path.parent / "tokenizer",
+            path.parent / "made",
         ),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("reader", NAMED)
@@ -395,17 +414,39 @@ def test_a_path_that_means_nothing_is_refused_in_one_sentence(tmp_path: Path, gi
 
 
 PLACES = [
-    "own", "own/", "./own", "inputs/../own", "inputs/../../beside", "../beside", "own/../own/sub", "linked/../far",
-    "with space/a b", "{x}", "${x}", "$(touch gone)", "inputs/corpus/", "inputs//corpus", "grüße",
-]  # fmt: skip
+    "own",
+    "own/",
+    "./own",
+    "inputs/../own",
+    "inputs/../../beside",
+    "../beside",
+    "own/../own/sub",
+    "linked/../far",
+    "with space/a b",
+    "{x}",
+    "${x}",
+    "$(touch gone)",
+    "inputs/corpus/",
+    "inputs//corpus",
+    "grüße",
+]
 
 
 @pytest.mark.parametrize("given", PLACES)
 @pytest.mark.parametrize("name", ["corpus__path", "pretrain_rows__phase1__path"])
 def test_a_path_means_the_same_place_in_the_checkout_of_a_run(tmp_path: Path, name: str, given: str) -> None:
     root = project(tmp_path / "project")
-    for place in ("../elsewhere/deep", "../elsewhere/far", "own/sub", "../beside", "with space/a b", "{x}", "${x}",
-                  "$(touch gone)", "grüße"):  # fmt: skip
+    for place in (
+        "../elsewhere/deep",
+        "../elsewhere/far",
+        "own/sub",
+        "../beside",
+        "with space/a b",
+        "{x}",
+        "${x}",
+        "$(touch gone)",
+        "grüße",
+    ):
         (root / place).mkdir(parents=True, exist_ok=True)
     (root / "linked").symlink_to("../elsewhere/deep")
     for part in checkout.CODE:

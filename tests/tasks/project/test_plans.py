@@ -60,9 +60,14 @@ def dvc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Plain DVC in `folder`, as a person calls it."""
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     return subprocess.run(
-        [sys.executable, "-m", "dvc", *words], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env={**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT), "DVC_NO_ANALYTICS": "1"}, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "-m", "dvc", *words],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT), "DVC_NO_ANALYTICS": "1"},
+        timeout=120,
+    )
 
 
 def foreign(project: Path, place: str, text: str = FOREIGN) -> None:

@@ -26,19 +26,37 @@ from tests.tasks.pretraining.row_inputs import WORDS, random_texts, write_corpus
 from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
 
 FAMILIES = (
-    "cuda-base-optimum", "cuda-large-examples", "cuda-large-examples-packed", "cuda-base-tf2-512", "cpu-base-paddle",
-    "cuda-base-popxl", "cuda-large-nvidia", "cpu-base-run-qa", "small-files",
-)  # fmt: skip
+    "cuda-base-optimum",
+    "cuda-large-examples",
+    "cuda-large-examples-packed",
+    "cuda-base-tf2-512",
+    "cpu-base-paddle",
+    "cuda-base-popxl",
+    "cuda-large-nvidia",
+    "cpu-base-run-qa",
+    "small-files",
+)
 """On IPUs the same: tests/ipu_model/ipu compiles every job of every preset."""
 SMALL = (
-    "device.runtime=cpu", "device.precision=fp32", f"model.hidden_size={HIDDEN}", f"model.num_layers={LAYERS}",
-    "model.num_heads=2", f"model.intermediate_size={INTERMEDIATE}", "pretrain_rows.phase1.duplicates=1",
-    "pretrain_rows.phase2.duplicates=1", "pretrain.phase1.steps=3", "pretrain.phase2.steps=2",
-    "pretrain.phase1.global_batch_size=8", "pretrain.phase2.global_batch_size=4",
-    "pretrain.phase1.micro_batch_size=4", "pretrain.phase2.micro_batch_size=2", "downstream.squad.finetune.epochs=1",
-    "downstream.squad.finetune.global_batch_size=8", "downstream.squad.finetune.micro_batch_size=4",
+    "device.runtime=cpu",
+    "device.precision=fp32",
+    f"model.hidden_size={HIDDEN}",
+    f"model.num_layers={LAYERS}",
+    "model.num_heads=2",
+    f"model.intermediate_size={INTERMEDIATE}",
+    "pretrain_rows.phase1.duplicates=1",
+    "pretrain_rows.phase2.duplicates=1",
+    "pretrain.phase1.steps=3",
+    "pretrain.phase2.steps=2",
+    "pretrain.phase1.global_batch_size=8",
+    "pretrain.phase2.global_batch_size=4",
+    "pretrain.phase1.micro_batch_size=4",
+    "pretrain.phase2.micro_batch_size=2",
+    "downstream.squad.finetune.epochs=1",
+    "downstream.squad.finetune.global_batch_size=8",
+    "downstream.squad.finetune.micro_batch_size=4",
     "pretrain_rows.held_out_fraction=0",
-)  # fmt: skip
+)
 VOCABULARY = [*dict.fromkeys([*"abcdefghijklmnopqrstuvwxyz", *WORDS, "."])]
 
 
@@ -48,10 +66,15 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("inputs")
     write_corpus(root / "corpus", random_texts(60))
     asked = [
-        {"id": str(n), "title": "", "context": f"{WORDS[n]} {WORDS[n + 1]}.", "question": WORDS[n],
-         "answers": [{"text": WORDS[n + 1], "answer_start": len(WORDS[n]) + 1}]}
+        {
+            "id": str(n),
+            "title": "",
+            "context": f"{WORDS[n]} {WORDS[n + 1]}.",
+            "question": WORDS[n],
+            "answers": [{"text": WORDS[n + 1], "answer_start": len(WORDS[n]) + 1}],
+        }
         for n in range(24)
-    ]  # fmt: skip
+    ]
     for split in ("train", "dev"):
         write_questions(root / f"{split}.parquet", asked)
     write_tiny_model(root / "model", VOCABULARY)

@@ -43,9 +43,18 @@ def manifest(name: str, row_length: int, factor: float) -> Manifest:
     rows = 1_000_000
     kind = "question_answering" if name.startswith("squad") else "pretrain"
     return Manifest(
-        kind=kind, row_length=row_length, max_sequences=3, max_predictions=20, vocab_size=VOCABULARY,
-        tokenizer_sha256="0", seed=0, rows=rows, sequences=round(rows * factor), real_tokens=rows, files={},
-    )  # fmt: skip
+        kind=kind,
+        row_length=row_length,
+        max_sequences=3,
+        max_predictions=20,
+        vocab_size=VOCABULARY,
+        tokenizer_sha256="0",
+        seed=0,
+        rows=rows,
+        sequences=round(rows * factor),
+        real_tokens=rows,
+        files={},
+    )
 
 
 def planned(job: Job, model: ModelConfig, factor: float) -> IpuPlan:
@@ -120,10 +129,19 @@ def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Ro
     assert job.optimizer is not None
     assert job.schedule is not None
     return Row(
-        row_length, masks, job.geometry.global_batch_size, plan.micro_batch_size, plan.replicas, plan.accumulation,
-        length, job.optimizer.learning_rate, job.schedule.warmup_fraction, job.optimizer.loss_scaling,
-        layers_of(plan), plan.placement.forward_stages,
-    )  # fmt: skip
+        row_length,
+        masks,
+        job.geometry.global_batch_size,
+        plan.micro_batch_size,
+        plan.replicas,
+        plan.accumulation,
+        length,
+        job.optimizer.learning_rate,
+        job.schedule.warmup_fraction,
+        job.optimizer.loss_scaling,
+        layers_of(plan),
+        plan.placement.forward_stages,
+    )
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -160,25 +178,40 @@ def test_a_preset_for_a_gpu_or_a_cpu_says_what_its_source_says(name: str):
         shape, batch = getattr(params.pretrain_rows, phase), getattr(params.pretrain, phase)
         assert phases is not None
         assert phases[phase == "phase2"] == Phase(
-            shape.row_length, shape.max_predictions_per_row, batch.global_batch_size, batch.steps,
-            batch.learning_rate, batch.warmup_fraction, batch.schedule,
-        ), phase  # fmt: skip
+            shape.row_length,
+            shape.max_predictions_per_row,
+            batch.global_batch_size,
+            batch.steps,
+            batch.learning_rate,
+            batch.warmup_fraction,
+            batch.schedule,
+        ), phase
         assert batch.loss_scaling == 1.0
     rows, finetune = entry.rows, entry.finetune
     assert (rows.row_length, rows.doc_stride, rows.max_sequences_per_row, finetune.loss_scaling) == (384, 128, 1, 1.0)
     assert squad == Squad(
-        finetune.global_batch_size, finetune.epochs, finetune.learning_rate, finetune.warmup_fraction,
-        finetune.weight_decay, finetune.max_grad_norm, finetune.optimizer,
-    )  # fmt: skip
+        finetune.global_batch_size,
+        finetune.epochs,
+        finetune.learning_rate,
+        finetune.warmup_fraction,
+        finetune.weight_decay,
+        finetune.max_grad_norm,
+        finetune.optimizer,
+    )
 
 
 @pytest.mark.parametrize("name", [*RECIPES, *PORTABLE])
 def test_a_preset_names_its_source_and_no_preset_another_one(name: str):
     path = PRESETS / f"{name}.yaml"
     sources = (
-        "huggingface/optimum-graphcore:", "graphcore/examples:", "PaddlePaddle/PaddleNLP:", "Hugging Face's post",
-        "Graphcore's SQuAD notebook", "NVIDIA/DeepLearningExamples:", "huggingface/transformers:",
-    )  # fmt: skip
+        "huggingface/optimum-graphcore:",
+        "graphcore/examples:",
+        "PaddlePaddle/PaddleNLP:",
+        "Hugging Face's post",
+        "Graphcore's SQuAD notebook",
+        "NVIDIA/DeepLearningExamples:",
+        "huggingface/transformers:",
+    )
     assert read_preset(name, PRESETS).head.source[0].startswith(sources)
     text = path.read_text(encoding="utf-8")
     assert not [line for line in text.splitlines() if "<<" in line or " &" in line or " *" in line], "no inheritance"

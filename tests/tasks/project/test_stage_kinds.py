@@ -30,20 +30,32 @@ def start(stage, checkout, **environment):
     """The first thing a stage does under DVC, then `entered`, then it waits for the end of its input."""
     code = "from tasks.project.main import run_main; run_main(lambda: print('entered', flush=True) or input())"
     return subprocess.Popen(
-        [sys.executable, "-c", code], cwd=checkout, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        [sys.executable, "-c", code],
+        cwd=checkout,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT), "DVC_STAGE": stage, "DVC_ROOT": str(checkout), **environment},
-    )  # fmt: skip
+    )
 
 
 @pytest.mark.parametrize(
     ("stage", "runtime", "kind"),
-    [("corpus@text", "ipu", "cpu"), ("validate@phase1", "ipu", "cpu"), ("gate@squad", "cuda", "cpu"),
-     ("pretrain@phase2", "ipu", "ipu"), ("finetune@squad", "cuda", "cuda"), ("predict@squad", "auto", "auto"),
-     ("compile@squad", "ipu", "ipu"), ("compile_pretrain@phase1", "ipu", "ipu"),
-     ("pretrain_rows@phase1", "ipu", "cpu"),
-     ("parity@squad-cpu:bf16", "ipu", "cpu"), ("parity@squad-ipu", "cpu", "ipu")],
-)  # fmt: skip
+    [
+        ("corpus@text", "ipu", "cpu"),
+        ("validate@phase1", "ipu", "cpu"),
+        ("gate@squad", "cuda", "cpu"),
+        ("pretrain@phase2", "ipu", "ipu"),
+        ("finetune@squad", "cuda", "cuda"),
+        ("predict@squad", "auto", "auto"),
+        ("compile@squad", "ipu", "ipu"),
+        ("compile_pretrain@phase1", "ipu", "ipu"),
+        ("pretrain_rows@phase1", "ipu", "cpu"),
+        ("parity@squad-cpu:bf16", "ipu", "cpu"),
+        ("parity@squad-ipu", "cpu", "ipu"),
+    ],
+)
 def test_a_stage_without_a_device_job_is_of_kind_cpu_and_others_of_their_runtime(stage, runtime, kind):
     values = values_with("downstream.squad.parity.against=[cpu:bf16,ipu]", "device.runtime=ipu")
     assert read_plan(ROOT, compose(check(values)))[stage].kind(runtime) == kind

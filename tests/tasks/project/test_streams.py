@@ -21,9 +21,14 @@ def ended(body, stdout=subprocess.PIPE, closed=None, **variables):
     words = [program] if closed is None else [CLOSING, str(closed), program]
     environment = {**os.environ, "PYTHONUNBUFFERED": "", **variables}
     return subprocess.run(
-        [sys.executable, "-c", *words], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=stdout,
-        stderr=subprocess.PIPE, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", *words],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
 
 
 def unread(body):
@@ -75,7 +80,9 @@ def test_what_a_child_says_into_a_closed_stream_gets_into_no_file(closed, tmp_pa
 
 
 def test_a_terminal_shows_what_it_cannot_show_as_numbers():
-    done = ended("print('\\u00e9 \\u4e2d'); raise ParamsError('\\u4e2d ' + os.fsdecode(b'\\xff'))",
-                 PYTHONIOENCODING="latin-1:strict")  # fmt: skip
+    done = ended(
+        "print('\\u00e9 \\u4e2d'); raise ParamsError('\\u4e2d ' + os.fsdecode(b'\\xff'))",
+        PYTHONIOENCODING="latin-1:strict",
+    )
     assert (done.returncode, done.stdout) == (2, b"\xe9 \\u4e2d\n")
     assert done.stderr == b"error: \\u4e2d \\udcff\n"

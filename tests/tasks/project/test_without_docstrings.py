@@ -43,8 +43,9 @@ def run(folder: Path, stage: str, level: str) -> subprocess.CompletedProcess[str
 def test_stages_run_without_docstrings_and_asserts(tmp_path: Path) -> None:
     values = values_with(
         {"squad": {"data": {"demo_train": 60, "demo_dev": 20}}},
-        corpus={"demo_documents": 200}, tokenizer={"vocabulary_size": 300},
-    )  # fmt: skip
+        corpus={"demo_documents": 200},
+        tokenizer={"vocabulary_size": 300},
+    )
     write_parameters(tmp_path, values)
     for stage, level in STAGES.items():
         made = run(tmp_path, stage, level)

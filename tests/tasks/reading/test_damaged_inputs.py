@@ -38,9 +38,18 @@ def holds(read: Callable[[], Any], what: str) -> None:
 
 SQUAD = {
     "version": "1.1",
-    "data": [{"title": "t", "paragraphs": [{"context": "Ada came.", "qas": [
-        {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}]}]}],
-}  # fmt: skip
+    "data": [
+        {
+            "title": "t",
+            "paragraphs": [
+                {
+                    "context": "Ada came.",
+                    "qas": [{"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}],
+                }
+            ],
+        }
+    ],
+}
 QUESTION = {"id": "1", "context": "Ada came.", "question": "Who?", "answers": {"text": ["Ada"], "answer_start": [0]}}
 SQUAD_NAMES = ColumnParams()
 GATE = {"accepted": True, "reasons": ["none"], "metrics": {"f1": 90.0}}

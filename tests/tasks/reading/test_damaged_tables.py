@@ -27,11 +27,13 @@ COUNT = 60
 TEXTS = pa.table({"title": ["Ada", None, "é"] * 9, "text": ["She came.", "", "Then\nwent."] * 9})
 SEQUENCES = pa.table(
     {
-        "input_ids": [[2, 7, 4, 8, 3, 0]] * 9, "token_type_ids": [[0, 0, 0, 1, 1, 0]] * 9,
-        "attention_mask": [[1, 1, 1, 1, 1, 0]] * 9, "labels": [[-100, -100, 9, -100, -100, -100]] * 9,
+        "input_ids": [[2, 7, 4, 8, 3, 0]] * 9,
+        "token_type_ids": [[0, 0, 0, 1, 1, 0]] * 9,
+        "attention_mask": [[1, 1, 1, 1, 1, 0]] * 9,
+        "labels": [[-100, -100, 9, -100, -100, -100]] * 9,
         "next_sentence_label": [1] * 9,
     }
-)  # fmt: skip
+)
 
 
 def parquet(table: pa.Table) -> bytes:

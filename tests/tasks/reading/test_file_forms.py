@@ -32,8 +32,19 @@ QUESTION = {
     "question": "Who?",
     "answers": {"text": ["Ada"], "answer_start": [0]},
 }
-SQUAD = {"data": [{"title": "Ü", "paragraphs": [{"context": "Ada came.", "qas": [
-    {"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}]}]}]}  # fmt: skip
+SQUAD = {
+    "data": [
+        {
+            "title": "Ü",
+            "paragraphs": [
+                {
+                    "context": "Ada came.",
+                    "qas": [{"id": "1", "question": "Who?", "answers": [{"text": "Ada", "answer_start": 0}]}],
+                }
+            ],
+        }
+    ]
+}
 TABLE = "id,title,context,question,answer_text,answer_start\n1,Ü,Ada came.,Who?,Ada,0\n2,Ü,Ada came.,Who came?,Ada,0\n"
 SST2 = "sentence\tlabel\nsehr schön\t1\nbad\t0\n"
 QUESTIONS = "downstream.*.data.train_path"

@@ -99,8 +99,11 @@ class Runs:
 def run_stages(steps: list[dict[str, Any]], root: Path, endpoint: str) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     environment |= {
-        "PYTHONPATH": str(PROJECT), "HF_ENDPOINT": endpoint, "HF_HOME": str(root / "hf-home"), "OMP_NUM_THREADS": "1",
-    }  # fmt: skip
+        "PYTHONPATH": str(PROJECT),
+        "HF_ENDPOINT": endpoint,
+        "HF_HOME": str(root / "hf-home"),
+        "OMP_NUM_THREADS": "1",
+    }
     command = [sys.executable, "-c", RUN_STAGES, json.dumps(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -205,13 +208,21 @@ def test_a_question_is_answered_by_a_model_of_the_hub_as_by_its_folder(runs: Run
     asked = ["where does the river rise ?", "--context", "the river rise in northern hills .", "--json"]
     folder = runs.root / "trained/models/squad"
     steps = [
-        {"name": "hub", "stage": "ask", "module": "flows", "folder": str(runs.root),
-         "arguments": ["ask", "user/model", *asked]},
         {
-            "name": "folder", "stage": "ask", "module": "flows", "folder": str(runs.root),
+            "name": "hub",
+            "stage": "ask",
+            "module": "flows",
+            "folder": str(runs.root),
+            "arguments": ["ask", "user/model", *asked],
+        },
+        {
+            "name": "folder",
+            "stage": "ask",
+            "module": "flows",
+            "folder": str(runs.root),
             "arguments": ["ask", str(folder), *asked, "--tokenizer", str(runs.root / "trained/data/tokenizer")],
         },
-    ]  # fmt: skip
+    ]
     results = run_stages(steps, runs.root, runs.hub.endpoint)
     assert {name: result["err"] for name, result in results.items() if result["code"]} == {}
     assert results["hub"]["out"] == results["folder"]["out"] != ""
@@ -284,11 +295,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             hub.store.add_files(hub.store.create("dataset", f"user/{name}"), files)
         steps = [
             {
-                "name": name, "stage": "corpus", "module": MODULES["corpus"],
+                "name": name,
+                "stage": "corpus",
+                "module": MODULES["corpus"],
                 "folder": str(folder_with(root / name, corpus={"source": "hub", "dataset": f"user/{name}"})),
             }
             for name in data_sets
-        ]  # fmt: skip
+        ]
         return {"root": root, **run_stages(steps, root, hub.endpoint)}
 
 

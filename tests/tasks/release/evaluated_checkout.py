@@ -48,11 +48,14 @@ def write_checkout(root: Path, answers: Mapping[str, Sequence[str]] | None = Non
     wanted = {**ANSWERS, **(answers or {})}
     rows = [
         {
-            "id": f"q{i}", "title": "", "context": CONTEXTS[i], "question": QUESTIONS[i],
+            "id": f"q{i}",
+            "title": "",
+            "context": CONTEXTS[i],
+            "question": QUESTIONS[i],
             "answers": [{"text": text, "answer_start": max(0, CONTEXTS[i].find(text))} for text in wanted[f"q{i}"]],
         }
         for i in range(3)
-    ]  # fmt: skip
+    ]
     pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), inputs.questions)
     tokens = [words(context) for context in CONTEXTS]
     windows = [

@@ -42,10 +42,16 @@ ORIGIN: dict[str, Any] = {
 
 def facts(**changed: Any) -> CardFacts:
     known = CardFacts(
-        entry=entry_of(params_with(), "squad"), name="user/demo", license="apache-2.0", language="en",
+        entry=entry_of(params_with(), "squad"),
+        name="user/demo",
+        license="apache-2.0",
+        language="en",
         parameters=parameter_values(params_with()),
-        metrics=METRICS, gate={"accepted": True, "reasons": [], "checks": CHECKS}, config=CONFIG, provenance=ORIGIN,
-    )  # fmt: skip
+        metrics=METRICS,
+        gate={"accepted": True, "reasons": [], "checks": CHECKS},
+        config=CONFIG,
+        provenance=ORIGIN,
+    )
     return dataclasses.replace(known, **changed)
 
 
@@ -57,9 +63,12 @@ def test_the_front_matter_says_what_the_hub_shows() -> None:
     found = front_matter(model_card(facts()))
     results = found.pop("model-index")
     assert found == {
-        "language": "en", "license": "apache-2.0", "library_name": "transformers",
-        "pipeline_tag": "question-answering", "tags": ["bert", "podium", "question-answering"],
-    }  # fmt: skip
+        "language": "en",
+        "license": "apache-2.0",
+        "library_name": "transformers",
+        "pipeline_tag": "question-answering",
+        "tags": ["bert", "podium", "question-answering"],
+    }
     assert results == [
         {
             "name": "demo",
@@ -228,8 +237,10 @@ def test_dirty_means_that_the_sources_differ_from_the_revision_not_that_a_run_wr
     (tmp_path / "tasks/gate.py").write_text("pass", encoding="utf-8")
     (tmp_path / "tasks/new file.py").write_text("", encoding="utf-8")
     assert git_state(tmp_path) == {
-        "revision": revision, "dirty": True, "changed": ["tasks/gate.py", "tasks/new file.py"],
-    }  # fmt: skip
+        "revision": revision,
+        "dirty": True,
+        "changed": ["tasks/gate.py", "tasks/new file.py"],
+    }
 
 
 def test_the_checkout_of_a_run_with_overrides_is_compared_with_the_revision_too(tmp_path: Path) -> None:

@@ -43,14 +43,26 @@ def test_the_published_folder_holds_the_hub_layout_and_the_receipt_its_hashes(ch
     receipt = publish_here(checkout)
     folder = checkout / FOLDER
     assert sorted(content(folder)) == [
-        "README.md", "config.json", "evaluation/metrics.json", "evaluation/scores.json", "model.safetensors",
-        "provenance.json", "special_tokens_map.json", "tokenizer.json", "tokenizer_config.json", "vocab.txt",
-    ]  # fmt: skip
+        "README.md",
+        "config.json",
+        "evaluation/metrics.json",
+        "evaluation/scores.json",
+        "model.safetensors",
+        "provenance.json",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    ]
     assert receipt["files"] == {name: sha256_of(folder / name) for name in sorted(content(folder))}
     assert receipt == json.loads((checkout / "reports/publish-squad.json").read_text(encoding="utf-8"))
     assert {key: receipt[key] for key in ("target", "folder", "commit", "url", "unchanged")} == {
-        "target": "local", "folder": FOLDER, "commit": None, "url": None, "unchanged": False,
-    }  # fmt: skip
+        "target": "local",
+        "folder": FOLDER,
+        "commit": None,
+        "url": None,
+        "unchanged": False,
+    }
 
 
 def test_the_same_content_again_is_unchanged_and_rewrites_nothing(checkout: Path) -> None:
@@ -212,9 +224,12 @@ def test_a_dry_run_touches_nothing(checkout: Path) -> None:
 def run_cli(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tasks.release.publish", *arguments],
-        cwd=root, capture_output=True, text=True, check=False,
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
         env={**os.environ, "PYTHONPATH": str(PROJECT)},
-    )  # fmt: skip
+    )
 
 
 def test_the_command_line_publishes_and_a_rejection_ends_with_code_3(checkout: Path) -> None:

@@ -49,8 +49,9 @@ def refusal(root: Path, name: str = "squad") -> str:
 def test_two_recipes_on_one_pretrained_model_have_releases_of_their_own(checkout: Path) -> None:
     receipts = {name: publish_here(checkout, name) for name in ("squad", OTHER)}
     assert {name: one["folder"] for name, one in receipts.items()} == {
-        "squad": "published/podium-demo", OTHER: f"published/{OTHER}",
-    }  # fmt: skip
+        "squad": "published/podium-demo",
+        OTHER: f"published/{OTHER}",
+    }
     assert receipts["squad"]["tag"] != receipts[OTHER]["tag"]
     for name, other, seed in (("squad", OTHER, 5), (OTHER, "squad", 77)):
         folder = checkout / receipts[name]["folder"]
@@ -86,14 +87,20 @@ def test_a_name_that_no_entry_has_is_answered_with_the_nearest(checkout: Path) -
         ({"packing": False}, "packing is False, stage pretrain_rows@phase1 ran with True"),
         ({"pretrain": {"phase1": {"steps": 7}}}, "pretrain.phase1.steps is 7, stage pretrain@phase1 ran with 600"),
         ({"model": {"layer_norm_eps": 1e-6}}, "model.layer_norm_eps is 1e-06, stage pretrain@phase1 ran with '1e-12'"),
-        ({"downstream": {"squad": {"data": {"demo_dev": 3}}}},
-         "downstream.squad.data.demo_dev is 3, stage examples@squad ran with 1000"),
-        ({"downstream": {"squad": {"finetune": {"max_grad_norm": None}}}},
-         "downstream.squad.finetune.max_grad_norm is None, stage finetune@squad ran with 1.0"),
-        ({"downstream": {"squad": {"gate": {"confidence": 0.9}}}},
-         "downstream.squad.gate.confidence is 0.9, stage gate@squad ran with 0.95"),
+        (
+            {"downstream": {"squad": {"data": {"demo_dev": 3}}}},
+            "downstream.squad.data.demo_dev is 3, stage examples@squad ran with 1000",
+        ),
+        (
+            {"downstream": {"squad": {"finetune": {"max_grad_norm": None}}}},
+            "downstream.squad.finetune.max_grad_norm is None, stage finetune@squad ran with 1.0",
+        ),
+        (
+            {"downstream": {"squad": {"gate": {"confidence": 0.9}}}},
+            "downstream.squad.gate.confidence is 0.9, stage gate@squad ran with 0.95",
+        ),
     ],
-)  # fmt: skip
+)
 def test_parameters_of_a_stage_behind_the_gate_that_differ_are_named(
     checkout: Path, changes: Mapping[str, Any], said: str
 ) -> None:
@@ -127,12 +134,15 @@ def test_without_any_lock_the_first_stages_are_named_and_the_others_counted(chec
 
 def test_parameters_that_no_stage_behind_the_gate_has_may_change(checkout: Path) -> None:
     change_parameters(
-        checkout, {
+        checkout,
+        {
             "downstream": {OTHER: {"finetune": {"epochs": 1}}, "squad": {"publish": {"folder": "published/elsewhere"}}},
-            "checkpoint": {"remote": "elsewhere"}, "tracking": {"project": "another"}, "publish": {"language": "de"},
+            "checkpoint": {"remote": "elsewhere"},
+            "tracking": {"project": "another"},
+            "publish": {"language": "de"},
             "pretrain": {"checkpoint_every_updates": 7},
-        }
-    )  # fmt: skip
+        },
+    )
     assert f"downstream.{OTHER}.finetune.epochs is 1" in refusal(checkout, OTHER)
     assert publish_here(checkout)["folder"] == "published/elsewhere"
 

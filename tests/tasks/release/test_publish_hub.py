@@ -81,8 +81,11 @@ def test_what_an_earlier_release_left_goes_and_what_others_added_stays(hub: HubS
     hub.store.add_files(repository(hub), {"ipu_config.json": b"{}", "notes.md": b"by hand", **examples})
     publish_small("two")
     assert sorted(content(hub, commits(hub)[-1])) == [
-        "README.md", "evaluation/metrics.json", "model.safetensors", "notes.md",
-    ]  # fmt: skip
+        "README.md",
+        "evaluation/metrics.json",
+        "model.safetensors",
+        "notes.md",
+    ]
     assert "ipu_config.json" in NAMES
 
 

@@ -18,12 +18,16 @@ from tests.tasks.release.hub_publishing import NAME, TOKEN, commits, content
 from tests.tasks.trained_checkout import PROJECT, make_checkout
 
 SWAPPED = {
-    "models/squad/model.safetensors": "model.safetensors", "models/squad/config.json": "config.json",
-    "data/tokenizer/tokenizer.json": "tokenizer.json", "data/tokenizer/vocab.txt": "vocab.txt",
-    "evaluation/squad/predictions.json": "evaluation/predictions.json", "metrics/squad.json": None,
+    "models/squad/model.safetensors": "model.safetensors",
+    "models/squad/config.json": "config.json",
+    "data/tokenizer/tokenizer.json": "tokenizer.json",
+    "data/tokenizer/vocab.txt": "vocab.txt",
+    "evaluation/squad/predictions.json": "evaluation/predictions.json",
+    "metrics/squad.json": None,
     "evaluation/squad/report.html": "evaluation/report.html",
-    "metrics/squad-gate.json": None, "reports/validation/corpus.json": None,
-}  # fmt: skip
+    "metrics/squad-gate.json": None,
+    "reports/validation/corpus.json": None,
+}
 """File of the checkout -> its name in the release."""
 SWAP = """
 import os, runpy, sys

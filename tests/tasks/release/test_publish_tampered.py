@@ -53,9 +53,22 @@ def require_refused(root: Path, name: str, words: str) -> None:
 
 @pytest.mark.parametrize("entry", [QUESTIONS, GLUE])
 @pytest.mark.parametrize(
-    "part", ["weights", "config", "tokenizer", "vocabulary", "manifest", "verdict", "training", "predictions",
-             "references", "metrics", "released", "page"]
-)  # fmt: skip
+    "part",
+    [
+        "weights",
+        "config",
+        "tokenizer",
+        "vocabulary",
+        "manifest",
+        "verdict",
+        "training",
+        "predictions",
+        "references",
+        "metrics",
+        "released",
+        "page",
+    ],
+)
 def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str], Path], entry: str, part: str) -> None:
     root = copied(entry)
     subject = subject_in(root, entry)
@@ -63,14 +76,19 @@ def test_each_file_that_was_judged_is_bound_by_its_bytes(copied: Callable[[str],
     shutil.rmtree(root / "published")
     (root / subject.receipt).unlink()
     name = {
-        "weights": subject.model / "model.safetensors", "config": subject.model / "config.json",
-        "tokenizer": artifacts.TOKENIZER / "tokenizer.json", "vocabulary": artifacts.TOKENIZER / "vocab.txt",
-        "manifest": subject.rows[0] / "manifest.json", "predictions": subject.predictions,
-        "verdict": artifacts.validation_report(subject.verdicts[-1]), "metrics": subject.metrics,
-        "training": artifacts.METRICS / f"{subject.trainings[-1]}.json", "references": subject.references[0],
+        "weights": subject.model / "model.safetensors",
+        "config": subject.model / "config.json",
+        "tokenizer": artifacts.TOKENIZER / "tokenizer.json",
+        "vocabulary": artifacts.TOKENIZER / "vocab.txt",
+        "manifest": subject.rows[0] / "manifest.json",
+        "predictions": subject.predictions,
+        "verdict": artifacts.validation_report(subject.verdicts[-1]),
+        "metrics": subject.metrics,
+        "training": artifacts.METRICS / f"{subject.trainings[-1]}.json",
+        "references": subject.references[0],
         "released": Path("inputs/released", subject.released, "scores.json"),
         "page": subject.page,
-    }[part]  # fmt: skip
+    }[part]
     path = root / name
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.stat() if path.exists() else None

@@ -21,9 +21,13 @@ from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, wr
 def run(root: Path, hub: HubServer, *command: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     environment |= {
-        "PYTHONPATH": str(PROJECT), "HF_ENDPOINT": hub.endpoint, "HF_TOKEN": TOKEN, "OMP_NUM_THREADS": "1",
-        "HF_HOME": str(root.parent / "hf-home"), "HF_HUB_DISABLE_TELEMETRY": "1",
-    }  # fmt: skip
+        "PYTHONPATH": str(PROJECT),
+        "HF_ENDPOINT": hub.endpoint,
+        "HF_TOKEN": TOKEN,
+        "OMP_NUM_THREADS": "1",
+        "HF_HOME": str(root.parent / "hf-home"),
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+    }
     return subprocess.run(
         [sys.executable, *command], cwd=root, env=environment, capture_output=True, text=True, check=False
     )
@@ -62,13 +66,18 @@ def test_what_was_published_downloads_equal_loads_with_equal_logits_and_the_card
     values = params_with(target="hub", repository=NAME)
     receipt = publish(parameter_values(values), "squad", root)
     assert {key: receipt[key] for key in ("target", "repository", "commit", "unchanged")} == {
-        "target": "hub", "repository": NAME, "commit": commits(hub)[-1].oid, "unchanged": False,
-    }  # fmt: skip
+        "target": "hub",
+        "repository": NAME,
+        "commit": commits(hub)[-1].oid,
+        "unchanged": False,
+    }
     own = {
-        "config.json": "models/squad/config.json", "model.safetensors": "models/squad/model.safetensors",
-        "tokenizer.json": "data/tokenizer/tokenizer.json", "vocab.txt": "data/tokenizer/vocab.txt",
+        "config.json": "models/squad/config.json",
+        "model.safetensors": "models/squad/model.safetensors",
+        "tokenizer.json": "data/tokenizer/tokenizer.json",
+        "vocab.txt": "data/tokenizer/vocab.txt",
         "evaluation/predictions.json": "evaluation/squad/predictions.json",
-    }  # fmt: skip
+    }
     expected = {name: own.get(name) for name in receipt["files"]}
     read = run(root, hub, "-c", READ_BACK, receipt["tag"], json.dumps(expected))
     assert read.returncode == 0, read.stderr

@@ -67,8 +67,14 @@ def write_data(given: Path) -> None:
     def sentence() -> str:
         return " ".join([*draw.choices(PLAIN[:9], k=6), planted("text"), draw.choice(PLAIN[:9]), "."])
 
-    texts = [{planted("key"): planted(f"document{n}"), planted("heading"): planted("article"),
-              planted("body"): "\n".join(sentence() for _ in range(4))} for n in range(40)]  # fmt: skip
+    texts = [
+        {
+            planted("key"): planted(f"document{n}"),
+            planted("heading"): planted("article"),
+            planted("body"): "\n".join(sentence() for _ in range(4)),
+        }
+        for n in range(40)
+    ]
     (given / planted("corpus")).mkdir(parents=True)
     lines = "".join(json.dumps(one) + "\n" for one in texts)
     (given / planted("corpus") / f"{planted('file')}.jsonl").write_text(lines, encoding="utf-8")
@@ -76,36 +82,54 @@ def write_data(given: Path) -> None:
         rows = []
         for number in range(count):
             context = f"the river {planted('answer')} rises in {planted('context')} hills and ends {split} {number} ."
-            rows.append({
-                COLUMNS["id"]: planted(f"{split}{number}"), COLUMNS["title"]: planted(f"title{number % 2}"),
-                COLUMNS["context"]: context, COLUMNS["question"]: f"where does {planted('question')} rise {number} ?",
-                planted("answers"): [{"text": planted("answer"), "answer_start": context.index(planted("answer"))}],
-            })  # fmt: skip
+            rows.append(
+                {
+                    COLUMNS["id"]: planted(f"{split}{number}"),
+                    COLUMNS["title"]: planted(f"title{number % 2}"),
+                    COLUMNS["context"]: context,
+                    COLUMNS["question"]: f"where does {planted('question')} rise {number} ?",
+                    planted("answers"): [{"text": planted("answer"), "answer_start": context.index(planted("answer"))}],
+                }
+            )
         (given / f"{planted(split)}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows), encoding="utf-8")
 
 
 def sections(given: Path) -> dict[str, Any]:
     """Parameters that name all of it."""
-    phase = {**UPDATES, "warmup_fraction": 0.1, "micro_batch_size": 8, "loss_scaling": 1.0, "learning_rate": 1e-3,
-             "schedule": "linear"}  # fmt: skip
+    phase = {
+        **UPDATES,
+        "warmup_fraction": 0.1,
+        "micro_batch_size": 8,
+        "loss_scaling": 1.0,
+        "learning_rate": 1e-3,
+        "schedule": "linear",
+    }
     paths = {"path": planted("unused"), "dataset": planted("unused"), "dataset_revision": None}
     return {
         "corpus": {
-            "source": "files", "path": str(given / planted("corpus")), "text_column": planted("body"),
-            "title_column": planted("heading"), "id_column": planted("key"), "dataset": planted("unused"),
+            "source": "files",
+            "path": str(given / planted("corpus")),
+            "text_column": planted("body"),
+            "title_column": planted("heading"),
+            "id_column": planted("key"),
+            "dataset": planted("unused"),
         },
         "pretrain_rows": {name: {**ROWS, **paths} for name in PHASES},
         "pretrain": {name: dict(phase) for name in PHASES},
-        "downstream": {"squad": {
-            "data": {
-                "source": "files", "train_path": str(given / f"{planted('train')}.jsonl"),
-                "dev_path": str(given / f"{planted('dev')}.jsonl"), "dataset": f"{planted('hub')}/{planted('set')}",
-                "columns": {**COLUMNS, "answers": planted("answers"), "answer_text": None, "answer_start": None},
-            },
-            "rows": {"row_length": 48, "doc_stride": 4, "max_question_length": 24},
-            "finetune": {"epochs": 1, "global_batch_size": 8, "micro_batch_size": 8},
-        }},
-    }  # fmt: skip
+        "downstream": {
+            "squad": {
+                "data": {
+                    "source": "files",
+                    "train_path": str(given / f"{planted('train')}.jsonl"),
+                    "dev_path": str(given / f"{planted('dev')}.jsonl"),
+                    "dataset": f"{planted('hub')}/{planted('set')}",
+                    "columns": {**COLUMNS, "answers": planted("answers"), "answer_text": None, "answer_start": None},
+                },
+                "rows": {"row_length": 48, "doc_stride": 4, "max_question_length": 24},
+                "finetune": {"epochs": 1, "global_batch_size": 8, "micro_batch_size": 8},
+            }
+        },
+    }
 
 
 def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -160,9 +184,11 @@ def test_with_a_given_vocabulary_and_model_a_release_holds_none_of_the_planted_w
     entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
     write_base_model(given / planted("model"), entries)
     root = make_checkout(
-        folder, **sections(given), tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
+        folder,
+        **sections(given),
+        tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
         base_model={"source": "folder", "path": str(given / planted("model"))},
-    )  # fmt: skip
+    )
     lock(root)
     old = {planted(f"dev{number}"): planted("answer") if number else planted("text") for number in range(14)}
     write_json(given / planted("released") / "predictions.json", old)
@@ -239,14 +265,29 @@ def test_a_release_of_glue_holds_none_of_the_planted_words(
     entries = write_vocabulary(given / f"{planted('vocabulary')}.txt")
     write_base_model(given / planted("model"), entries)
     root = make_checkout(
-        folder, tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
-        base_model={"source": "folder", "path": str(given / planted("model"))}, pretrain={"enabled": False},
-        downstream={"squad": None, "mrpc": {
-            "kind": "glue", "task": "mrpc", "data": {"path": str(given / planted("glue"))}, "rows": {"row_length": 64},
-            "finetune": {"epochs": 60, "global_batch_size": 16, "micro_batch_size": 16, "learning_rate": 5e-3,
-                         "hidden_dropout": 0.0, "attention_dropout": 0.0, "checkpoint_every_updates": 0},
-        }},
-    )  # fmt: skip
+        folder,
+        tokenizer={"source": "file", "path": str(given / f"{planted('vocabulary')}.txt")},
+        base_model={"source": "folder", "path": str(given / planted("model"))},
+        pretrain={"enabled": False},
+        downstream={
+            "squad": None,
+            "mrpc": {
+                "kind": "glue",
+                "task": "mrpc",
+                "data": {"path": str(given / planted("glue"))},
+                "rows": {"row_length": 64},
+                "finetune": {
+                    "epochs": 60,
+                    "global_batch_size": 16,
+                    "micro_batch_size": 16,
+                    "learning_rate": 5e-3,
+                    "hidden_dropout": 0.0,
+                    "attention_dropout": 0.0,
+                    "checkpoint_every_updates": 0,
+                },
+            },
+        },
+    )
     change(root, {"publish": {"examples": examples}})
     monkeypatch.chdir(root)
     for module in (tokenizer, base_model):

@@ -72,11 +72,21 @@ def test_numbers_and_the_words_to_choose_from_are_stated() -> None:
             assert found["downstream"][name][section] == values["downstream"][name][section], (name, section)
     kept = {".".join(place) for place, text in texts(found) if text == WITHHELD}
     assert kept == {
-        "corpus.path", "corpus.text_column", "corpus.dataset_split", "tokenizer.path", "pretrain_rows.phase1.path",
-        "pretrain_rows.phase2.path", "base_model.path", "ipu.config", "downstream.squad.data.train_path",
-        "downstream.squad.data.dev_path", "downstream.squad.gate.released", "downstream.rte.data.path",
-        "downstream.rte.data.dataset", "downstream.rte.gate.released",
-    }  # fmt: skip
+        "corpus.path",
+        "corpus.text_column",
+        "corpus.dataset_split",
+        "tokenizer.path",
+        "pretrain_rows.phase1.path",
+        "pretrain_rows.phase2.path",
+        "base_model.path",
+        "ipu.config",
+        "downstream.squad.data.train_path",
+        "downstream.squad.data.dev_path",
+        "downstream.squad.gate.released",
+        "downstream.rte.data.path",
+        "downstream.rte.data.dataset",
+        "downstream.rte.gate.released",
+    }
 
 
 def test_a_path_becomes_the_hash_that_dvc_has_of_it(tmp_path: Path) -> None:

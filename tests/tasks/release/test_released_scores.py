@@ -91,9 +91,17 @@ def test_a_key_is_of_this_very_question(change: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["[]", "{}", '{"scores": {"q0": [1, 1]}}', '{"scores": {"%s": [0.5, 1]}}', '{"scores": {"%s": [1, 7]}}',
-     '{"scores": {"%s": [1]}}', '{"scores": {"%s": "11"}}', '{"scores": {"%s": [1, NaN]}}'],
-)  # fmt: skip
+    [
+        "[]",
+        "{}",
+        '{"scores": {"q0": [1, 1]}}',
+        '{"scores": {"%s": [0.5, 1]}}',
+        '{"scores": {"%s": [1, 7]}}',
+        '{"scores": {"%s": [1]}}',
+        '{"scores": {"%s": "11"}}',
+        '{"scores": {"%s": [1, NaN]}}',
+    ],
+)
 def test_damaged_scores_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "scores.json").write_text(text.replace("%s", "a" * 64), encoding="utf-8")
     with pytest.raises(InputError, match=r"scores\.json.*take evaluation/scores\.json of a release"):

@@ -26,8 +26,14 @@ from tests.tasks.trained_checkout import PROJECT, make_checkout, params_with, su
 
 pytestmark = pytest.mark.slow
 
-MADE = ("data/examples/squad", "data/tokenizer", "data/rows/squad", "models/squad", "evaluation/squad",
-        "metrics/squad.json")  # fmt: skip
+MADE = (
+    "data/examples/squad",
+    "data/tokenizer",
+    "data/rows/squad",
+    "models/squad",
+    "evaluation/squad",
+    "metrics/squad.json",
+)
 """Outs of the stage in front, as those of the project: folders, and one file."""
 CONFIG = '[core]\n    no_scm = true\n    analytics = false\n[cache]\n    type = "hardlink,copy"\n'
 ACCEPTED, REJECTED = '"accepted": true', '"accepted": false'
@@ -74,17 +80,24 @@ def answer(root: Path, text: str) -> None:
 
 
 def environment(root: Path) -> dict[str, str]:
-    folders = {name: str(root.parent / name.lower()) for name in
-               ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")}  # fmt: skip
+    folders = {
+        name: str(root.parent / name.lower())
+        for name in ("DVC_SITE_CACHE_DIR", "DVC_GLOBAL_CONFIG_DIR", "DVC_SYSTEM_CONFIG_DIR")
+    }
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, **folders, "PATH": path, "DVC_NO_ANALYTICS": "1", "DO_NOT_TRACK": "1"}
 
 
 def run(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *words], cwd=root, env=environment(root), text=True, check=False,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+        [sys.executable, "-m", *words],
+        cwd=root,
+        env=environment(root),
+        text=True,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
 
 
 def dvc(root: Path, *words: str) -> str:
@@ -197,10 +210,18 @@ def test_what_a_remote_restores_is_refused_until_its_object_is_gone(project: Pat
 
 
 @pytest.mark.parametrize(
-    "name", in_part(["models/squad/model.safetensors", "data/tokenizer/tokenizer.json",
-                     "evaluation/squad/predictions.json", "data/rows/squad/train/manifest.json",
-                     "metrics/squad.json"], 1)
-)  # fmt: skip
+    "name",
+    in_part(
+        [
+            "models/squad/model.safetensors",
+            "data/tokenizer/tokenizer.json",
+            "evaluation/squad/predictions.json",
+            "data/rows/squad/train/manifest.json",
+            "metrics/squad.json",
+        ],
+        1,
+    ),
+)
 def test_a_judged_file_that_was_changed_in_place_is_refused_and_made_anew(project: Path, name: str) -> None:
     answer(project / "made", "northern hills")
     assert "gate of squad: accepted" in dvc(project, "repro", "gate@squad")

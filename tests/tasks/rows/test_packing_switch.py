@@ -48,10 +48,15 @@ def questions(count: int, seed: int) -> list[dict[str, object]]:
         words = [draw.choice(WORDS) for _ in range(draw.randint(5, 60))]
         place = draw.randrange(len(words))
         start = len(" ".join(words[:place])) + (place > 0)
-        made.append({
-            "id": f"q{number}", "title": "", "context": " ".join(words), "question": " ".join(draw.sample(WORDS, 3)),
-            "answers": [{"text": words[place], "answer_start": start}],
-        })  # fmt: skip
+        made.append(
+            {
+                "id": f"q{number}",
+                "title": "",
+                "context": " ".join(words),
+                "question": " ".join(draw.sample(WORDS, 3)),
+                "answers": [{"text": words[place], "answer_start": start}],
+            }
+        )
     return made
 
 
@@ -116,12 +121,21 @@ def run_here(job: Job) -> JobResult:
 def trained(root: Path, name: str, steps: int, batch: int) -> JobResult:
     """A short training on rows, from the random model (its encoder, where the head is another)."""
     kind, head = ("pretrain", "pretraining") if name == "phase1" else ("finetune", "question_answering")
-    return run_here(Job(
-        kind=kind, head=head, rows=str(root / artifacts.rows_folder(name)), output=str(root / "trained" / name),
-        run_folder=str(root / "runs" / name), geometry=BatchGeometry(batch, 4), runtime="cpu", precision="fp32",
-        init_checkpoint=str(root / artifacts.model_folder("squad")), optimizer=OptimizerConfig("sgd", 1e-3),
-        schedule=ScheduleConfig(steps=steps),
-    ))  # fmt: skip
+    return run_here(
+        Job(
+            kind=kind,
+            head=head,
+            rows=str(root / artifacts.rows_folder(name)),
+            output=str(root / "trained" / name),
+            run_folder=str(root / "runs" / name),
+            geometry=BatchGeometry(batch, 4),
+            runtime="cpu",
+            precision="fp32",
+            init_checkpoint=str(root / artifacts.model_folder("squad")),
+            optimizer=OptimizerConfig("sgd", 1e-3),
+            schedule=ScheduleConfig(steps=steps),
+        )
+    )
 
 
 @pytest.mark.parametrize("name", ["phase1", "squad/train"])

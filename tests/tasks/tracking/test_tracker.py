@@ -33,7 +33,8 @@ FAKES = {
     "dying": "import os; os.read(0, 1); os._exit(3)",
     "absent": SERVE + "def make(say): raise Unavailable('is not installed')\nserve(make)",
     "broken": SERVE + "def make(say): raise KeyError('no such thing')\nserve(make)",
-    "hanging": SERVE + """
+    "hanging": SERVE
+    + """
 class Hanging:
     away = (OSError,)
     def open(self, run): print('libraries print', flush=True); return 0
@@ -41,7 +42,8 @@ class Hanging:
     def log(self, points): time.sleep(600)
 serve(lambda say: Hanging())
 """,
-    "orphan": SERVE + """
+    "orphan": SERVE
+    + """
 class Kept:
     away = ()
     def open(self, run): self.folder, self.updates = run['folder'], []; return 0
@@ -50,7 +52,7 @@ class Kept:
     def close(self, end): open(self.folder, 'w').write(end.status + str(self.updates))
 serve(lambda say: Kept())
 """,
-}  # fmt: skip
+}
 
 
 def step(update: int, **values: float) -> dict[str, Any]:
@@ -221,9 +223,13 @@ def test_a_bad_tracker_is_said_once_and_costs_nothing(backend: str, last_words: 
 @pytest.mark.usefixtures("fake")
 @pytest.mark.parametrize(
     ("error", "status"),
-    [(StagePaused("p"), "paused"), (StagePaused("p", in_a_hurry=True), "paused"), (DeviceJobFailed("f"), "failed"),
-     (KeyboardInterrupt(), "killed")],
-)  # fmt: skip
+    [
+        (StagePaused("p"), "paused"),
+        (StagePaused("p", in_a_hurry=True), "paused"),
+        (DeviceJobFailed("f"), "failed"),
+        (KeyboardInterrupt(), "killed"),
+    ],
+)
 def test_a_tracker_hears_how_the_training_ended(tmp_path: Path, error: BaseException, status: str) -> None:
     def train() -> None:
         with tracked(["orphan"], {**RUN, "folder": str(tmp_path / "said")}) as trackers:

@@ -151,10 +151,16 @@ def watched(
     device.write_text(DEVICE.format(python=sys.executable))
     device.chmod(device.stat().st_mode | stat.S_IXUSR)
     job = Job(
-        kind="finetune", head="pretraining", rows=str(root / "rows"), output="model", run_folder="",
-        geometry=BatchGeometry(8), model=ModelConfig(vocab_size=60), optimizer=OptimizerConfig(learning_rate=2e-3),
+        kind="finetune",
+        head="pretraining",
+        rows=str(root / "rows"),
+        output="model",
+        run_folder="",
+        geometry=BatchGeometry(8),
+        model=ModelConfig(vocab_size=60),
+        optimizer=OptimizerConfig(learning_rate=2e-3),
         schedule=ScheduleConfig(steps=100),
-    )  # fmt: skip
+    )
     (root / "metrics").mkdir()
     judged = (artifacts.metrics_file("squad"), artifacts.metrics_file("squad", "gate"))
     (root / judged[0]).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
@@ -297,9 +303,14 @@ def test_a_wandb_run_goes_on_where_its_server_says_and_tells_nothing_of_the_host
 
 def description_of(folder: Path) -> dict[str, Any]:
     return {
-        "id": "finetune-0123", "project": "podium", "name": "finetune", "group": "g", "stage": "finetune",
-        "folder": str(folder), "config": {"seed": 1},
-    }  # fmt: skip
+        "id": "finetune-0123",
+        "project": "podium",
+        "name": "finetune",
+        "group": "g",
+        "stage": "finetune",
+        "folder": str(folder),
+        "config": {"seed": 1},
+    }
 
 
 def test_event_files_on_a_disk_that_was_full_go_on_in_another(tmp_path: Path) -> None:

@@ -38,10 +38,17 @@ class WandBServer:
         project = {"id": "p", "name": "podium", "entity": {"id": "e", "name": "me"}}
         run = {"id": "b", "name": sent.get("variables", {}).get("name"), "project": project, "historyLineCount": 3}
         resumed = {
-            **run, "config": "{}", "wandbConfig": json.dumps({"t": {"value": 1}}), "summaryMetrics": "{}", "tags": [],
-            "historyTail": json.dumps([json.dumps({"_step": self.last})]), "eventsTail": "[]", "logLineCount": 0,
-            "eventsLineCount": 0, "displayName": "a run",
-        }  # fmt: skip
+            **run,
+            "config": "{}",
+            "wandbConfig": json.dumps({"t": {"value": 1}}),
+            "summaryMetrics": "{}",
+            "tags": [],
+            "historyTail": json.dumps([json.dumps({"_step": self.last})]),
+            "eventsTail": "[]",
+            "logLineCount": 0,
+            "eventsLineCount": 0,
+            "displayName": "a run",
+        }
         known: dict[str, dict[str, Any]] = {
             "RunResumeStatus": {"model": {**project, "bucket": resumed}},
             "UpsertBucket": {"upsertBucket": {"bucket": {**run, "config": "{}"}, "inserted": False}},

@@ -104,8 +104,14 @@ def row_columns(kind: str, rows: int = 4) -> dict[str, np.ndarray]:
         columns["feature_ids"] = np.arange(2 * n).reshape(n, 2)
     for name in ("input_ids", "token_type_ids", "position_ids", "sequence_ids"):
         columns[name][-1, 8:] = 0
-    absent = {"cls_positions": -1, "feature_ids": -1, "masked_labels": -100, "next_sentence_labels": -100,
-              "start_positions": -100, "end_positions": -100}  # fmt: skip
+    absent = {
+        "cls_positions": -1,
+        "feature_ids": -1,
+        "masked_labels": -100,
+        "next_sentence_labels": -100,
+        "start_positions": -100,
+        "end_positions": -100,
+    }
     for name in columns.keys() & absent.keys():
         columns[name][-1, 1] = absent[name]
     if kind == "pretrain":
@@ -155,11 +161,18 @@ def write_rows(
             writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
         done += count
     values: dict[str, Any] = {
-        "kind": kind, "row_length": ROW_LENGTH, "max_sequences": MAX_SEQUENCES, "max_predictions": predictions,
-        "vocab_size": VOCABULARY, "seed": 1, "rows": n, "files": files,
+        "kind": kind,
+        "row_length": ROW_LENGTH,
+        "max_sequences": MAX_SEQUENCES,
+        "max_predictions": predictions,
+        "vocab_size": VOCABULARY,
+        "seed": 1,
+        "rows": n,
+        "files": files,
         "tokenizer_sha256": hashlib.sha256((tokenizer / "tokenizer.json").read_bytes()).hexdigest(),
-        "sequences": 2 * n - 1 if n else 0, "real_tokens": 14 * n - 6 if n else 0,
-    }  # fmt: skip
+        "sequences": 2 * n - 1 if n else 0,
+        "real_tokens": 14 * n - 6 if n else 0,
+    }
     (folder / "manifest.json").write_text(Manifest(**{**values, **manifest}).to_json(), encoding="utf-8")
     if windows is not None:
         pq.write_table(pa.table(windows, schema=row_rules.WINDOWS), folder / "features.parquet")

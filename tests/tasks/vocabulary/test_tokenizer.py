@@ -127,8 +127,11 @@ TRICKY = [
     "Caf\u00e9 na\u00efve co\u0301operate A\u030angstr\u00f6m \u0130stanbul \u03a3\u03af\u03c3\u03c5\u03c6\u03bf\u03c2",
     "\u6771\u4eac\u90fd town\u6771\u4eac 2,000 $3.50 e-mail a_b 'quoted' \u201ccurly\u201d \u2026 \u2013",
     "no\u00a0break em\u2003space line\u2028end zero\u200bwidth soft\u00adhyphen bom\ufeff \ufffd nul\x00l",
-    "page\x0cbreak tab\x0bv unit\x1fs next\x85line \x1c\x1d\x1e", "\t tabs\tand\nlines\r\n ", "x" * 300, "",
-]  # fmt: skip
+    "page\x0cbreak tab\x0bv unit\x1fs next\x85line \x1c\x1d\x1e",
+    "\t tabs\tand\nlines\r\n ",
+    "x" * 300,
+    "",
+]
 
 
 @pytest.mark.parametrize("lowercase", [True, False])

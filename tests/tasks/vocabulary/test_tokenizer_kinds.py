@@ -78,11 +78,15 @@ def test_a_plain_folder_gives_its_own_ids(tmp_path: Path) -> None:
 REPLACE = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
 CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "a chain of replacements": (
-        ("normalizer",), {"type": "Sequence", "normalizers": [REPLACE] * 9}, "the normalizer Sequence; BertNormalizer"
+        ("normalizer",),
+        {"type": "Sequence", "normalizers": [REPLACE] * 9},
+        "the normalizer Sequence; BertNormalizer",
     ),
     "a replacement": (("normalizer",), REPLACE, "the normalizer Replace"),
     "a table of characters": (
-        ("normalizer",), {"type": "Precompiled", "precompiled_charsmap": ""}, "the normalizer Precompiled"
+        ("normalizer",),
+        {"type": "Precompiled", "precompiled_charsmap": ""},
+        "the normalizer Precompiled",
     ),
     "no clean-up": (("normalizer",), None, "the normalizer None"),
     "a text as clean-up": (("normalizer",), "BertNormalizer", "'normalizer', an object"),
@@ -96,7 +100,9 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "another post-processor": (("post_processor",), {"type": "ByteLevel"}, "the post_processor ByteLevel"),
     "another decoder": (("decoder",), {"type": "Sequence", "decoders": []}, "the decoder Sequence; WordPiece"),
     "endless words": (
-        ("model", "max_input_chars_per_word"), 2**40, "max_input_chars_per_word 1099511627776, 100 is required"
+        ("model", "max_input_chars_per_word"),
+        2**40,
+        "max_input_chars_per_word 1099511627776, 100 is required",
     ),
     "another prefix": (("model", "continuing_subword_prefix"), "@@", "continuing_subword_prefix '@@'"),
     "another unknown": (("model", "unk_token"), "[MASK]", "unk_token '[MASK]'"),
@@ -108,12 +114,14 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "an id twice": (("model", "vocab", "ada"), 0, "ids are not 0 to"),
     "a stripping token": (("added_tokens", 4, "lstrip"), True, "without single_word, lstrip"),  # type: ignore[dict-item]
     "a token across words": (
-        ("added_tokens", 4), {"id": 5, "content": "ada", "special": False}, "looked for across words"
+        ("added_tokens", 4),
+        {"id": 5, "content": "ada", "special": False},
+        "looked for across words",
     ),  # type: ignore[dict-item]
     "two ids for a token": (("added_tokens", 4, "id"), 1, "gives '[MASK]' the ids"),  # type: ignore[dict-item]
     "a token that is none": (("added_tokens", 4), "x", "adds 'x'"),  # type: ignore[dict-item]
     "tokens that are none": (("added_tokens",), 7, "adds 7"),
-}  # fmt: skip
+}
 
 
 def changed(folder: Path, place: tuple[Any, ...], value: Any) -> Path:

@@ -24,10 +24,24 @@ from tests.tasks.downstream.entries import change_parameters, lay_over, values_w
 from tests.tasks.trained_checkout import write_lock
 
 WORDS = [f"word{number}" for number in range(40)]
-SIZE = {"hidden_size": 32, "num_layers": 1, "num_heads": 2, "intermediate_size": 64, "hidden_dropout": 0.0,
-        "attention_dropout": 0.0, "initializer_range": 0.1}  # fmt: skip
-TUNING = {"epochs": 8, "global_batch_size": 16, "micro_batch_size": 16, "learning_rate": 5e-3, "hidden_dropout": None,
-          "attention_dropout": None, "checkpoint_every_updates": 0}  # fmt: skip
+SIZE = {
+    "hidden_size": 32,
+    "num_layers": 1,
+    "num_heads": 2,
+    "intermediate_size": 64,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.1,
+}
+TUNING = {
+    "epochs": 8,
+    "global_batch_size": 16,
+    "micro_batch_size": 16,
+    "learning_rate": 5e-3,
+    "hidden_dropout": None,
+    "attention_dropout": None,
+    "checkpoint_every_updates": 0,
+}
 
 
 def make_checkout(
@@ -43,8 +57,13 @@ def make_checkout(
         more: other parameters of the entry.
         tuning: how it fine-tunes.
     """
-    entry = {"kind": "glue", "task": task, "data": {"path": str(data)}, "finetune": {**TUNING, **tuning},
-             "rows": {"row_length": 64, "max_sequences_per_row": 4}}  # fmt: skip
+    entry = {
+        "kind": "glue",
+        "task": task,
+        "data": {"path": str(data)},
+        "finetune": {**TUNING, **tuning},
+        "rows": {"row_length": 64, "max_sequences_per_row": 4},
+    }
     values = values_with(
         {"squad": None, task: entry}, model=SIZE, tokenizer={"source": "file", "path": str(vocabulary)}
     )
@@ -59,8 +78,13 @@ def make_checkout(
     initialise(model, config, seed=1)
     (folder / "models/phase2").mkdir(parents=True)
     sha = sha256_of(folder / artifacts.TOKENIZER / "tokenizer.json")
-    write_model(folder / "models/phase2", "pretraining", config, model.state_dict(),
-                Origin(sha, "pretrain", "pretraining", 0, 1))  # fmt: skip
+    write_model(
+        folder / "models/phase2",
+        "pretraining",
+        config,
+        model.state_dict(),
+        Origin(sha, "pretrain", "pretraining", 0, 1),
+    )
     for name in ("corpus", "phase1", "phase2"):
         write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2"):

@@ -65,8 +65,14 @@ def sst2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     lines = (REAL / "sst2" / "train.tsv").read_text(encoding="utf-8").splitlines()
     (data / "train.tsv").write_text("\n".join(lines[:1600]), encoding="utf-8")
     (data / "dev.tsv").write_bytes((REAL / "sst2" / "dev.tsv").read_bytes())
-    folder = make_checkout(tmp_path / "checkout", data.parent, "sst2", REAL / "vocab" / "bert-base-uncased.txt",
-                           epochs=2, learning_rate=3e-3)  # fmt: skip
+    folder = make_checkout(
+        tmp_path / "checkout",
+        data.parent,
+        "sst2",
+        REAL / "vocab" / "bert-base-uncased.txt",
+        epochs=2,
+        learning_rate=3e-3,
+    )
     monkeypatch.chdir(folder)
     return folder
 
@@ -114,8 +120,11 @@ def test_tasks_of_pairs_values_and_two_development_sets_run_from_rows_to_scores(
     for module in (glue_finetune, glue_predict, glue_evaluate):
         run_stage(module, name)
     metrics, task = read_json(folder / f"metrics/{name}.json"), TASKS[name]
-    names = {"mrpc": {"f1", "accuracy"}, "stsb": {"pearson", "spearman"},
-             "mnli": {"accuracy_matched", "accuracy_mismatched"}}[name]  # fmt: skip
+    names = {
+        "mrpc": {"f1", "accuracy"},
+        "stsb": {"pearson", "spearman"},
+        "mnli": {"accuracy_matched", "accuracy_mismatched"},
+    }[name]
     assert {key.removesuffix("_low") for key in metrics if key.endswith("_low")} == {*names, "score"}
     assert metrics["score"] == pytest.approx(np.mean([metrics[key] for key in names]), abs=1e-3)
     assert metrics["score_low"] > metrics["constant_score"], "the first word says it all"
@@ -129,9 +138,14 @@ def test_examples_that_are_held_out_choose_the_weights_and_two_places_are_compar
 ) -> None:
     write_examples(tmp_path / "data", "mnli")
     folder = make_checkout(
-        tmp_path / "checkout", tmp_path / "data", "mnli", word_vocabulary(tmp_path / "vocab.txt"),
-        {"rows": {"held_out_fraction": 0.25}}, evaluate_every_updates=4, keep="best",
-    )  # fmt: skip
+        tmp_path / "checkout",
+        tmp_path / "data",
+        "mnli",
+        word_vocabulary(tmp_path / "vocab.txt"),
+        {"rows": {"held_out_fraction": 0.25}},
+        evaluate_every_updates=4,
+        keep="best",
+    )
     monkeypatch.chdir(folder)
     monkeypatch.setattr(parity, "run_device_job", device_job_here)
     run_stage(glue_data, "mnli")
@@ -160,8 +174,14 @@ def test_what_does_not_beat_the_constant_answer_is_rejected_and_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_examples(tmp_path / "data", "rte", train=40, dev=40)
-    folder = make_checkout(tmp_path / "checkout", tmp_path / "data", "rte", word_vocabulary(tmp_path / "vocab.txt"),
-                           learning_rate=1e-9, epochs=1)  # fmt: skip
+    folder = make_checkout(
+        tmp_path / "checkout",
+        tmp_path / "data",
+        "rte",
+        word_vocabulary(tmp_path / "vocab.txt"),
+        learning_rate=1e-9,
+        epochs=1,
+    )
     monkeypatch.chdir(folder)
     run_task(folder, "rte")
     gate = read_json(folder / "metrics/rte-gate.json")
@@ -194,14 +214,22 @@ def test_on_ipus_the_programs_are_built_ahead_and_found_by_training_and_predicti
     monkeypatch.setattr(downstream_jobs, "require_verdict", lambda *words, **named: None)
     write_examples(tmp_path / "data", "rte", train=60, dev=20)
     folder = make_checkout(
-        tmp_path / "checkout", tmp_path / "data", "rte", word_vocabulary(tmp_path / "vocab.txt"), micro_batch_size=1,
-        epochs=1, max_grad_norm=None,
-    )  # fmt: skip
+        tmp_path / "checkout",
+        tmp_path / "data",
+        "rte",
+        word_vocabulary(tmp_path / "vocab.txt"),
+        micro_batch_size=1,
+        epochs=1,
+        max_grad_norm=None,
+    )
     programs_of = {"layers_per_ipu": [0, 1], "inference_layers_per_ipu": [0, 1], "inference_device_iterations": 3}
-    change(folder, {
-        "device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1},
-        "downstream": {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}},
-    })  # fmt: skip
+    change(
+        folder,
+        {
+            "device": {"runtime": "ipu", "precision": "fp32", "micro_batch_size": 1},
+            "downstream": {"rte": {"ipu": {"finetune": programs_of, "predict": programs_of}}},
+        },
+    )
     monkeypatch.chdir(folder)
     for module in (glue_data, glue_rows, compile_glue, glue_finetune, glue_predict, glue_evaluate):
         run_stage(module, "rte")

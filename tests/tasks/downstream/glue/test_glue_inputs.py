@@ -56,19 +56,26 @@ def read(folder: Path, name: str, split: str = "train") -> list[tuple]:
     return [tuple(one) for one in examples_from_files(TASKS[name], folder, split, Reading())]
 
 
-@pytest.mark.parametrize(("name", "text", "expected"), [
-    ("sst2", 'a "good" film\t1\nbad\t0', [('a "good" film', None, 1), ("bad", None, 0)]),
-    ("sst2", "sentence\tlabel\ngood  one \t1\n", [("good one", None, 1)]),
-    ("sst2", "label\tsentence\npositive\tgood\nnegative\tbad\n", [("good", None, 1), ("bad", None, 0)]),
-    ("cola", "gj04\t1\t\tIt works.\ngj04\t0\t*\tIt work.\n", [("It works.", None, 1), ("It work.", None, 0)]),
-    ("mrpc", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tOne.\tTwo.\n", [("One.", "Two.", 1)]),
-    ("qqp", "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\tWho?\tWhat?\t0\n", [("Who?", "What?", 0)]),
-    ("stsb", "index\tsentence1\tsentence2\tscore\n0\tOne.\tTwo.\t3.25\n", [("One.", "Two.", 3.25)]),
-    ("mnli", "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tx\tneutral\n", [("A.", "B.", 1)]),
-    ("qnli", "index\tquestion\tsentence\tlabel\n0\tQ?\tS.\tnot_entailment\n", [("Q?", "S.", 1)]),
-    ("rte", "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tentailment\n", [("A.", "B.", 0)]),
-    ("wnli", "A.\tB.\t1\n", [("A.", "B.", 1)]),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("sst2", 'a "good" film\t1\nbad\t0', [('a "good" film', None, 1), ("bad", None, 0)]),
+        ("sst2", "sentence\tlabel\ngood  one \t1\n", [("good one", None, 1)]),
+        ("sst2", "label\tsentence\npositive\tgood\nnegative\tbad\n", [("good", None, 1), ("bad", None, 0)]),
+        ("cola", "gj04\t1\t\tIt works.\ngj04\t0\t*\tIt work.\n", [("It works.", None, 1), ("It work.", None, 0)]),
+        ("mrpc", "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tOne.\tTwo.\n", [("One.", "Two.", 1)]),
+        (
+            "qqp",
+            "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate\n0\t1\t2\tWho?\tWhat?\t0\n",
+            [("Who?", "What?", 0)],
+        ),
+        ("stsb", "index\tsentence1\tsentence2\tscore\n0\tOne.\tTwo.\t3.25\n", [("One.", "Two.", 3.25)]),
+        ("mnli", "index\tsentence1\tsentence2\tlabel1\tgold_label\n0\tA.\tB.\tx\tneutral\n", [("A.", "B.", 1)]),
+        ("qnli", "index\tquestion\tsentence\tlabel\n0\tQ?\tS.\tnot_entailment\n", [("Q?", "S.", 1)]),
+        ("rte", "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tentailment\n", [("A.", "B.", 0)]),
+        ("wnli", "A.\tB.\t1\n", [("A.", "B.", 1)]),
+    ],
+)
 def test_official_files_and_files_without_a_header_are_read(tmp_path: Path, name: str, text: str, expected) -> None:
     assert read(put(tmp_path, TASKS[name].title, {"train.tsv": text}), name) == expected
 
@@ -81,16 +88,23 @@ def test_the_hubs_parquet_layout_is_read_in_order_of_its_parts(tmp_path: Path) -
     assert read(tmp_path, "sst2", "dev") == [("one", None, 0), ("two", None, 0), ("three", None, 1)]
 
 
-@pytest.mark.parametrize(("name", "text", "message"), [
-    ("sst2", "good\t1\nbad\tnegative\n", r"train.tsv, line 2: the label 'negative' is a name, that of line 1 is not"),
-    ("sst2", "good\t1\nbad\t2\n", r"train.tsv, line 2: the label is '2', required is one of 0 \(negative\), 1"),
-    ("sst2", "good\t1\nbad\t-1\n", r"line 2: .*-1 means no label"),
-    ("sst2", "good\t1\nbad\t0.5\n", r"line 2: the label is '0.5'"),
-    ("sst2", "good\t1\nso\tbad\t0\n", r"line 2 has 3 fields, 2 are required \(sentence, label\)"),
-    ("sst2", "a\tb\tc\n", r"line 1: found the fields a, b, c; required is a header with sentence, label"),
-    ("stsb", "A.\tB.\t5.5\n", r"line 1: the label is '5.5', required is a number from 0 to 5"),
-    ("stsb", "A.\tB.\tnan\n", r"line 1: the label is 'nan'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "sst2",
+            "good\t1\nbad\tnegative\n",
+            r"train.tsv, line 2: the label 'negative' is a name, that of line 1 is not",
+        ),
+        ("sst2", "good\t1\nbad\t2\n", r"train.tsv, line 2: the label is '2', required is one of 0 \(negative\), 1"),
+        ("sst2", "good\t1\nbad\t-1\n", r"line 2: .*-1 means no label"),
+        ("sst2", "good\t1\nbad\t0.5\n", r"line 2: the label is '0.5'"),
+        ("sst2", "good\t1\nso\tbad\t0\n", r"line 2 has 3 fields, 2 are required \(sentence, label\)"),
+        ("sst2", "a\tb\tc\n", r"line 1: found the fields a, b, c; required is a header with sentence, label"),
+        ("stsb", "A.\tB.\t5.5\n", r"line 1: the label is '5.5', required is a number from 0 to 5"),
+        ("stsb", "A.\tB.\tnan\n", r"line 1: the label is 'nan'"),
+    ],
+)
 def test_what_cannot_be_meant_is_refused_by_file_and_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read(put(tmp_path, name, {"train.tsv": text}), name)
@@ -203,9 +217,19 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     params = check(values)
     task = about(entry_of(params, "glue-sst2"))
     manifest = Manifest(
-        kind="sequence_classification", row_length=128, max_sequences=1, max_predictions=0, vocab_size=30522,
-        tokenizer_sha256="0", seed=0, rows=67349, sequences=67349, real_tokens=67349, files={}, num_labels=2,
-    )  # fmt: skip
+        kind="sequence_classification",
+        row_length=128,
+        max_sequences=1,
+        max_predictions=0,
+        vocab_size=30522,
+        tokenizer_sha256="0",
+        seed=0,
+        rows=67349,
+        sequences=67349,
+        real_tokens=67349,
+        files={},
+        num_labels=2,
+    )
     for split in task.splits:
         folder = tmp_path / "data/rows/glue-sst2" / split
         folder.mkdir(parents=True)
@@ -222,8 +246,11 @@ def test_the_recipe_of_the_model_card_is_what_its_preset_plans(tmp_path: Path) -
     assert job.optimizer is not None
     assert job.schedule is not None
     assert (job.seed, job.optimizer.learning_rate, job.schedule.warmup_fraction, job.schedule.epochs) == (
-        1984, 2e-5, 0.25, 3,
-    )  # fmt: skip
+        1984,
+        2e-5,
+        0.25,
+        3,
+    )
     prediction = predict_job(task, params, task.rows_folder("dev", tmp_path), tmp_path / "logits", tmp_path, tmp_path)
     predict = plan_ipu(prediction, model, 1.0, True, PopRunInstances(), lambda text: None)
     assert (predict.micro_batch_size, predict.pipelined_inference) == (4, True)

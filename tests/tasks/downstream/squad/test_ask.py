@@ -16,9 +16,24 @@ from tests.places import ROOT
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 
 VOCABULARY = [
-    *"abcdefghijklmnopqrstuvwxyz0123456789.,?!'-", *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
-    "the", "town", "was", "founded", "by", "in", "river", "mill", "##er", "##ing", "who", "when", "of", "and", "market",
-]  # fmt: skip
+    *"abcdefghijklmnopqrstuvwxyz0123456789.,?!'-",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstuvwxyz0123456789"),
+    "the",
+    "town",
+    "was",
+    "founded",
+    "by",
+    "in",
+    "river",
+    "mill",
+    "##er",
+    "##ing",
+    "who",
+    "when",
+    "of",
+    "and",
+    "market",
+]
 SHORT = "The town of Łódź-Mill was founded by Émile O'Brien, a miller, in 1423; the market and the river came later."
 LONG = " ".join(f"In {1400 + i} the miller of town {i} was marketing the river-mill no. {i}." for i in range(40))
 CASES = [
@@ -99,8 +114,12 @@ def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path
     )
     machine = subprocess.run(
         [*command, "--context-file", "-", "--json", "--top", "2"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60, input=SHORT,
-    )  # fmt: skip
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        input=SHORT,
+    )
     assert (plain.returncode, machine.returncode) == (0, 0), plain.stderr + machine.stderr
     found = json.loads(machine.stdout)
     assert len(found["answers"]) == 2
@@ -111,8 +130,11 @@ def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path
 def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:
     values = as_values([Answer("Łódź", 3, 7, 0.25, 0.25), Answer("x", 0, 1, 0.1, 0.1)])
     assert {key: values[key] for key in ("answer", "score", "start", "end")} == {
-        "answer": "Łódź", "score": 0.25, "start": 3, "end": 7,
-    }  # fmt: skip
+        "answer": "Łódź",
+        "score": 0.25,
+        "start": 3,
+        "end": 7,
+    }
     assert [answer["answer"] for answer in values["answers"]] == ["Łódź", "x"]
 
 
@@ -193,9 +215,12 @@ def test_another_folder_can_lend_the_tokenizer(model: Path, tmp_path: Path) -> N
 def test_an_unreachable_hub_repository_is_one_clear_message(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flows", "ask", "someone/some-model", "who?", "--context", "x"],
-        cwd=ROOT, capture_output=True, text=True, timeout=60,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)},
-    )  # fmt: skip
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: someone/some-model is no folder here, and as a Hub repository")
     assert "Traceback" not in done.stderr

@@ -75,9 +75,21 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path: Path) -> None:
     for name, content in (("q", document), ("a", answers(10)), ("b", answers(40))):
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     command = [
-        sys.executable, "-m", "flows", "compare", "a.json", "b.json", "--questions", "q.json", "--output", "c.json",
-        "--changed", "changed.csv", "--confidence", "0.9",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "flows",
+        "compare",
+        "a.json",
+        "b.json",
+        "--questions",
+        "q.json",
+        "--output",
+        "c.json",
+        "--changed",
+        "changed.csv",
+        "--confidence",
+        "0.9",
+    ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)})
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("next: "), done.stderr

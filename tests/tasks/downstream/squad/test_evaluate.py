@@ -140,8 +140,11 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) ->
     assert json.loads(predictions) == {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
     # Exact: q0 and q2. F1: q0 1, q1 "two" against "two dogs" 2/3, q2 1.
     assert {name: metrics[name] for name in ("exact_match", "f1", "total", "answered")} == {
-        "exact_match": 66.6667, "f1": 88.8889, "total": 3, "answered": 3,
-    }  # fmt: skip
+        "exact_match": 66.6667,
+        "f1": 88.8889,
+        "total": 3,
+        "answered": 3,
+    }
     assert 0 <= metrics["f1_low"] < metrics["f1"] < metrics["f1_high"] <= 100
     assert metrics["files"] == [
         {"path": "models/squad/model.safetensors", "sha256": hashlib.sha256(b"weights").hexdigest()},
@@ -149,8 +152,10 @@ def test_the_stage_writes_predictions_scores_plots_and_a_page(tmp_path: Path) ->
     ]
     assert json.loads((tmp_path / "metrics" / "squad.json").read_text()) == metrics
     assert sorted(path.name for path in (tmp_path / "evaluation" / "squad").iterdir()) == [
-        "nbest.json", "predictions.json", "report.html",
-    ]  # fmt: skip
+        "nbest.json",
+        "predictions.json",
+        "report.html",
+    ]
 
 
 def test_nbest_begins_with_the_prediction_and_its_probabilities_sum_to_one(tmp_path: Path) -> None:

@@ -18,22 +18,30 @@ def predicted(context: str, text: str, probability: float = 0.5) -> Answer:
 def test_reference_and_prediction_are_marked_where_they_stand() -> None:
     context = "a red house & a blue <sea>"
     assert excerpt(make(context, "red house"), predicted(context, "blue <sea>")) == [
-        ("", "a "), ("reference", "red house"), ("", " & a "), ("prediction", "blue <sea>"),
-    ]  # fmt: skip
+        ("", "a "),
+        ("reference", "red house"),
+        ("", " & a "),
+        ("prediction", "blue <sea>"),
+    ]
 
 
 def test_what_both_share_is_marked_as_both() -> None:
     context = "the late red house"
     assert excerpt(make(context, "late red"), predicted(context, "red house")) == [
-        ("", "the "), ("reference", "late "), ("both", "red"), ("prediction", " house"),
-    ]  # fmt: skip
+        ("", "the "),
+        ("reference", "late "),
+        ("both", "red"),
+        ("prediction", " house"),
+    ]
 
 
 def test_an_empty_prediction_marks_the_reference_only() -> None:
     context = "the late red house"
     assert excerpt(make(context, "red"), predicted(context, "")) == [
-        ("", "the late "), ("reference", "red"), ("", " house"),
-    ]  # fmt: skip
+        ("", "the late "),
+        ("reference", "red"),
+        ("", " house"),
+    ]
 
 
 def test_a_long_context_is_cut_between_words_around_both() -> None:
@@ -79,8 +87,13 @@ def test_question_word(question: str, word: str) -> None:
 
 def test_f1_ranges_include_their_lower_bound() -> None:
     assert f1_counts([0.0, 0.1, 0.25, 0.5, 0.74, 0.75, 1.0, 1.0]) == {
-        "0": 1, "under 0.25": 1, "0.25 to 0.5": 1, "0.5 to 0.75": 2, "0.75 to 1": 1, "1": 2,
-    }  # fmt: skip
+        "0": 1,
+        "under 0.25": 1,
+        "0.25 to 0.5": 1,
+        "0.5 to 0.75": 2,
+        "0.75 to 1": 1,
+        "1": 2,
+    }
 
 
 def test_titles_come_worst_first_and_those_with_few_questions_together() -> None:
@@ -89,8 +102,10 @@ def test_titles_come_worst_first_and_those_with_few_questions_together() -> None
     f1 = [1.0] * 6 + [0.0] * 4 + [1.0] + [0.5] * 3
     found = [part for part in slices(questions, [1] * 14, [float(x == 1.0) for x in f1], f1) if part.by == TITLE]
     assert [(part.slice, part.questions, part.f1, part.exact_match) for part in found] == [
-        ("bad", 5, 20.0, 20.0), ("good", 6, 100.0, 100.0), ("2 other titles", 3, 50.0, 0.0),
-    ]  # fmt: skip
+        ("bad", 5, 20.0, 20.0),
+        ("good", 6, 100.0, 100.0),
+        ("2 other titles", 3, 50.0, 0.0),
+    ]
     assert found[0].exact_match_low == 0.0 < found[0].exact_match_high <= 80.0
     one = [Question(str(i), "What?", "c", ("c",), title="one") for i in range(9)]
     assert not [part for part in slices(one, [1] * 9, [1.0] * 9, [1.0] * 9) if part.by == TITLE]

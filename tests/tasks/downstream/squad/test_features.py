@@ -88,8 +88,13 @@ def test_features_equal_the_tokenizers_own_pair_truncation(tmp_path: Path, row_l
 
 def test_a_long_question_is_cut_and_the_context_is_not(tokenizer: Tokenizer) -> None:
     features = make_features(tokenizer, ["ba " * 30], ["go ka lu"], 24, 2, 5)
-    assert tokens_of(features, 0) == [CLS, *[tokenizer.token_to_id("ba")] * 5, SEP,
-                                      *[tokenizer.token_to_id(word) for word in ("go", "ka", "lu")], SEP]  # fmt: skip
+    assert tokens_of(features, 0) == [
+        CLS,
+        *[tokenizer.token_to_id("ba")] * 5,
+        SEP,
+        *[tokenizer.token_to_id(word) for word in ("go", "ka", "lu")],
+        SEP,
+    ]
 
 
 def test_a_question_that_leaves_no_room_is_refused_with_the_knobs(tokenizer: Tokenizer) -> None:

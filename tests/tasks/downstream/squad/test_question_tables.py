@@ -24,9 +24,12 @@ from tests.tasks.pretraining.row_inputs import squad_questions
 
 Rows = list[dict[str, Any]]
 ONE: dict[str, Any] = {
-    "id": "q1", "title": "Animals", "context": CONTEXT, "question": "What do bees do?",
+    "id": "q1",
+    "title": "Animals",
+    "context": CONTEXT,
+    "question": "What do bees do?",
     "answers": [{"text": "hum", "answer_start": 20}],
-}  # fmt: skip
+}
 MANY = {**ONE, "answers": [{"text": "hum", "answer_start": 20}, {"text": "dance", "answer_start": 34}]}
 
 
@@ -81,9 +84,14 @@ def refusal(folder: Path, name: str, rows: Rows, **values: Any) -> str:
 
 
 FORMS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]]]] = [
-    (".jsonl", dict), (".jsonl", as_struct), (".jsonl", as_json_text),
-    (".parquet", dict), (".parquet", as_struct), (".parquet", as_json_text), (".csv", as_json_text),
-]  # fmt: skip
+    (".jsonl", dict),
+    (".jsonl", as_struct),
+    (".jsonl", as_json_text),
+    (".parquet", dict),
+    (".parquet", as_struct),
+    (".parquet", as_json_text),
+    (".csv", as_json_text),
+]
 
 
 @pytest.mark.parametrize(("ending", "form"), FORMS, ids=lambda value: getattr(value, "__name__", value))

@@ -185,9 +185,14 @@ def test_features_of_any_question_can_be_written_anywhere(tmp_path: Path) -> Non
     folder = word_tokenizer(tmp_path / "tokenizer")
     features = make_features(load_tokenizer(folder), ["Ba?"], ["go ka lu. " * 30], 32, 8, 10)
     manifest = write_feature_rows(
-        tmp_path / "ask" / "rows", features, ["the question"], row_length=32, max_sequences=2, vocab_size=500,
+        tmp_path / "ask" / "rows",
+        features,
+        ["the question"],
+        row_length=32,
+        max_sequences=2,
+        vocab_size=500,
         tokenizer_sha256="b" * 64,
-    )  # fmt: skip
+    )
     assert manifest == read_manifest(tmp_path / "ask" / "rows")
     assert manifest.sequences == len(features) == 6
     table = pq.read_table(tmp_path / "ask/rows/features.parquet").to_pydict()
