@@ -53,6 +53,10 @@ class DownstreamTask(ABC):
         """Names of the classes, in order of their numbers, that the model keeps; one for a value, none for spans."""
         return ()
 
+    def labels_of(self, rows: Path) -> tuple[str, ...]:
+        """`labels` of a model for the rows in this folder, where a kind keeps them that takes them from its data."""
+        return self.labels
+
     @property
     @abstractmethod
     def row_kind(self) -> str:

@@ -36,7 +36,7 @@ def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, u
     return Job(
         kind=FINETUNE,
         head=task.head,
-        labels=list(task.labels) or None,
+        labels=list(task.labels_of(rows)) or None,
         rows=str(rows),
         output=str(root / artifacts.model_folder(entry.name)),
         run_folder="",
@@ -81,7 +81,7 @@ def predict_job(
     return Job(
         kind=PREDICT,
         head=task.head,
-        labels=list(task.labels) or None,
+        labels=list(task.labels_of(rows)) or None,
         rows=str(rows),
         output=str(logits),
         run_folder=str(run_folder),

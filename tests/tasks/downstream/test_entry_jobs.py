@@ -147,3 +147,12 @@ def test_whoever_names_no_entry_means_the_only_one_of_a_kind() -> None:
         only_entry(two, "squad")
     with pytest.raises(ParamsError, match="0 entries of kind glue"):
         only_entry(two, "glue")
+
+
+def test_the_classes_of_a_model_may_come_with_its_rows(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = check(values_with())
+    task = about(entry_of(params, "squad"))
+    train, dev = (task.rows_folder(split, checkout) for split in task.splits)
+    monkeypatch.setattr(type(task), "labels_of", lambda self, rows: (rows.name, "other"))
+    assert finetune_job(task, params, checkout).labels == [train.name, "other"]
+    assert predict_job(task, params, dev, checkout / "logits", checkout, checkout).labels == [dev.name, "other"]
