@@ -1,0 +1,31 @@
+"""Named entities: what all stages know of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar
+
+from tasks.downstream.ner.labels import labels_of_rows
+from tasks.downstream.task import DownstreamTask
+
+
+class Task(DownstreamTask):
+    """Sentences, each word of which has a tag."""
+
+    record: ClassVar[str] = "sentence"
+
+    @property
+    def title(self) -> str:
+        return "named entities"
+
+    @property
+    def head(self) -> str:
+        return "token_classification"
+
+    def labels_of(self, rows: Path) -> tuple[str, ...]:
+        """O, then B- and I- of every type of the training sentences."""
+        return labels_of_rows(rows)
+
+    @property
+    def row_kind(self) -> str:
+        return "token_classification"

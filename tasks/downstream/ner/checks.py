@@ -1,0 +1,180 @@
+"""What sentences with tags must be: train.parquet and dev.parquet of an entry."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tasks.downstream.ner import about
+from tasks.downstream.ner.examples import SCHEMA
+from tasks.downstream.ner.row_rules import TagRules
+from tasks.downstream.ner.tags import begun_inside, entities, problem_of
+from tasks.downstream.task import TRAIN
+from tasks.downstream.validate import ChecksTask
+from tasks.project.errors import InputError
+from tasks.reading.text_files import read_reading
+from tasks.validation import text_features
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
+from tasks.validation.histograms import Lengths
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import RowRules
+
+
+class Task(about.Task, ChecksTask):
+    """Training and dev sentences."""
+
+    def data(self, folder: Path) -> DataSet:
+        least, section = self.entry.params.data.min_examples, self.entry.key("data")
+        return NerData(self.entry.verdict(), folder, self.splits, least, section)
+
+    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
+        return TagRules(limits, training=training)
+
+
+class NerData:
+    """The sentences of an entry, all splits."""
+
+    record = "sentence"
+
+    def __init__(self, name: str, folder: Path, splits: Sequence[str], least: int, section: str) -> None:
+        """Open the splits in `folder`.
+
+        Args:
+            least: sentences in each split.
+            section: of params.yaml that says where they come from.
+
+        Raises:
+            InputError: one is not there.
+        """
+        self.name, self.folder = name, Path(folder)
+        self.files = {split: self.folder / f"{split}.parquet" for split in splits}
+        for path in self.files.values():
+            if not path.is_file():
+                raise InputError(f"{path} is not there: run the stage that reads the examples first")
+        self.reading: dict[str, int] = read_reading(folder)["numbers"]
+        look = f"look at {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
+        self.prerequisites: Sequence[Check] = (
+            Check(
+                "schema",
+                ", ".join(SCHEMA.names),
+                "document: integer; tokens, tags: list of string",
+                f"{folder} was written by something else than the stage of the examples: delete it and run that stage",
+                maximum=0,
+            ),
+        )
+        self.record_checks: Sequence[Check] = _record_checks(look)
+        self.total_checks: Sequence[Check] = _total_checks(splits, least, section, look)
+        self._count = dict.fromkeys(splits, 0)
+        self._words = dict.fromkeys(splits, 0)
+        self._documents = dict.fromkeys(splits, 0)
+        self._types: dict[str, Counter[str]] = {split: Counter() for split in splits}
+        self._keys = {split: text_features.Keys() for split in splits}
+        self._lengths, self._entity_lengths = Lengths(), Lengths()
+
+    def prepare(self) -> Totals:
+        found = [text for path in self.files.values() for text in text_features.schema_differences(path, SCHEMA)]
+        return Totals({"schema": len(found)}, {"schema": found}, {"schema": differing(found)})
+
+    def frames(self) -> Iterator[Frame]:
+        return gathered(
+            self._features(split, batch)
+            for split, path in self.files.items()
+            for batch in text_features.batches(path, SCHEMA.names)
+        )
+
+    def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
+        first, words, tags = self._count[split], batch.column("tokens"), batch.column("tags").to_pylist()
+        lengths = pc.fill_null(pc.list_value_length(words), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+        self._count[split] += len(tags)
+        self._words[split] += int(lengths.sum())
+        self._documents[split] = 1 + (pc.max(batch.column("document")).as_py() or 0)
+        self._lengths.add(lengths)
+        texts = ["\n".join(one or "" for one in sentence or []) for sentence in words.to_pylist()]
+        self._keys[split].add(np.array(texts, dtype=object))
+        judged = [
+            self._judge(split, sentence or [], int(length)) for sentence, length in zip(tags, lengths, strict=True)
+        ]
+        other, unknown, apart = np.array(judged, np.int64).reshape(-1, 3).T
+        return {
+            RECORD: np.array([f"{split} sentence {first + i}" for i in range(len(tags))], dtype=object),
+            "words_present": lengths,
+            "a_tag_each": other,
+            "tags_known": unknown,
+            "entities_begin_with_b": apart,
+        }
+
+    def _judge(self, split: str, tags: Sequence[Any], words: int) -> tuple[int, int, int]:
+        """Whether there are more or fewer tags than words; tags that are none; entities that begin with I-."""
+        unknown = sum(problem_of(tag) is not None for tag in tags)
+        if unknown:
+            return int(len(tags) != words), unknown, 0
+        found = entities(tags)
+        self._types[split].update(one.type for one in found)
+        self._entity_lengths.add(np.array([one.last - one.first for one in found], dtype=np.int64))
+        return int(len(tags) != words), 0, len(begun_inside(tags))
+
+    def totals(self) -> Totals:
+        values = {f"{split}_sentences": float(count) for split, count in self._count.items()}
+        return Totals({**values, **{f"{split}_entities": found.total() for split, found in self._types.items()}})
+
+    def statistics(self) -> dict[str, Any]:
+        numbers: dict[str, Any] = {}
+        for split in self.files:
+            numbers[f"{split} sentences"] = self._count[split]
+            numbers[f"{split} words"] = self._words[split]
+            numbers[f"{split} documents"] = self._documents[split]
+            numbers[f"{split} entities"] = self._types[split].total()
+        for name in sorted({name for found in self._types.values() for name in found}):
+            for split, found in self._types.items():
+                absent = " (train has none: no model can find them)" if name not in self._types[TRAIN] else ""
+                numbers[f"{split} entities of type {name}{absent if split != TRAIN else ''}"] = found[name]
+        numbers.update(self._repetitions())
+        numbers.update(self.reading)
+        histograms = [
+            self._lengths.histogram("Length of sentences", "words"),
+            self._entity_lengths.histogram("Length of entities", "words"),
+        ]
+        return {"numbers": numbers, "histograms": histograms}
+
+    def _repetitions(self) -> dict[str, int]:
+        """Equal sentences: most data sets hold some, so they are told and not refused."""
+        train = self._keys[TRAIN].all_hashes()
+        found = {"train sentences that came before": len(train) - len(np.unique(train))}
+        for split in self.files:
+            if split != TRAIN:
+                known = np.isin(self._keys[split].all_hashes(), train)
+                found[f"{split} sentences that are also in train"] = int(known.sum())
+        return found
+
+
+def _record_checks(look: str) -> tuple[Check, ...]:
+    return (
+        Check("words_present", "tokens", "a word at least in every sentence", look, minimum=1),
+        Check("a_tag_each", "tags", "a tag for each word", look, maximum=0),
+        Check("tags_known", "tags", "O, or B- or I- and a type", look, maximum=0),
+        Check("entities_begin_with_b", "tags", "every entity begins with B-, as in IOB2", look, maximum=0),
+    )
+
+
+def _total_checks(splits: Sequence[str], least: int, section: str, look: str) -> tuple[Check, ...]:
+    counts = [
+        Check(
+            f"{split}_sentences",
+            f"{split}.parquet",
+            f"at least {least:,} sentences",
+            f"give more sentences, or lower {section}.min_examples; {look}",
+            minimum=least,
+        )
+        for split in splits
+    ]
+    entities_there = [
+        Check(f"{split}_entities", "tags", "an entity at least", f"there is nothing to find; {look}", minimum=1)
+        for split in splits
+    ]
+    return (*counts, *entities_there)

@@ -1,0 +1,166 @@
+"""evaluation/report.html of named entities: scores, scores by type and length, and the worst mistakes; one file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
+from tasks.downstream.ner import scores
+from tasks.downstream.ner.logits import WordLogits
+from tasks.downstream.ner.scores import CORRECT, ENTITY_METRICS, FOUND, GOLD, Answers, Examples, outcomes_of
+from tasks.downstream.ner.tags import Entity, entities, parted
+from tasks.downstream.scoring.metrics import Array, Metrics
+from tasks.downstream.scoring.slices import by_name, sized
+from tasks.pages.render import html_page
+
+WORST = 25
+AROUND = 25
+"""Words of a long sentence shown before and after its first mistake."""
+_WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
+
+
+@dataclass(frozen=True)
+class TypeSlice:
+    """Scores of the entities of one type."""
+
+    type: str
+    gold: int
+    found: int
+    correct: int
+    learnt: bool
+    """Whether the training sentences have the type."""
+    figures: Mapping[str, float]
+    """Metrics of entities in percent, with the bounds of their 95% intervals."""
+
+    def record(self) -> dict[str, Any]:
+        counts = {"gold": self.gold, "found": self.found, "correct": self.correct, "learnt": self.learnt}
+        return {"by": "type", "slice": self.type, **counts, **self.figures}
+
+
+class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
+    """Scores by type and by length of the sentences; the worst mistakes in their sentences."""
+
+    def slices(self, split: str, examples: Examples, logits: WordLogits, outcomes: Array) -> Sequence[Sliced]:
+        predictions = self.predictions(self.answer(examples, logits))
+        names, order = sized([len(words) for words in examples.tokens], _WORDS, "over 40 words")
+        of_length = by_name("length", names, order, self.metrics, split, outcomes)
+        return [*type_slices(examples.tags, predictions, logits.labels), *of_length]
+
+    def page(self, found: Evaluation[Examples, Answers]) -> str:
+        [(split, examples)] = found.examples.items()
+        mistakes = worst_mistakes(examples, found.answers[split], found.outcomes[split])
+        return html_page(
+            __file__,
+            "ner.html.j2",
+            metrics=found.metrics,
+            titles=self.metrics.titles,
+            types=[part for part in found.slices if isinstance(part, TypeSlice)],
+            lengths=[part for part in found.slices if not isinstance(part, TypeSlice)],
+            mistakes=mistakes[:WORST],
+            wrong=len(mistakes),
+        )
+
+
+def type_slices(
+    gold: Sequence[Sequence[str]], predictions: Sequence[str | None], labels: Sequence[str]
+) -> list[TypeSlice]:
+    """Scores of every type that is there or was found, in order of the names.
+
+    Args:
+        labels: the classes of the model.
+    """
+    answered = [[] if text is None else text.split(" ") for text in predictions]
+    learnt = {parted(label)[1] for label in labels}
+    types = sorted({one.type for some in (gold, answered) for tags in some for one in entities(tags)})
+    found = []
+    for name in types:
+        outcomes = outcomes_of(gold, predictions, only=name)
+        gold_of_type, seen, correct = (int(outcomes[:, column].sum()) for column in (GOLD, FOUND, CORRECT))
+        figures = Metrics(ENTITY_METRICS).figures({"dev": outcomes})
+        found.append(TypeSlice(name, gold_of_type, seen, correct, name in learnt, figures))
+    return found
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Neighbouring words that are in the same entities."""
+
+    text: str
+    gold: str
+    """Type of the entity that they are in; empty where they are in none."""
+    found: str
+    """Type of the entity that the model sees them in."""
+    exact: bool = False
+    """The model sees this very entity."""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A sentence whose entities were not all found, or not those alone."""
+
+    number: int
+    pieces: Sequence[Piece]
+    missed: Sequence[tuple[str, str]]
+    """Text and type of each entity that is there and was not found."""
+    invented: Sequence[tuple[str, str]]
+    """Text and type of each that was found and is not there."""
+    sureness: float
+    """Largest probability of a wrong tag."""
+
+
+def worst_mistakes(examples: Examples, answers: Answers, outcomes: Array) -> list[Mistake]:
+    """Sentences with wrong entities: lowest F1 first, then those with the wrong tag that the model was surest of."""
+    overlap = 2 * outcomes[:, CORRECT] / np.maximum(1, outcomes[:, GOLD] + outcomes[:, FOUND])
+    wrong = np.flatnonzero((outcomes[:, CORRECT] < outcomes[:, GOLD]) | (outcomes[:, CORRECT] < outcomes[:, FOUND]))
+    sure = {number: _sureness(examples.tags[number], answers, number) for number in wrong.tolist()}
+    order = sorted(sure, key=lambda number: (overlap[number], -sure[number], number))
+    return [_mistake(number, examples, answers.tags[number], sure[number]) for number in order]
+
+
+def _sureness(gold: Sequence[str], answers: Answers, number: int) -> float:
+    wrong = np.array([one != other for one, other in zip(gold, answers.tags[number], strict=True)])
+    return float(answers.sureness[number][wrong].max())
+
+
+def _mistake(number: int, examples: Examples, tags: Sequence[str], sureness: float) -> Mistake:
+    words = examples.tokens[number]
+    gold, found = entities(examples.tags[number]), entities(tags)
+    differing = sorted(set(gold) ^ set(found), key=lambda one: (one.first, one.last, one.type))
+    first, last = _shown(len(words), differing)
+
+    def named(some: Sequence[Entity]) -> list[tuple[str, str]]:
+        return [(" ".join(words[one.first : one.last]), one.type) for one in some]
+
+    return Mistake(
+        number,
+        [Piece("…", "", "")] * (first > 0)
+        + pieces(words, gold, found, first, last)
+        + [Piece("…", "", "")] * (last < len(words)),
+        named([one for one in gold if one not in found]),
+        named([one for one in found if one not in gold]),
+        sureness,
+    )
+
+
+def _shown(words: int, differing: Sequence[Entity]) -> tuple[int, int]:
+    """The part of a sentence that is shown: all of a short one."""
+    first = differing[0]
+    if words <= 2 * AROUND:
+        return 0, words
+    return max(0, first.first - AROUND), min(words, first.last + AROUND)
+
+
+def pieces(words: Sequence[str], gold: Sequence[Entity], found: Sequence[Entity], first: int, last: int) -> list[Piece]:
+    """The words first to last - 1, parted wherever an entity begins or ends."""
+    of_gold, of_found = ({place: one for one in some for place in range(one.first, one.last)} for some in (gold, found))
+    made = []
+    for (there, seen), places in groupby(range(first, last), lambda place: (of_gold.get(place), of_found.get(place))):
+        text = " ".join(words[place] for place in places)
+        exact = there is not None and there == seen
+        made.append(Piece(text, there.type if there else "", seen.type if seen else "", exact))
+    return made

@@ -1,0 +1,109 @@
+"""Sentences as sequences of rows: windows of their words, with features.parquet to find the way back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.downstream.ner import about
+from tasks.downstream.ner.labels import labels_of_examples, with_labels
+from tasks.downstream.ner.params import WindowParams
+from tasks.downstream.ner.windows import FEATURES_SCHEMA, Windows, make_windows
+from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
+from tasks.downstream.task import TRAIN
+from tasks.project.errors import InputError
+from tasks.reading.parquet import read_batches
+from tasks.rows.held_out import is_held_out
+from tasks.rows.row_files import IGNORED, Layout
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+class Task(about.Task, RowsTask):
+    """Each sentence becomes one window or several, of [CLS] words [SEP]."""
+
+    chunk: ClassVar[int] = 16384
+    columns: ClassVar[tuple[str, ...]] = ("tokens", "tags")
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """As the examples have them: rows that lie there may be of others."""
+        return labels_of_examples(self.examples_file(TRAIN).parent, self.entry.stage("examples"))
+
+    @property
+    def features(self) -> pa.Schema:
+        return with_labels(FEATURES_SCHEMA, self.labels)
+
+    def hold_out(self, source: Path, fraction: float) -> Sides:
+        """By hashes of the words, so that equal sentences are on the same side."""
+
+        def held_out(batch: pa.RecordBatch) -> pa.Array:
+            sentences = batch.column("tokens").to_pylist()
+            return pa.array([is_held_out("\n".join(words), fraction, seed=0) for words in sentences], pa.bool_())
+
+        def training(batch: pa.RecordBatch) -> pa.Array:
+            return pa.array([not kept for kept in held_out(batch).to_pylist()], pa.bool_())
+
+        kept = {
+            one
+            for batch in read_batches(source, ("tokens",), READ_AT_ONCE, self.entry.stage("examples"))
+            for one in held_out(batch).to_pylist()
+        }
+        if kept != {True, False}:
+            raise InputError(
+                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the sentences in {source} leaves none "
+                "on one side: use more sentences, or another fraction"
+            )
+        return Sides("tokens", training, held_out)
+
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+        """Rows to predict are labelled, too; types that train has not have no label."""
+        shape = self.entry.rows
+        assert isinstance(shape, WindowParams)
+        windows = make_windows(tokenizer, examples.column("tokens").to_pylist(), shape.row_length, shape.overlap)
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        tags = [numbers.get(tag, IGNORED) for tags in examples.column("tags").to_pylist() for tag in tags]
+        return Sequences(
+            windows.token_ids,
+            windows.lengths,
+            second_starts=windows.lengths,
+            labels={"token_labels": token_labels(windows, np.array(tags, dtype=np.int16))},
+            features=_feature_table(windows),
+            counts={
+                "in several windows": windows.divided,
+                "words that the tokenizer leaves nothing of, as [UNK]": windows.unknown,
+                "words longer than a row, shortened": windows.shortened,
+            },
+        )
+
+    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+        flat = np.full(len(layout.packs) * layout.row_length, IGNORED, dtype=np.int16)
+        flat[layout.targets()] = sequences.labels["token_labels"]
+        return {"token_labels": flat.reshape(len(layout.packs), layout.row_length)}
+
+
+def token_labels(windows: Windows, labels: np.ndarray) -> np.ndarray:
+    """int16 of each token of the windows: the label of the word whose first piece it is, else -100.
+
+    Args:
+        labels: int16 of each word.
+    """
+    first = np.cumsum(windows.lengths) - windows.lengths
+    found = np.full(len(windows.token_ids), IGNORED, dtype=np.int16)
+    found[np.repeat(first, windows.own_words) + windows.positions] = labels
+    return found
+
+
+def _feature_table(windows: Windows) -> pa.Table:
+    borders = np.concatenate([[0], np.cumsum(windows.own_words)]).astype(np.int32)
+    columns = [
+        pa.array(np.arange(len(windows.lengths), dtype=np.int32)),
+        pa.array(windows.example_index.astype(np.int32)),
+        pa.array(windows.lengths.astype(np.int32)),
+        pa.ListArray.from_arrays(pa.array(borders), pa.array(windows.positions.astype(np.int32))),
+    ]
+    return pa.Table.from_arrays(columns, schema=FEATURES_SCHEMA)

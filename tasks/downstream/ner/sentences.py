@@ -1,0 +1,114 @@
+"""Sentences as they were read, and as they are kept: words with tags in IOB2."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tasks.downstream.ner.problems import Problems
+from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, problem_of, to_iob2
+from tasks.reading.text_files import Reading
+
+MAX_WORDS = 50_000
+"""Of a sentence; a longer one most likely has no blank lines between its sentences."""
+EMPTY = "sentences without a word, left out"
+REPAIRED = "I- tags that began an entity, made B-"
+
+
+class Raw(NamedTuple):
+    """A sentence as somebody wrote it."""
+
+    document: int
+    words: list[Any]
+    tags: list[Any]
+    where: str
+    """Its place, for messages."""
+    lines: Sequence[int] = ()
+    """The line of each word, where each has one."""
+
+    def place(self, word: int) -> str:
+        """The place of a word, for messages."""
+        return f"line {self.lines[word]}" if self.lines else f"{self.where}, word {word}"
+
+
+class Sentence(NamedTuple):
+    """A sentence as it is kept."""
+
+    document: int
+    tokens: list[str]
+    tags: list[str]
+
+
+@dataclass
+class Found:
+    """What was seen of the tags of a source."""
+
+    entities: Counter[str] = field(default_factory=Counter)
+    """By type."""
+    begun_inside: int = 0
+    """I- tags that begin an entity, as only IOB1 has them."""
+    begun_apart: int = 0
+    """B- tags that follow no entity of their type, as only IOB2 has them."""
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of the tags, in words."""
+        if self.begun_inside and self.begun_apart:
+            return "IOB1 and IOB2 mixed"
+        return "IOB1" if self.begun_inside else "IOB2"
+
+
+def checked(raws: Iterable[Raw], scheme: str, found: Found, problems: Problems, reading: Reading) -> Iterator[Sentence]:
+    """The sentences that can be used, in IOB2.
+
+    Args:
+        scheme: auto, iob1 or iob2 (params key tag_scheme).
+        found: filled while the sentences are consumed, as are `problems` and `reading`.
+        problems: what is wrong with the others.
+    """
+    for raw in raws:
+        if not raw.words and not raw.tags:
+            reading.counts[EMPTY] += 1
+        elif _is_sound(raw, problems):
+            yield _in_iob2(raw, scheme, found, problems, reading)
+
+
+def _is_sound(raw: Raw, problems: Problems) -> bool:
+    if len(raw.words) != len(raw.tags):
+        counts = f"{len(raw.words)} words, {len(raw.tags)} tags"
+        problems.add("a sentence with another number of tags than words", raw.where, counts)
+        return False
+    sound = True
+    for number, (word, tag) in enumerate(zip(raw.words, raw.tags, strict=True)):
+        for kind, value in ((_problem_of_word(word), word), (problem_of(tag), tag)):
+            if kind is not None:
+                problems.add(kind, raw.place(number), value)
+                sound = False
+    return sound
+
+
+def _problem_of_word(word: Any) -> str | None:
+    if not isinstance(word, str):
+        return "a word that is no text"
+    if not word.strip(" \t\r\n"):
+        return "an empty word"
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return "a word with half a surrogate pair, which is no Unicode text"
+    return None
+
+
+def _in_iob2(raw: Raw, scheme: str, found: Found, problems: Problems, reading: Reading) -> Sentence:
+    inside = begun_inside(raw.tags)
+    if scheme == "iob2":
+        for number in inside:
+            kind = "I- after O or after another type, which IOB2 does not have (tag_scheme: auto reads it as conlleval)"
+            problems.add(kind, raw.place(number), raw.tags[number])
+    reading.counts[REPAIRED] += len(inside)
+    found.begun_inside += len(inside)
+    found.begun_apart += len(begun_apart(raw.tags))
+    found.entities.update(one.type for one in entities(raw.tags))
+    return Sentence(raw.document, raw.words, to_iob2(raw.tags))

@@ -1,0 +1,79 @@
+"""A small checkout for named entities: generated sentences, a tokenizer, fresh weights, device jobs in this process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tasks.project import artifacts
+from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
+from tests.tasks.downstream.entries import values_with, write_parameters
+from tests.tasks.pretraining.row_inputs import SPECIAL, WORDS
+from tests.tasks.trained_checkout import write_lock
+
+NAME = "names"
+TYPES = {"place": (WORDS[:4], WORDS[4:8]), "person": (WORDS[8:12], WORDS[12:16])}
+"""Type -> words that begin an entity, and words that go on with it."""
+OTHERS = WORDS[16:50]
+SIZE = {
+    "hidden_size": 32,
+    "num_layers": 1,
+    "num_heads": 2,
+    "intermediate_size": 64,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "initializer_range": 0.1,
+}
+ENTRY: dict[str, dict[str, Any]] = {
+    "rows": {"row_length": 32, "max_sequences_per_row": 4, "overlap": 8},
+    "finetune": {"epochs": 8.0, "learning_rate": 5e-3, "micro_batch_size": 16, "checkpoint_every_updates": 0},
+}
+
+
+def write_sentences(path: Path, count: int, seed: int) -> list[tuple[list[str], list[str]]]:
+    """Entities of one to three words among other words; every tenth sentence is longer than a row."""
+    generator, sentences = np.random.default_rng(seed), []
+    for number in range(count):
+        words: list[str] = []
+        tags: list[str] = []
+        while len(words) < (60 if number % 10 == 0 else generator.integers(4, 12)):
+            kind, more = ["place", "person", ""][int(generator.integers(3))], int(generator.integers(3))
+            first, rest = TYPES.get(kind, (OTHERS, OTHERS))
+            words += [generator.choice(first), *generator.choice(rest, size=more), generator.choice(OTHERS)]
+            tags += [*([f"B-{kind}", *[f"I-{kind}"] * more] if kind else ["O"] * (1 + more)), "O"]
+        sentences.append((list(map(str, words)), tags))
+    lines = ["".join(f"{word}\t{tag}\n" for word, tag in zip(*one, strict=True)) for one in sentences]
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return sentences
+
+
+def make_checkout(folder: Path, data: Path, **sections: dict[str, Any]) -> Path:
+    """params.yaml with an entry alone, its plan, a dvc.lock as if all had run, and a tokenizer."""
+    entry: dict[str, Any] = {
+        "kind": "ner",
+        "data": {"train_path": str(data / "train.conll"), "dev_path": str(data / "dev.conll")},
+        **{section: {**ENTRY.get(section, {}), **sections.get(section, {})} for section in {**ENTRY, **sections}},
+    }
+    vocabulary = folder / "vocab.txt"
+    values = values_with(
+        {"squad": None, NAME: entry},
+        pretrain={"enabled": False},
+        model=SIZE,
+        tokenizer={"source": "file", "path": str(vocabulary)},
+    )
+    params = write_parameters(folder, values)
+    write_lock(folder, params)
+    vocabulary.write_text("".join(f"{word}\n" for word in [*SPECIAL, *WORDS]))
+    (folder / "inputs/ipu").mkdir(parents=True)
+    (folder / artifacts.TOKENIZER).mkdir(parents=True)
+    made = Vocabulary((*SPECIAL, *WORDS), lowercase=True)
+    write_tokenizer(made, params.model.max_positions, folder / artifacts.TOKENIZER)
+    return folder
+
+
+def values_of(path: Path) -> Any:
+    """What a JSON file holds."""
+    return json.loads(path.read_text(encoding="utf-8"))

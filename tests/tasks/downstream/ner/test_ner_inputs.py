@@ -1,0 +1,309 @@
+"""Sentences from every layout, in either scheme; what is refused by line, and what is repaired and counted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.ner.checks import NerData
+from tasks.downstream.ner.examples import UNKNOWN, make_ner_data
+from tasks.downstream.ner.format import read_sentences
+from tasks.downstream.ner.labels import labels_of_examples
+from tasks.downstream.ner.params import ColumnParams, SentencesParams
+from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.overlays import resolve
+from tasks.project.params import check
+from tasks.project.strict_yaml import read_yaml
+from tasks.reading.text_files import Reading, read_reading
+from tasks.validation.checks import explain
+from tasks.validation.validate import Judge, validate
+from tests.places import ROOT, SHARED
+
+SECTION = "downstream.ner.data"
+REAL = SHARED / "data" / "ner"
+
+
+@pytest.fixture(scope="module")
+def judge() -> Judge:
+    return Judge()
+
+
+def read(path: Path, reading: Reading | None = None, **values: Any) -> list[tuple[int, list[str], list[str]]]:
+    params = SentencesParams(train_path=str(path), dev_path="x", **values)
+    return [tuple(one) for one in read_sentences(params, SECTION, "train", Found(), reading or Reading())]
+
+
+def put(folder: Path, text: str, name: str = "train.conll") -> Path:
+    path = folder / name
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    return path
+
+
+ADA = (0, ["Ada", "left"], ["B-person", "O"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Ada\tB-person\nleft\tO\n",
+        "Ada B-person\nleft O",
+        "\n\n  Ada  NNP   B-person \nleft VBD O\n\n",
+        "Ada NNP I-NP B-person\nleft VBD I-VP O\n\n\n",
+        "\ufeffAda\tB-person\r\nleft\tO\r\n",
+        "Ada\tB-person\rleft\tO\r",
+        "# sent_id = 1\n# text = Ada left\nAda\tB-person\nleft\tO\n",
+        "# id 71 domain=train\nAda _ _ B-person\nleft _ _ O\n",
+        "-DOCSTART- -X- O O\n\nAda NNP I-NP B-person\nleft VBD I-VP O\n",
+        "-DOCSTART-\nAda\tB-person\nleft\tO\n",
+    ],
+)
+def test_columns_are_read_with_the_word_first_and_its_tag_last(tmp_path: Path, text: str) -> None:
+    assert read(put(tmp_path, text)) == [ADA]
+
+
+def test_a_document_begins_at_docstart_and_a_sentence_after_a_blank_line(tmp_path: Path) -> None:
+    text = "-DOCSTART- O\n\na O\n\nb O\n \t\n-DOCSTART- O\n\nc O\n-DOCSTART- O\n-DOCSTART- O\nd O\n"
+    assert [(document, *words) for document, words, _ in read(put(tmp_path, text))] == [
+        (0, "a"),
+        (0, "b"),
+        (1, "c"),
+        (2, "d"),
+    ]
+
+
+def test_a_number_sign_is_a_word_where_it_has_a_tag(tmp_path: Path) -> None:
+    for apart in "\t ":
+        text = f"#{apart}O\nAda{apart}B-person\n#{apart}O\n\n#NFL{apart}O\n"
+        assert [words for _, words, _ in read(put(tmp_path, text))] == [["#", "Ada", "#"], ["#NFL"]]
+    with pytest.raises(InputError, match=r"without a type: line 1 \('B'\)"):
+        read(put(tmp_path, "# B\nAda B-person\n"))
+    with pytest.raises(InputError, match="one column.*: line 3"):
+        read(put(tmp_path, "Ada\tB-person\n\n# O\n"))
+
+
+def test_words_may_hold_blanks_where_tabs_part_the_columns(tmp_path: Path) -> None:
+    assert read(put(tmp_path, "New York\tB-location\n")) == [(0, ["New York"], ["B-location"])]
+    assert read(put(tmp_path, "a\u00a0b O\n"))[0][1] == ["a\u00a0b"]
+
+
+def tables(folder: Path, kind: str) -> tuple[Path, dict[str, Any]]:
+    """Two sentences, one of them of -DOCSTART- before, as JSON lines, Parquet, and Parquet of class numbers."""
+    rows = {"tokens": [["-DOCSTART-"], ["Ada", "left"]], "ner_tags": [["O"], ["B-person", "O"]]}
+    if kind == "jsonl":
+        lines = [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
+        return put(folder, "\n".join(map(json.dumps, lines)), "train.jsonl"), {}
+    if kind == "other names":
+        table = pa.table({"words": rows["tokens"], "tags": rows["ner_tags"], "id": [1, 2]})
+        pq.write_table(table, folder / "train.parquet")
+        return folder / "train.parquet", {"columns": ColumnParams(tokens="words", tags="tags")}
+    names = datasets.ClassLabel(names=["O", "B-person"])
+    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": datasets.List(names)})
+    numbers = {**rows, "ner_tags": [[0], [1, 0]]}
+    datasets.Dataset.from_dict(numbers, features=features).to_parquet(str(folder / "train.parquet"))
+    if kind == "hub":
+        return folder / "x", {"source": "hub", "dataset": str(folder)}
+    return folder / "train.parquet", {}
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "other names", "class numbers", "hub"])
+def test_tables_of_words_and_tags_are_read(tmp_path: Path, kind: str) -> None:
+    path, values = tables(tmp_path, kind)
+    reading = Reading()
+    assert read(path, reading, **values) == [ADA]
+    assert reading.unused_columns == ({"id"} if kind == "other names" else set())
+
+
+def test_class_numbers_without_names_are_refused(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"tokens": [["Ada"]], "ner_tags": [[1]]}), tmp_path / "train.parquet")
+    with pytest.raises(InputError, match=r"numbers without names .*: row 0 \(1\)"):
+        read(tmp_path / "train.parquet")
+
+
+@pytest.mark.parametrize(
+    ("text", "scheme", "said", "repaired"),
+    [
+        ("a I-x\nb I-x\nc B-x\n\nd O\ne I-y\n", "auto", "columns of IOB1", 2),
+        ("a B-x\nb I-x\n\nd B-y\n", "auto", "columns of IOB2", 0),
+        ("a B-x\nb O\nc I-x\n", "auto", "columns of IOB1 and IOB2 mixed", 1),
+        ("a I-x\nb I-x\nc B-x\n", "iob1", "columns of IOB1", 1),
+        ("a O\n", "auto", "columns of IOB2", 0),
+    ],
+)
+def test_the_scheme_is_found_and_iob1_becomes_iob2(
+    tmp_path: Path, text: str, scheme: str, said: str, repaired: int
+) -> None:
+    reading = Reading()
+    sentences = read(put(tmp_path, text), reading, tag_scheme=scheme)
+    assert list(reading.layouts.values()) == [said]
+    assert reading.counts[REPAIRED] == repaired
+    for _, _, tags in sentences:
+        assert not any(
+            tag.startswith("I-") and before[2:] != tag[2:] for before, tag in zip(["O", *tags], tags, strict=False)
+        )
+
+
+BAD = {
+    "a tag without a type": (
+        "a B-\nb B\nc O\n",
+        r"2 problem\(s\):\n  a tag without a type: line 1 \('B-'\), line 2 \('B'\)$",
+    ),
+    "I- after O": ("a O\nb I-x\n\nc B-x\nd I-y\n", r"IOB2 does not have .*: line 2 \('I-x'\), line 5 \('I-y'\)"),
+    "one column": ("a O\nb\nc O\n", r"one column .*: line 2 \('b'\)"),
+    "ragged": ("a X O\nb O\nc X X O\n", r"another number of columns than 3.*: line 2 \('b O'\), line 3 \('c X X O'\)"),
+    "an empty word": ("a\tO\n\tO\n", r"an empty word: line 2 \(''\)"),
+    "lines after a bad one": ("a O\nb\nc Q\n", r"line 2 \('b'\)\n  a tag that is .*: line 3 \('Q'\)"),
+    "a bare sign": ("# \nb O\n", r"one column .*: line 1 \('# '\)"),
+    "no tag": ("a\tO\nb\t\n", r"neither O nor begins with B- or I-: line 2 \(''\)"),
+    "another scheme": ("a S-x\nb E-x\n", r"BIOES.*: line 1 \('S-x'\), line 2 \('E-x'\)"),
+    "a handful of many": ("a Q\n" * 9, r"line 1 \('Q'\), .*line 5 \('Q'\) and 4 more$"),
+    "not UTF-8": ("a O\nb\udcff O\n", r"not UTF-8: byte 0xff at offset 5 \(line 2\)"),
+    "no sentence": ("\n \n-DOCSTART- O\n", "holds no sentence"),
+    "nothing": ("", "is empty"),
+    "a comment alone": ("# x = y\n", "holds no sentence"),
+    "a line without end": ("a" * 200_000, "line 1 has 200,000 characters"),
+    "no blank line": ("a O\n" * 50_001, "the sentence from line 1 on has more than 50,000 words"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_columns_are_refused_with_their_lines(tmp_path: Path, name: str) -> None:
+    text, said = BAD[name]
+    with pytest.raises(InputError, match=said) as refused:
+        read(put(tmp_path, text), tag_scheme="iob2")
+    assert "train.conll" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"tokens": ["a", "b"], "ner_tags": ["O"]}, r"another number of tags than words: line 2 \('2 words, 1 tags'\)"),
+        ({"tokens": ["a", ""], "ner_tags": ["O", "O"]}, r"an empty word: line 2, word 1 \(''\)"),
+        ({"tokens": ["a", 3], "ner_tags": ["O", "O"]}, r"a word that is no text: line 2, word 1 \(3\)"),
+        ({"tokens": ["a"], "ner_tags": [None]}, r"a tag that is no text: line 2, word 0"),
+        ({"tokens": ["a"], "ner_tags": [0]}, r"numbers without names .*: line 2 \(0\)"),
+        ({"tokens": "a b", "ner_tags": ["O"]}, r"no lists: line 2 \('a b'\)"),
+        ({"tokens": None, "ner_tags": None}, "no lists: line 2"),
+        ({"tokens": ["a"] * 50_001, "ner_tags": ["O"] * 50_001}, "more than 50,000 words: line 2"),
+        ({"tokens": ["\ud800"], "ner_tags": ["O"]}, "half a surrogate pair.*: line 2, word 0"),
+        ({"tokens": ["a"]}, "has no column 'ner_tags'.*set downstream.ner.data.columns.tags"),
+    ],
+)
+def test_bad_records_are_refused_with_their_lines(tmp_path: Path, row: dict[str, Any], said: str) -> None:
+    good = {"tokens": ["a"], "ner_tags": ["O"]}
+    path = put(tmp_path, f"{json.dumps(good)}\n{json.dumps(row)}\n", "train.jsonl")
+    with pytest.raises(InputError, match=said):
+        read(path)
+
+
+@pytest.mark.parametrize("name", ["train.json", "train.conll.gz", "train"])
+def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError, match=r"downstream.ner.data.train_path needs .*\.conll.*\.jsonl"):
+        read(put(tmp_path, "a O\n", name))
+    with pytest.raises(InputError, match="is not there"):
+        read(tmp_path / "other.conll")
+
+
+def make(folder: Path, train: str, dev: str, **values: Any) -> dict[str, Any]:
+    params = SentencesParams(train_path=str(put(folder, train)), dev_path=str(put(folder, dev, "dev.conll")), **values)
+    make_ner_data(params, folder / "examples", SECTION)
+    return read_reading(folder / "examples")["numbers"]
+
+
+def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_are_counted(tmp_path: Path) -> None:
+    numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
+    assert labels_of_examples(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
+    assert numbers[UNKNOWN] == 2
+    assert numbers[REPAIRED] == 1
+    table = pq.read_table(tmp_path / "examples" / "train.parquet")
+    assert table["tags"].to_pylist() == [["B-b"], ["B-a", "I-a"]]
+
+
+def test_nothing_is_written_where_something_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="entities of 0 types"):
+        make(tmp_path, "a O\n", "a B-a\n")
+    with pytest.raises(InputError, match=r"dev.conll \(downstream.ner.data.dev_path\)"):
+        make(tmp_path, "a B-a\n", "a B\n")
+    assert not (tmp_path / "examples").exists()
+
+
+def test_empty_sentences_of_tables_are_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [{"tokens": [], "ner_tags": []}, {"tokens": ["Ada", "left"], "ner_tags": ["B-person", "O"]}]
+    reading = Reading()
+    assert read(put(tmp_path, "\n".join(map(json.dumps, rows)), "train.jsonl"), reading) == [ADA]
+    assert reading.counts[EMPTY] == 1
+
+
+def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: Judge) -> None:
+    """WNUT-17 as published: 3,394 sentences with 1,975 entities, 1,009 with 836 (Derczynski et al. 2017, table 3)."""
+    if not REAL.is_dir():
+        pytest.skip(f"needs the public development data in {REAL}")
+    params = SentencesParams(train_path=str(REAL / "wnut17-train.conll"), dev_path=str(REAL / "wnut17-dev.conll"))
+    make_ner_data(params, tmp_path / "ner", SECTION)
+    verdict = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 500, SECTION), judge)
+    assert verdict["valid"], explain(verdict, "page")
+    numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}
+    assert [numbers[f"train {what}"] for what in ("sentences", "words", "entities")] == [3394, 62730, 1975]
+    assert [numbers[f"dev {what}"] for what in ("sentences", "words", "entities")] == [1009, 15733, 836]
+    assert numbers["dev entities of type creative-work"] == 105
+    few = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 2000, SECTION), judge)
+    assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_sentences"]
+
+
+def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, judge: Judge) -> None:
+    make(tmp_path, "a B-a\n\nb B-a\nc I-a\n\nd B-a\ne O\n", "a B-a\n")
+    path = tmp_path / "examples" / "train.parquet"
+    table = pq.read_table(path)
+    tags = pa.array([["X"], ["B-a", "I-b"], ["B-a"]], table.schema.field("tags").type)
+    pq.write_table(table.set_column(2, table.schema.field("tags"), tags), path)
+    verdict = validate(NerData("ner", tmp_path / "examples", ("train", "dev"), 1, SECTION), judge)
+    failed = Counter({check["name"]: check["failed"] for check in verdict["checks"] if not check["ok"]})
+    assert failed == {"a_tag_each": 1, "tags_known": 1, "entities_begin_with_b": 1}
+
+
+def of_entry(*overrides: str, preset: str | None = None) -> dict[str, Any]:
+    """The parameters of a new entry with these overrides, or of the entry that a preset adds."""
+    base = read_yaml(ROOT / "params.yaml")
+    stated = [] if preset else ["downstream.names.kind=ner", *(f"downstream.names.{one}" for one in overrides)]
+    values = resolve(base, preset, stated, ROOT / "presets")
+    [entry] = [one for one in check(values).downstream.values() if one.kind == "ner"]
+    found: dict[str, Any] = entry.model_dump()
+    return found
+
+
+def test_defaults_are_those_that_bert_was_published_with() -> None:
+    """Devlin et al. 2018, appendix A.3: batch 16, 5e-5, 4 epochs; decay and warm-up as in pre-training."""
+    tuning = of_entry()["finetune"]
+    assert (tuning["global_batch_size"], tuning["learning_rate"], tuning["epochs"]) == (16, 5e-5, 4)
+    assert (tuning["warmup_fraction"], tuning["weight_decay"], tuning["max_grad_norm"]) == (0.1, 0.01, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("rows.overlap=64", r"half of a window at most: \(row_length 128 - 2 special tokens\) / 2 = 63"),
+        ("data.source=hub", "source: hub needs dataset"),
+        ("data.tag_scheme=bioes", "'auto', 'iob1' or 'iob2'"),
+        ("gate.min_f1=101", "less than or equal to 100"),
+    ],
+)
+def test_parameters_that_cannot_be_are_refused(override: str, said: str) -> None:
+    with pytest.raises(ParamsError, match=said):
+        of_entry(override)
+
+
+def test_the_preset_is_the_recipe_of_run_ner_no_trainer() -> None:
+    """README: --max_length 128 --per_device_train_batch_size 32 --learning_rate 2e-5 --num_train_epochs 3."""
+    entry = of_entry(preset="ner-conll2003-cuda-base")
+    tuning = entry["finetune"]
+    assert (tuning["global_batch_size"], tuning["learning_rate"], tuning["epochs"]) == (32, 2e-5, 3)
+    assert (tuning["warmup_fraction"], tuning["weight_decay"], tuning["max_grad_norm"]) == (0, 0, None)
+    assert (entry["rows"]["row_length"], entry["rows"]["max_sequences_per_row"]) == (128, 1)
+    assert entry["data"]["dataset"] == "tomaarsen/conll2003"

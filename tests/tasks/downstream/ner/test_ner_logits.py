@@ -1,0 +1,95 @@
+"""Logits and windows that do not belong together are refused; the names of the classes come with the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.ner.labels import labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
+from tasks.downstream.ner.logits import read_word_logits
+from tasks.downstream.ner.windows import FEATURES_SCHEMA
+from tasks.project.errors import InputError
+
+LABELS = ("O", "B-a", "I-a")
+WINDOWS = {"feature_id": [0, 1, 2], "example_index": [0, 0, 1], "n_tokens": [5, 4, 3], "positions": [[1, 2], [2], [1]]}
+
+
+def write(folder: Path, windows: dict[str, list], logits: list[list[float]]) -> tuple[Path, Path]:
+    table = pa.table(windows, schema=with_labels(FEATURES_SCHEMA, LABELS))
+    pq.write_table(table, folder / "features.parquet")
+    schema = pa.schema([("feature_id", pa.int32()), ("logits", pa.list_(pa.float32()))])
+    columns = [pa.array(range(len(logits)), pa.int32()), pa.array(logits, pa.list_(pa.float32()))]
+    with pa.ipc.new_file(str(folder / "logits.arrow"), schema) as writer:
+        writer.write_batch(pa.record_batch(columns, schema=schema))
+    return folder / "features.parquet", folder / "logits.arrow"
+
+
+def numbered(tokens: list[int]) -> list[list[float]]:
+    """The logits of token n of all are 3 n, 3 n + 1 and 3 n + 2."""
+    flat = np.arange(3.0 * sum(tokens))
+    return [part.tolist() for part in np.split(flat, np.cumsum(3 * np.array(tokens))[:-1])]
+
+
+def test_each_word_has_the_logits_of_its_first_piece(tmp_path: Path) -> None:
+    found = read_word_logits(*write(tmp_path, WINDOWS, numbered([5, 4, 3])), [3, 1], "again")
+    assert found.labels == LABELS
+    assert found.values[:, 0].tolist() == [3, 6, 3 * 7, 3 * 10]
+    assert found.bounds.tolist() == [0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("changed", "tokens", "words", "said"),
+    [
+        ({}, [5, 4, 3], [3, 2], "is of other sentences"),
+        ({}, [5, 4, 3], [4], "is of other sentences"),
+        ({"example_index": [0, 1, 0]}, [5, 4, 3], [3, 1], "is of other sentences"),
+        ({}, [5, 4], [3, 1], r"holds 27 logits of 2 windows, required are 3 for each of 12 tokens of 3; again"),
+        ({}, [5, 4, 4], [3, 1], "holds 39 logits of 3 windows"),
+        ({"positions": [[1, 5], [2], [1]]}, [5, 4, 3], [3, 1], "windows that cannot be"),
+        ({"positions": [[0, 2], [2], [1]]}, [5, 4, 3], [3, 1], "windows that cannot be"),
+        ({"feature_id": [0, 2, 1]}, [5, 4, 3], [3, 1], "windows that cannot be"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(
+    tmp_path: Path, changed: dict[str, list], tokens: list[int], words: list[int], said: str
+) -> None:
+    with pytest.raises(InputError, match=said):
+        read_word_logits(*write(tmp_path, {**WINDOWS, **changed}, numbered(tokens)), words, "again")
+
+
+def test_logits_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    logits = numbered([5, 4, 3])
+    logits[1][0] = float("nan")
+    with pytest.raises(InputError, match="not finite; the model is not usable"):
+        read_word_logits(*write(tmp_path, WINDOWS, logits), [3, 1], "again")
+
+
+@pytest.mark.parametrize("missing", ["features.parquet", "logits.arrow"])
+def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path, missing: str) -> None:
+    files = write(tmp_path, WINDOWS, numbered([5, 4, 3]))
+    for text in (b"x", None):
+        if text is None:
+            (tmp_path / missing).unlink()
+        else:
+            (tmp_path / missing).write_bytes(text)
+        with pytest.raises(InputError, match=missing):
+            read_word_logits(*files, [3, 1], "again")
+
+
+def test_the_names_of_the_classes_come_with_the_examples_and_the_rows(tmp_path: Path) -> None:
+    write_labels(tmp_path, LABELS)
+    assert labels_of_examples(tmp_path, "examples@names") == LABELS
+    features, _ = write(tmp_path, WINDOWS, numbered([5, 4, 3]))
+    assert labels_in(features) == labels_of_rows(tmp_path) == LABELS
+    (tmp_path / "labels.json").write_text('{"labels": "O"}')
+    with pytest.raises(InputError, match="holds no names of classes .*examples@names"):
+        labels_of_examples(tmp_path, "examples@names")
+    pq.write_table(pa.table(WINDOWS), features)
+    with pytest.raises(InputError, match="names no classes"):
+        labels_of_rows(tmp_path)
+    with pytest.raises(InputError, match="is missing"):
+        labels_of_rows(tmp_path / "nothing")

@@ -1,0 +1,99 @@
+"""The page of named entities: the worst mistakes in their sentences, scores by type, and text that stays text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.ner.page import Piece, Task, pieces, type_slices, worst_mistakes
+from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
+from tasks.downstream.ner.tags import entities
+from tasks.downstream.scoring.slices import by_name
+from tests.tasks.hostile import HOSTILE, Page
+
+TOKENS = [["Ada", "met", "Babbage"], ["in", "New", "York"], ["nobody"], ["Ada"]]
+GOLD = [["B-person", "O", "B-person"], ["O", "B-location", "I-location"], ["O"], ["B-person"]]
+LABELS = ("O", "B-group", "I-group", "B-person", "I-person")
+FOUND = [["B-person", "O", "O"], ["O", "O", "B-location"], ["O"], ["B-group"]]
+
+
+def answers(tags: list[list[str]], sure: float = 0.9) -> Answers:
+    sureness = [np.full(len(one), sure) for one in tags]
+    sureness[1][1] = 0.6
+    return Answers(tags, sureness, sureness)
+
+
+def mistakes() -> list[Any]:
+    given = answers(FOUND)
+    return worst_mistakes(Examples(TOKENS, GOLD), given, outcomes_of(GOLD, given.texts))
+
+
+def test_mistakes_come_lowest_f1_first_and_then_the_surest() -> None:
+    found = mistakes()
+    assert [one.number for one in found] == [1, 3, 0]
+    assert [one.sureness for one in found if one.number == 1] == [0.9]
+    [last] = [one for one in found if one.number == 0]
+    assert (last.missed, last.invented) == ([("Babbage", "person")], [])
+    [other] = [one for one in found if one.number == 3]
+    assert (other.missed, other.invented) == ([("Ada", "person")], [("Ada", "group")])
+
+
+def test_a_sentence_is_parted_where_entities_begin_and_end() -> None:
+    found = pieces(TOKENS[1], entities(GOLD[1]), entities(FOUND[1]), 0, 3)
+    assert found == [Piece("in", "", ""), Piece("New", "location", ""), Piece("York", "location", "location")]
+    [first, *_] = pieces(TOKENS[0], entities(GOLD[0]), entities(FOUND[0]), 0, 3)
+    assert first == Piece("Ada", "person", "person", exact=True)
+
+
+def test_a_long_sentence_is_shown_around_its_mistakes() -> None:
+    words = [f"w{number}" for number in range(200)]
+    gold = ["O"] * 200
+    gold[100] = "B-person"
+    given = Answers([["O"] * 200], [np.full(200, 0.5)], [np.zeros(200)])
+    [found] = worst_mistakes(Examples([words], [gold]), given, outcomes_of([gold], given.texts))
+    assert [piece.text.split()[0] for piece in found.pieces] == ["…", "w75", "w100", "w101", "…"]
+
+
+def test_scores_by_type_count_what_is_there_found_and_correct() -> None:
+    found = type_slices(GOLD, [" ".join(tags) for tags in FOUND], LABELS)
+    counted = {one.type: (one.gold, one.found, one.correct) for one in found}
+    assert counted == {"group": (0, 1, 0), "location": (1, 1, 0), "person": (3, 1, 1)}
+    [person] = [one for one in found if one.type == "person"]
+    record = person.record()
+    assert (record["f1"], record["precision"], record["recall"]) == (50.0, 100.0, pytest.approx(33.3333))
+    assert record["by"] == "type"
+    assert [one.type for one in found if not one.learnt] == ["location"]
+    assert record["f1_low"] <= 50 <= record["f1_high"]
+
+
+def page_of(tokens: list[list[str]], gold: list[list[str]], tags: list[list[str]]) -> str:
+    given, examples = answers(tags), Examples(tokens, gold)
+    outcomes = outcomes_of(gold, given.texts)
+    slices: list[Any] = [*type_slices(gold, given.texts, LABELS)]
+    slices += by_name("length", ["short"] * len(gold), ["short"], METRICS, "dev", outcomes)
+    metrics = {**METRICS.figures({"dev": outcomes}), "examples": len(gold), "calibration_error": 0.1}
+    found: Evaluation[Examples, Answers] = Evaluation(
+        {"dev": examples}, {"dev": given}, {"dev": given.texts}, {"dev": outcomes}, slices, None, metrics
+    )
+    return Task.__new__(Task).page(found)
+
+
+def test_the_page_marks_what_was_missed_and_what_was_invented() -> None:
+    text = page_of(TOKENS, GOLD, FOUND)
+    assert '<mark class="gold">Babbage<small>person</small></mark>' in text
+    assert '<mark class="both">Ada<small>person</small></mark>' in text
+    assert '<mark class="clash">York<small>location, predicted location</small></mark>' in text
+    assert '<mark class="clash">Ada<small>person, predicted group</small></mark>' in text
+    assert "3 sentences have an entity that was missed or invented" in text
+    assert "No other" not in page_of(TOKENS, GOLD, FOUND)
+    assert "every entity was found, and no other" in page_of(TOKENS, GOLD, GOLD)
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_words_and_types_stay_text(name: str) -> None:
+    plain = page_of([["Ada"], ["New", "York"]], [["B-person"], ["O", "O"]], [["O"], ["B-x", "O"]])
+    text = page_of([[HOSTILE[name]], [HOSTILE[name], "York"]], [["B-person"], ["O", "O"]], [["O"], ["B-x", "O"]])
+    assert Page(text).elements == Page(plain).elements

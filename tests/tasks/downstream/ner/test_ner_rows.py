@@ -1,0 +1,125 @@
+"""Sentences as windows of words: nothing is lost, each word counts once, and where it has most around it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from tasks.downstream.ner.rows import token_labels
+from tasks.downstream.ner.windows import Windows, make_windows, spans
+from tasks.vocabulary.encoding import load_tokenizer
+from tests.tasks.pretraining.row_inputs import CLS, SEP, UNK, WORDS, bert_tokenizer, real_data, word_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    return load_tokenizer(word_tokenizer(tmp_path_factory.mktemp("tokenizer")))
+
+
+@pytest.mark.parametrize(
+    ("pieces", "room", "overlap", "expected"),
+    [
+        ([1] * 10, 6, 2, [(0, 6), (4, 10)]),
+        ([1] * 6, 6, 2, [(0, 6)]),
+        ([1] * 10, 6, 0, [(0, 6), (6, 10)]),
+        ([3, 3, 1, 3], 6, 2, [(0, 2), (2, 4)]),  # a word of three pieces is more than may be shared
+        ([3, 1, 1, 6, 1], 6, 3, [(0, 3), (3, 4), (4, 5)]),  # the long word leaves no room to share
+        ([6, 6, 6], 6, 3, [(0, 1), (1, 2), (2, 3)]),
+        ([1, 1, 5, 1], 6, 3, [(0, 2), (1, 3), (3, 4)]),
+    ],
+)
+def test_windows_share_words_up_to_the_overlap(
+    pieces: list[int], room: int, overlap: int, expected: list[tuple[int, int]]
+) -> None:
+    assert spans(pieces, room, overlap) == expected
+
+
+def parts(windows: Windows) -> list[tuple[list[int], list[int]]]:
+    """Tokens of each window, and the positions of its own words."""
+    tokens = np.split(windows.token_ids, np.cumsum(windows.lengths)[:-1])
+    positions = np.split(windows.positions, np.cumsum(windows.own_words)[:-1])
+    return [(some.tolist(), own.tolist()) for some, own in zip(tokens, positions, strict=True)]
+
+
+def test_a_word_has_its_label_at_its_first_piece(tokenizer: Tokenizer) -> None:
+    ids = {word: tokenizer.token_to_id(word) for word in ("ba", "de", "x", "##y")}
+    windows = make_windows(tokenizer, [["ba", "xy", "de"], ["de"]], 16, 4)
+    assert parts(windows) == [
+        ([CLS, ids["ba"], ids["x"], ids["##y"], ids["de"], SEP], [1, 2, 4]),
+        ([CLS, ids["de"], SEP], [1]),
+    ]
+    labels = token_labels(windows, np.array([5, 6, 7, 8], dtype=np.int16))
+    assert labels.tolist() == [-100, 5, 6, -100, 7, -100, -100, 8, -100]
+    assert (windows.unknown, windows.shortened, windows.divided) == (0, 0, 0)
+
+
+def test_a_word_of_which_nothing_is_left_becomes_unknown_and_is_counted(tokenizer: Tokenizer) -> None:
+    windows = make_windows(tokenizer, [["ba", "\u200d", "\u00a0", "de"]], 16, 4)
+    [(tokens, own)] = parts(windows)
+    assert (tokens[2:4], own) == ([UNK, UNK], [1, 2, 3, 4])
+    assert windows.unknown == 2
+
+
+def test_a_word_longer_than_a_row_keeps_its_beginning(tokenizer: Tokenizer) -> None:
+    windows = make_windows(tokenizer, [["ba", ".!" * 20, "de"]], 16, 4)
+    found = parts(windows)
+    assert [len(tokens) for tokens, _ in found] == [3, 16, 3]
+    assert [own for _, own in found] == [[1], [1], [1]]
+    assert windows.shortened == 1
+
+
+def test_each_word_of_a_long_sentence_is_predicted_where_it_has_most_around_it(tokenizer: Tokenizer) -> None:
+    """Ten words in windows 0-5 and 4-9: word 4 has 1 and 0 beside it, word 5 has 0 and 1."""
+    words = WORDS[:10]
+    first, second = parts(make_windows(tokenizer, [words], 8, 2))
+    assert [len(tokens) for tokens, _ in (first, second)] == [8, 8]
+    assert (first[1], second[1]) == ([1, 2, 3, 4, 5], [2, 3, 4, 5, 6])
+
+
+def words_of(windows: Windows, sentences: Sequence[Sequence[str]]) -> list[list[int]]:
+    """The first piece of every word, read back through the windows; by sentence."""
+    found: list[list[int]] = [[] for _ in sentences]
+    for (tokens, own), number in zip(parts(windows), windows.example_index.tolist(), strict=True):
+        found[number] += [tokens[position] for position in own]
+    return found
+
+
+@pytest.mark.parametrize(("row_length", "overlap"), [(16, 0), (16, 7), (24, 3), (128, 32)])
+def test_no_word_is_lost_whatever_the_windows(tokenizer: Tokenizer, row_length: int, overlap: int) -> None:
+    draw = random.Random(row_length + overlap)
+    pool = [*WORDS, "xyz", "a.b.c.d", "\u200b", "0123456789" * 3, "q"]
+    sentences = [[draw.choice(pool) for _ in range(draw.choice((1, 5, 40, 150)))] for _ in range(60)]
+    windows = make_windows(tokenizer, sentences, row_length, overlap)
+    assert windows.lengths.max() <= row_length
+    first_of = {word: [*tokenizer.encode(word, add_special_tokens=False).ids, UNK][0] for word in pool}
+    assert words_of(windows, sentences) == [[first_of[word] for word in words] for words in sentences]
+    assert (np.diff(windows.example_index) >= 0).all()
+    assert windows.divided == len(sentences) - (np.bincount(windows.example_index) == 1).sum() > 0
+
+
+def test_the_tokens_of_a_sentence_are_those_of_transformers_for_words(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    from transformers import BertTokenizerFast
+
+    theirs = BertTokenizerFast(tokenizer_file=str(word_tokenizer(tmp_path) / "tokenizer.json"))
+    sentence = ["Ba-de", "xyz", "d.", "fofo", "de", "'s", "12"]
+    windows = make_windows(tokenizer, [sentence], 64, 4)
+    encoded = theirs(sentence, is_split_into_words=True)
+    assert windows.token_ids.tolist() == encoded["input_ids"]
+    of_words = encoded.word_ids()
+    assert windows.positions.tolist() == [of_words.index(number) for number in range(len(sentence))]
+
+
+def test_every_real_word_is_in_a_window(tmp_path: Path) -> None:
+    """WNUT-17 in rows of 16 tokens: most sentences are longer, and four dev words are nothing to BERT's tokenizer."""
+    bert = load_tokenizer(bert_tokenizer(tmp_path))
+    text = real_data("ner/wnut17-dev.conll").read_text("utf-8")
+    sentences = [[line.split("\t")[0] for line in part.splitlines()] for part in text.strip().split("\n\n")]
+    windows = make_windows(bert, sentences, 16, 7)
+    assert windows.own_words.sum() == len(windows.positions) == sum(map(len, sentences)) == 15733
+    assert windows.unknown == 4
+    assert np.bincount(windows.example_index, windows.own_words).tolist() == [len(words) for words in sentences]

@@ -1,0 +1,181 @@
+"""Tags and the entities they stand for; counts held against conlleval's, worked out by hand and by its own rules."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tasks.downstream.ner.scores import METRICS, Task, outcomes_of
+from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, problem_of, to_iob2
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("O O", []),
+        ("B-a I-a O B-b", [("a", 0, 2), ("b", 3, 4)]),
+        ("B-a B-a I-a", [("a", 0, 1), ("a", 1, 3)]),
+        ("I-a I-a B-a I-b", [("a", 0, 2), ("a", 2, 3), ("b", 3, 4)]),  # IOB1, and I- after another type
+        ("O I-a O I-a", [("a", 1, 2), ("a", 3, 4)]),
+        ("B-creative-work I-creative-work", [("creative-work", 0, 2)]),
+    ],
+)
+def test_entities_are_those_of_conlleval(tags: str, expected: list[tuple[str, int, int]]) -> None:
+    assert entities(tags.split()) == expected
+
+
+@pytest.mark.parametrize(
+    ("iob1", "iob2"),
+    [
+        ("I-a I-a O I-a", "B-a I-a O B-a"),
+        ("I-a B-a I-a I-b", "B-a B-a I-a B-b"),
+        ("B-a I-a O", "B-a I-a O"),
+        ("O O", "O O"),
+    ],
+)
+def test_iob1_becomes_iob2_with_the_same_entities(iob1: str, iob2: str) -> None:
+    assert to_iob2(iob1.split()) == iob2.split()
+    assert entities(iob1.split()) == entities(iob2.split())
+    assert begun_inside(iob2.split()) == []
+
+
+def test_what_only_one_of_the_schemes_has_is_found() -> None:
+    assert begun_inside(["I-a", "I-a", "O", "B-a", "I-b"]) == [0, 4]
+    assert begun_apart(["B-a", "B-a", "O", "B-a", "B-b", "I-b"]) == [0, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("tag", "said"),
+    [
+        ("B", "without a type"),
+        ("B-", "without a type"),
+        ("I", "without a type"),
+        ("I-", "without a type"),
+        ("S-person", "another scheme"),
+        ("L-x", "another scheme"),
+        ("person", "neither O"),
+        ("o", "neither O"),
+        ("", "neither O"),
+        ("b-person", "neither O"),
+        ("X-person", "neither O"),
+        ("O-person", "neither O"),
+        ("B-a b", "no word"),
+        ("B-\u202ea", "no word"),
+        ("B-" + "a" * 101, "no word"),
+        (3, "no text"),
+        (None, "no text"),
+    ],
+)
+def test_what_is_no_tag_is_said(tag: object, said: str) -> None:
+    assert said in (problem_of(tag) or "")
+
+
+@pytest.mark.parametrize("tag", ["O", "B-person", "I-creative-work", "B-1", "B-ORG/LOC", "I-München"])
+def test_sound_tags_have_no_problem(tag: str) -> None:
+    assert problem_of(tag) is None
+
+
+GOLD = ["B-PER I-PER O B-LOC O", "B-ORG O O", "O O B-PER"]
+FOUND = ["B-PER I-PER O B-ORG O", "B-ORG I-ORG O", "O I-PER B-PER"]
+
+
+def test_precision_recall_and_f1_are_those_worked_out_by_hand() -> None:
+    """What conlleval prints of these eleven words:
+
+    processed 11 tokens with 4 phrases; found: 5 phrases; correct: 2.
+    accuracy:  72.73%; precision:  40.00%; recall:  50.00%; FB1:  44.44
+                  LOC: precision:   0.00%; recall:   0.00%; FB1:   0.00  0
+                  ORG: precision:   0.00%; recall:   0.00%; FB1:   0.00  2
+                  PER: precision:  66.67%; recall: 100.00%; FB1:  80.00  3
+
+    The words: I-PER after O begins an entity, and B-ORG I-ORG is another one than B-ORG.
+    """
+    gold = [tags.split() for tags in GOLD]
+    outcomes = outcomes_of(gold, FOUND)
+    assert outcomes.tolist() == [[2, 5, 2, 1, 4], [1, 3, 1, 0, 2], [1, 3, 2, 1, 2]]
+    found = {name: round(value, 2) for name, value in METRICS.of({"dev": outcomes}).items()}
+    assert found == {"f1": 44.44, "precision": 40.0, "recall": 50.0, "token_accuracy": 72.73}
+    by_type = {}
+    for name in ("LOC", "ORG", "PER"):
+        values = METRICS.of({"dev": outcomes_of(gold, FOUND, only=name)})
+        by_type[name] = [round(values[metric], 2) for metric in ("precision", "recall", "f1")]
+    assert by_type == {"LOC": [0, 0, 0], "ORG": [0, 0, 0], "PER": [66.67, 100, 80]}
+
+
+def conlleval(gold: list[str], found: list[str]) -> tuple[int, int, int]:
+    """Entities there, found and correct of one sentence, word by word as the script goes (startOfChunk, endOfChunk)."""
+
+    def ends(before: list[str], tag: list[str]) -> bool:
+        return (before[0] in "BI" and tag[0] in "BO") or (before[0] != "O" and before[1] != tag[1])
+
+    def starts(before: list[str], tag: list[str]) -> bool:
+        return tag[0] == "B" or (before[0] == "O" and tag[0] == "I") or (tag[0] != "O" and before[1] != tag[1])
+
+    there = guessed = correct = 0
+    inside = False
+    last = [["O", ""], ["O", ""]]
+    for pair in zip([*gold, "O"], [*found, "O"], strict=True):
+        now = [[*tag.split("-", 1), ""][:2] for tag in pair]
+        ended = [ends(last[side], now[side]) for side in (0, 1)]
+        if inside and all(ended) and last[0][1] == last[1][1]:
+            inside, correct = False, correct + 1
+        elif inside and (ended[0] != ended[1] or now[0][1] != now[1][1]):
+            inside = False
+        started = [starts(last[side], now[side]) for side in (0, 1)]
+        if all(started) and now[0][1] == now[1][1]:
+            inside = True
+        there, guessed = there + started[0], guessed + started[1]
+        last = now
+    return there, guessed, correct
+
+
+def test_counts_are_those_of_the_script_whatever_the_tags() -> None:
+    draw, tags = random.Random(0), ["O", "B-a", "I-a", "B-b", "I-b"]
+    seen = np.zeros(3, int)
+    for _ in range(3000):
+        length = draw.randint(1, 12)
+        gold = [draw.choice(tags) for _ in range(length)]
+        found = [one if draw.random() < 0.7 else draw.choice(tags) for one in gold]
+        [(there, words, guessed, correct, right)] = outcomes_of([gold], [" ".join(found)]).tolist()
+        assert (there, guessed, correct) == conlleval(gold, found), (gold, found)
+        assert (words, right) == (length, sum(a == b for a, b in zip(gold, found, strict=True)))
+        seen += np.array([there, guessed, correct], int)
+    assert seen.min() > 1000
+
+
+def test_a_sentence_without_an_answer_has_nothing_right() -> None:
+    assert outcomes_of([["B-a", "O"]], [None]).tolist() == [[1, 2, 0, 0, 0]]
+    assert set(METRICS.of({"dev": outcomes_of([["O"]], ["O"])}).values()) == {0, 100}, "nothing to find, all tags right"
+
+
+def test_a_resample_has_the_metrics_of_sentences_that_come_so_often() -> None:
+    generator = np.random.default_rng(1)
+    correct = generator.integers(0, 3, 40)
+    outcomes = np.stack(
+        [
+            correct + generator.integers(0, 3, 40),
+            np.full(40, 9),
+            correct + generator.integers(0, 3, 40),
+            correct,
+            np.full(40, 8),
+        ],
+        axis=1,
+    ).astype(float)
+    weights = generator.integers(0, 4, (5, 40))
+    for metric in METRICS.parts:
+        again = [metric.whole(outcomes.repeat(row, axis=0)) for row in weights]
+        assert metric.weighted(outcomes, weights.astype(float)) == pytest.approx(again)
+    sums = outcomes.sum(axis=0)
+    precision, recall = 100 * sums[3] / sums[2], 100 * sums[3] / sums[0]
+    figures = METRICS.figures({"dev": outcomes})
+    assert figures["f1"] == pytest.approx(2 * precision * recall / (precision + recall), abs=1e-4)
+    assert figures["f1_low"] < figures["f1"] < figures["f1_high"]
+
+
+def test_scores_of_a_release_that_cannot_be_are_not_allowed() -> None:
+    allows = Task.__new__(Task).allows
+    assert allows([2, 1, 5])
+    for impossible in ([1, 2, 5], [2, 2, 1], [-1, 0, 0], [0.5, 0, 1]):
+        assert not allows(impossible), impossible
