@@ -19,6 +19,7 @@ EVERYTHING = (
     "base_model.source=folder",
     "downstream.squad.parity.against=['cpu:bf16']",
     "downstream.from-base={kind: squad, start: base, publish: {folder: published/base}}",
+    "downstream.names={kind: ner}",
     *(f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in TASKS),
 )
 

@@ -27,6 +27,7 @@ WANTED = (
     "base_model.source=folder",
     "downstream.squad.parity.against=['cpu:bf16']",
     "downstream.glue-sst2={kind: glue, task: sst2}",
+    "downstream.names={kind: ner}",
 )
 STATUS = """
 import json, pathlib, sys

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.downstream.ner import about
-from tasks.downstream.ner.examples import SCHEMA
 from tasks.downstream.ner.row_rules import TagRules
+from tasks.downstream.ner.sentences import SCHEMA
 from tasks.downstream.ner.tags import begun_inside, entities, problem_of
 from tasks.downstream.task import TRAIN
 from tasks.downstream.validate import ChecksTask

@@ -15,7 +15,7 @@ from tasks.downstream.ner import about
 from tasks.downstream.ner.format import check_sentences, read_sentences
 from tasks.downstream.ner.labels import labels_of_types, write_labels
 from tasks.downstream.ner.params import SentencesParams
-from tasks.downstream.ner.sentences import Found, Sentence
+from tasks.downstream.ner.sentences import SCHEMA, Found, Sentence
 from tasks.downstream.task import TRAIN
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder
@@ -25,14 +25,6 @@ ROW_GROUP = 4096
 MAX_TYPES = 1000
 """More are no types of entities."""
 UNKNOWN = "entities of dev of types that train has not, which no model can find"
-SCHEMA = pa.schema(
-    [
-        pa.field("document", pa.int32(), nullable=False),
-        pa.field("tokens", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
-        pa.field("tags", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
-    ]
-)
-"""tags are of IOB2; documents count from 0."""
 
 
 class Task(about.Task, ExamplesTask):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pyarrow.compute as pc
 
-from tasks.downstream.ner.windows import FEATURES_SCHEMA
+from tasks.downstream.ner.labels import FEATURES_SCHEMA
 from tasks.project import artifacts
 from tasks.rows.row_files import IGNORED
 from tasks.validation import text_features

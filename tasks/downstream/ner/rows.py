@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.ner import about
-from tasks.downstream.ner.labels import labels_of_examples, with_labels
+from tasks.downstream.ner.labels import FEATURES_SCHEMA, labels_of_examples, with_labels
 from tasks.downstream.ner.params import WindowParams
-from tasks.downstream.ner.windows import FEATURES_SCHEMA, Windows, make_windows
+from tasks.downstream.ner.windows import Windows, make_windows
 from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
 from tasks.downstream.task import TRAIN
 from tasks.project.errors import InputError

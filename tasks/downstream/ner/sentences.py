@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 from tasks.downstream.ner.problems import Problems
 from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, problem_of, to_iob2
 from tasks.reading.text_files import Reading
@@ -15,6 +17,15 @@ MAX_WORDS = 50_000
 """Of a sentence; a longer one most likely has no blank lines between its sentences."""
 EMPTY = "sentences without a word, left out"
 REPAIRED = "I- tags that began an entity, made B-"
+
+SCHEMA = pa.schema(
+    [
+        pa.field("document", pa.int32(), nullable=False),
+        pa.field("tokens", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
+        pa.field("tags", pa.list_(pa.field("item", pa.string(), nullable=False)), nullable=False),
+    ]
+)
+"""tags are of IOB2; documents count from 0."""
 
 
 class Raw(NamedTuple):

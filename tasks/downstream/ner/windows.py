@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from tasks.rows.row_files import ranges
 from tasks.vocabulary.encoding import encode, read_vocabulary
@@ -22,17 +21,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from tasks.vocabulary.word_cache import Encoded
-
-FEATURES_SCHEMA = pa.schema(
-    [
-        pa.field("feature_id", pa.int32(), nullable=False),
-        pa.field("example_index", pa.int32(), nullable=False),
-        pa.field("n_tokens", pa.int32(), nullable=False),
-        pa.field("positions", pa.list_(pa.int32()), nullable=False),
-    ]
-)
-"""One line per window: its sentence, its tokens, and the positions of the first pieces of the words that belong to it.
-The words of a sentence's windows, one after the other, are the sentence's."""
 
 
 @dataclass(frozen=True)

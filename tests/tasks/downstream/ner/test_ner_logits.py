@@ -9,9 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.labels import labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
+from tasks.downstream.ner.labels import (
+    FEATURES_SCHEMA,
+    labels_in,
+    labels_of_examples,
+    labels_of_rows,
+    with_labels,
+    write_labels,
+)
 from tasks.downstream.ner.logits import read_word_logits
-from tasks.downstream.ner.windows import FEATURES_SCHEMA
 from tasks.project.errors import InputError
 
 LABELS = ("O", "B-a", "I-a")

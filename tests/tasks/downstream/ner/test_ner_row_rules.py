@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.downstream.ner.labels import FEATURES_SCHEMA
 from tasks.downstream.ner.row_rules import TagRules
-from tasks.downstream.ner.windows import FEATURES_SCHEMA
 from tasks.validation.checks import explain
 from tasks.validation.row_checks import RowData
 from tasks.validation.validate import Judge, validate
