@@ -17,24 +17,11 @@ from tasks.host.launcher import launch_words
 from tasks.jobs.device_job import Job, JobResult, run_device_job
 from tasks.project import artifacts
 from tasks.project.errors import DeviceJobFailed
-from tasks.project.files import new_folder, read_json, write_json
+from tasks.project.files import read_json, write_json
 from tasks.project.params import DeviceParams
 
 OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "instances")
 """Parts of a fingerprint that the host decides, not the parameters: checked before a program is used, not reported."""
-NOTHING = "nothing"
-"""Key of podium.json in a folder without programs: why there are none."""
-
-
-def nothing_on(device: DeviceParams) -> str | None:
-    """Why this device has no program to build ahead, in the same words on every host; None where it has."""
-    if device.runtime == "auto":
-        return "device.runtime auto is chosen where the job runs, and what it needs is compiled there"
-    if device.runtime != "ipu":
-        if device.compile != "none":
-            return f"what is compiled for {device.runtime} stays on its host, for which it is made"
-        return f"device.runtime {device.runtime} compiles nothing"
-    return None
 
 
 def compiling(job: Job, name: str, root: Path = Path()) -> Job:
@@ -45,20 +32,13 @@ def compiling(job: Job, name: str, root: Path = Path()) -> Job:
     )
 
 
-def build_program(
-    name: str, job: Job | None, nothing: str | None, device: DeviceParams, root: Path = Path()
-) -> JobResult | None:
-    """Run the compile_only `job`, or write down why there is `nothing` to build (then job is None).
+def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()) -> JobResult:
+    """Run the compile_only `job`.
 
     Raises:
         DeviceJobFailed: see `run_device_job`; or the program was not kept.
     """
     folder, report = root / artifacts.executables_folder(name), root / artifacts.compile_report(name)
-    if job is None:
-        with new_folder(folder) as partial:
-            write_json(partial / artifacts.EXECUTABLES_RECORD, {NOTHING: nothing})
-        write_json(report, {"job": name, "program": None, NOTHING: nothing})
-        return None
     result = run_device_job(job, launcher=launch_words(job, device))
     record = folder / artifacts.EXECUTABLES_RECORD
     if not record.is_file():
@@ -75,8 +55,6 @@ def _reported(parts: dict[str, Any]) -> dict[str, Any]:
     return {"program": digest, "parts": decided}
 
 
-def said(name: str, nothing: str | None, result: JobResult | None) -> str:
+def said(name: str, result: JobResult) -> str:
     """One line at the end of the stage."""
-    if result is None:
-        return f"compile {name}: nothing to compile ({nothing})"
     return f"compile {name}: program ready after {result.compile_seconds:.1f} s ({result.program}, {result.precision})"

@@ -127,7 +127,7 @@ def carried_executables(job: str, device: DeviceParams, root: Path = Path()) -> 
         device: section `device`.
         root: the checkout.
     """
-    return str(root / artifacts.executables_folder(job)) if device.runtime in ("auto", "ipu") else None
+    return str(root / artifacts.executables_folder(job)) if device.runtime == "ipu" else None
 
 
 def train(

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tasks.jobs.device_job import Job
-from tasks.jobs.programs import build_program, compiling, nothing_on, said
+from tasks.jobs.programs import build_program, compiling, said
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.project.main import run_main
 from tasks.project.params import PHASES, Params, load_params
@@ -29,9 +29,7 @@ def compile_ahead(phase: str, params: Params, root: Path = Path()) -> str:
     Raises:
         DeviceJobFailed: see `build_program`.
     """
-    nothing = nothing_on(params.device)
-    job = compile_job(phase, params, root) if nothing is None else None
-    return said(phase, nothing, build_program(phase, job, nothing, params.device, root))
+    return said(phase, build_program(phase, compile_job(phase, params, root), params.device, root))
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from tasks.downstream.task import about
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import write_text
+from tasks.project.param_sections import Place
 from tasks.project.params import PHASES, Params
 from tasks.project.plan_file import read_dvc_file
 
@@ -55,7 +56,7 @@ def compose(params: Params) -> dict[str, Any]:
             f"{entry.name}-{place}": {
                 "entry": entry.name,
                 "place": place,
-                "program": _program(artifacts.job_name(entry.name, "predict"), params),
+                "program": _program(artifacts.job_name(entry.name, "predict"), params, Place.of(place).runtime),
                 **_parts(entry),
             }
             for entry in entries(params)
@@ -105,13 +106,19 @@ def _phase(phase: str, params: Params, base: bool) -> dict[str, str]:
 
 
 def _compiles_ahead(params: Params) -> bool:
-    """Whether there are programs to build before training: where the device may be IPUs."""
-    return params.device.runtime in ("ipu", "auto")
+    """Whether there are programs to build before training; where `auto` chooses IPUs, they are compiled there."""
+    return params.device.runtime == "ipu"
 
 
-def _program(job: str, params: Params) -> str:
-    """What says which program a job has."""
-    return artifacts.compile_report(job).as_posix() if _compiles_ahead(params) else CODE
+def _program(job: str, params: Params, runtime: str = "") -> str:
+    """What says which program a job has, or else which IPU config it may read.
+
+    Args:
+        runtime: that of the job, where it is not device.runtime.
+    """
+    if _compiles_ahead(params):
+        return artifacts.compile_report(job).as_posix()
+    return params.ipu.config if (runtime or params.device.runtime) in ("auto", "ipu") else CODE
 
 
 def _parts(entry: Entry) -> dict[str, str]:

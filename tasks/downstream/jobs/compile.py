@@ -15,7 +15,7 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import FINETUNE, JOBS, finetune_job, predict_job
 from tasks.downstream.task import DownstreamTask, about
 from tasks.jobs.device_job import Job
-from tasks.jobs.programs import build_program, compiling, nothing_on, said
+from tasks.jobs.programs import build_program, compiling, said
 from tasks.project import artifacts
 from tasks.project.main import run_main
 from tasks.project.params import Params, load_params
@@ -40,9 +40,8 @@ def compile_ahead(task: DownstreamTask, params: Params, root: Path = Path()) -> 
     """
     lines = []
     for kind in JOBS:
-        name, nothing = artifacts.job_name(task.entry.name, kind), nothing_on(params.device)
-        job = compile_job(task, kind, params, root) if nothing is None else None
-        lines.append(said(name, nothing, build_program(name, job, nothing, params.device, root)))
+        name, job = artifacts.job_name(task.entry.name, kind), compile_job(task, kind, params, root)
+        lines.append(said(name, build_program(name, job, params.device, root)))
     return lines
 
 

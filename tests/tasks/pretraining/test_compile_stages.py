@@ -19,11 +19,9 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.pretraining.compile import compile_ahead
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_json
 from tasks.project.overlays import resolve
-from tasks.project.params import check
 from tasks.project.plan_file import read_plan
 from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
@@ -252,40 +250,7 @@ def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
     assert host.report() == builder.report()
 
 
-@pytest.mark.parametrize(
-    ("overrides", "why"),
-    [
-        (["device.runtime=cpu", "device.precision=fp32"], "device.runtime cpu compiles nothing"),
-        (["device.runtime=cuda", "device.compile=optimizer"], "what is compiled for cuda stays on its host"),
-        (["device.runtime=auto"], "is chosen where the job runs"),
-    ],
-)
-def test_where_nothing_is_to_be_compiled_the_stage_says_why_and_starts_no_device_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], why: str
-) -> None:
-    params = check(resolve(read_yaml(ROOT / "params.yaml"), None, [*TINY, *overrides]))
-    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", "/nowhere")
-    assert "nothing to compile" in compile_ahead("phase1", params, tmp_path)
-    report = json.loads((tmp_path / artifacts.compile_report("phase1")).read_text())
-    record = tmp_path / artifacts.executables_folder("phase1") / artifacts.EXECUTABLES_RECORD
-    assert report["program"] is None
-    assert report["nothing"] == json.loads(record.read_text())["nothing"]
-    assert why in report["nothing"]
-    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 2
-
-
-def test_where_the_runtime_is_chosen_later_the_stages_are_restored_as_any_other(tmp_path: Path) -> None:
-    host, other = (Host(tmp_path / name, tmp_path / "remote") for name in ("one", "two"))
-    for each in (host, other):
-        each.set("device.runtime=auto")
-    assert "nothing to compile (device.runtime auto is chosen" in host.dvc("repro", "compile_pretrain@phase1")
-    host.dvc("push", "--run-cache")
-    said = other.dvc("repro", "--pull", "compile_pretrain@phase1")
-    assert "Stage 'compile_pretrain@phase1' is cached - skipping run" in said
-    assert other.report() == host.report()
-
-
-@pytest.mark.parametrize("runtime", ["cpu", "cuda"])
+@pytest.mark.parametrize("runtime", ["cpu", "cuda", "auto"])
 def test_elsewhere_there_are_no_such_stages_and_training_waits_for_none(tmp_path: Path, runtime: str) -> None:
     host = Host(tmp_path / "one", tmp_path / "remote")
     host.set(f"device.runtime={runtime}")

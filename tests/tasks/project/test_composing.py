@@ -63,8 +63,17 @@ def test_programs_are_built_ahead_only_where_there_may_be_ipus(runtime: str) -> 
     plan = plan_of(f"device.runtime={runtime}")
     programs = {name for name in plan if name.startswith("compile")}
     ahead = {"compile@squad", "compile_pretrain@phase1", "compile_pretrain@phase2"}
-    assert programs == (ahead if runtime in ("ipu", "auto") else set())
-    assert ("reports/compile-phase1.json" in plan["pretrain@phase1"].deps) == bool(programs)
+    assert programs == (ahead if runtime == "ipu" else set())
+    for training, report in (("pretrain@phase1", "phase1"), ("finetune@squad", "squad-finetune")):
+        deps = plan[training].deps
+        assert (f"reports/compile-{report}.json" in deps) == bool(programs)
+        assert ("inputs/ipu" in deps) == (runtime == "auto"), "what the program report speaks of elsewhere"
+
+
+def test_parity_on_ipus_depends_on_their_config_where_training_does_not() -> None:
+    plan = plan_of("downstream.squad.parity.against=[ipu, 'cpu:bf16']")
+    read = {name: "inputs/ipu" in plan[name].deps for name in plan if name.startswith("parity") or "finetune" in name}
+    assert read == {"parity@squad-ipu": True, "parity@squad-cpu:bf16": False, "finetune@squad": False}
 
 
 def test_each_entry_starts_where_it_says_and_waits_for_nothing_else() -> None:
