@@ -12,7 +12,6 @@ import torch
 from test_ner_tags import conlleval
 
 from tasks.downstream import evaluate, examples, parity, rows, validate
-from tasks.downstream.jobs import compile as compile_programs
 from tasks.downstream.jobs import finetune, predict
 from tasks.downstream.judging import gate
 from tasks.jobs import training
@@ -38,7 +37,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_stage(validate, NAME, "examples")
     run_stage(rows, NAME)
     run_stage(validate, NAME, "rows")
-    for module in (compile_programs, finetune, predict, evaluate, gate):
+    for module in (finetune, predict, evaluate, gate):
         run_stage(module, NAME)
 
 
