@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from tasks.downstream.glue.format import schema_of
 from tasks.downstream.glue.row_rules import LabelRules
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
 from tasks.downstream.validate import ChecksTask
-from tasks.project.errors import InputError
-from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
+from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import RowRules
@@ -35,7 +34,7 @@ class Task(about.Task, ChecksTask):
         return LabelRules(limits)
 
 
-class GlueData:
+class GlueData(ExampleFiles):
     """The examples of one task, all splits."""
 
     record = "example"
@@ -46,41 +45,15 @@ class GlueData:
         Raises:
             InputError: one is not there.
         """
+        schema = schema_of(task)
+        super().__init__(folder, task.splits, schema, f"first, second: string; label: {schema.types[-1]}")
         self.task, self.name = task, f"glue-{task.name}"
-        self.files = {split: Path(folder) / f"{split}.parquet" for split in task.splits}
-        for path in self.files.values():
-            if not path.is_file():
-                raise InputError(f"{path} is not there: run its stage of examples first")
-        self.reading: dict[str, int] = read_reading(folder)["numbers"]
-        self.schema = schema_of(task)
-        self.prerequisites: Sequence[Check] = (
-            Check(
-                "schema",
-                ", ".join(self.schema.names),
-                f"first, second: string; label: {self.schema.types[-1]}",
-                f"{folder} was written by something else than the stage examples: delete it and run that stage",
-                maximum=0,
-            ),
-        )
         self.record_checks: Sequence[Check] = _record_checks(task)
         self.total_checks: Sequence[Check] = _total_checks(task, min_examples)
-        self._count = dict.fromkeys(task.splits, 0)
         self._labels: dict[str, dict[float, int]] = {split: {} for split in task.splits}
         self._texts = {split: text_features.Keys() for split in task.splits}
         self._labelled = text_features.Keys()
         self._lengths = {name: Lengths() for name in ("first", "second")[: len(task.columns)]}
-
-    def prepare(self) -> Totals:
-        differences = [
-            text for path in self.files.values() for text in text_features.schema_differences(path, self.schema)
-        ]
-        return Totals({"schema": len(differences)}, {"schema": differences}, {"schema": differing(differences)})
-
-    def frames(self) -> Iterator[Frame]:
-        return gathered(self._features(split, batch) for split in self.files for batch in self._read(split))
-
-    def _read(self, split: str) -> Iterator[pa.RecordBatch]:
-        return text_features.batches(self.files[split], self.schema.names)
 
     def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
         first, label = self._count[split], batch.column("label").to_numpy(zero_copy_only=False)

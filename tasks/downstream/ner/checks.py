@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,9 @@ from tasks.downstream.ner.sentences import SCHEMA
 from tasks.downstream.ner.tags import begun_inside, entities, problem_of
 from tasks.downstream.task import TRAIN
 from tasks.downstream.validate import ChecksTask
-from tasks.project.errors import InputError
-from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
+from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import RowRules
@@ -37,7 +36,7 @@ class Task(about.Task, ChecksTask):
         return TagRules(limits, training=training)
 
 
-class NerData:
+class NerData(ExampleFiles):
     """The sentences of an entry, all splits."""
 
     record = "sentence"
@@ -52,41 +51,16 @@ class NerData:
         Raises:
             InputError: one is not there.
         """
-        self.name, self.folder = name, Path(folder)
-        self.files = {split: self.folder / f"{split}.parquet" for split in splits}
-        for path in self.files.values():
-            if not path.is_file():
-                raise InputError(f"{path} is not there: run the stage that reads the examples first")
-        self.reading: dict[str, int] = read_reading(folder)["numbers"]
+        super().__init__(folder, splits, SCHEMA, "document: integer; tokens, tags: list of string")
+        self.name = name
         look = f"look at {section}.train_path, {section}.dev_path and {section}.dataset in params.yaml"
-        self.prerequisites: Sequence[Check] = (
-            Check(
-                "schema",
-                ", ".join(SCHEMA.names),
-                "document: integer; tokens, tags: list of string",
-                f"{folder} was written by something else than the stage of the examples: delete it and run that stage",
-                maximum=0,
-            ),
-        )
         self.record_checks: Sequence[Check] = _record_checks(look)
         self.total_checks: Sequence[Check] = _total_checks(splits, least, section, look)
-        self._count = dict.fromkeys(splits, 0)
         self._words = dict.fromkeys(splits, 0)
         self._documents = dict.fromkeys(splits, 0)
         self._types: dict[str, Counter[str]] = {split: Counter() for split in splits}
         self._keys = {split: text_features.Keys() for split in splits}
         self._lengths, self._entity_lengths = Lengths(), Lengths()
-
-    def prepare(self) -> Totals:
-        found = [text for path in self.files.values() for text in text_features.schema_differences(path, SCHEMA)]
-        return Totals({"schema": len(found)}, {"schema": found}, {"schema": differing(found)})
-
-    def frames(self) -> Iterator[Frame]:
-        return gathered(
-            self._features(split, batch)
-            for split, path in self.files.items()
-            for batch in text_features.batches(path, SCHEMA.names)
-        )
 
     def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
         first, words, tags = self._count[split], batch.column("tokens"), batch.column("tags").to_pylist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,16 @@ import pyarrow as pa
 from tasks.downstream.squad import about
 from tasks.downstream.squad.row_rules import AnswerRules
 from tasks.downstream.validate import ChecksTask
-from tasks.project.errors import InputError
-from tasks.reading.text_files import read_reading
 from tasks.validation import text_features
-from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals, differing, gathered
+from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
+from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import RowRules
 
 SPLITS = ("train", "dev")
+TEXTS = ("id", "context", "question")
+"""Columns that are read a second time, where hashes met."""
 SCHEMA = pa.schema(
     [
         ("id", pa.string()),
@@ -43,43 +44,19 @@ class Task(about.Task, ChecksTask):
         return AnswerRules(limits, training=training)
 
 
-class QuestionData:
+class QuestionData(ExampleFiles):
     """The training and the dev questions of a folder."""
 
     name, record = "questions", "question"
 
     def __init__(self, folder: Path, least: int) -> None:
-        self.files = {split: Path(folder) / f"{split}.parquet" for split in SPLITS}
-        for path in self.files.values():
-            if not path.is_file():
-                raise InputError(f"{path} is not there: run its stage of examples first")
-        self.reading: dict[str, int] = read_reading(folder)["numbers"]
-        self.prerequisites: Sequence[Check] = (
-            Check(
-                "schema",
-                ", ".join(SCHEMA.names),
-                "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)",
-                f"{folder} was written by something else than the stage examples: delete it and run that stage",
-                maximum=0,
-            ),
-        )
+        columns = "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)"
+        super().__init__(folder, SPLITS, SCHEMA, columns)
         self.total_checks: Sequence[Check] = _total_checks(least)
         self.record_checks: Sequence[Check] = _RECORD_CHECKS
         self._ids = text_features.Keys()
         self._pairs = {split: text_features.Keys() for split in SPLITS}
-        self._count = dict.fromkeys(SPLITS, 0)
         self._lengths = {name: Lengths() for name in ("context", "question", "answer")}
-
-    def prepare(self) -> Totals:
-        differences = [text for path in self.files.values() for text in _differences(path)]
-        return Totals({"schema": len(differences)}, {"schema": differences}, {"schema": differing(differences)})
-
-    def frames(self) -> Iterator[Frame]:
-        return gathered(
-            self._features(split, batch)
-            for split, path in self.files.items()
-            for batch in text_features.batches(path, SCHEMA.names)
-        )
 
     def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
         ids, contexts = (text_features.strings(batch.column(name)) for name in ("id", "context"))
@@ -115,7 +92,9 @@ class QuestionData:
 
     def totals(self) -> Totals:
         repeated, repeated_ids = self._ids.repetitions(
-            lambda: (text_features.strings(batch.column("id")) for split in SPLITS for batch in self._read(split))
+            lambda: (
+                text_features.strings(batch.column("id")) for split in SPLITS for batch in self._read(split, TEXTS)
+            )
         )
         leaked, leaks = self._leaks()
         return Totals(
@@ -140,16 +119,13 @@ class QuestionData:
             return 0, []
         some = shared[: text_features.CONFIRMED_HASHES]
         seen, asked = (
-            text_features.count_keys((_pairs(batch) for batch in self._read(split)), some) for split in SPLITS
+            text_features.count_keys((_pairs(batch) for batch in self._read(split, TEXTS)), some) for split in SPLITS
         )
         leaks = sorted(key for key in asked if key in seen)
         count = sum(asked[key] for key in leaks)
         if len(shared) > len(some):
             count = int(np.isin(dev, shared).sum())
         return count, [key.partition("\n")[0] for key in leaks]
-
-    def _read(self, split: str) -> Iterator[pa.RecordBatch]:
-        return text_features.batches(self.files[split], ["id", "context", "question"])
 
     def statistics(self) -> dict[str, Any]:
         return {
@@ -163,10 +139,6 @@ class QuestionData:
                 lengths.histogram(f"Length of {name}s", "characters") for name, lengths in self._lengths.items()
             ],
         }
-
-
-def _differences(path: Path) -> list[str]:
-    return text_features.schema_differences(path, SCHEMA)
 
 
 def _pairs(batch: pa.RecordBatch) -> np.ndarray:
