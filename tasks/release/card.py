@@ -15,6 +15,7 @@ from tasks.downstream.entries import Entry
 from tasks.downstream.task import DownstreamTask
 from tasks.pages.render import markdown_page
 from tasks.project.artifacts import job_name
+from tasks.project.errors import PublishError
 from tasks.project.params import PHASES
 from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
@@ -167,6 +168,36 @@ def interval_of(metrics: Mapping[str, Any], name: str) -> str:
         return "not measured"
     low, high = (finite(metrics[f"{name}_{end}"], f"{name}_{end}") for end in ("low", "high"))
     return f"{low:.2f} to {high:.2f}"
+
+
+def percentage(metrics: Mapping[str, Any], name: str) -> float:
+    """A percentage of the metrics, rounded to four decimals.
+
+    Raises:
+        PublishError: it is not there, not finite, or outside 0 to 100.
+    """
+    if name not in metrics:
+        raise PublishError(f"the metrics have no {name}: run the stage evaluate again; nothing was published")
+    value = finite(metrics[name], f"{name} of the metrics")
+    if not 0 <= value <= 100:
+        raise PublishError(f"{name}={value} of the metrics must be a percentage between 0 and 100")
+    return round(value, 4)
+
+
+def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
+    """Readable name and identifier of the files or the data set that scores were measured on.
+
+    Args:
+        facts: what is known of the release.
+        examples: what they hold, such as questions.
+    """
+    data, own = facts.own["data"], f"own {examples}"
+    if facts.data_name:
+        return facts.data_name, own.replace(" ", "-")
+    if data["source"] == "hub" and data["dataset"] != WITHHELD:
+        return str(data["dataset"]), str(data["dataset"])
+    known = data["source"] == "files" and data["dev_path"] != WITHHELD
+    return f"{own} ({data['dev_path']})" if known else own, own.replace(" ", "-")
 
 
 def _trainings(facts: CardFacts, tuning: str) -> list[dict[str, str]]:
