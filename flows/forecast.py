@@ -25,9 +25,9 @@ from tasks.project.params import check
 from tasks.project.plan_file import (
     COMPOSED_FILE,
     PARAMS_FILE,
+    differences,
     read_dvc_file,
     read_plan,
-    same_value,
     stages_of,
     value_at,
 )
@@ -71,7 +71,8 @@ class _Needs:
         for file, values in self.params.items():
             before = stated.get(file, {})
             for name, value in (values or {}).items():
-                found += _changes(name, before.get(name), value)
+                for place, was, now in differences(name, before.get(name), value):
+                    found.append(f"{place} {json.dumps(was)} -> {json.dumps(now)}")
         if set(known) != set(self.deps):
             found.append("what it reads changed")
         if {out["path"] for out in record.get("outs", ())} != set(self.outs):
@@ -193,15 +194,6 @@ def forecast(project: Path, root: Path, values: dict[str, Any], plan: Sequence[s
     """
     run = _Run(project, root, values)
     return [run.tell(stage) for stage in plan]
-
-
-def _changes(name: str, before: Any, after: Any) -> Iterator[str]:
-    """What differs in a parameter, or in the keys of a section."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in dict.fromkeys([*before, *after]):
-            yield from _changes(f"{name}.{key}", before.get(key), after.get(key))
-    elif not same_value(before, after):
-        yield f"{name} {json.dumps(before)} -> {json.dumps(after)}"
 
 
 def _folders(path: str) -> Iterator[str]:

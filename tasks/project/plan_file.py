@@ -282,16 +282,24 @@ def value_at(values: Any, name: str) -> Any:
 _NUMBER = re.compile(r"-?\d+(\.\d+)?e[+-]?\d+")
 
 
-def same_value(stated: Any, now: Any) -> bool:
-    """Whether dvc.lock states what a parameter says now.
+def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
+    """Where dvc.lock states another value of a parameter than it has now, of a section by its keys: place, stated, now.
 
     DVC writes numbers as YAML 1.2 does (1e-06), which YAML 1.1 reads as text.
+
+    Args:
+        place: the dotted name.
+        stated: by dvc.lock.
+        now: as it is.
+        absent: stands for a key that one side does not have.
     """
     if isinstance(stated, Mapping) and isinstance(now, Mapping):
-        return stated.keys() == now.keys() and all(same_value(stated[key], now[key]) for key in now)
-    if isinstance(stated, str) and isinstance(now, float) and _NUMBER.fullmatch(stated):
-        return float(stated) == now
-    return bool(stated == now)
+        for key in dict.fromkeys([*stated, *now]):
+            yield from differences(f"{place}.{key}", stated.get(key, absent), now.get(key, absent), absent)
+        return
+    written_so = isinstance(stated, str) and isinstance(now, float) and _NUMBER.fullmatch(stated)
+    if (float(stated) if written_so else stated) != now:
+        yield place, stated, now
 
 
 def read_dvc_file(path: Path) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from tasks.project.params import Params, parameter_values
 from tasks.project.plan_file import (
     COMPOSED_FILE,
     PARAMS_FILE,
-    same_value,
+    differences,
     stages_of,
     value_at,
 )
@@ -95,18 +95,9 @@ def changed_parameters(params: Params, gate: str, lock: Mapping[str, Any]) -> li
             f"{place} is {here!r}, stage {name} ran with {stated!r}"
             for file, now in values.items()
             for key in plan[name].params.get(file, ())
-            for place, stated, here in _differences(key, ran_with.get(file, {}).get(key), value_at(now, key))
+            for place, stated, here in differences(key, ran_with.get(file, {}).get(key), value_at(now, key), ABSENT)
         ]
     return found
-
-
-def _differences(place: str, stated: Any, now: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Where the values of a parameter differ: of a section, those keys."""
-    if isinstance(stated, Mapping) and isinstance(now, Mapping):
-        for name in dict.fromkeys([*now, *stated]):
-            yield from _differences(f"{place}.{name}", stated.get(name, ABSENT), now.get(name, ABSENT))
-    elif not same_value(stated, now):
-        yield place, stated, now
 
 
 def require_same_bytes(gate: Mapping[str, Any], hashes: Hashes, subject: Subject) -> None:
