@@ -129,8 +129,7 @@ def _input_problem(place: Sequence[str], given: str) -> str:
 
 
 def _outputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
-    releases = [place for place in entry_places(values, "publish") if place[-1] == "folder"]
-    places: list[tuple[str, ...]] = [*FOLDERS, *releases, ("checkpoint", "remote")]
+    places = [*FOLDERS, *entry_places(values, "publish", "folder"), ("checkpoint", "remote")]
     stated = {place: value_at(values, place) for place in places}
     for job in [*(("ipu", key) for key in values["ipu"]), *entry_places(values, "ipu")]:
         keys = value_at(values, job)
@@ -150,7 +149,7 @@ def _outputs(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
 def _releases(values: dict[str, Any], allowed: _Allowed) -> Iterator[str]:
     if values["publish"]["target"] != "hub":
         return
-    for place in (place for place in entry_places(values, "publish") if place[-1] == "repository"):
+    for place in entry_places(values, "publish", "repository"):
         name = value_at(values, place)
         if not allowed.says(place, name) and not allowed.publishes(name):
             yield (

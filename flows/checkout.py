@@ -167,8 +167,7 @@ def _hash_of(path: Path) -> str:
 def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
     """The same values with relative paths rewritten to mean the same place from `folder`."""
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
-    releases = [place for place in entry_places(values, "publish") if place[-1] == "folder"]
-    paths = [*given_places(values), *releases, *WRITTEN]
+    paths = [*given_places(values), *entry_places(values, "publish", "folder"), *WRITTEN]
     for place in (*paths, *named_places(values)):
         given = value_at(values, place)
         if given is None or "://" in given or os.path.isabs(given):

@@ -55,14 +55,12 @@ LISTED = ("corpus", "pretrain_rows")
 
 def given_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
-    data = [place for place in entry_places(values, "data") if place[-1] == "path" or place[-1].endswith("_path")]
-    released = [place for place in entry_places(values, "gate") if place[-1] == "released"]
-    return [*GIVEN, *data, *released]
+    return [*GIVEN, *entry_places(values, "data", "path"), *entry_places(values, "gate", "released")]
 
 
 def named_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Parameters that name something of the Hub, or a folder, where there is one of that name."""
-    return [*NAMES, *(place for place in entry_places(values, "data") if place[-1] == "dataset")]
+    return [*NAMES, *entry_places(values, "data", "dataset")]
 
 
 def value_at(values: Mapping[str, Any], place: Sequence[str]) -> Any:

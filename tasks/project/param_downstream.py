@@ -176,12 +176,13 @@ def _defaults(kind: type[Section]) -> dict[str, Any]:
     return found
 
 
-def entry_places(values: Mapping[str, Any], section: str) -> Iterator[tuple[str, ...]]:
-    """The places of all parameters in a section of all entries, by the words of their dotted names.
+def entry_places(values: Mapping[str, Any], section: str, ending: str = "") -> Iterator[tuple[str, ...]]:
+    """The places of parameters in a section of all entries, by the words of their dotted names.
 
     Args:
         values: of the whole params.yaml.
         section: data, gate, publish and so on.
+        ending: of the last word: those of other parameters are left out.
     """
     for name, entry in values.get("downstream", {}).items():
-        yield from (("downstream", name, section, key) for key in entry[section])
+        yield from (("downstream", name, section, key) for key in entry[section] if key.endswith(ending))
