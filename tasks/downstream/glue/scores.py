@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +15,7 @@ from tasks.downstream.glue import about
 from tasks.downstream.glue.params import GateParams
 from tasks.downstream.glue.tasks import GlueTask
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
-from tasks.downstream.scoring.scores import Limit, ScoresTask
+from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.project.errors import InputError
 from tasks.project.files import read_json
 from tasks.reading.parquet import read_batches
@@ -62,13 +59,7 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
         return [str(number) for number in range(len(examples.texts))]
 
     def keys(self, examples: Examples) -> list[str]:
-        """The first of equal texts, the second and so on have keys of their own."""
-        seen: Counter[str] = Counter()
-        keys = []
-        for text in examples.texts:
-            keys.append(hashlib.sha256(json.dumps([text, seen[text]]).encode("ascii")).hexdigest())
-            seen[text] += 1
-        return keys
+        return keys_of(examples.texts)
 
     def read_logits(self, examples: Examples, rows: Path, logits: Path) -> Array:
         """[examples, classes]; [examples, 1] of a regression."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,7 +16,7 @@ from tasks.downstream.ner.logits import WordLogits, read_word_logits
 from tasks.downstream.ner.params import GateParams
 from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
 from tasks.downstream.scoring.metrics import Array, Metric, Metrics, Outcomes
-from tasks.downstream.scoring.scores import Limit, ScoresTask
+from tasks.downstream.scoring.scores import Limit, ScoresTask, keys_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import read_json
@@ -76,14 +74,7 @@ class Task(about.Task, ScoresTask[Examples, WordLogits, Answers]):
         return [str(number) for number in range(len(examples.tokens))]
 
     def keys(self, examples: Examples) -> list[str]:
-        """The first of equal sentences, the second and so on have keys of their own."""
-        seen: Counter[str] = Counter()
-        keys = []
-        for one in zip(examples.tokens, examples.tags, strict=True):
-            text = json.dumps(one)
-            keys.append(hashlib.sha256(json.dumps([text, seen[text]]).encode("ascii")).hexdigest())
-            seen[text] += 1
-        return keys
+        return keys_of(map(json.dumps, zip(examples.tokens, examples.tags, strict=True)))
 
     def read_logits(self, examples: Examples, rows: Path, logits: Path) -> WordLogits:
         again = f"run the stages {self.entry.stage('rows')} and {self.entry.stage('predict')} again"

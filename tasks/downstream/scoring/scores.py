@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -19,6 +22,16 @@ L = TypeVar("L")
 """What a model computed for them."""
 A = TypeVar("A")
 """Its answers, with all that follows from the logits."""
+
+
+def keys_of(texts: Iterable[str]) -> list[str]:
+    """A SHA-256 of each text; the first of equal ones, the second and so on have keys of their own."""
+    seen: Counter[str] = Counter()
+    keys = []
+    for text in texts:
+        keys.append(hashlib.sha256(json.dumps([text, seen[text]]).encode("ascii")).hexdigest())
+        seen[text] += 1
+    return keys
 
 
 @dataclass(frozen=True)
