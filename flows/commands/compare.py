@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -31,18 +30,25 @@ FILE = click.Path(path_type=Path)
 @options.as_json
 @click.pass_context
 def command(
-    ctx: click.Context, first: Path, second: Path, questions: Path | None, confidence: float, **outputs: Any
+    ctx: click.Context,
+    first: Path,
+    second: Path,
+    questions: Path | None,
+    confidence: float,
+    output: Path | None,
+    changed: Path | None,
+    json_wanted: bool,
 ) -> None:
     from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
 
     place: Place = ctx.obj
     references = _own_questions(place.found or place.here) if questions is None else given(ctx, questions)
     found = compare_files(references, given(ctx, first), given(ctx, second), confidence)
-    if outputs["output"] is not None:
-        write_json(given(ctx, outputs["output"]), found.record())
-    if outputs["changed"] is not None:
-        write_text(given(ctx, outputs["changed"]), changed_csv(found.changed))
-    if outputs["json_wanted"]:
+    if output is not None:
+        write_json(given(ctx, output), found.record())
+    if changed is not None:
+        write_text(given(ctx, changed), changed_csv(found.changed))
+    if json_wanted:
         options.print_json(found.record())
         return
     sys.stdout.write(in_words(found, confidence) + "\n")

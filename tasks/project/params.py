@@ -170,13 +170,8 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
     except ValidationError as error:
         problems = [_explain(problem, kind) for problem in error.errors()]
     else:
-        problems = (
-            []
-            if kind is not Params
-            else [
-                f"{place} is missing; its default is {json.dumps(default)}" for place, default in _unstated(built, ())
-            ]
-        )
+        unstated = _unstated(built, ()) if kind is Params else ()
+        problems = [f"{place} is missing; its default is {json.dumps(default)}" for place, default in unstated]
         if not problems:
             return built
     lines = "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
