@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +15,7 @@ from flows.commands import options
 from flows.commands.project import entered
 from flows.ending import tell_end
 from flows.environment import prepare_run
+from flows.plan import ALL
 from flows.preflight import checks
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
@@ -27,6 +29,19 @@ ANSWERS = "exact_match"
 """A score of models that answer questions, which podium ask can be asked of."""
 
 
+@dataclass(frozen=True)
+class Choices:
+    """What a run is told beside its parameters: how far it goes, and where its stages run."""
+
+    part: str = ALL
+    to: tuple[str, ...] = ()
+    no_publish: bool = False
+    on_workers: bool = False
+    cpu_queue: str = "cpu/default"
+    device_queue: str | None = None
+    verbose: bool = False
+
+
 @click.command(
     help="Run the pipeline, from the corpus to the published model. Stages whose inputs did not change are skipped; a "
     "run that was stopped goes on where it was. With PREFECT_API_URL the run is seen on that server, else on one "
@@ -36,7 +51,9 @@ ANSWERS = "exact_match"
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
 @options.stages
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
-@click.option("--cpu-queue", default="cpu/default", show_default=True, metavar="POOL/QUEUE", help="all but device jobs")
+@click.option(
+    "--cpu-queue", default=Choices.cpu_queue, show_default=True, metavar="POOL/QUEUE", help="all but device jobs"
+)
 @click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
 @options.as_json
 @click.option("--verbose", is_flag=True, help="show what the stages print, too; else only the log of the run holds it")
@@ -44,11 +61,29 @@ ANSWERS = "exact_match"
 def command(
     ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, **choices: Any
 ) -> None:
-    project = entered(ctx)
+    carry_out(entered(ctx), preset, list(overrides), Choices(**choices), json_wanted)
+
+
+def carry_out(
+    project: Path, preset: str | None, overrides: list[str], choices: Choices, json_wanted: bool = False
+) -> None:
+    """Run, say how it ended and what is useful next; what any verb that runs stages ends with.
+
+    Args:
+        project: the current folder.
+        preset: see `flows.checkout.resolved_params`, as are the overrides.
+        overrides: words of `--set`.
+        choices: how far, and where.
+        json_wanted: standard output takes the report as JSON, and nothing else.
+
+    Raises:
+        SystemExit: the run did not end with 0.
+        ParamsError, InputError: nothing was started, and why.
+    """
     # What people read goes to standard error where a program reads standard output.
     with stop.listening(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
         try:
-            code = _code_of(project, preset, list(overrides), choices)
+            code = _code_of(project, preset, overrides, choices)
         except Interrupted:
             print_last(f"ended by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
             code = stop.exit_code()
@@ -73,10 +108,10 @@ def _useful_after(run: report.RunReport) -> str:
     return "podium publish makes a release of what the gate accepted"
 
 
-def _code_of(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:
+def _code_of(project: Path, preset: str | None, overrides: list[str], choices: Choices) -> int:
     """Run what is to be run; returns the exit code."""
     wanted = checks.of_run(
-        project, preset, overrides, choices["part"], choices["to"], not choices["no_publish"], choices["on_workers"]
+        project, preset, overrides, choices.part, choices.to, not choices.no_publish, choices.on_workers
     )
     if (code := tell_if_unchanged(wanted, preset, overrides)) is not None:
         return code
@@ -89,9 +124,9 @@ def _note(text: str) -> None:
     click.echo(f"note: {text}", err=True)
 
 
-def _run(project: Path, preset: str | None, overrides: list[str], choices: dict[str, Any]) -> int:
+def _run(project: Path, preset: str | None, overrides: list[str], choices: Choices) -> int:
     log = new_log(project)
-    with shown(of_terminal(choices["verbose"])):
+    with shown(of_terminal(choices.verbose)):
         screen().tell("starting Prefect, which takes some seconds")
         from flows import pipeline
         from flows.api import UNREACHED
@@ -101,14 +136,14 @@ def _run(project: Path, preset: str | None, overrides: list[str], choices: dict[
         with logged(project / log), own_server(project / log) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
-                queues = (choices["on_workers"], choices["cpu_queue"], choices["device_queue"])
-                asked = (preset, overrides, not choices["no_publish"], choices["part"], *queues, list(choices["to"]))
+                queues = (choices.on_workers, choices.cpu_queue, choices.device_queue)
+                asked = (preset, overrides, not choices.no_publish, choices.part, *queues, list(choices.to))
                 state = flow(*asked, return_state=True)
             except UNREACHED as error:
                 _end_without_server(project, log, error)
         if (run := report.read(project)) is None:
             raise PodiumError(f"the run left no report: {state.message}\nlog of this run: {log}")
-        rows = [report.HEADER, *map(report.row, run.stages)] if choices["on_workers"] else []
+        rows = [report.HEADER, *map(report.row, run.stages)] if choices.on_workers else []
         code = tell_end(run, [*rows, report.total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
 
