@@ -25,10 +25,9 @@ from tasks.project.errors import InputError, ParamsError
 from tasks.project.files import sha256_of, write_text
 from tasks.project.given import check_given, given_paths, given_places, named_places, shown, value_at
 from tasks.project.gone import remove_gone
-from tasks.project.overlays import resolve
+from tasks.project.overlays import base_of, resolve
 from tasks.project.param_downstream import entry_places
 from tasks.project.params import check
-from tasks.project.strict_yaml import read_yaml
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
 WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
@@ -48,12 +47,12 @@ def require_project(folder: Path) -> None:
 
 
 def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
-    """params.yaml of `root` with the preset and the overrides laid over it, checked.
+    """The preset, or without one params.yaml of `root`, with the overrides laid over it, checked.
 
     Raises:
         ParamsError: something is wrong with any of them.
     """
-    values = resolve(read_yaml(root / artifacts.PARAMS), preset, overrides, root / artifacts.PRESETS)
+    values = resolve(base_of(preset, root), preset, overrides, root / artifacts.PRESETS)
     check(values, "the parameters")
     return values
 

@@ -40,8 +40,8 @@ def pipeline(
     """Bring every stage up to date, then publish if the gate accepts.
 
     Args:
-        preset: one of presets/*.yaml, laid over params.yaml.
-        overrides: `section.key=value`, laid over both, for example `finetune.learning_rate=3e-5`.
+        preset: one of presets/*.yaml, which lies over the defaults; None: params.yaml.
+        overrides: `section.key=value`, laid over that, for example `pretrain.seed=7`.
         publish: False stops after the gate.
         part: of the pipeline: pretraining; finetuning, which restores what pre-training made; another part that
             dvc.yaml names; or all.

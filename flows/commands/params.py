@@ -10,8 +10,7 @@ from flows.commands import options
 from flows.commands.project import entered
 from tasks.project import artifacts
 from tasks.project import params_command as params
-from tasks.project.overlays import resolve
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.overlays import DEMO, base_of, resolve
 
 
 @click.group(help="What can be set in params.yaml or by --set, and what presets make of it.")
@@ -26,7 +25,7 @@ def command() -> None:
 @click.pass_context
 def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
     entered(ctx)
-    values = resolve(read_yaml(artifacts.PARAMS), preset, list(overrides))
+    values = resolve(base_of(preset), preset, list(overrides))
     meanings = params.meanings(artifacts.PARAMS.read_text(encoding="utf-8"))
     rows = params.search(values, meanings, query)
     if json_wanted:
@@ -43,7 +42,7 @@ def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[
 @click.pass_context
 def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
     entered(ctx)
-    base = read_yaml(artifacts.PARAMS)
+    base = base_of(preset)
     text = params.show(base, preset, list(overrides))
     if json_wanted:
         values = dict(params.leaves(resolve(base, preset, list(overrides))))
@@ -55,16 +54,16 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
     options.say_next("podium plan with the same words says what a run would do")
 
 
-@command.command(help="What two presets say differently; params.yaml stands for no preset.")
+@command.command(help="What two presets say differently, by sections; demo stands for params.yaml.")
 @click.argument("first", shell_complete=options.complete_presets)
-@click.argument("second", default=params.FILE, shell_complete=options.complete_presets)
+@click.argument("second", default=DEMO, shell_complete=options.complete_presets)
 @options.as_json
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:
     entered(ctx)
-    rows = params.differences(read_yaml(artifacts.PARAMS), first, second)
+    rows = params.differences(base_of(None), first, second)
     if json_wanted:
         options.print_json({name: {first: one, second: two} for name, one, two in rows})
         return
     sys.stdout.write(options.narrow(params.diff(rows, first, second)))
-    options.say_next(f"podium params show --preset {first if first != params.FILE else second}")
+    options.say_next(f"podium params show --preset {first if first != DEMO else second}")

@@ -16,7 +16,7 @@ SCORES = ("f1", "accuracy", "phase2_mlm_accuracy", "phase1_mlm_accuracy")
 """The figure a list of presets shows: the first there is."""
 
 
-@click.group(help="Recipes that lie over params.yaml; podium run --preset NAME runs one.", invoke_without_command=True)
+@click.group(help="Recipes that lie over the defaults; podium run --preset NAME runs one.", invoke_without_command=True)
 @click.pass_context
 def command(ctx: click.Context) -> None:
     if ctx.invoked_subcommand is None:

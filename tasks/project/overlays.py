@@ -1,7 +1,8 @@
-"""Presets and `--set` overrides: values laid over params.yaml for one run.
+"""Presets and `--set` overrides: what a run takes in the place of params.yaml.
 
-A preset is a YAML file of `presets/`: the values it lays over params.yaml, and a head that says what it is
-(`description`, `source`, `expected`).
+A preset is a YAML file of `presets/`: the values it lays over the defaults, and a head that says what it is
+(`description`, `source`, `expected`). params.yaml is not read then, so that nothing of the demo gets into a recipe.
+Overrides are laid over the preset, or over params.yaml where none is named.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.param_sections import Section, Text
-from tasks.project.params import build
+from tasks.project.params import build, default_values
 from tasks.project.renamed import new_name
 from tasks.project.strict_yaml import nearest, parse_yaml, read_yaml
 
@@ -57,6 +58,8 @@ class Head(Section):
 
 ENTRIES = ("downstream",)
 """The section whose keys are free: a new one is an entry with the defaults of its kind, and null takes one away."""
+DEMO = "demo"
+"""What params.yaml is called beside presets."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class Preset:
     path: str
     head: Head
     values: dict[str, Any]
-    """What it lays over params.yaml."""
+    """What it lays over the defaults."""
 
 
 @dataclass(frozen=True)
@@ -81,25 +84,37 @@ class Layer:
 def resolve(
     base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS
 ) -> dict[str, Any]:
-    """`base` with the preset's values laid over it, then each `section.key=value` override.
+    """The preset's values laid over the defaults, or `base` without a preset; then each `section.key=value` override.
+
+    Args:
+        base: the values of params.yaml, which count for nothing where a preset is named.
 
     Raises:
-        ParamsError: no such preset, a malformed override, or a key that `base` does not have.
+        ParamsError: no such preset, a malformed override, or a key that there is not.
     """
-    values: dict[str, Any] = json.loads(json.dumps(base))
+    values: dict[str, Any] = json.loads(json.dumps(base)) if preset is None else default_values()
     for layer in layers(preset, overrides, presets):
         _lay_over(values, layer.values, layer.origin, ())
     return values
 
 
 def layers(preset: str | None, overrides: Sequence[str], presets: Path = artifacts.PRESETS) -> list[Layer]:
-    """What is laid over params.yaml, in order.
+    """What is laid over the defaults or params.yaml, in order.
 
     Raises:
         ParamsError: no such preset, or a malformed override.
     """
     found = [] if preset is None else [read_preset(preset, presets)]
     return [Layer(one.path, one.values) for one in found] + [_override(text) for text in overrides]
+
+
+def base_of(preset: str | None, root: Path = Path()) -> dict[str, Any]:
+    """The values of params.yaml in `root`, which is not read where a preset is named.
+
+    Raises:
+        ParamsError: the file is read and holds no plain values.
+    """
+    return read_yaml(root / artifacts.PARAMS) if preset is None else {}
 
 
 def preset_names(presets: Path = artifacts.PRESETS) -> list[str]:
@@ -123,7 +138,7 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
 
 
 def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:
-    """The defaults of an entry that params.yaml does not have; it is laid over them."""
+    """The defaults of an entry that was not there before; it is laid over them."""
     if not isinstance(value, dict) or "kind" not in value:
         raise ParamsError(
             f"{where}: {name} is not known; a new entry says its kind first ({', '.join(kind_names())}): "

@@ -12,13 +12,13 @@ from tasks.project.param_sections import Section, Word
 class PublishParams(Section):
     """Where a release goes is said by its entry (EntryPublishParams)."""
 
-    target: Literal["local", "hub"]
-    private: bool
-    review: bool
-    examples: bool
+    target: Literal["local", "hub"] = "local"
+    private: bool = True
+    review: bool = False
+    examples: bool = False
     """Predictions and the evaluation's page, which quote the data, are published, too."""
-    license: Word
-    language: Word
+    license: Word = "apache-2.0"
+    language: Word = "en"
 
     @model_validator(mode="after")
     def _a_review_needs_the_hub(self) -> PublishParams:

@@ -41,13 +41,13 @@ class Section(BaseModel):
 
 
 class DeviceParams(Section):
-    runtime: Literal["auto", "cpu", "cuda", "ipu"]
-    precision: Literal["auto", "fp32", "bf16", "fp16"]
-    compile: Literal["none", "optimizer"]
-    micro_batch_size: Positive
-    launcher: Literal["torchrun", "poprun"] | None
-    processes: Positive
-    restarts: Annotated[int, Field(ge=0)]
+    runtime: Literal["auto", "cpu", "cuda", "ipu"] = "auto"
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    compile: Literal["none", "optimizer"] = "none"
+    micro_batch_size: Positive = 8
+    launcher: Literal["torchrun", "poprun"] | None = None
+    processes: Positive = 1
+    restarts: Annotated[int, Field(ge=0)] = 0
 
     @field_validator("compile", mode="before")
     @classmethod
@@ -76,10 +76,10 @@ class DeviceParams(Section):
 class IpuParams(Section):
     """Placement and memory on IPUs; the keys of the mappings are checked by ipu_model.ipu.config."""
 
-    config: Name
-    phase1: dict[str, Any] | None
-    phase2: dict[str, Any] | None
-    inference_execution: Literal["auto", "sharded", "pipelined"]
+    config: Name = "inputs/ipu"
+    phase1: dict[str, Any] | None = None
+    phase2: dict[str, Any] | None = None
+    inference_execution: Literal["auto", "sharded", "pipelined"] = "auto"
 
 
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
@@ -112,12 +112,12 @@ class Place:
 class TrackingParams(Section):
     """Where trainings are watched; it changes no result, so that no stage depends on it."""
 
-    backends: list[Literal["wandb", "tensorboard", "mlflow"]]
-    project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")]
+    backends: list[Literal["wandb", "tensorboard", "mlflow"]] = Field(default_factory=list)
+    project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")] = "podium"
     """What every backend takes."""
-    name: Name | None
-    group: Name | None
-    folder: Name
+    name: Name | None = None
+    group: Name | None = None
+    folder: Name = "runs/tracking"
 
     @model_validator(mode="after")
     def _each_once(self) -> TrackingParams:
@@ -129,7 +129,7 @@ class TrackingParams(Section):
 class CheckpointParams(Section):
     """Where checkpoints travel to; it changes no result, so that no stage depends on it."""
 
-    remote: Name | None
+    remote: Name | None = None
 
     @model_validator(mode="after")
     def _no_secret(self) -> CheckpointParams:

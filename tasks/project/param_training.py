@@ -1,4 +1,8 @@
-"""Sections of params.yaml that say how a model is trained: optimizer, batch, schedule, and when it is looked at."""
+"""Sections of params.yaml that say how a model is trained: optimizer, batch, schedule, and when it is looked at.
+
+The defaults of pre-training are BERT's: batch, updates, learning rate and warm-up as its paper states them (Devlin et
+al. 2019, appendix A.2), the rest as optimization.py and run_pretraining.py of github.com/google-research/bert.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +31,20 @@ class BatchParams(Section):
 
 
 class PhaseParams(BatchParams):
-    steps: Positive
+    """BERT's 1,000,000 updates with 10,000 of warm-up, by phases: each has its share of both, and decays by itself."""
+
+    steps: Positive = 900_000
+    global_batch_size: Positive = 256
+    learning_rate: Rate = 1e-4
+    warmup_fraction: Fraction = 0.01
+
+
+class Phase2Params(PhaseParams):
+    steps: Positive = 100_000
 
 
 class OptimizerParams(Section):
-    """The defaults are those that BERT was published with."""
+    """AdamW as BERT's, with the correction of its moments that BERT's lacks."""
 
     optimizer: Literal["adamw", "adam", "lamb", "sgd"] = "adamw"
     weight_decay: Annotated[float, Field(ge=0)] = 0.01
@@ -44,13 +57,14 @@ class OptimizerParams(Section):
 
 
 class PretrainParams(OptimizerParams):
-    enabled: bool
-    seed: Seed
-    checkpoint_every_updates: Updates
-    evaluate_every_updates: Positive | None
-    evaluate_rows: Positive | None
-    phase1: PhaseParams
-    phase2: PhaseParams
+    enabled: bool = True
+    seed: Seed = 42
+    bias_correction: bool = False
+    checkpoint_every_updates: Updates = 1000
+    evaluate_every_updates: Positive | None = 1000
+    evaluate_rows: Positive | None = 1024
+    phase1: PhaseParams = PhaseParams()
+    phase2: Phase2Params = Phase2Params()
 
 
 class FinetuneParams(OptimizerParams, BatchParams):

@@ -36,22 +36,24 @@ S = TypeVar("S", bound=Section)
 
 
 class ValidateParams(Section):
-    min_documents: Positive
-    max_control_share: Fraction
-    max_document_characters: Positive
-    data_docs: bool
+    min_documents: Positive = 10
+    max_control_share: Fraction = 0.001
+    max_document_characters: Positive = 10_000_000
+    data_docs: bool = False
 
 
 class ModelParams(Section):
-    hidden_size: Positive
-    num_layers: Positive
-    num_heads: Positive
-    intermediate_size: Positive
-    max_positions: Positive
-    hidden_dropout: Dropout
-    attention_dropout: Dropout
-    layer_norm_eps: Annotated[float, Field(gt=0)]
-    initializer_range: Annotated[float, Field(gt=0)]
+    """BERT base, as the config.json of bert-base-uncased has it."""
+
+    hidden_size: Positive = 768
+    num_layers: Positive = 12
+    num_heads: Positive = 12
+    intermediate_size: Positive = 3072
+    max_positions: Positive = 512
+    hidden_dropout: Dropout = 0.1
+    attention_dropout: Dropout = 0.1
+    layer_norm_eps: Annotated[float, Field(gt=0)] = 1e-12
+    initializer_range: Annotated[float, Field(gt=0)] = 0.02
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> ModelParams:
@@ -61,22 +63,25 @@ class ModelParams(Section):
 
 
 class Params(Section):
-    """The whole of params.yaml; a stage takes only its own section."""
+    """The whole of params.yaml; a stage takes only its own section.
 
-    corpus: CorpusParams
-    tokenizer: TokenizerParams
-    validate_: Annotated[ValidateParams, Field(alias="validate")]
-    packing: bool
-    pretrain_rows: PretrainRowsParams
-    model: ModelParams
-    base_model: BaseModelParams
-    device: DeviceParams
-    ipu: IpuParams
-    checkpoint: CheckpointParams
-    tracking: TrackingParams
-    pretrain: PretrainParams
-    downstream: Entries
-    publish: PublishParams
+    The defaults are BERT base as it was published, pre-trained on the user's own text, and nothing to fine-tune for.
+    """
+
+    corpus: CorpusParams = CorpusParams()
+    tokenizer: TokenizerParams = TokenizerParams()
+    validate_: Annotated[ValidateParams, Field(alias="validate")] = ValidateParams()
+    packing: bool = True
+    pretrain_rows: PretrainRowsParams = PretrainRowsParams()
+    model: ModelParams = ModelParams()
+    base_model: BaseModelParams = BaseModelParams()
+    device: DeviceParams = DeviceParams()
+    ipu: IpuParams = IpuParams()
+    checkpoint: CheckpointParams = CheckpointParams()
+    tracking: TrackingParams = TrackingParams()
+    pretrain: PretrainParams = PretrainParams()
+    downstream: Entries = Field(default_factory=dict)
+    publish: PublishParams = PublishParams()
 
     @model_validator(mode="after")
     def _releases_have_places_of_their_own(self) -> Params:
@@ -165,30 +170,36 @@ def build(kind: type[S], values: dict[str, Any], where: str) -> S:
         ParamsError: all problems in one message, each with the nearest valid name, the range or the default; a key of
             before is answered with what it is called now.
     """
+    unstated = _unstated(kind, values, ()) if kind is Params else ()
+    problems = [f"{place} is missing; its default is {json.dumps(default)}" for place, default in unstated]
     try:
         built = kind.model_validate(values)
     except ValidationError as error:
-        problems = [_explain(problem, kind) for problem in error.errors()]
+        problems = [*(_explain(problem, kind) for problem in error.errors()), *problems]
     else:
-        unstated = _unstated(built, ()) if kind is Params else ()
-        problems = [f"{place} is missing; its default is {json.dumps(default)}" for place, default in unstated]
         if not problems:
             return built
     lines = "\n".join(f"  {problem}" for problem in dict.fromkeys(problems))
     raise ParamsError(f"{where} cannot be used:\n{lines}") from None
 
 
-def _unstated(section: Section, place: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _unstated(kind: type[Section], values: Any, place: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     """Parameters that only their defaults give: DVC would not know of them."""
-    for name, field in type(section).model_fields.items():
-        value, here = getattr(section, name), (*place, field.alias or name)
-        if name not in section.model_fields_set:
-            yield ".".join(here), value.model_dump(mode="json") if isinstance(value, Section) else value
-        elif isinstance(value, Section):
-            yield from _unstated(value, here)
-        elif name == "downstream":
-            for entry, own in value.items():
-                yield from _unstated(own, (*here, entry))
+    for name, field in kind.model_fields.items():
+        key = field.alias or name
+        here, inner = (*place, key), field.annotation
+        if key not in values:
+            if not field.is_required():
+                default = field.get_default(call_default_factory=True)
+                yield ".".join(here), default.model_dump(mode="json") if isinstance(default, Section) else default
+        elif not isinstance(values[key], dict):
+            continue
+        elif isinstance(inner, type) and issubclass(inner, Section):
+            yield from _unstated(inner, values[key], here)
+        elif kind is Params and key == "downstream":
+            for entry, own in values[key].items():
+                if isinstance(own, dict) and own.get("kind") in kind_names():
+                    yield from _unstated(kind_params(own["kind"]), own, (*here, entry))
 
 
 def _explain(problem: Any, kind: type[Section]) -> str:
@@ -221,3 +232,8 @@ def _known_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
 def parameter_values(params: Params) -> dict[str, Any]:
     """The checked params.yaml as plain values, keys as in the file."""
     return params.model_dump(mode="json", by_alias=True)
+
+
+def default_values() -> dict[str, Any]:
+    """What presets lie over: every default, as plain values."""
+    return parameter_values(Params())

@@ -1,4 +1,4 @@
-"""What presets and `--set` make of params.yaml, where each value comes from, and what it means (`podium params`)."""
+"""`podium params`: what results from params.yaml, presets and `--set`, where each value is from, and what it means."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from typing import Any
 import yaml
 
 from tasks.project import artifacts
-from tasks.project.overlays import layers, resolve
+from tasks.project.overlays import DEMO, layers, resolve
 from tasks.project.params import check
 from tasks.project.process import moved
 
-FILE = str(artifacts.PARAMS)
-"""How params.yaml is named beside presets."""
 INDENT, COMMENT_COLUMN = 2, 44
-DEFAULT = "default of its kind"
-"""The origin of what nobody stated for a new entry."""
+DEFAULT = "default"
+"""The origin of what nobody stated."""
 ABSENT = "(absent)"
 """Stands for the value of a key that one side does not have."""
 KEY = re.compile(r"^(?P<indent> *)(?P<key>[\w-]+):(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:#(?P<comment>.*))?$")
@@ -38,10 +36,12 @@ def leaves(values: dict[str, Any], place: tuple[str, ...] = ()) -> Iterator[tupl
 def origins(base: dict[str, Any], preset: str | None, overrides: Sequence[str], presets: Path) -> dict[str, str]:
     """Dotted name of each value -> where it was said last: params.yaml, the preset's file, or the `--set`.
 
+    What is not among them has its default.
+
     Raises:
         ParamsError: no such preset, or a malformed override.
     """
-    found = {name: FILE for name, _ in leaves(base)}
+    found = {} if preset else {name: str(artifacts.PARAMS) for name, _ in leaves(base)}
     for layer in layers(preset, overrides, presets):
         found.update({name: layer.origin for name, _ in leaves(layer.values)})
     return found
@@ -85,7 +85,7 @@ def differences(
     """Name and both values of everything in which two presets differ; ABSENT where one has no such key.
 
     Args:
-        base: the values of params.yaml, which stands for no preset.
+        base: the values of params.yaml, for `demo`.
 
     Raises:
         ParamsError: no such preset, or values that cannot be used.
@@ -97,11 +97,27 @@ def differences(
 
 
 def diff(rows: Sequence[tuple[str, Any, Any]], first: str, second: str) -> str:
-    """What `differences` found, one value a line."""
+    """What `differences` found, one value a line, by sections; of an entry that one side lacks only its kind."""
     if not rows:
         return f"{first} and {second} say the same\n"
-    cells = ((name, *("-" if side is ABSENT else json.dumps(side) for side in sides)) for name, *sides in rows)
-    return table([("", first, second), *cells])
+    sections: dict[str, list[tuple[str, Any, Any]]] = {}
+    for name, one, two in rows:
+        words = name.split(".")
+        depth = 2 if words[0] == "downstream" else 1
+        sections.setdefault(".".join(words[:depth]), []).append((".".join(words[depth:]), one, two))
+    cells = [("", first, second)]
+    for section, found in sections.items():
+        lacking = section.startswith("downstream.") and any(row[0] == "kind" and ABSENT in row for row in found)
+        if found[0][0]:
+            cells.append((section, "", ""))
+        for key, one, two in found:
+            if not lacking or key == "kind":
+                cells.append((f"  {key}" if key else section, _cell(one), _cell(two)))
+    return table(cells)
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is ABSENT else json.dumps(value)
 
 
 def meanings(text: str) -> dict[str, str]:
@@ -126,7 +142,7 @@ def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list
 
 
 def _of(base: dict[str, Any], name: str, presets: Path) -> dict[str, Any]:
-    values = resolve(base, None if name == FILE else name, [], presets)
+    values = resolve(base, None if name == DEMO else name, [], presets)
     check(values, name)
     return values
 

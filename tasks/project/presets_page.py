@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -13,7 +12,6 @@ from tasks.project.main import run_main
 from tasks.project.overlays import Preset, preset_names, read_preset, resolve
 from tasks.project.params import Params, check
 from tasks.project.process import takes_no_words
-from tasks.project.strict_yaml import read_yaml
 
 PAGE = Path("docs/presets.md")
 BEGIN, END = "<!-- made by `python -m tasks.project.presets_page` from here", "<!-- to here -->"
@@ -27,12 +25,8 @@ COLUMNS = (
 HEAD = f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}\n"
 
 
-def new_page(text: str, base: dict[str, Any], presets: Path = artifacts.PRESETS) -> str:
-    """The page with what lies between its marks made anew.
-
-    Args:
-        text: the page as it is.
-        base: the values of params.yaml.
+def new_page(text: str, presets: Path = artifacts.PRESETS) -> str:
+    """The page, of which `text` is what it was, with what lies between its marks made anew.
 
     Raises:
         InputError: the page has no marks.
@@ -43,7 +37,7 @@ def new_page(text: str, base: dict[str, Any], presets: Path = artifacts.PRESETS)
     if not begin or not end:
         raise InputError(f"{PAGE} must hold the lines {BEGIN} --> and {END}, between which the table stands")
     found = [read_preset(name, presets) for name in preset_names(presets)]
-    resolved = [check(resolve(base, one.name, [], presets), one.name) for one in found]
+    resolved = [check(resolve({}, one.name, [], presets), one.name) for one in found]
     table = HEAD + "".join(_row(one, params) for one, params in zip(found, resolved, strict=True))
     return f"{before}{BEGIN} -->\n{table}\n{''.join(map(_section, found))}{END}{after}"
 
@@ -83,14 +77,14 @@ def _section(preset: Preset) -> str:
     return f"### {preset.name}\n\n{preset.head.description.strip()}\n\n" + (f"{sources}\n" if sources else "")
 
 
-def write_page(base: dict[str, Any], path: Path = PAGE) -> bool:
+def write_page(path: Path = PAGE) -> bool:
     """Make the page anew; whether it changed.
 
     Raises:
         InputError, ParamsError: see new_page.
     """
     before = path.read_text(encoding="utf-8")
-    after = new_page(before, base)
+    after = new_page(before)
     if after != before:
         write_text(path, after)
     return after != before
@@ -98,7 +92,7 @@ def write_page(base: dict[str, Any], path: Path = PAGE) -> bool:
 
 def main() -> None:
     takes_no_words(f"Write the presets into {PAGE}, between its two marks.")
-    changed = write_page(read_yaml(artifacts.PARAMS))
+    changed = write_page()
     sys.stdout.write(f"{PAGE} {'was written anew' if changed else 'is as the presets are'}\n")
 
 

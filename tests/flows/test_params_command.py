@@ -34,11 +34,11 @@ def presets(tmp_path):
     """Two presets that differ in three values, one of them a mapping that the other does not have."""
     (tmp_path / "one.yaml").write_text(
         "description: the first\nsource: ['a/b:c.md']\nexpected: {f1: 88.5, exact_match: 81}\n"
-        "downstream: {squad: {finetune: {epochs: 3}, "
+        "downstream: {squad: {kind: squad, finetune: {epochs: 3}, "
         "ipu: {finetune: {layers_per_ipu: [1, 1], replication_factor: 2}}}}\n"
     )
     (tmp_path / "two.yaml").write_text(
-        "description: the second\ndownstream: {squad: {finetune: {epochs: 4, seed: 9}}}\n"
+        "description: the second\ndownstream: {squad: {kind: squad, finetune: {epochs: 4, seed: 9}}}\n"
     )
     return tmp_path
 
@@ -71,7 +71,8 @@ def test_every_value_names_where_it_was_said_last(base, presets):
         == "--set downstream.squad.ipu.finetune.replication_factor=4"
     )
     assert found["downstream.squad.gate.min_f1"] == "--set downstream.squad.gate.min_f1=2"
-    assert found["downstream.squad.finetune.seed"] == "params.yaml"
+    assert "downstream.squad.finetune.seed" not in found, "a default"
+    assert origins(base, None, [], presets)["downstream.squad.finetune.seed"] == "params.yaml"
     lines = show(base, "one", [], presets).splitlines()
     assert [line.split("#")[1].strip() for line in lines if line.strip().startswith("epochs: 3 ")][0] == preset
     values = [line for line in lines if not line.rstrip().endswith(":")]
@@ -80,15 +81,36 @@ def test_every_value_names_where_it_was_said_last(base, presets):
 
 
 def test_two_presets_differ_in_what_they_say_differently(base, presets):
-    found = [line.split() for line in difference(base, "one", "two", presets).splitlines()]
-    assert found[0] == ["one", "two"]
-    assert ["downstream.squad.finetune.epochs", "3", "4"] in found
-    assert ["downstream.squad.finetune.seed", str(base["downstream"]["squad"]["finetune"]["seed"]), "9"] in found
-    assert ["downstream.squad.ipu.finetune.replication_factor", "2", "-"] in found
-    assert ["downstream.squad.ipu.finetune", "-", "null"] in found
-    assert len(found) == 6
-    assert difference(base, "two", "params.yaml", presets).count("\n") == 3
+    assert [line.split() for line in difference(base, "one", "two", presets).splitlines()] == [
+        ["one", "two"],
+        ["downstream.squad"],
+        ["finetune.seed", "42", "9"],
+        ["finetune.epochs", "3", "4"],
+        ["ipu.finetune.layers_per_ipu", "[1,", "1]", "-"],
+        ["ipu.finetune.replication_factor", "2", "-"],
+        ["ipu.finetune", "-", "null"],
+    ]
     assert difference(base, "two", "two", presets) == "two and two say the same\n"
+
+
+def test_what_the_demo_changes_is_shown_by_sections(podium):
+    found = [line.split() for line in podium("params", "diff", "demo", "bert").splitlines()]
+    assert found[0] == ["demo", "bert"]
+    sections = {line[0] for line in found[1:] if len(line) == 1}
+    assert sections >= {"model", "pretrain", "downstream.squad"}
+    assert {"ipu", "publish", "validate"}.isdisjoint(sections), "the demo is as the defaults there"
+    for said in (["hidden_size", "128", "768"], ["phase1.steps", "1500", "900000"], ["rows.row_length", "192", "384"]):
+        assert said in found
+
+
+def test_an_entry_that_one_side_lacks_takes_one_line(podium):
+    found = [line.split() for line in podium("params", "diff", "glue-sst2-small", "bert").splitlines()]
+    assert found[-4:] == [
+        ["downstream.glue-sst2"],
+        ["kind", '"glue"', "-"],
+        ["downstream.squad"],
+        ["kind", "-", '"squad"'],
+    ]
 
 
 def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
@@ -146,7 +168,7 @@ def test_a_name_that_is_no_preset_is_refused_with_the_nearest(base, presets):
 def test_every_shipped_preset_says_what_it_is_and_where_it_is_from(name):
     head = read_preset(name, PRESETS).head
     assert len(head.description) > 40
-    assert head.source or name in ("small-files", "glue-sst2-small")
+    assert head.source or name in ("small-files", "glue-sst2-small", "finetune")
 
 
 @pytest.fixture
@@ -173,7 +195,7 @@ def test_a_new_entry_is_shown_with_where_each_of_its_values_is_from(podium):
     stated = "downstream.glue-rte={kind: glue, task: rte}"
     shown = json.loads(podium("params", "show", "--json", "--set", stated))
     assert shown["downstream.glue-rte.task"] == {"value": "rte", "origin": f"--set {stated}"}
-    assert shown["downstream.glue-rte.rows.row_length"]["origin"] == "default of its kind"
+    assert shown["downstream.glue-rte.rows.row_length"]["origin"] == "default"
     assert "task: rte" in podium("params", "show", "--set", stated)
     assert "downstream.squad" not in podium("params", "show", "--json", "--set", "downstream.squad=null")
 
@@ -222,7 +244,7 @@ def test_presets_are_listed_shown_and_compared(podium):
     assert "small-files" in podium("params", "diff", "small-files")
     assert json.loads(podium("presets", "diff", "small-files", "--json"))["corpus.source"] == {
         "small-files": "files",
-        "params.yaml": "demo",
+        "demo": "demo",
     }
 
 

@@ -20,7 +20,6 @@ from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check, packed
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import WORDS, random_texts, write_corpus, write_questions, write_squad_rows
 from tests.tasks.tiny_model import HIDDEN, INTERMEDIATE, LAYERS, write_tiny_model
@@ -104,7 +103,7 @@ def make_rows(params: Params, inputs: Path, root: Path) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_a_family_trains_and_predicts(name: str, inputs: Path, tmp_path: Path):
     given = ("base_model.source=folder", f"base_model.path={inputs / 'model'}") if "run-qa" in name else ()
-    params = check(resolve(read_yaml(ROOT / "params.yaml"), name, [*SMALL, *given], ROOT / "presets"))
+    params = check(resolve({}, name, [*SMALL, *given], ROOT / "presets"))
     make_rows(params, inputs, tmp_path)
     if given:
         write_base_model(params.base_model, params.model, inputs / "model", tmp_path / artifacts.BASE_MODEL)

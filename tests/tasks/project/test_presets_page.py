@@ -5,16 +5,14 @@ import pytest
 from tasks.project.errors import InputError
 from tasks.project.overlays import preset_names
 from tasks.project.presets_page import BEGIN, END, PAGE, new_page, write_page
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 
 PRESETS = ROOT / "presets"
-BASE = read_yaml(ROOT / "params.yaml")
 
 
 def test_the_page_is_as_the_presets_are():
     text = (ROOT / PAGE).read_text(encoding="utf-8")
-    assert new_page(text, BASE, PRESETS) == text, "run `python -m tasks.project.presets_page`"
+    assert new_page(text, PRESETS) == text, "run `python -m tasks.project.presets_page`"
     for name in preset_names(PRESETS):
         assert f"\n| [`{name}`](#{name}) |" in text
         assert f"\n### {name}\n" in text
@@ -23,22 +21,22 @@ def test_the_page_is_as_the_presets_are():
 def test_only_what_lies_between_the_marks_is_made_anew(tmp_path):
     (tmp_path / "one.yaml").write_text(
         "description: the first of all\nsource: ['a/b:c.md']\nexpected: {f1: 88.5}\n"
-        "downstream: {squad: {finetune: {epochs: 7}}}\n"
+        "downstream: {squad: {kind: squad, finetune: {epochs: 7}}}\n"
     )
     text = f"by hand\n{BEGIN} -->\nold\n{END}\nby hand, too\n"
-    made = new_page(text, BASE, tmp_path)
+    made = new_page(text, tmp_path)
     assert made.startswith(f"by hand\n{BEGIN} -->\n| preset |")
     assert made.endswith(f"{END}\nby hand, too\n")
     assert "old" not in made
-    batch = BASE["downstream"]["squad"]["finetune"]["global_batch_size"]
-    assert f"| {batch} sequences, 7 epochs, rate 0.001 | f1 88.5 |" in made
+    assert "| [`one`](#one) | auto | 128, 256, 900,000; 512, 256, 100,000 |" in made
+    assert "| 32 sequences, 7 epochs, rate 5e-05 | f1 88.5 |" in made
     assert "### one\n\nthe first of all\n\n* a/b:c.md\n" in made
-    assert new_page(made, BASE, tmp_path) == made
+    assert new_page(made, tmp_path) == made
 
 
 def test_a_page_without_marks_is_refused_and_left_alone(tmp_path):
     page = tmp_path / "page.md"
     page.write_text("nothing to fill")
     with pytest.raises(InputError, match="must hold the lines"):
-        write_page(BASE, page)
+        write_page(page)
     assert page.read_text() == "nothing to fill"

@@ -21,7 +21,6 @@ from tasks.pretraining.pretrain import pretrain_job
 from tasks.project import artifacts
 from tasks.project.overlays import read_preset, resolve
 from tasks.project.params import Params, check
-from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 from tests.tasks.project.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
 
@@ -36,7 +35,7 @@ LARGE_MODEL = (1024, 24, 16, 4096)
 
 
 def resolved(name: str) -> Params:
-    return check(resolve(read_yaml(ROOT / "params.yaml"), name, [], PRESETS))
+    return check(resolve({}, name, [], PRESETS))
 
 
 def manifest(name: str, row_length: int, factor: float) -> Manifest:
@@ -224,8 +223,10 @@ def test_a_preset_of_a_pod_has_as_many_ipus_at_most(tmp_path: Path):
         model = model_config(params.model, manifest("phase1", 128, 1.0))
         jobs = jobs_of(params, tmp_path / name, {})
         for kind, job in jobs.items():
+            if kind in ("phase1", "phase2") and not params.pretrain.enabled:
+                continue
             plan = planned(job, model, 1.0)
             ipus = plan.placement.ipus_per_replica * plan.replicas
             assert ipus <= pod, f"{name} {kind}"
-            if kind in ("phase1", "phase2") and RECIPES[name].phase1 is not None:
+            if kind in ("phase1", "phase2"):
                 assert ipus == pod, f"{name} {kind}"

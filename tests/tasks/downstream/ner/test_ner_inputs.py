@@ -19,9 +19,8 @@ from tasks.downstream.ner.labels import labels_of_examples
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.overlays import resolve
+from tasks.project.overlays import base_of, resolve
 from tasks.project.params import check
-from tasks.project.strict_yaml import read_yaml
 from tasks.reading.text_files import Reading, read_reading
 from tasks.validation.checks import explain
 from tasks.validation.validate import Judge, validate
@@ -270,9 +269,8 @@ def test_examples_that_were_changed_are_found_by_their_verdict(tmp_path: Path, j
 
 def of_entry(*overrides: str, preset: str | None = None) -> dict[str, Any]:
     """The parameters of a new entry with these overrides, or of the entry that a preset adds."""
-    base = read_yaml(ROOT / "params.yaml")
     stated = [] if preset else ["downstream.names.kind=ner", *(f"downstream.names.{one}" for one in overrides)]
-    values = resolve(base, preset, stated, ROOT / "presets")
+    values = resolve(base_of(preset, ROOT), preset, stated, ROOT / "presets")
     [entry] = [one for one in check(values).downstream.values() if one.kind == "ner"]
     found: dict[str, Any] = entry.model_dump()
     return found
