@@ -179,9 +179,21 @@ def test_a_shell_gets_its_completion(shell):
     assert "_PODIUM_COMPLETE" in podium("completion", shell).stdout
     completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS="podium run --preset small", COMP_CWORD="3")
     assert completed.stdout.splitlines() == ["plain,small-files"]
-    words = "podium run --set downstream.squad.gate.min_f"
-    completed = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD="3")
-    assert completed.stdout.splitlines() == ["plain,downstream.squad.gate.min_f1="]
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("podium run --set downstream.squad.gate.min_f", ["downstream.squad.gate.min_f1="]),
+        ("podium run --preset glue-sst2-small --set downstream.glue-sst2.t", ["downstream.glue-sst2.task="]),
+        ("podium run --preset glue-sst2-small --set downstream.squad.gate", []),
+        ("podium run --preset no-such --set downstream.squad.gate.min_f", ["downstream.squad.gate.min_f1="]),
+        ("podium params diff de", ["demo"]),
+    ],
+)
+def test_parameters_are_completed_as_the_preset_has_them(words, completed):
+    done = podium(_PODIUM_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))
+    assert done.stdout.split() == [f"plain,{word}" for word in completed], done.stderr
 
 
 def test_outside_the_environment_it_is_said_how_to_make_one(tmp_path):

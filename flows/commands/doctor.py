@@ -33,6 +33,7 @@ def command(
     ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, no_publish: bool
 ) -> None:
     project = entered(ctx)
+    options.tell_unread(project, preset)
     findings = checks.look(checks.of_run(project, preset, overrides, publish=not no_publish, curious=True))
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_wanted:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,14 +25,22 @@ def complete_presets(ctx: click.Context, param: click.Parameter, incomplete: str
     return [] if project is None else sorted(path.stem for path in (project / "presets").glob(f"{incomplete}*.yaml"))
 
 
-def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    """Names of parameters with `=` behind them, for the completion of a shell."""
-    from tasks.project.params_command import leaves
-    from tasks.project.strict_yaml import read_yaml
+def complete_sides(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of presets and that of params.yaml beside them, for the completion of a shell."""
+    return [*complete_presets(ctx, param, incomplete), *(["demo"] if "demo".startswith(incomplete) else [])]
 
-    project = find_project(Path.cwd(), above=True)
-    names = [] if project is None else [name for name, _ in leaves(read_yaml(project / "params.yaml"))]
-    return [f"{name}=" for name in names if name.startswith(incomplete)]
+
+def complete_settings(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of parameters with `=` behind them, of the preset where one was said, for the completion of a shell."""
+    from tasks.project.overlays import base_of, resolve
+    from tasks.project.params_command import leaves
+
+    if (project := find_project(Path.cwd(), above=True)) is None:
+        return []
+    said = ctx.params.get("preset")
+    preset = said if said in complete_presets(ctx, param, "") else None
+    values = resolve(base_of(preset, project), preset, [], project / "presets")
+    return [f"{name}=" for name, _ in leaves(values) if name.startswith(incomplete)]
 
 
 def complete_stages(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
@@ -65,6 +74,16 @@ def said(preset: str | None, overrides: Sequence[str], *more: str) -> str:
     """The words of `parameters` again, for a shell, with a blank before them; empty where nothing was said."""
     words = [*(["--preset", preset] if preset else []), *(word for one in overrides for word in ("--set", one)), *more]
     return f" {shlex.join(words)}" if words else ""
+
+
+def tell_unread(project: Path, preset: str | None) -> None:
+    """Where params.yaml was edited, as git sees it, say that a run of a preset takes nothing of it."""
+    if preset is None or (git := shutil.which("git")) is None:
+        return
+    look = [git, "-C", str(project), "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"]
+    if subprocess.run(look, check=False, capture_output=True).stdout:  # nothing where this is no checkout of git
+        text = f"params.yaml was edited and is not read: the preset {preset} lies over the defaults; --set adds to it"
+        click.echo(f"note: {text}", err=True)
 
 
 def as_json(command: Command) -> Command:

@@ -55,8 +55,8 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
 
 
 @command.command(help="What two presets say differently, by sections; demo stands for params.yaml.")
-@click.argument("first", shell_complete=options.complete_presets)
-@click.argument("second", default=DEMO, shell_complete=options.complete_presets)
+@click.argument("first", shell_complete=options.complete_sides)
+@click.argument("second", default=DEMO, shell_complete=options.complete_sides)
 @options.as_json
 @click.pass_context
 def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None:

@@ -43,6 +43,7 @@ def command(
     if write:
         _write(project, preset is not None or bool(overrides))
         return
+    options.tell_unread(project, preset)
     values = checkout.resolved_params(project, preset, list(overrides))
     checkout.check_inputs(project, values)
     root = checkout.folder_of(project, values, preset, list(overrides))

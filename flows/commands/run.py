@@ -61,7 +61,9 @@ class Choices:
 def command(
     ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, **choices: Any
 ) -> None:
-    carry_out(entered(ctx), preset, list(overrides), Choices(**choices), json_wanted)
+    project = entered(ctx)
+    options.tell_unread(project, preset)
+    carry_out(project, preset, list(overrides), Choices(**choices), json_wanted)
 
 
 def carry_out(

@@ -50,7 +50,8 @@ def _row(preset: Preset, params: Params) -> str:
         _phases(params),
         "; ".join(
             f"{one.global_batch_size:,} sequences, {one.epochs:g} epochs, rate {one.learning_rate:g}" for one in tunings
-        ),
+        )
+        or "none",
         figures(preset),
     )
     return f"| {' | '.join(cells)} |\n"

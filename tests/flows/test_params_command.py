@@ -248,6 +248,23 @@ def test_presets_are_listed_shown_and_compared(podium):
     }
 
 
+def test_an_edited_params_yaml_is_named_where_a_preset_runs_without_it(toy_project, monkeypatch, capsys):
+    def noted(*words):
+        cli.cli.main(["plan", *words], prog_name="podium", standalone_mode=False)
+        return "params.yaml was edited and is not read: the preset bert" in capsys.readouterr().err
+
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(toy_project.parent))
+    assert not noted("--preset", "bert"), "no git, nothing to compare with"
+    as_somebody = ["-c", "user.name=x", "-c", "user.email=x@y", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "params.yaml"], [*as_somebody, "commit", "-qm", "as shipped"]):
+        subprocess.run(["git", *words], cwd=toy_project, check=True)
+    assert not noted("--preset", "bert")
+    params = toy_project / "params.yaml"
+    params.write_text(params.read_text().replace("min_documents: 10", "min_documents: 11"))
+    assert noted("--preset", "bert")
+    assert not noted(), "it is read"
+
+
 def test_lists_are_as_wide_as_the_terminal_and_whole_in_a_file(podium):
     """The same command, on a terminal of 60 columns and into a pipe."""
     whole = podium("presets")
