@@ -64,14 +64,14 @@ def corpus(params: Params) -> str:
 
 
 def vocabulary(params: Params) -> str:
-    """vocab.txt, whole."""
+    """vocab.txt, or the tokenizer of a model folder, whole."""
     return f"{len(_entries(params)):,} entries in {params.tokenizer.path}"
 
 
 def _entries(params: Params) -> tuple[str, ...]:
-    from tasks.vocabulary.tokenizer_files import read_vocabulary
+    from tasks.vocabulary.hub_tokenizer import given_vocabulary
 
-    return read_vocabulary(Path(params.tokenizer.path), "tokenizer.path")
+    return given_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).entries
 
 
 def prepared(params: Params) -> str:

@@ -187,15 +187,44 @@ def download_files(
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
     try:
-        info = api.model_info(repository, revision=revision)
-        present = sorted(file.rfilename for file in info.siblings or [])
+        commit, present = _listing(api, repository, revision)
         # by commit, not by branch: the branch may move between two files
-        files = {name: Path(api.hf_hub_download(repository, name, revision=info.sha)) for name in choose(present)}
+        files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}
     except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
         # the client's own errors (not found, gated, malformed name, offline) are of these kinds
-        reason = str(error).strip().split("\n")[0] or type(error).__name__
-        raise InputError(
-            f"{section}.repository={repository} (revision {revision}) cannot be read: {reason}. Check the name, "
-            f"{section}.revision and the connection; HF_TOKEN opens private models"
-        ) from None
-    return str(info.sha), present, files
+        why = _reason(error, repository, section, api.endpoint)
+        raise InputError(f"{section}.repository={repository} (revision {revision}) cannot be read: {why}") from None
+    return commit, present, files
+
+
+def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:
+    """The commit of a model, and the names of its files; where there is no connection, those of the Hub's cache.
+
+    Raises:
+        OSError: no such model or revision, no right to read it, or neither a connection nor a copy.
+    """
+    import httpx2
+
+    try:
+        info = api.model_info(repository, revision=revision)
+    except (httpx2.TransportError, ConnectionError):
+        snapshot = Path(api.snapshot_download(repository, revision=revision, local_files_only=True))
+        return snapshot.name, sorted(str(file.relative_to(snapshot)) for file in snapshot.rglob("*") if file.is_file())
+    return str(info.sha), sorted(file.rfilename for file in info.siblings or [])
+
+
+def _reason(error: Exception, repository: str, section: str, endpoint: str) -> str:
+    """Why a model of the Hub cannot be read, and what to do."""
+    from huggingface_hub import constants, errors
+
+    if isinstance(error, errors.GatedRepoError):
+        return f"it is gated: ask for access on {endpoint}/{repository}, and set HF_TOKEN of that account"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no such revision: check {section}.revision, a branch, tag or commit"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"{endpoint} has no such model, or HF_TOKEN may not see it: check the name and the token"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        offline = "HF_HUB_OFFLINE forbids" if constants.HF_HUB_OFFLINE else f"{endpoint} does not answer"
+        return f"there is no copy in {constants.HF_HUB_CACHE}, and no way to get one: {offline}"
+    text = str(error).strip().split("\n")[0] or type(error).__name__
+    return f"{text}. Check the name, {section}.revision and the connection; HF_TOKEN opens private models"

@@ -17,6 +17,22 @@ SLOW = (".model", ".bpe", "merges.txt", "vocab.json")
 """How the files of tokenizers of other kinds end."""
 
 
+def given_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -> Vocabulary:
+    """The vocabulary of a vocab.txt, or of a model's folder with the tokenizer it was trained with.
+
+    Args:
+        path: a file, a folder with one .txt file, or the folder of a model.
+        lowercase: used where what is there does not say it itself.
+        key: the params key that named it, for messages.
+
+    Raises:
+        InputError: it cannot be used.
+    """
+    if any((path / name).is_file() for name in (TOKENIZER, CONFIG)):
+        return load_hub_vocabulary(str(path), None, lowercase, key)
+    return Vocabulary(read_vocabulary(path, key), lowercase)
+
+
 def load_hub_vocabulary(
     repository: str | None, revision: str | None, lowercase: bool, key: str = "tokenizer.repository"
 ) -> Vocabulary:

@@ -2,7 +2,8 @@
 
     python -m tasks.vocabulary.tokenizer
 
-`train` makes a vocabulary from the corpus, `file` takes a vocab.txt, `hub` the tokenizer of a Hub model.
+`train` makes a vocabulary from the corpus, `file` takes a vocab.txt or that of a model folder, `hub` that of a Hub
+model.
 The same corpus and parameters give the same bytes in every process, with any number of threads.
 """
 
@@ -22,8 +23,8 @@ from tasks.project.errors import InputError
 from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import TokenizerParams, load_params
-from tasks.vocabulary.hub_tokenizer import load_hub_vocabulary
-from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
+from tasks.vocabulary.hub_tokenizer import given_vocabulary, load_hub_vocabulary
+from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tasks.vocabulary.wordpiece import train_vocabulary
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ def make_tokenizer(params: TokenizerParams, max_length: int, corpus: Path, outpu
         entries = train_vocabulary(lambda: corpus_texts(corpus), params.vocabulary_size, params.lowercase)
         vocabulary = Vocabulary(tuple(entries), params.lowercase)
     elif params.source == "file":
-        vocabulary = Vocabulary(read_vocabulary(Path(params.path), "tokenizer.path"), params.lowercase)
+        vocabulary = given_vocabulary(Path(params.path), params.lowercase)
     else:
         vocabulary = load_hub_vocabulary(params.repository, params.revision, params.lowercase)
     _warn_of_capitals(vocabulary)

@@ -329,20 +329,45 @@ def test_a_tokenizer_is_downloaded_from_the_hub(
     assert "is not JSON" in refusal(tmp_path, source="hub", repository="user/tiny")
 
 
-@pytest.mark.parametrize("name", ["user/absent", "no/such/name", "user/tiny"])
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("user/absent", "has no such model, or HF_TOKEN may not see it"),
+        ("no/such/name", "tokenizer.revision"),
+        ("user/tiny", "it has no such revision: check tokenizer.revision"),
+    ],
+)
 def test_a_model_that_cannot_be_read_is_refused(
-    tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch, name: str
+    tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch, name: str, why: str
 ) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     hub.store.create("model", "user/tiny")
     message = refusal(tmp_path, source="hub", repository=name, revision="nowhere")
     assert f"tokenizer.repository={name}" in message
-    assert "tokenizer.revision" in message
+    assert why in message
+
+
+def test_a_model_that_was_read_once_is_read_again_without_a_connection(
+    tmp_path: Path, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    files = model_files(tmp_path)
+    commit = hub.store.add_files(hub.store.create("model", "user/tiny"), files).oid
+    wanted = params(source="hub", repository="user/tiny", revision=commit)
+    make_tokenizer(wanted, 512, tmp_path, tmp_path / "out")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    make_tokenizer(wanted, 512, tmp_path, tmp_path / "again")
+    assert (tmp_path / "again/tokenizer.json").read_bytes() == files["tokenizer.json"]
+    message = refusal(tmp_path, source="hub", repository="user/other")
+    assert f"there is no copy in {tmp_path / 'cache'}, and no way to get one: HF_HUB_OFFLINE forbids" in message
 
 
 def test_a_hub_that_does_not_answer_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert "the connection" in refusal(tmp_path, source="hub", repository="user/tiny")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    message = refusal(tmp_path, source="hub", repository="user/tiny")
+    assert "there is no copy in" in message
+    assert "does not answer" in message
 
 
 def test_a_repository_must_be_named(tmp_path: Path) -> None:
