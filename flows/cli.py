@@ -23,6 +23,8 @@ from tasks.project.main import run_main
 
 COMMANDS = {
     "run": "run the pipeline, from the corpus to the published model",
+    "finetune": "teach a BERT you have with your own file, and judge it",
+    "pretrain": "teach BERT your own text, or a model you have",
     "plan": "say what a run would do, and why; runs nothing",
     "doctor": "say whether a run could start here, and what stands in its way",
     "ask": "ask a model a question about a text",

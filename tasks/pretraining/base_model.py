@@ -13,7 +13,7 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -26,6 +26,9 @@ from tasks.project.process import takes_no_words
 from tasks.reading.hub_inputs import download_files
 from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
 from tasks.vocabulary.hub_tokenizer import CONFIG, TOKENIZER, VOCABULARY, load_hub_vocabulary
+
+if TYPE_CHECKING:
+    from ipu_model.models.config import ModelConfig
 
 WANTED = re.compile(r"config\.json|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
 """The files of a Hub model that hold architecture and weights."""
@@ -138,16 +141,35 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
         InputError: no BERT that is computed here, or another architecture.
     """
     from ipu_model.errors import DeviceJobError
-    from ipu_model.models.architecture import CONFIG, differences, read_config
+    from ipu_model.models.architecture import differences
     from ipu_model.models.config import ModelConfig
 
+    found = architecture_of(source, key)
     try:
-        found, _ = read_config(source / CONFIG)
         stated = ModelConfig(vocab_size=found.vocab_size, **model.model_dump())
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
     _same_architecture(differences(stated, found), key)
     return found.vocab_size
+
+
+def architecture_of(source: Path, key: str) -> ModelConfig:
+    """What config.json of the model folder `source` states; no weight is read.
+
+    Args:
+        key: what named it, for messages.
+
+    Raises:
+        InputError: no model folder, or no BERT that is computed here.
+    """
+    from ipu_model.errors import DeviceJobError
+    from ipu_model.models.architecture import CONFIG, read_config
+
+    _require_config(source, key)
+    try:
+        return read_config(source / CONFIG)[0]
+    except DeviceJobError as error:
+        raise InputError(f"{key}: {error}") from None
 
 
 def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:

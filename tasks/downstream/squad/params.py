@@ -78,7 +78,7 @@ class AnswerParams(EvaluateParams):
 
 
 class GateParams(ReleaseParams):
-    min_f1: Points = 85.0
+    min_f1: Points | None = 85.0
     min_exact_match: Points | None = None
     max_f1_drop: Points = 0.0
     max_exact_match_drop: Points = 0.0

@@ -1,0 +1,210 @@
+"""`podium finetune KIND`: a BERT that one has, taught with one's own file.
+
+Sizes, dropout and tokenizer are the model's, whatever else is not stated is what BERT takes for the kind, and no
+text is read: the run is that of `--preset finetune` with an entry of `downstream`, and lies under runs/checkouts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import click
+
+from flows.commands import options
+from flows.commands.project import entered, given
+
+PRESET = "finetune"
+HYPERPARAMETERS = ("learning_rate", "epochs", "global_batch_size", "seed")
+"""Parameters of an entry's section `finetune` that have words of their own."""
+Decorator = Callable[[Any], Any]
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Options that several verbs have, as one decorator."""
+
+    def decorate(function: Any) -> Any:
+        for one in reversed(decorators):
+            function = one(function)
+        return function
+
+    return decorate
+
+
+NUMBERS = together(
+    click.option("--learning-rate", type=float, metavar="RATE"),
+    click.option("--epochs", type=float, metavar="N", help="over the training examples"),
+    click.option("--batch-size", "global_batch_size", type=int, metavar="N", help="examples behind one update"),
+    click.option("--seed", type=int, metavar="N", help="of the order, dropout and a new head"),
+)
+DEV = together(
+    click.option("--dev", metavar="FILE", help="what it is judged on; default: a part of --train"),
+    click.option("--column", "columns", multiple=True, metavar="KEY=NAME", help="what a column of a table is called"),
+)
+COMMON = together(
+    click.option("--runtime", help="cpu, cuda, ipu, or auto (default): IPUs, else a GPU, else the CPU"),
+    click.option("--precision", help="fp32, bf16, fp16, or auto (default): the faster one of the device"),
+    click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="any other parameter"),
+    click.option("--save-params", type=click.Path(path_type=Path), metavar="FILE", help="write all this as a preset"),
+    options.as_json,
+    click.option("--verbose", is_flag=True, help="show what the stages print, too"),
+)
+
+
+class _Kinds(click.Group):
+    """A command for each kind of downstream task there is."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        from tasks.project.param_downstream import kind_names
+
+        return kind_names()
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        return _command_of(name) if name in self.list_commands(ctx) else None
+
+
+@click.group(
+    cls=_Kinds,
+    help="Fine-tune a BERT you have on your own file, and judge it on another. KIND says for what.",
+    subcommand_metavar="KIND --model DIR|NAME --train FILE [--dev FILE] ...",
+)
+def command() -> None:
+    pass
+
+
+def _command_of(kind: str) -> click.Command:
+    about = (importlib.import_module(f"tasks.downstream.{kind}").__doc__ or kind).partition("\n")[0]
+
+    @click.command(kind, help=about)
+    @together(*_own_options(kind))
+    @click.option("--model", required=True, metavar="DIR|NAME", help="a model's folder, or a Hub repository")
+    @click.option("--train", required=True, metavar="FILE|NAME", help="what it learns from, or a Hub data set")
+    @together(DEV, NUMBERS, COMMON)
+    @click.pass_context
+    def run(ctx: click.Context, **stated: Any) -> None:
+        project = entered(ctx)
+        carry_out(ctx, project, PRESET, overrides_of(ctx, project, kind, stated), stated)
+
+    return run
+
+
+def _own_options(kind: str) -> Iterator[Decorator]:
+    """An option for what a kind asks beside its sections, such as the name of a task."""
+    from tasks.project.param_downstream import EntryParams, kind_params
+
+    for name, field in kind_params(kind).model_fields.items():
+        if name not in EntryParams.model_fields:
+            choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
+            values = click.Choice(choices) if choices else None
+            yield click.option(f"--{name.replace('_', '-')}", name, type=values, required=field.is_required())
+
+
+def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[str], stated: Mapping[str, Any]) -> None:
+    """Run what a verb made of its words, and write it as a preset where that was asked for."""
+    from flows.commands import run
+
+    if stated["save_params"] is not None:
+        from flows.saved_params import save
+
+        save(given(ctx, stated["save_params"]), preset, overrides, f"Saved by {ctx.command_path}.")
+    run.carry_out(project, preset, overrides, run.Choices(verbose=stated["verbose"]), stated["json_wanted"])
+
+
+def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str]:
+    """What the words of the command line are as `--set`, those that a person wrote last.
+
+    Raises:
+        InputError, ParamsError: the model or a file is not there or none.
+    """
+    from flows.given_model import overrides_of as of_model
+    from flows.given_model import settings
+
+    model = of_model(stated["model"], given(ctx, Path()), project)
+    entry = entry_settings(ctx, project, kind, stated, released_as(stated["model"]))
+    return [*model, *settings(device_values(stated)), *entry, *stated["overrides"]]
+
+
+def device_values(stated: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and in which precision, as parameters by their names."""
+    return {f"device.{name}": stated[name] for name in ("runtime", "precision") if stated[name] is not None}
+
+
+def released_as(name: str) -> str:
+    """The last word of the name of a model or file, as a folder is called."""
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(name.partition("@")[0]).resolve().stem) or "model"
+
+
+def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any], released: str) -> list[str]:
+    """The entry of `downstream` that the command line asks for, as words of `--set`.
+
+    Its gate has no floors: who fine-tunes wants to see the scores, and decides by them.
+
+    Args:
+        ctx: of the command.
+        project: where the run is called.
+        kind: of the entry.
+        stated: the words of the command line.
+        released: begins the name of the folder of the release.
+
+    Raises:
+        ParamsError: no such kind, a file that is not there, or words that do not go together.
+    """
+    from flows.given_model import settings
+    from tasks.project.errors import ParamsError
+    from tasks.project.param_downstream import EntryParams, kind_params
+
+    try:
+        params = kind_params(kind)
+    except ValueError as error:
+        raise ParamsError(str(error)) from None
+    own = {name: stated[name] for name in params.model_fields if name not in EntryParams.model_fields}
+    name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
+    data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
+    values = {f"data.{key}": value for key, value in _data(ctx, project, data, stated)}
+    values |= {f"finetune.{key}": stated[key] for key in HYPERPARAMETERS if stated.get(key) is not None}
+    values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
+    values["publish.folder"] = f"published/{released}-{name}"
+    entry = f"downstream.{name}"
+    return [*settings({entry: {"kind": kind, **own}}), *settings({f"{entry}.{key}": v for key, v in values.items()})]
+
+
+def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The keys of an entry's section `data` that say what is read."""
+    from tasks.project.errors import ParamsError
+    from tasks.project.param_sections import HUB_NAME
+
+    train = stated["train"]
+    if not given(ctx, Path(train)).exists() and train.count("/") == 1 and HUB_NAME.fullmatch(train):
+        if stated["dev"] is not None:
+            raise ParamsError(f"--train {train} is a Hub data set with splits of its own: leave --dev out")
+        yield from (("source", "hub"), ("dataset", train))
+    else:
+        yield "source", "files"
+        yield from _files(ctx, project, section, stated)
+    for text in stated["columns"]:
+        key, equals, name = text.partition("=")
+        if not equals or not name:
+            raise ParamsError(f"--column {text!r} must read KEY=NAME, for example context=passage")
+        yield f"columns.{key}", name
+
+
+def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    from flows.given_model import seen_from
+    from tasks.project.errors import ParamsError
+
+    files: dict[str, str | None] = {"train": None, "dev": None}
+    for key in files:
+        if stated[key] is not None:
+            path = given(ctx, Path(stated[key]))
+            if not path.exists():
+                raise ParamsError(f"--{key} {stated[key]} is not there: name a file or folder")
+            files[key] = seen_from(path, project)
+    if "train_path" in section.model_fields:
+        yield from (("train_path", files["train"]), ("dev_path", files["dev"]))
+    elif stated["dev"] is not None:
+        raise ParamsError(f"--dev {stated['dev']}: --train names a folder that holds both here, leave --dev out")
+    else:
+        yield "path", files["train"]

@@ -1,0 +1,71 @@
+"""A model that a person names on the command line, a folder or a Hub repository, as parameters of a run.
+
+The sizes, the dropout and the tokenizer are its own, so that nobody has to state them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from tasks.pretraining.base_model import architecture_of, wanted_files
+from tasks.project.errors import InputError
+from tasks.project.param_sections import HUB_NAME
+from tasks.project.params import ModelParams
+
+
+def overrides_of(model: str, here: Path, project: Path) -> list[str]:
+    """What `--set` would say of a model: where it is, its tokenizer and its architecture.
+
+    A model of the Hub is downloaded now, where people can watch, and named by its commit.
+
+    Args:
+        model: a folder, seen from `here`, or a Hub repository.
+        here: where the command was called.
+        project: where the run is called.
+
+    Raises:
+        InputError: neither a folder nor a name, or no model of a kind that is trained here.
+    """
+    folder = here / model
+    if folder.exists():
+        if not folder.is_dir():
+            raise InputError(f"--model {model} is a file: name the folder that save_pretrained wrote")
+        path = seen_from(folder, project)
+        given = {"base_model.source": "folder", "base_model.path": path}
+        given |= {"tokenizer.source": "file", "tokenizer.path": path}
+    else:
+        folder, given = _of_hub(model)
+    found = architecture_of(folder, f"--model {model}")
+    return settings(given | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields})
+
+
+def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
+    """The folder of the Hub's cache with the model, and the parameters that name it."""
+    name, _, revision = model.partition("@")
+    if not HUB_NAME.fullmatch(name):
+        raise InputError(f"--model {model} is not there: name a model's folder, or a Hub repository (user/name)")
+    from tasks.reading.hub_inputs import download_files
+
+    commit, _, files = download_files(name, revision or None, wanted_files, "base_model")
+    if "config.json" not in files:
+        raise InputError(f"--model {model} holds no config.json: it is no model")
+    places = {
+        f"{section}.{key}": value
+        for section in ("base_model", "tokenizer")
+        for key, value in (("source", "hub"), ("repository", name), ("revision", commit))
+    }
+    return files["config.json"].parent, places
+
+
+def seen_from(path: Path, project: Path) -> str:
+    """A path as params.yaml of `project` states it: relative where it lies inside, else absolute."""
+    found = Path(os.path.abspath(path))
+    return str(found.relative_to(project)) if found.is_relative_to(project) else str(found)
+
+
+def settings(values: dict[str, Any]) -> list[str]:
+    """Parameters by their dotted names as words of `--set`, which read back as the same values."""
+    return [f"{name}={json.dumps(value)}" for name, value in values.items()]

@@ -1,0 +1,56 @@
+"""What a command made of its words, as a preset that says the same: all that differs from the defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tasks.pages.markup import yaml_text
+from tasks.project.errors import InputError
+from tasks.project.files import write_text
+from tasks.project.overlays import ENTRIES, resolve
+from tasks.project.param_downstream import defaults_of
+from tasks.project.params import check, default_values
+
+
+def save(path: Path, preset: str, overrides: Sequence[str], description: str) -> None:
+    """Write a preset that resolves to what `preset` and `overrides` do.
+
+    Args:
+        path: a new file.
+        preset: the name of one.
+        overrides: words of `--set`, laid over it.
+        description: what the new one says of itself.
+
+    Raises:
+        InputError: there is a file of that name.
+        ParamsError: the parameters cannot be used.
+    """
+    if path.exists():
+        raise InputError(f"{path} is there already: name a new file for --save-params")
+    values = resolve({}, preset, overrides)
+    check(values, "the parameters")
+    write_text(path, yaml_text({"description": description, **unlike_defaults(values)}))
+
+
+def unlike_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that differ from the defaults, nested as they are; an entry states its kind, too."""
+    found = _unlike({name: section for name, section in values.items() if name not in ENTRIES}, default_values())
+    entries = {
+        name: {"kind": entry["kind"], **_unlike(entry, defaults_of(entry["kind"], name))}
+        for name, entry in values["downstream"].items()
+    }
+    return found | ({"downstream": entries} if entries else {})
+
+
+def _unlike(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        default = defaults.get(name)
+        if isinstance(value, dict) and isinstance(default, dict) and default:
+            if inner := _unlike(value, default):
+                found[name] = inner
+        elif value != default:
+            found[name] = value
+    return found
