@@ -156,6 +156,8 @@ class Job:
     inference_device_iterations), or auto, pipelined where the config allows it."""
     compile: str = "none"
     """What inductor compiles on a CPU: none, or optimizer (LAMB's update); ipu always compiles everything."""
+    recompute: bool = False
+    """On cpu and cuda: layers are computed once more on the way back in place of being kept; ipu: see ipu_config."""
     compile_only: bool = False
     """Compile into the cache, on ipu without IPUs, and stop before anything is trained."""
     executables: Optional[str] = None

@@ -13,6 +13,7 @@ from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.dropout import add_dropped, drop, mask_for
@@ -128,6 +129,10 @@ class Layer(nn.Module):
 class Bert(nn.Module):
     """Embeddings and encoder; the pooler only where a head reads it."""
 
+    recompute = False
+    """Whether training keeps the input of each layer alone and computes the layer once more on the way back, dropout
+    included: the same numbers from less memory and more time."""
+
     def __init__(self, config: ModelConfig, pooler: bool) -> None:
         super().__init__()
         self.embeddings = Embeddings(config)
@@ -146,7 +151,10 @@ class Bert(nn.Module):
         """[...] -> [..., H]."""
         hidden = self.embeddings(tokens).to(self.precision)
         for layer in self.encoder["layer"].children():
-            hidden = layer(hidden, tokens.attention)
+            if self.recompute and torch.is_grad_enabled():
+                hidden = checkpoint(layer, hidden, tokens.attention, use_reentrant=False)
+            else:
+                hidden = layer(hidden, tokens.attention)
         return hidden
 
     def pool(self, first_tokens: Tensor) -> Tensor:

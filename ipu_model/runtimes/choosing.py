@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
 import torch
 from torch import nn
@@ -100,6 +100,11 @@ def plan_device(
         return None
     if instances.count != poprun.count:
         raise ConfigError("torchrun starts jobs on CPUs and GPUs: start the ipu runtime with poprun, or alone")
+    if job.recompute:
+        raise ConfigError(
+            "device.recompute is of cpu and cuda; IPUs recompute what recompute_checkpoint_every_layer of an "
+            "ipu_config.json says: set device.recompute to false"
+        )
     from ipu_model.ipu.planning import plan_ipu
     from ipu_model.runtimes.ipu import check_host
 
@@ -155,4 +160,6 @@ def make_runtime(
 
         compiling = partial(compile_optimizer, environ=os.environ, say=lambda text: emit("message", text=text))
     computing = (plan.micro_batch_size, plan.precision, optimizer, job.seed, where)
+    bert: Any = model.bert
+    bert.recompute = job.recompute
     return TorchRuntime(model, job.head, *computing, instances, compiling, hurried)

@@ -23,7 +23,13 @@ from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.rows.reading import RowFolder
 from ipu_model.train.checkpoint import Fingerprint
 
-OF_THE_FOLDER = ("run_folder", "output", "log_every_updates", "checkpoint_every_updates")  # change no weights
+OF_THE_FOLDER = (
+    "run_folder",
+    "output",
+    "log_every_updates",
+    "checkpoint_every_updates",
+    "recompute",
+)  # change no weights
 OF_COMPILING = ("compile_only", "executables", "inference_execution")  # train nothing
 REPLACED = ("rows", "init_checkpoint", "model", "runtime", "precision", "ipu_config")  # what they stand for enters
 NOT_IN_FINGERPRINT = (*OF_THE_FOLDER, *OF_COMPILING, *REPLACED, "evaluation")

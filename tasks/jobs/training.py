@@ -38,6 +38,7 @@ EXECUTION_ONLY = (
     "run_folder",
     "checkpoint_every_updates",
     "log_every_updates",
+    "recompute",
     "compile_only",
     "executables",
 )

@@ -69,6 +69,7 @@ def pretrain_job(
         runtime=device.runtime,
         precision=device.precision,
         compile=device.compile,
+        recompute=device.recompute,
         seed=params.seed,
         model=model_config(model, read_manifest(rows)) if first or untrained else None,
         init_checkpoint=None if start is None else str(root / start),

@@ -45,6 +45,8 @@ class DeviceParams(Section):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: Literal["none", "optimizer"] = "none"
     micro_batch_size: Positive = 8
+    recompute: bool = False
+    """It changes no result, so that no stage depends on it."""
     launcher: Literal["torchrun", "poprun"] | None = None
     processes: Positive = 1
     restarts: Annotated[int, Field(ge=0)] = 0
@@ -61,6 +63,11 @@ class DeviceParams(Section):
     @model_validator(mode="after")
     def _the_launcher_serves_the_device(self) -> DeviceParams:
         serves = {"torchrun": ("cpu", "cuda"), "poprun": ("ipu",)}
+        if self.recompute and self.runtime == "ipu":
+            raise ValueError(
+                "recompute: true is of cpu and cuda; on IPUs it is recompute_checkpoint_every_layer of an "
+                "ipu_config.json: set recompute to false"
+            )
         if self.launcher is not None and self.runtime not in serves[self.launcher]:
             raise ValueError(
                 f"launcher {self.launcher} starts jobs on {' and '.join(serves[self.launcher])}, found "

@@ -174,6 +174,24 @@ def run_here(job: Job) -> Finished:
     return Finished(0, events, "")
 
 
+def pausing(job: Job, event: str) -> None:
+    """Run a job in this process as far as its first event of this kind, after which it is asked to stop."""
+    import pytest
+    import torch
+
+    from ipu_model.distributed.process import StopRequest, Terminated
+    from ipu_model.train.running import run_job
+
+    stop = StopRequest()
+
+    def emit(name: str, **fields: Any) -> None:
+        stop.requested = stop.requested or name == event
+
+    torch.set_num_threads(1)
+    with pytest.raises(Terminated):
+        run_job(job, emit, stop)
+
+
 def start_job(job: Job, environment: Optional[Dict[str, str]] = None) -> subprocess.Popen:
     """Start `python -m ipu_model` on a job, with one thread."""
     Path(job.run_folder).mkdir(parents=True, exist_ok=True)

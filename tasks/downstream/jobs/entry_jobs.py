@@ -44,6 +44,7 @@ def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, u
         runtime=device.runtime,
         precision=device.precision,
         compile=device.compile,
+        recompute=device.recompute,
         seed=tuning.seed,
         model=own_model(entry, params.model, rows, whole=untrained or entry.start == BASE),
         init_checkpoint=None if start is None or untrained else str(root / start),

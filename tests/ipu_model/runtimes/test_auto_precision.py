@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file
 from test_compiling import needs_compiler
 from test_torchrun import start_two
-from tiny_jobs import ROOT, TINY, finish, make_job, run_here
+from tiny_jobs import ROOT, TINY, finish, make_job, pausing, run_here
 
-from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import CheckpointError
 from ipu_model.job import Job, JobResult, ScheduleConfig
 from ipu_model.plan import Choice, make_plan
@@ -181,18 +181,6 @@ def test_two_processes_that_write_at_once_leave_whole_figures(tmp_path: Path) ->
     assert [writer.returncode for writer in writers] == [0, 0]
     assert seen > 0
     assert [file.name for file in path.parent.iterdir()] == ["figures.json"]
-
-
-def pausing(job: Job, event: str) -> None:
-    """Run a job as far as its first event of this kind, after which it is asked to stop."""
-    stop = StopRequest()
-
-    def emit(name: str, **fields: Any) -> None:
-        stop.requested = stop.requested or name == event
-
-    torch.set_num_threads(1)
-    with pytest.raises(Terminated):
-        run_job(job, emit, stop)
 
 
 @pytest.fixture
