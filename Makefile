@@ -123,5 +123,5 @@ audit: $(AUDIT)  ## look the pinned packages up in the public advisory database 
 	@echo "audit: constraints/host.txt and constraints/poplar.txt"
 	@.ci/audit .venv-audit/bin/pip-audit constraints/host.txt constraints/poplar.txt
 
-clean:  ## remove what the runs made (keeps .venv, inputs and the DVC cache)
-	rm -rf data models predictions evaluation executables metrics plots reports published runs dvc.lock
+clean: $(HOST)  ## remove what the runs made, after asking (keeps .venv, inputs, what was published and the DVC cache)
+	@podium clean --all

@@ -7,14 +7,12 @@ the project, so that stages whose parameters are the same are restored, not run 
 from __future__ import annotations
 
 import configparser
-import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +28,8 @@ from tasks.project.param_downstream import entry_places
 from tasks.project.params import check
 
 CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+"""What a run can be called."""
 WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
 """Parameters beside those of entries that name what is written: stated from the project's folder."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
@@ -79,31 +79,65 @@ def require_one_plan(root: Path, values: dict[str, Any]) -> None:
         raise InputError(plans.refusal(found, shown))
 
 
-def prepare(
-    root: Path, values: dict[str, Any], preset: str | None, overrides: list[str], say: Callable[[str], None] = print
-) -> Path:
-    """The folder the run works in: `root` itself without overrides, else its own checkout under runs/.
+def prepare(root: Path, values: dict[str, Any], folder: Path, say: Callable[[str], None] = print) -> None:
+    """Make the folder a run works in: `root` itself, or its own checkout under runs/.
 
-    The same parameters give the same folder, so that a run that was killed continues there.
+    Args:
+        root: the project.
+        values: the parameters.
+        folder: what `folder_of` says.
+        say: told what went away with stages that these parameters do not have.
+    """
+    if folder != root:
+        prepare_own(root, values, folder.name)
+        return
+    write_plan(root, check(values))
+    remove_gone(root, say)
+
+
+def folder_of(
+    root: Path,
+    values: dict[str, Any],
+    preset: str | None,
+    overrides: Sequence[str],
+    name: str | None = None,
+    sent: bool = False,
+) -> Path:
+    """Where a run of these parameters works, whether it was prepared or not.
+
+    The same parameters give the same folder, so that a run that was killed continues there: the project's own where
+    nothing was laid over params.yaml, and a checkout under runs/ otherwise, or where the run has a name.
 
     Args:
         root: the project.
         values: the parameters.
         preset: see `resolved_params`.
         overrides: see `resolved_params`.
-        say: told what went away with stages that these parameters do not have.
+        name: what the run is called.
+        sent: its stages go to workers, and the project's own folder is not theirs.
+
+    Raises:
+        ParamsError: that cannot be a name.
     """
-    folder = folder_of(root, values, preset, overrides)
-    if folder != root:
-        return prepare_own(root, values, folder.name)
-    write_plan(root, check(values))
-    remove_gone(root, say)
-    return root
+    if name is not None:
+        return own_folder(root, checked_name(name))
+    if preset is None and not overrides and not sent:
+        return root
+    return own_folder(root, own_name(values, preset))
 
 
-def folder_of(root: Path, values: dict[str, Any], preset: str | None, overrides: list[str]) -> Path:
-    """Where a run of these parameters works, whether it was prepared or not."""
-    return root if preset is None and not overrides else own_folder(root, own_name(values, preset))
+def checked_name(name: str) -> str:
+    """The name of a run, which is one of a folder, too.
+
+    Raises:
+        ParamsError: it cannot be one.
+    """
+    if not NAME.fullmatch(name):
+        raise ParamsError(
+            f"--name {name[:100]!r}: a run's name has letters, digits, - _ and . alone, 80 at most, and begins with a "
+            "letter or digit"
+        )
+    return name
 
 
 def own_name(values: dict[str, Any], preset: str | None) -> str:
@@ -134,20 +168,6 @@ def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:
     write_text(folder / artifacts.PARAMS, yaml_text(seen))
     write_plan(folder, check(seen))
     return folder
-
-
-@contextlib.contextmanager
-def locked(root: Path, name: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the checkout `name`: two runs of the same parameters on one host take turns."""
-    path = own_folder(root, name).with_suffix(".lock")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say(f"waiting: another run works in the checkout {name}")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def code_hashes(root: Path) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,8 @@ COMMANDS = {
     "score": "exact match and F1 of any predictions",
     "compare": "whether one set of predictions is better than another",
     "params": "what can be set, and what results",
+    "runs": "the runs there are, what became of them, and the room they take",
+    "clean": "remove runs and what they left, after asking",
     "presets": "the recipes there are",
     "publish": "publish what the gate of a finished run accepted",
     "deploy": "give a Prefect server what runs on workers need",
@@ -77,7 +80,7 @@ def cli(ctx: click.Context, project: Path | None) -> None:
             raise ParamsError(f"Python takes the code of {SELF} and not that of {found}: unset PYTHONPATH")
         _with_its_own_code(found, here)
     environment.prepare()
-    ctx.obj = Place(here, found, project)
+    ctx.obj = Place(here, found, project, ctx.obj)
 
 
 def _with_its_own_code(project: Path, here: Path) -> NoReturn:
@@ -94,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _call(arguments: list[str]) -> None:
     try:
-        cli.main(arguments, prog_name="podium", standalone_mode=False)
+        cli.main(arguments, prog_name="podium", standalone_mode=False, obj=shlex.join(["podium", *arguments]))
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None

@@ -7,8 +7,11 @@ one artifact per stage, with its record and its small files. Models and data tra
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,7 @@ from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Completed, Failed
 
-from flows import allowed, checkout, environment, received, stages
+from flows import allowed, checkout, environment, received, run_locks, stages
 from flows.api import patiently
 from flows.report import RunReport, StageRecord
 from tasks.project.errors import InputError, ParamsError
@@ -55,17 +58,28 @@ def run_stages(
         checkout.check_inputs(project, values)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
-    with checkout.locked(project, checkout_name, log.info):
+    with run_locks.held(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
         root = checkout.prepare_own(project, values, checkout_name)
-        run = RunReport(str(root.relative_to(project)))
         try:
             stages.run_plan(names, root, run, publish, True, lambda record: _send(record, root))
         except stages.RunFailed as error:
+            run.error = str(error)
             return Failed(message=f"on {socket.gethostname()}: {error}")
         except stages.RunPaused as paused:
-            return Completed(name=stages.PAUSED_STATE, message=str(paused))
+            run.paused = str(paused)
+            return Completed(name=stages.PAUSED_STATE, message=run.paused)
         _send_lock(root, names)
     return Completed(message=f"{len(names)} stages up to date on {socket.gethostname()}")
+
+
+@contextlib.contextmanager
+def _recorded(project: Path, name: str) -> Iterator[RunReport]:
+    """The report of stages that were sent, kept for who lists the runs of this host."""
+    run = RunReport(os.path.relpath(checkout.own_folder(project, name), project), command="sent by another run")
+    run.begin(project)
+    yield run
+    run.end()
+    run.keep(project)
 
 
 def _require_code(project: Path, code: dict[str, str]) -> None:

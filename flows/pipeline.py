@@ -16,9 +16,10 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import allowed, checkout, environment, report, run_page, stages, workers
+from flows import allowed, checkout, environment, report, run_locks, run_page, run_params, stages, workers
 from flows.api import extra
 from flows.plan import ALL, stages_to_run
+from flows.sent_runs import Queue
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 from tasks.project.files import write_text
@@ -36,6 +37,9 @@ def pipeline(
     cpu_queue: str = workers.CPU_QUEUE,
     device_queue: str | None = None,
     to: list[str] | None = None,
+    name: str | None = None,
+    command: str | None = None,
+    log: str | None = None,
 ) -> State:
     """Bring every stage up to date, then publish if the gate accepts.
 
@@ -50,6 +54,9 @@ def pipeline(
         device_queue: `pool/queue` for training and prediction, for example `ipu/pod-a`; by default the queue
             `default` of the pool named like `device.runtime`.
         to: stages: these and what they need, nothing else, and nothing is published.
+        name: of the run, whose checkout lies under it; one of other parameters is refused.
+        command: the words that started it, for the list of runs.
+        log: the file that holds what it prints, from the project's folder.
 
     Raises:
         ParamsError: before anything runs.
@@ -64,19 +71,30 @@ def pipeline(
     overrides = overrides or []
     values = _checked_params(project, preset, overrides)
     plan, publish = stages_to_run(project, values, part, to or []), publish and not to
-    if not on_workers:
-        root = checkout.prepare(project, values, preset, overrides, stages.tell)
-        run = report.RunReport(os.path.relpath(root, project), preset, overrides)
-        return _ended(run, project, root, lambda: stages.run_plan(plan, root, run, publish))
+    root = checkout.folder_of(project, values, preset, overrides, name, on_workers)
+    run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=command, log=log)
+    with run_locks.held(project, run.name, stages.tell, run_locks.SENT if on_workers else run_locks.HERE):
+        run_params.require_same(project, values, name)
+        queues = _queues(values, cpu_queue, device_queue) if on_workers else None
+        checkout.prepare(project, values, root, stages.tell)
+        if queues is None:
+            return _ended(run, project, root, lambda: stages.run_plan(plan, root, run, publish))
+        sender = workers.Sender(root, _told_workers(project, values, name or preset), run, stages.tell)
+        return _ended(run, project, root, lambda: sender.run_plan(plan, *queues, publish))
+
+
+def _told_workers(project: Path, values: dict[str, Any], called: str | None) -> dict[str, Any]:
+    """What every worker gets of the run: its parameters, the name of the checkout there, and hashes of the code."""
+    code, checkout_name = checkout.code_hashes(project), checkout.own_name(values, called)
+    return {"values": values, "checkout_name": checkout_name, "code": code}
+
+
+def _queues(values: dict[str, Any], cpu_queue: str, device_queue: str | None) -> tuple[Queue, Queue]:
+    """Where stages are sent, which must be known to the server."""
     queues = workers.queues_of(values["device"]["runtime"], cpu_queue, device_queue)
     for queue in queues:
         workers.require_deployment(queue)
-    name = checkout.own_name(values, preset)
-    root = checkout.prepare_own(project, values, name)
-    parameters = {"values": values, "checkout_name": name, "code": checkout.code_hashes(project)}
-    run = report.RunReport(os.path.relpath(root, project), preset, overrides)
-    sender = workers.Sender(root, parameters, run, stages.tell)
-    return _ended(run, project, root, lambda: sender.run_plan(plan, *queues, publish))
+    return queues
 
 
 def _checked_params(project: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
@@ -90,6 +108,7 @@ def _checked_params(project: Path, preset: str | None, overrides: list[str]) -> 
 
 def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], None]) -> State:
     """Do what `body` does, report how it went, and put that into a state."""
+    run.begin(project)
     run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
     try:
         with stop.taken_back():
@@ -107,6 +126,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
         run.error = f"the run ended early, by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
         return Cancelled(message=run.error)
     finally:
+        run.end()
         _write_report(run, project, root)
     if run.error is not None:
         return Failed(message=run.error)
@@ -117,7 +137,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
 def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
     try:
-        run.write(*{project, root})
+        run.write(project)
         if not (run.nothing_ran and (root / artifacts.RUN_PAGE).exists()):  # that page says more than this run could
             write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
     except OSError as error:

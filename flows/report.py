@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
@@ -13,6 +15,7 @@ from tasks.project import artifacts
 from tasks.project.files import read_json, write_json
 from tasks.project.plan_file import Plan, Stage, read_plan
 
+OWN_RECORD = artifacts.RUNS / "run.json"
 HEADER = f"{'stage':<24} {'status':<9} seconds"
 
 
@@ -52,6 +55,28 @@ class RunReport:
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
     interrupted: str | None = None
     """What ended the run where no checkpoint was made: Ctrl-C, or a signal; `error` says more."""
+    command: str | None = None
+    """The words that started it."""
+    began: str | None = None
+    """Local time, ISO 8601, as is when it `ended`; None in reports of before these were kept."""
+    ended: str | None = None
+    log: str | None = None
+    """From the project's folder; None on a worker."""
+
+    @property
+    def name(self) -> str:
+        """What the run is called: as its checkout, or "." for that of the project's own folder."""
+        return Path(self.folder).name or "."
+
+    def begin(self, project: Path) -> None:
+        """Say in the record of the run that it is at work; a disk that is full is named by what needs it."""
+        self.began = _now()
+        with contextlib.suppress(OSError):
+            self.keep(project)
+
+    def end(self) -> None:
+        """The run has come to its end, whatever that was."""
+        self.ended = _now()
 
     def enter(self, record: StageRecord) -> None:
         """Add a stage; of one that is entered again, because a worker was lost or another host needs its outs, what it
@@ -106,10 +131,14 @@ class RunReport:
             published["folder"] = os.path.normpath(os.path.join(self.folder, receipt["folder"]))
         self.results[gate]["published"] = published
 
-    def write(self, *roots: Path) -> None:
-        """Write reports/run.json in each of `roots`."""
-        for root in roots:
-            write_json(root / artifacts.RUN_REPORT, self.as_values())
+    def write(self, project: Path) -> None:
+        """Write the record of the run, and reports/run.json of the project, which is that of the last run."""
+        self.keep(project)
+        write_json(project / artifacts.RUN_REPORT, self.as_values())
+
+    def keep(self, project: Path) -> None:
+        """Write the record of the run."""
+        write_json(record_of(project, project / self.folder), self.as_values())
 
     def as_values(self) -> dict[str, Any]:
         """The report as plain values; what only runs on workers or paused ones have is left out of others."""
@@ -117,7 +146,7 @@ class RunReport:
         for stage in values["stages"]:
             if stage["host"] is None:
                 del stage["host"]
-        for name in ("paused", "interrupted"):
+        for name in ("paused", "interrupted", "log"):
             if not values[name]:
                 del values[name]
         return values
@@ -153,8 +182,11 @@ def _together(pages: Sequence[str]) -> list[str]:
 
 
 def outcome(report: RunReport) -> str:
-    """The run in one word: interrupted, failed, paused, rejected, proposed (for review), published, finished."""
-    if report.interrupted is not None:
+    """The run in one word: interrupted, failed, paused, rejected, proposed (for review), published, finished.
+
+    One that says nothing of its end was killed, or is at work still, which its lock tells.
+    """
+    if report.interrupted is not None or (report.began is not None and report.ended is None):
         return "interrupted"
     if report.error is not None:
         return "failed"
@@ -230,9 +262,17 @@ def _place(stage: StageRecord) -> str:
     return "" if stage.host is None else f"  {stage.host}"
 
 
-def read(root: Path) -> RunReport | None:
-    """The report of the run that wrote reports/run.json in `root`, None if there is none."""
-    values = read_json_object(root / artifacts.RUN_REPORT)
+def record_of(project: Path, root: Path) -> Path:
+    """The file that says what became of the run in the folder `root`.
+
+    The project's own is not its reports/run.json, which is that of the last run, wherever that worked.
+    """
+    return project / OWN_RECORD if root.resolve() == project.resolve() else root / artifacts.RUN_REPORT
+
+
+def read(project: Path, root: Path) -> RunReport | None:
+    """The record of the run in the folder `root`; None if there is none."""
+    values = read_json_object(record_of(project, root))
     if values is None:
         return None
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
@@ -249,3 +289,7 @@ def where_published(published: dict[str, Any]) -> str:
     """The place of a publish receipt, in words."""
     place = published.get("url") or published.get("repository") or published.get("folder")
     return f"{place}{' (unchanged)' if published.get('unchanged') else ''}"
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z")

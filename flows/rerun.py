@@ -33,19 +33,18 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     project, root, plan = wanted.project, wanted.root, list(wanted.stages)
     if wanted.on_workers or may_be_named() or (wanted.publish and wanted.values["publish"]["target"] != "local"):
         return None
-    before = report.read(root)
+    before = report.read(project, root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
         return None
     if foreign_plans(project, given_paths(wanted.values)):
         return None  # before DVC starts: the run is refused with all that stands in its way
-    checkout.prepare(
-        project, wanted.values, preset, overrides, screen().tell
-    )  # its code may be older than the project's
+    checkout.prepare(project, wanted.values, root, screen().tell)  # its code may be older than the project's
     gates = [stage for stage in wanted.plan if stage.is_gate]
     integrity.set_aside_damaged([gate.name for gate in gates], root, lambda text: screen().tell(text))
     if look_ahead(root, plan).unchanged != plan:
         return None
-    run = report.RunReport(os.path.relpath(root, project), preset, overrides)
+    run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=before.command)
+    run.began, run.ended = before.began, before.ended
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
     sys.stdout.write(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
@@ -54,10 +53,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
         published = wanted.publish and _publish(gates, root, run)
     except publishing.PublishFailed as error:
         run.error = str(error)
-    if run.error is not None or published:
-        run.write(*{project, root})
-    elif root != project:
-        before.write(project)
+    (run if run.error is not None or published else before).write(project)
     return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
 
 

@@ -26,21 +26,27 @@ WIDEST = 120
     "2: the parameters do."
 )
 @options.parameters
+@options.run_name
 @options.as_json
 @click.option("--no-publish", is_flag=True, help="as of a run that stops after the gate")
 @click.pass_context
 def command(
-    ctx: click.Context, preset: str | None, overrides: tuple[str, ...], json_wanted: bool, no_publish: bool
+    ctx: click.Context,
+    preset: str | None,
+    overrides: tuple[str, ...],
+    name: str | None,
+    json_wanted: bool,
+    no_publish: bool,
 ) -> None:
     project = entered(ctx)
     options.tell_unread(project, preset)
-    findings = checks.look(checks.of_run(project, preset, overrides, publish=not no_publish, curious=True))
+    findings = checks.look(checks.of_run(project, preset, overrides, publish=not no_publish, curious=True, name=name))
     problems = [finding for finding in findings if finding.level == "problem"]
     if json_wanted:
         options.print_json([dataclasses.asdict(finding) for finding in findings])
     else:
         _print_table(findings)
-    words = options.said(preset, overrides)
+    words = options.said(preset, overrides, name)
     if not problems:
         options.say_next(f"podium run{words}")
         return

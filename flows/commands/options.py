@@ -51,6 +51,15 @@ def complete_stages(ctx: click.Context, param: click.Parameter, incomplete: str)
     return [] if project is None else [name for name in read_plan(project) if name.startswith(incomplete)]
 
 
+def complete_runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Names of runs, for the completion of a shell."""
+    from flows.checkout import own_folder
+
+    project = find_project(Path.cwd(), above=True)
+    found = [] if project is None else own_folder(project, "").glob(f"{incomplete}*/")
+    return sorted(path.name for path in found)
+
+
 def parameters(command: Command) -> Command:
     """--preset and --set, as arguments `preset` and `overrides`."""
     preset = click.option("--preset", shell_complete=complete_presets, help="one of presets/*.yaml (podium presets)")
@@ -59,6 +68,12 @@ def parameters(command: Command) -> Command:
         "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", shell_complete=complete, help=what
     )
     return preset(stated(command))
+
+
+def run_name(command: Command) -> Command:
+    """--name, as the argument `name`."""
+    what = "what the run is called; the same name with the same parameters goes on (podium runs)"
+    return click.option("--name", metavar="NAME", shell_complete=complete_runs, help=what)(command)
 
 
 def stages(command: Command) -> Command:
@@ -70,9 +85,10 @@ def stages(command: Command) -> Command:
     return part(to(command))
 
 
-def said(preset: str | None, overrides: Sequence[str], *more: str) -> str:
-    """The words of `parameters` again, for a shell, with a blank before them; empty where nothing was said."""
-    words = [*(["--preset", preset] if preset else []), *(word for one in overrides for word in ("--set", one)), *more]
+def said(preset: str | None, overrides: Sequence[str], name: str | None, *more: str) -> str:
+    """The words of `parameters` and `run_name` again, for a shell, a blank before them; empty if there are none."""
+    stated = [("--preset", preset), *(("--set", one) for one in overrides), ("--name", name)]
+    words = [*(word for option, value in stated if value is not None for word in (option, value)), *more]
     return f" {shlex.join(words)}" if words else ""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from flows import checkout, dvc
+from flows import checkout, dvc, run_params
 from flows.commands import options
 from flows.commands.project import entered
 from flows.forecast import StageForecast, forecast
@@ -26,6 +26,7 @@ SHOWN = 3
 
 @click.command(help="Say which stages a run would skip, restore or run, and why. Runs nothing and changes nothing.")
 @options.parameters
+@options.run_name
 @options.stages
 @click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
 @options.as_json
@@ -34,6 +35,7 @@ def command(
     ctx: click.Context,
     preset: str | None,
     overrides: tuple[str, ...],
+    name: str | None,
     part: str,
     to: tuple[str, ...],
     write: bool,
@@ -41,12 +43,13 @@ def command(
 ) -> None:
     project = entered(ctx)
     if write:
-        _write(project, preset is not None or bool(overrides))
+        _write(project, preset is not None or bool(overrides) or name is not None)
         return
     options.tell_unread(project, preset)
     values = checkout.resolved_params(project, preset, list(overrides))
     checkout.check_inputs(project, values)
-    root = checkout.folder_of(project, values, preset, list(overrides))
+    root = checkout.folder_of(project, values, preset, overrides, name)
+    run_params.require_same(project, values, name)
     seen = values if root == project else checkout.seen_from(values, project, root)
     found = forecast(project, root, seen, stages_to_run(project, values, part, to))
     if json_wanted:
@@ -57,12 +60,14 @@ def command(
     if dvc.has_remote(project) and any(one.status == "runs" for one in found):
         sys.stdout.write("what would run is restored instead where the DVC remote has it; it was not asked\n")
     ends = ["--part", part] if part != ALL else [word for name in to for word in ("--to", name)]
-    options.say_next(f"podium run{options.said(preset, overrides, *ends)}")
+    options.say_next(f"podium run{options.said(preset, overrides, name, *ends)}")
 
 
 def _write(project: Path, laid_over: bool) -> None:
     if laid_over:
-        raise ParamsError("--write takes params.yaml as it is: leave --preset and --set out, or write them into it")
+        raise ParamsError(
+            "--write takes params.yaml as it is: leave --preset, --set and --name out, or write them into it"
+        )
     changed = write_plan(project, load_params(project / artifacts.PARAMS))
     remove_gone(project, print)
     sys.stdout.write(f"{artifacts.PLAN} {'was written' if changed else 'says what params.yaml does'}\n")

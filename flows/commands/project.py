@@ -26,6 +26,8 @@ class Place:
     found: Path | None
     asked: Path | None
     """--project."""
+    words: str | None = None
+    """The whole command, as a shell takes it."""
 
     def enter(self) -> Path:
         """Make the project the current folder, which everything below counts from.

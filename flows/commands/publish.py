@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from flows import checkout, dvc, publishing
+from flows import checkout, dvc, publishing, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import entered
 from tasks.project import artifacts
@@ -22,25 +22,50 @@ from tasks.project.strict_yaml import nearest
     help="Publish the model of a finished run, if its gate accepted it; the same content makes no second release."
 )
 @options.parameters
+@options.run_name
 @click.option("--task", metavar="NAME", help="the entry to publish, where there are several: squad of gate@squad")
 @click.option("--dry-run", is_flag=True, help="show what would be published; touch nothing")
 @click.pass_context
 def command(
-    ctx: click.Context, preset: str | None, overrides: tuple[str, ...], task: str | None, dry_run: bool
+    ctx: click.Context,
+    preset: str | None,
+    overrides: tuple[str, ...],
+    name: str | None,
+    task: str | None,
+    dry_run: bool,
 ) -> None:
     project = entered(ctx)
-    values = checkout.resolved_params(project, preset, list(overrides))
-    checkout.require_one_plan(project, values)
-    root = checkout.folder_of(project, values, preset, list(overrides))
-    if not root.is_dir():
-        raise InputError("no run had these parameters here: podium run with the same words makes the model first")
-    gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
-    code = _publish(root, publishing.module_of(gate), dry_run)
+    root = _root(project, preset, overrides, name)
+    with run_locks.held(project, "." if root == project else root.name, lambda text: click.echo(text, err=True)):
+        gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
+        code = _publish(root, publishing.module_of(gate), dry_run)
     if code:
         raise SystemExit(code)
     if not dry_run:
         receipt = root / artifacts.receipt_file(gate.item)
         options.say_next(f"podium ask the published model; the receipt is {receipt.relative_to(project)}")
+
+
+def _root(project: Path, preset: str | None, overrides: Sequence[str], name: str | None) -> Path:
+    """The folder of the run that is meant: by its parameters, or by its name alone.
+
+    Raises:
+        ParamsError: the parameters are wrong, or not those of the name.
+        InputError: there is no such run.
+    """
+    if name is not None and preset is None and not overrides:
+        root = checkout.own_folder(project, checkout.checked_name(name))
+        if not (root / artifacts.PARAMS).is_file():
+            raise InputError(f"there is no run {name} here: podium runs lists those there are")
+        values = run_params.params_of(project, root)
+    else:
+        values = checkout.resolved_params(project, preset, list(overrides))
+        root = checkout.folder_of(project, values, preset, overrides, name)
+        run_params.require_same(project, values, name)
+    checkout.require_one_plan(project, values)
+    if not root.is_dir():
+        raise InputError("no run had these parameters here: podium run with the same words makes the model first")
+    return root
 
 
 def _gate(gates: Sequence[Stage], task: str | None) -> Stage:

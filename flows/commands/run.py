@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import click
 
-from flows import report
+from flows import report, run_locks, run_params
 from flows.commands import options
-from flows.commands.project import entered
+from flows.commands.project import Place, entered
 from flows.ending import tell_end
 from flows.environment import prepare_run
 from flows.plan import ALL
@@ -40,6 +40,7 @@ class Choices:
     cpu_queue: str = "cpu/default"
     device_queue: str | None = None
     verbose: bool = False
+    name: str | None = None
 
 
 @click.command(
@@ -48,6 +49,7 @@ class Choices:
     "of its own that ends with it."
 )
 @options.parameters
+@options.run_name
 @click.option("--no-publish", is_flag=True, help="stop after the gate")
 @options.stages
 @click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)")
@@ -83,13 +85,13 @@ def carry_out(
         ParamsError, InputError: nothing was started, and why.
     """
     # What people read goes to standard error where a program reads standard output.
+    run = None
     with stop.listening(), contextlib.redirect_stdout(sys.stderr) if json_wanted else contextlib.nullcontext():
         try:
-            code = _code_of(project, preset, overrides, choices)
+            code, run = _ended(project, preset, overrides, choices)
         except Interrupted:
             print_last(f"ended by {stop.reason()}: nothing half-written was kept; {AGAIN}", "red")
             code = stop.exit_code()
-    run = report.read(project)
     if json_wanted and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # of the others the last line is the error, which says it
@@ -110,23 +112,37 @@ def _useful_after(run: report.RunReport) -> str:
     return "podium publish makes a release of what the gate accepted"
 
 
-def _code_of(project: Path, preset: str | None, overrides: list[str], choices: Choices) -> int:
-    """Run what is to be run; returns the exit code."""
+def _ended(
+    project: Path, preset: str | None, overrides: list[str], choices: Choices
+) -> tuple[int, report.RunReport | None]:
+    """Run what is to be run; returns the exit code and the record of the run."""
     wanted = checks.of_run(
-        project, preset, overrides, choices.part, choices.to, not choices.no_publish, choices.on_workers
+        project,
+        preset,
+        overrides,
+        choices.part,
+        choices.to,
+        not choices.no_publish,
+        choices.on_workers,
+        name=choices.name,
     )
-    if (code := tell_if_unchanged(wanted, preset, overrides)) is not None:
-        return code
-    checks.require(wanted, _note)
-    prepare_run(project, _note)
-    return _run(project, preset, overrides, choices)
+    kind = run_locks.SENT if choices.on_workers else run_locks.HERE
+    with run_locks.held(project, wanted.name, _note, kind):
+        run_params.require_same(project, wanted.values, choices.name)  # who was waited for may have made it
+        code = tell_if_unchanged(wanted, preset, overrides)
+        if code is None:
+            checks.require(wanted, _note)
+            prepare_run(project, _note)
+            code = _run(wanted, preset, overrides, choices)
+        return code, report.read(project, wanted.root)
 
 
 def _note(text: str) -> None:
     click.echo(f"note: {text}", err=True)
 
 
-def _run(project: Path, preset: str | None, overrides: list[str], choices: Choices) -> int:
+def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choices: Choices) -> int:
+    project = wanted.project
     log = new_log(project)
     with shown(of_terminal(choices.verbose)):
         screen().tell("starting Prefect, which takes some seconds")
@@ -134,20 +150,35 @@ def _run(project: Path, preset: str | None, overrides: list[str], choices: Choic
         from flows.api import UNREACHED
         from flows.own_server import own_server
 
-        (project / artifacts.RUN_REPORT).unlink(missing_ok=True)
         with logged(project / log), own_server(project / log) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
-                queues = (choices.on_workers, choices.cpu_queue, choices.device_queue)
-                asked = (preset, overrides, not choices.no_publish, choices.part, *queues, list(choices.to))
-                state = flow(*asked, return_state=True)
+                state = flow(*_asked(preset, overrides, choices), _words(), str(log), return_state=True)
             except UNREACHED as error:
-                _end_without_server(project, log, error)
-        if (run := report.read(project)) is None:
+                _end_without_server(_report_of(wanted, log), log, error)
+        if (run := _report_of(wanted, log)) is None:
             raise PodiumError(f"the run left no report: {state.message}\nlog of this run: {log}")
         rows = [report.HEADER, *map(report.row, run.stages)] if choices.on_workers else []
         code = tell_end(run, [*rows, report.total(run)], log)
         return code or (0 if state.is_completed() else FAILED)
+
+
+def _asked(preset: str | None, overrides: list[str], choices: Choices) -> tuple[Any, ...]:
+    """The arguments of the flow, in its order."""
+    queues = (choices.on_workers, choices.cpu_queue, choices.device_queue)
+    return preset, overrides, not choices.no_publish, choices.part, *queues, list(choices.to), choices.name
+
+
+def _words() -> str | None:
+    """What was typed."""
+    place = click.get_current_context().find_object(Place)
+    return None if place is None else place.words
+
+
+def _report_of(wanted: checks.Wanted, log: Path) -> report.RunReport | None:
+    """What the run that has this log says of its end; None where it could not."""
+    run = report.read(wanted.project, wanted.root)
+    return run if run is not None and run.log == str(log) and run.ended is not None else None
 
 
 def _tell_link(flow: Any, flow_run: Any, state: Any) -> None:
@@ -160,11 +191,10 @@ def _tell_link(flow: Any, flow_run: Any, state: Any) -> None:
             screen().tell(f"on the Prefect server: {url}")
 
 
-def _end_without_server(project: Path, log: Path, error: Exception) -> NoReturn:
+def _end_without_server(run: report.RunReport | None, log: Path, error: Exception) -> NoReturn:
     """Say how a run ended whose last word the server did not take, and end with the code that says the same."""
     from flows.api import end_without_server
 
-    run = report.read(project)
     code = FAILED if run is None else tell_end(run, [report.total(run)], log)
     sys.stderr.write(
         f"the Prefect server does not answer ({type(error).__name__}), and does not know how this run ended; "

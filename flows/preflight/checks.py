@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from flows import checkout
+from flows import checkout, run_params
 from flows.forecast import forecast
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
@@ -41,15 +41,17 @@ def of_run(
     publish: bool = True,
     on_workers: bool = False,
     curious: bool = False,
+    name: str | None = None,
 ) -> Wanted:
     """What to look at before the run that these words of the command line ask for.
 
     Raises:
-        ParamsError: preset, overrides, part or the stages to run to are wrong.
+        ParamsError: preset, overrides, part or the stages to run to are wrong, or the name is another run's.
     """
     values = checkout.resolved_params(project, preset, list(overrides))
     stages = tuple(stages_to_run(project, values, part, to))
-    root = checkout.folder_of(project, values, preset, list(overrides))
+    root = checkout.folder_of(project, values, preset, overrides, name, on_workers)
+    run_params.require_same(project, values, name)
     wanted = Wanted(project, values, root, stages, publish and not to, on_workers, curious)
     return dataclasses.replace(wanted, publish=wanted.publish and any(stage.is_gate for stage in wanted.plan))
 

@@ -55,6 +55,11 @@ class Wanted:
         known = read_plan(self.project, compose(self.params))
         return tuple(known[stage] for stage in self.stages)
 
+    @property
+    def name(self) -> str:
+        """What the run is called; "." in the project's own folder."""
+        return "." if self.root == self.project else self.root.name
+
     def makes(self, *names: str) -> bool:
         """Whether a stage of one of these names, whatever its item, is among those to make."""
         return any(stage.partition("@")[0] in names for stage in self.stages)

@@ -79,7 +79,9 @@ def test_what_is_planted_while_a_run_is_at_work_is_not_taken(prefect_session, pr
     """In the project and in a checkout of its own, where `inputs` is a link: the lines of .dvcignore are in both."""
     add_remote(project)
     for overrides in ([], ACCEPTED):
-        root = checkout.prepare(project, checkout.resolved_params(project, None, overrides), None, overrides)
+        values = checkout.resolved_params(project, None, overrides)
+        root = checkout.folder_of(project, values, None, overrides)
+        checkout.prepare(project, values, root)
         plant(project)
         for words in (["repro", "--pull", "first"], ["repro"], ["push", "--run-cache"], ["repro", "-R", "inputs"]):
             said = dvc.call(*words, root=root).stdout

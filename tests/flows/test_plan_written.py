@@ -147,7 +147,7 @@ def test_a_stage_of_which_half_is_in_the_lock_removes_nothing(project, outs):
 @pytest.mark.parametrize("words", [("--set", "pretrain.enabled=false"), ("--preset", "small-files")])
 def test_parameters_of_one_run_are_refused_as_the_plan_is_of_params_yaml(project, words):
     before = everything(project)
-    with pytest.raises(ParamsError, match="--write takes params.yaml as it is: leave --preset and --set out"):
+    with pytest.raises(ParamsError, match="--write takes params.yaml as it is: leave --preset, --set and --name out"):
         write(*words)
     assert everything(project) == before
 
@@ -208,7 +208,7 @@ def test_a_run_writes_the_plan_and_says_what_went_away(project):
     with pytest.raises(InputError):
         require_plan(project, params)
     values = checkout.resolved_params(project, None, [])
-    assert checkout.prepare(project, values, None, [], said.append) == project
+    checkout.prepare(project, values, project, said.append)
     require_plan(project, load_params(project / "params.yaml"))
     assert "data/corpus" in "".join(said)
     assert not (project / "data/corpus").exists()

@@ -1,0 +1,216 @@
+"""What can be removed of what runs made, and removing it: never a run that is at work, never what was published."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from flows import disk_use, environment, orphans, run_locks, run_log, runs
+from flows.checkout import own_folder
+from flows.report import read_json_object
+from tasks.project import artifacts
+from tasks.project.dvc_at_work import dvc_processes
+from tasks.project.errors import InputError
+from tasks.project.gone import FOLDERS
+from tasks.project.intact import DAMAGED, LOCK
+from tasks.project.stage_kinds import cache_of
+
+LIVE = ".live"
+"""In executables/: programs for IPUs that PopTorch keeps on this host (ipu_model/ipu/executables.py)."""
+ORPHANS = "orphans"
+REMOVED = ".removed-"
+"""How the name of a checkout begins that is being removed: what is interrupted is no run any more."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What somebody asked to remove."""
+
+    names: tuple[str, ...] = ()
+    every: bool = False
+    """All runs, that of the project's own folder, too."""
+    older_than: float | None = None
+    """Seconds; runs that ended so long ago, logs and damaged files."""
+    caches: bool = False
+    orphans: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that can go."""
+
+    name: str
+    why: str
+    paths: tuple[Path, ...]
+    run: str = ""
+    """Whose lock has to be free; empty: nobody's. `*`: all, and DVC's cache."""
+
+    @property
+    def size(self) -> disk_use.Size:
+        """The room it takes."""
+        return disk_use.of(self.paths)
+
+
+@dataclass
+class Found:
+    """What is to go, and what was looked at and stays."""
+
+    parts: list[Part] = field(default_factory=list)
+    kept: list[tuple[str, str]] = field(default_factory=list)
+    """Name and reason."""
+
+
+def look(project: Path, chosen: Chosen) -> Found:
+    """What would go.
+
+    Raises:
+        ParamsError: there is no run of a name.
+        InputError: a run that was named is at work, or holds what was published.
+    """
+    found, busy = Found(), _busy()
+    going = runs.named(project, chosen.names)
+    for run in going:
+        if reason := _in_use(run, busy) or _holds_release(run):
+            raise InputError(f"{run.name} stays, and so does everything else: {reason}")
+    before = time.time() - (chosen.older_than or 0.0)
+    every = [run for run in runs.every(project) if run.name not in chosen.names]
+    for run in every:
+        if not chosen.every and (chosen.older_than is None or run.last >= before):
+            continue
+        if reason := _in_use(run, busy) or _holds_release(run) or ("" if chosen.every else _to_be_named(run)):
+            found.kept.append((run.name, reason))
+        else:
+            going.append(run)
+    found.parts = [*map(_part, going), *_left_over(project)]
+    names = {run.name for run in going}
+    left = [run for run in every if run.name not in names and not _in_use(run, busy)]
+    if chosen.every or chosen.older_than is not None:
+        found.parts += _aged(project, left, before)
+    if chosen.caches:
+        found.parts += _caches(project, left)
+    if chosen.orphans and (objects := _orphans(project, names)):
+        found.parts.append(
+            Part(ORPHANS, f"{len(objects)} objects of DVC's cache that no run uses", tuple(objects), "*")
+        )
+    return found
+
+
+def _orphans(project: Path, going: Collection[str]) -> list[Path]:
+    """Objects that no run uses, once some are gone."""
+    own = [] if runs.PROJECT in going else [project / LOCK]
+    others = [run.folder / LOCK for run in runs.every(project) if run.name not in {*going, runs.PROJECT}]
+    return orphans.orphans(project, [*own, *others])
+
+
+def _part(run: runs.Run) -> Part:
+    status = f"{run.status}; what was published stays" if _receipts(run) else run.status
+    return Part(run.name, status, tuple(path for path in run.parts() if os.path.lexists(path)), run.name)
+
+
+def _busy() -> dict[Path, int]:
+    """Where a DVC is at work: whoever started it, a run of that folder is in use."""
+    return {here.resolve(): pid for pid, here in dvc_processes() if here is not None}
+
+
+def _in_use(run: runs.Run, busy: Mapping[Path, int]) -> str:
+    if run.at_work:
+        return "it is at work"
+    pid = busy.get(run.folder.resolve())
+    return f"DVC is at work there (process {pid})" if pid else ""
+
+
+def _to_be_named(run: runs.Run) -> str:
+    if run.name == runs.PROJECT:
+        return "the project's own results: name it to remove them"
+    return "published: name it to remove its checkout; what was published stays" if _receipts(run) else ""
+
+
+def _receipts(run: runs.Run) -> list[dict[str, Any]]:
+    """What publishing said, once for each release."""
+    files = sorted(run.folder.glob(str(artifacts.receipt_file("*"))))
+    return [receipt for path in files if (receipt := read_json_object(path)) is not None]
+
+
+def _holds_release(run: runs.Run) -> str:
+    """Why what was published would go with a run; empty where it would not."""
+    parts = [path.resolve() for path in run.parts()]
+    for release in [run.folder / str(one["folder"]) for one in _receipts(run) if one.get("folder")]:
+        files = [release, *release.rglob("*")] if release.is_dir() else []
+        if inside := [path for path in files if any(path.resolve().is_relative_to(part) for part in parts)]:
+            return f"what was published lies in it, or is a link into it ({inside[0]}): copy {release} elsewhere first"
+    return ""
+
+
+def _left_over(project: Path) -> Iterator[Part]:
+    """What a removal that was interrupted left."""
+    if left := tuple(own_folder(project, "").glob(f"{REMOVED}*")):
+        yield Part("left over", "of a removal that was interrupted", left)
+
+
+def _aged(project: Path, left: Sequence[runs.Run], before: float) -> Iterator[Part]:
+    logs = [path for path in (project / run_log.LOGS).glob("*.log") if path.stat().st_mtime < before]
+    if logs:
+        yield Part("logs", f"{len(logs)} of runs", tuple(logs))
+    for run in left:
+        damaged = [path for path in (run.folder / DAMAGED).glob("*") if path.stat().st_mtime < before]
+        if damaged:
+            yield Part(f"{run.name}: damaged", "what was set aside as it had changed", tuple(damaged), run.name)
+
+
+def _caches(project: Path, left: Sequence[runs.Run]) -> Iterator[Part]:
+    home = project / environment.HOMES
+    if home.is_dir():
+        yield Part("home", "what libraries keep for users without a home", (home,), "*")
+    for run in left:
+        live = run.folder / artifacts.EXECUTABLES / LIVE
+        if live.is_dir():
+            yield Part(f"{run.name}: programs", "for IPUs, compiled again where they are needed", (live,), run.name)
+
+
+def remove(project: Path, found: Found, say: Callable[[str], None]) -> None:
+    """Remove it, each part only if nobody uses it now; a removal that is interrupted goes on when it is asked again.
+
+    Args:
+        say: told what stays after all.
+    """
+    going = {part.run for part in found.parts}
+    for part in found.parts:
+        taken = run_locks.cache_taken(project) if part.run == "*" else run_locks.taken(project, part.run)
+        with taken if part.run else contextlib.nullcontext(True) as free:
+            if not free or _is_in_use_by_dvc(project, part):
+                say(f"{part.name} stays: a run, or DVC, is at work by now; again when it has ended")
+                continue
+            # What a run has restored since it was looked at is in use.
+            still = set(_orphans(project, going)) if part.name == ORPHANS else set(part.paths)
+            for path in part.paths:
+                if path in still:
+                    _remove(path)
+
+
+def _is_in_use_by_dvc(project: Path, part: Part) -> bool:
+    if part.run == "*":
+        return orphans.dvc_uses(cache_of(project))
+    return bool(part.run) and runs.folder_of(project, part.run).resolve() in _busy()
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or folder; a checkout is no run from the first moment on."""
+    if path.parent.name == "checkouts" and not path.name.startswith(REMOVED):
+        aside = path.with_name(f"{REMOVED}{path.name}-{os.getpid()}")
+        path = path.rename(aside)
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def in_all(project: Path) -> int:
+    """Bytes of everything that runs made, DVC's cache included."""
+    size = disk_use.of([*(project / name for name in FOLDERS), project / artifacts.RUNS, cache_of(project)])
+    return size.own + size.shared

@@ -1,0 +1,74 @@
+"""`podium runs`: which runs there are, and one of them in full."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import click
+
+from flows import disk_use, runs
+from flows.commands import options
+from flows.commands.project import entered
+from tasks.project.params_command import table
+
+WIDEST_COMMAND = 60
+
+
+class _Listing(click.Group):
+    """Lists runs where no other command is named, so that `podium runs WORD` needs no more words."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        known = [*self.commands, *ctx.help_option_names]
+        return super().parse_args(ctx, args if args and args[0] in known else ["list", *args])
+
+
+@click.group(cls=_Listing, help="Which runs there are. Without one of these commands: list.")
+def command() -> None:
+    pass
+
+
+@command.command(
+    "list",
+    help="Every run, the newest first; WORDS keep those whose name, command, status or entries hold all of them.",
+    epilog="size: what is on the disk of this run alone, in whole blocks; what it shares with DVC's cache by links is "
+    "counted there, once for all runs.",
+)
+@click.argument("words", nargs=-1)
+@click.option("--status", "statuses", multiple=True, type=click.Choice(runs.STATUSES), help="keep these; repeatable")
+@options.as_json
+@click.pass_context
+def listed(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], json_wanted: bool) -> None:
+    project = entered(ctx)
+    found = runs.holding(runs.every(project), words, statuses)
+    if json_wanted:
+        options.print_json([run.as_values() for run in found])
+        return
+    if not found:
+        sys.stdout.write("no run is here\n" if not (words or statuses) else "no run is like that\n")
+        options.say_next("podium run makes one; --name gives it a name")
+        return
+    sizes = [run.size().own for run in found]
+    rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
+    sys.stdout.write(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
+    sys.stdout.write(
+        f"{len(found)} runs, {disk_use.in_words(sum(sizes))}; DVC's cache, which all share, {_cache(project)}\n"
+    )
+    options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")
+
+
+def _row(run: runs.Run, size: int) -> tuple[str, ...]:
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began))
+    scores = ", ".join(
+        f"{entry} {name} {value:.2f}" for entry, found in run.scores.items() for name, value in found.items()
+    )
+    words = (run.record and run.record.command) or "-"
+    shown = words if len(words) <= WIDEST_COMMAND else f"{words[: WIDEST_COMMAND - 1]}…"
+    return run.name, when, run.status, disk_use.in_words(size), scores or "-", shown
+
+
+def _cache(project: Path) -> str:
+    from tasks.project.stage_kinds import cache_of
+
+    return disk_use.in_words(sum(vars(disk_use.of([cache_of(project)])).values()))

@@ -1,0 +1,69 @@
+"""The parameters that a run was made with, and how those of several differ."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flows import report
+from flows.checkout import own_folder, seen_from
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.params_command import ABSENT, leaves, table
+from tasks.project.strict_yaml import read_yaml
+
+
+def params_of(project: Path, folder: Path) -> dict[str, Any]:
+    """params.yaml of a run's folder, its paths as they are stated in the project.
+
+    Raises:
+        ParamsError: there is none, or it cannot be read.
+    """
+    values = read_yaml(folder / artifacts.PARAMS)
+    if folder == project:
+        return values
+    try:
+        return seen_from(values, folder.resolve(), project.resolve())
+    except (KeyError, TypeError, AttributeError):  # of a revision that had other sections
+        return values
+
+
+def differing(sides: Sequence[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """Name and all values of every parameter that not all have alike; ABSENT where one has no such key."""
+    found = [dict(leaves(side)) for side in sides]
+    rows = [
+        (name, [one.get(name, ABSENT) for one in found]) for name in dict.fromkeys(key for one in found for key in one)
+    ]
+    return [(name, values) for name, values in rows if any(value != values[0] for value in values)]
+
+
+def in_words(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:
+    """What `differing` found as a table, a line each."""
+    cells = [(name, *("-" if value is ABSENT else json.dumps(value) for value in values)) for name, values in rows]
+    return table([("", *heads), *cells])
+
+
+def require_same(project: Path, values: dict[str, Any], name: str | None) -> None:
+    """What lies in the checkout of a name must be of these parameters: of others it is another run.
+
+    Args:
+        name: None: the run has none, and its parameters say where it lies.
+
+    Raises:
+        ParamsError: it is of others; says which differ.
+    """
+    folder = own_folder(project, name or "")
+    if name is None or not (folder / artifacts.PARAMS).is_file():
+        return
+    seen = seen_from(values, project.resolve(), folder.resolve())
+    if read_yaml(folder / artifacts.PARAMS) == seen:
+        return
+    rows = differing([params_of(project, folder), seen_from(seen, folder.resolve(), project.resolve())])
+    run = report.read(project, folder)
+    began = f", started by: {run.command}" if run and run.command else ""
+    raise ParamsError(
+        f"there is a run {name} of other parameters{began}\n{in_words(rows, (f'{name} has', 'asked for'))}"
+        f"take another --name, or remove that run: podium clean {name}"
+    )

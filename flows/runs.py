@@ -1,0 +1,137 @@
+"""The runs of a project: the one in its own folder, and each that has a checkout under runs/checkouts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from flows import disk_use, report, run_locks
+from flows.checkout import own_folder
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.gone import FOLDERS
+from tasks.project.intact import LOCK
+from tasks.project.strict_yaml import nearest
+
+PROJECT = "."
+"""The name of the run in the project's own folder, which no other can have."""
+RUNNING, NEVER = "running", "never started"
+STATUSES = (RUNNING, "finished", "published", "proposed", "rejected", "failed", "paused", "interrupted", NEVER)
+NOT_ITS_OWN = ("bench", "checkouts", "home", "locks", "logs", "server")
+"""In the project's runs/: what no single run made."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that there is, or was."""
+
+    name: str
+    folder: Path
+    record: report.RunReport | None
+    """What it said of itself last."""
+    at_work: bool
+
+    @property
+    def status(self) -> str:
+        """One of STATUSES."""
+        if self.at_work:
+            return RUNNING
+        return NEVER if self.record is None else report.outcome(self.record)
+
+    @property
+    def scores(self) -> dict[str, dict[str, float]]:
+        """Entry -> metric -> percent."""
+        results = self.record.results.values() if self.record is not None else ()
+        return {one["name"]: one["scores"] for one in results}
+
+    @property
+    def last(self) -> float:
+        """When it ended, or else began; seconds since 1970."""
+        said = (self.record.ended or self.record.began) if self.record is not None else None
+        return datetime.fromisoformat(said).timestamp() if said else self.folder.stat().st_mtime
+
+    @property
+    def began(self) -> float:
+        """When it was started last, as `last` counts."""
+        said = self.record.began if self.record is not None else None
+        return datetime.fromisoformat(said).timestamp() if said else self.last
+
+    def parts(self) -> list[Path]:
+        """The files and folders that are its own."""
+        if self.name != PROJECT:
+            return [self.folder]
+        runs = self.folder / artifacts.RUNS
+        made = [*(self.folder / name for name in FOLDERS), self.folder / LOCK]
+        return made + [path for path in (runs.iterdir() if runs.is_dir() else ()) if path.name not in NOT_ITS_OWN]
+
+    def size(self) -> disk_use.Size:
+        """The room that it takes."""
+        return disk_use.of(self.parts())
+
+    def as_values(self) -> dict[str, Any]:
+        """For programs."""
+        record, size = self.record, self.size()
+        return {
+            "name": self.name,
+            "folder": str(self.folder),
+            "status": self.status,
+            "began": record and record.began,
+            "ended": record and record.ended,
+            "command": record and record.command,
+            "scores": self.scores,
+            "bytes": size.own,
+            "bytes_shared": size.shared,
+        }
+
+
+def folder_of(project: Path, name: str) -> Path:
+    """Where the run of a name works."""
+    return project if name == PROJECT else own_folder(project, name)
+
+
+def every(project: Path) -> list[Run]:
+    """All runs of a project, the one that was started last first."""
+    return sorted(_found(project), key=lambda run: run.began, reverse=True)
+
+
+def _found(project: Path) -> Iterator[Run]:
+    if (project / report.OWN_RECORD).is_file() or (project / LOCK).is_file() or run_locks.at_work(project, PROJECT):
+        yield _run(project, PROJECT)
+    folder = own_folder(project, "")
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if path.is_dir() and not path.name.startswith("."):
+            yield _run(project, path.name)
+
+
+def _run(project: Path, name: str) -> Run:
+    # The lock is looked at before the record: one that ends meanwhile counts as running then, and not as killed.
+    at_work = run_locks.at_work(project, name)
+    folder = folder_of(project, name)
+    return Run(name, folder, report.read(project, folder), at_work)
+
+
+def named(project: Path, names: Sequence[str]) -> list[Run]:
+    """The runs of these names, in this order.
+
+    Raises:
+        ParamsError: there is none of one of them.
+    """
+    known = {run.name: run for run in _found(project)}
+    if PROJECT in names and PROJECT not in known:
+        known[PROJECT] = _run(project, PROJECT)
+    if missing := [name for name in names if name not in known]:
+        raise ParamsError(f"there is no run {missing[0]}{nearest(missing[0], list(known))}: podium runs lists them")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def holding(runs: Sequence[Run], words: Sequence[str], statuses: Sequence[str]) -> list[Run]:
+    """Those whose name, command, status or entries hold every word, whatever its case, and that have such a status."""
+    return [run for run in runs if (not statuses or run.status in statuses) and _holds(run, words)]
+
+
+def _holds(run: Run, words: Sequence[str]) -> bool:
+    said = " ".join([run.name, (run.record and run.record.command) or "", run.status, *run.scores]).lower()
+    return all(word.lower() in said for word in words)
