@@ -48,6 +48,7 @@ COMMON = together(
     click.option("--runtime", help="cpu, cuda, ipu, or auto (default): IPUs, else a GPU, else the CPU"),
     click.option("--precision", help="fp32, bf16, fp16, or auto (default): the faster one of the device"),
     click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="any other parameter"),
+    options.run_name,
     click.option("--save-params", type=click.Path(path_type=Path), metavar="FILE", help="write all this as a preset"),
     options.as_json,
     click.option("--verbose", is_flag=True, help="show what the stages print, too"),
@@ -110,7 +111,8 @@ def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[st
         from flows.saved_params import save
 
         save(given(ctx, stated["save_params"]), preset, overrides, f"Saved by {ctx.command_path}.")
-    run.carry_out(project, preset, overrides, run.Choices(verbose=stated["verbose"]), stated["json_wanted"])
+    choices = run.Choices(verbose=stated["verbose"], name=stated["name"])
+    run.carry_out(project, preset, overrides, choices, stated["json_wanted"])
 
 
 def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[str, Any]) -> list[str]:
