@@ -29,6 +29,8 @@ COMMANDS = {
     "plan": "say what a run would do, and why; runs nothing",
     "doctor": "say whether a run could start here, and what stands in its way",
     "ask": "ask a model a question about a text",
+    "evaluate": "score a model on a file with labels, with intervals and a page",
+    "predict": "a model's answers to the examples of a file",
     "score": "exact match and F1 of any predictions",
     "compare": "whether one set of predictions is better than another",
     "params": "what can be set, and what results",

@@ -81,17 +81,30 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
         raise InputError(f"{weights} is not there; run the stage {task.entry.stage('finetune')}")
     found = answered(task, root)
     with new_folder(root / artifacts.evaluation_folder(name)) as folder:
-        predictions = folder / artifacts.predictions_file(name).name
-        write_json(predictions, task.predictions_json(found.examples, found.predictions))
-        scored = {artifacts.model_folder(name) / weights.name: weights, artifacts.predictions_file(name): predictions}
-        found.metrics["files"] = [{"path": str(place), "sha256": sha256_of(path)} for place, path in scored.items()]
-        texts = {artifacts.evaluation_page(name).name: task.page(found), **task.more_files(found)}
-        for file, text in texts.items():
-            write_text(folder / file, text)
+        predictions = artifacts.predictions_file(name)
+        judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}
+        write_evaluation(task, found, folder, judged)
     for what, table in drawn(task, found).items():
         write_text(root / artifacts.plot_file(name, what), table)
     write_json(root / artifacts.metrics_file(name), found.metrics)
     return found.metrics
+
+
+def write_evaluation(
+    task: PageTask[E, Any, A], found: Evaluation[E, A], folder: Path, judged: Mapping[Path, Path]
+) -> None:
+    """Write predictions, page and what else the evaluation holds into a folder.
+
+    Args:
+        found: its metrics get the hashes of what was judged.
+        judged: what people call each file -> where it lies, the predictions among them.
+    """
+    name = task.entry.name
+    write_json(folder / artifacts.predictions_file(name).name, task.predictions_json(found.examples, found.predictions))
+    found.metrics["files"] = [{"path": str(place), "sha256": sha256_of(path)} for place, path in judged.items()]
+    texts = {artifacts.evaluation_page(name).name: task.page(found), **task.more_files(found)}
+    for file, text in texts.items():
+        write_text(folder / file, text)
 
 
 def drawn(task: PageTask[E, Any, A], found: Evaluation[E, A]) -> dict[str, str]:
@@ -108,14 +121,16 @@ def drawn(task: PageTask[E, Any, A], found: Evaluation[E, A]) -> dict[str, str]:
     }
 
 
-def answered(task: PageTask[E, Any, A], root: Path) -> Evaluation[E, A]:
-    """The answers that follow from the logits, and all scores."""
+def answered(
+    task: PageTask[E, Any, A], root: Path = Path(), development: Sequence[str] | None = None
+) -> Evaluation[E, A]:
+    """The answers that follow from the logits, and all scores, of all development sets or of those named."""
     examples: dict[str, E] = {}
     answers: dict[str, A] = {}
     predictions: dict[str, Sequence[Any]] = {}
     outcomes: dict[str, Array] = {}
     slices: list[Sliced] = []
-    for split in task.development:
+    for split in task.development if development is None else development:
         examples[split] = here = task.read_examples(task.examples_file(split, root))
         logits_file, rows = root / artifacts.logits_file(task.entry.name, split), task.rows_folder(split, root)
         logits = task.read_logits(here, rows, logits_file)

@@ -121,19 +121,26 @@ def link_or_copy(source: Path | str, target: Path | str) -> None:
         shutil.copyfile(source, target)
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole or not at all (temporary name in the same folder, then rename)."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Fill the file `path` as a whole or not at all: yields a temporary file beside it, renamed at the end."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with partial.open("wb") as stream:
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole or not at all (temporary name in the same folder, then rename)."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as stream:
+        stream.write(text.encode())
 
 
 def read_json(path: Path, *, encoding: str = "utf-8", **options: Any) -> Any:

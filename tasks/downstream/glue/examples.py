@@ -70,12 +70,17 @@ def make_glue_data(task: GlueTask, params: GlueData, folder: Path) -> tuple[dict
                 examples = examples_from_files(task, Path(params.path), split, reading)
             else:
                 examples = examples_from_hub(task, params.dataset, params.dataset_revision, split)
-            counts[split] = _write(task, examples, split, partial / f"{split}.parquet", reading)
+            counts[split] = write_split(task, examples, split, partial / f"{split}.parquet", reading)
         write_reading(partial, params.source, reading)
     return counts, reading
 
 
-def _write(task: GlueTask, examples: Iterator[Example], split: str, path: Path, reading: Reading) -> int:
+def write_split(task: GlueTask, examples: Iterator[Example], split: str, path: Path, reading: Reading) -> int:
+    """Write checked examples to a Parquet file; how many there are.
+
+    Raises:
+        InputError: none, or what is wrong with one.
+    """
     count, schema = 0, schema_of(task)
     number = float if task.is_regression else int
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:

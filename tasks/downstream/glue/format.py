@@ -44,11 +44,23 @@ def examples_from_files(task: GlueTask, folder: Path, split: str, reading: Readi
             names file and line.
     """
     for path in split_files(task, folder, split):
-        reading.files += 1
-        lines = (
-            _read_tsv(task, path, reading) if path.suffix == ".tsv" else read_table(path, _asked(task), KEY, reading)
-        )
-        yield from _examples(task, lines, str(path))
+        yield from examples_from_file(task, path, reading)
+
+
+def examples_from_file(task: GlueTask, path: Path, reading: Reading, key: str = KEY) -> Iterator[Example]:
+    """The examples of one file, TSV or a table, in order.
+
+    Args:
+        key: what messages call the file, or where it was named.
+
+    Raises:
+        InputError: content that is not what the task needs; the message names file and line.
+    """
+    reading.files += 1
+    lines = (
+        _read_tsv(task, path, reading, key) if path.suffix == ".tsv" else read_table(path, _asked(task), key, reading)
+    )
+    yield from _examples(task, lines, str(path))
 
 
 def examples_from_hub(task: GlueTask, dataset: str | None, revision: str | None, split: str) -> Iterator[Example]:
@@ -109,12 +121,12 @@ def _asked(task: GlueTask) -> list[Column]:
     return [Column(name, KEY, True) for name in (*task.columns, LABEL)]
 
 
-def _read_tsv(task: GlueTask, path: Path, reading: Reading) -> Iterator[Line]:
+def _read_tsv(task: GlueTask, path: Path, reading: Reading, key: str) -> Iterator[Line]:
     """Lines of a TSV file under the task's own names of columns; what is quoted stays as it is."""
-    refuse_empty(path, KEY)
+    refuse_empty(path, key)
     wanted = (*task.columns, LABEL)
     header: Sequence[str] | None = None
-    for number, text in enumerate(text_lines(path, KEY), 1):
+    for number, text in enumerate(text_lines(path, key), 1):
         fields = text.rstrip("\r\n").split("\t")
         if fields == [""]:
             reading.counts[BLANK_LINES] += 1
@@ -154,7 +166,7 @@ def _examples(task: GlueTask, lines: Iterable[Line], source: str) -> Iterator[Ex
     style: tuple[bool, str] | None = None
     for where, values in lines:
         place = f"{source}, {where}"
-        texts = [_text(values, column, place) for column in task.columns]
+        texts = [text_of(values, column, place) for column in task.columns]
         label, is_name = _label(task, values.get(LABEL), place)
         if style is not None and style[0] != is_name:
             raise InputError(
@@ -165,7 +177,12 @@ def _examples(task: GlueTask, lines: Iterable[Line], source: str) -> Iterator[Ex
         yield Example(texts[0], texts[1] if len(texts) > 1 else None, label)
 
 
-def _text(values: dict[str, Any], column: str, place: str) -> str:
+def text_of(values: dict[str, Any], column: str, place: str) -> str:
+    """A text of a record, its white space made single.
+
+    Raises:
+        InputError: it is absent, or no text.
+    """
     if column not in values:
         raise InputError(f"{place} has no column {column!r}: found {', '.join(values)}")
     text = values[column]

@@ -171,8 +171,14 @@ class Task(about.Task, ScoresTask[Examples, Array, Array]):
 
 def sureness(logits: Array) -> Array:
     """[examples] probability of the most probable class."""
+    found: Array = probabilities(logits).max(axis=1)
+    return found
+
+
+def probabilities(logits: Array) -> Array:
+    """[examples, classes] softmax."""
     odds = np.exp(logits - logits.max(axis=1, keepdims=True))
-    found: Array = (odds / odds.sum(axis=1, keepdims=True)).max(axis=1)
+    found: Array = odds / odds.sum(axis=1, keepdims=True)
     return found
 
 

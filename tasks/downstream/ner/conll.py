@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tasks.downstream.ner.problems import Problems
 from tasks.downstream.ner.sentences import MAX_WORDS, Raw
-from tasks.downstream.ner.tags import looks_like_tag
+from tasks.downstream.ner.tags import OUTSIDE, looks_like_tag
 from tasks.inputs.tables import BLANK_LINES
 from tasks.project.errors import InputError
 from tasks.reading.text_files import Reading, refuse_empty, text_lines
@@ -25,26 +25,28 @@ MAX_LINE_CHARACTERS = 100_000
 _BLANKS = " \t"
 
 
-def read_conll(path: Path, key: str, reading: Reading, problems: Problems) -> Iterator[Raw]:
+def read_conll(path: Path, key: str, reading: Reading, problems: Problems, *, tagged: bool = True) -> Iterator[Raw]:
     """The sentences of a file, in order.
 
     Args:
         key: the params key that named the file, for messages.
         reading: gets what was passed over, and how the columns are apart.
         problems: gets the lines that cannot be read.
+        tagged: the last column is the tag; else the first column alone is read, and all tags are O.
 
     Raises:
         InputError: text that is not UTF-8, a line or a sentence that is far too long; see `text_lines`.
     """
     refuse_empty(path, key)
-    return _Conll(path, key, reading, problems).sentences()
+    return _Conll(path, key, reading, problems, tagged).sentences()
 
 
 class _Conll:
     """The lines of one file."""
 
-    def __init__(self, path: Path, key: str, reading: Reading, problems: Problems) -> None:
+    def __init__(self, path: Path, key: str, reading: Reading, problems: Problems, tagged: bool) -> None:
         self._path, self._key, self._reading, self._problems = path, key, reading, problems
+        self._tagged = tagged
         self._tabs = False
         self._columns = 0
         """0: not known yet."""
@@ -99,7 +101,7 @@ class _Conll:
 
     def _take(self, line: str, number: int) -> None:
         fields = self._fields(line)
-        if len(fields) < 2:
+        if self._tagged and len(fields) < 2:
             self._problems.add("a line with one column (a word and its tag are required)", f"line {number}", line)
             return
         if not self._columns:
@@ -114,5 +116,5 @@ class _Conll:
                 f"sentences with a blank line ({self._key})"
             )
         self._words.append(fields[0])
-        self._tags.append(fields[-1])
+        self._tags.append(fields[-1] if self._tagged else OUTSIDE)
         self._lines.append(number)

@@ -69,7 +69,7 @@ def make_ner_data(
     with new_folder(folder) as partial:
         for split, seen in found.items():
             sentences = read_sentences(params, section, split, seen, reading)
-            counts[split] = _write(sentences, partial / f"{split}.parquet")
+            counts[split] = write_sentences(sentences, partial / f"{split}.parquet")
         types = found[TRAIN].entities
         if not 1 <= len(types) <= MAX_TYPES:
             raise InputError(
@@ -82,7 +82,8 @@ def make_ner_data(
     return counts, found, reading
 
 
-def _write(sentences: Iterator[Sentence], path: Path) -> int:
+def write_sentences(sentences: Iterator[Sentence], path: Path) -> int:
+    """Write sentences to a Parquet file; how many there are."""
     count = 0
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         while group := list(itertools.islice(sentences, ROW_GROUP)):

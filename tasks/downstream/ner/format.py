@@ -25,6 +25,8 @@ TABLES = (".jsonl", ".parquet")
 FIRST_SENTENCES = 1000
 """Looked at before a run starts."""
 HUB_SPLITS = {"train": "train", "dev": "validation"}
+Opened = tuple[str, Iterator[Raw], Problems]
+"""What is read, its sentences, and where to note what is wrong with them."""
 DOCUMENT = ["-DOCSTART-"]
 """The words of a line of CoNLL files that some tables keep as a sentence."""
 
@@ -41,7 +43,12 @@ def read_sentences(
     Raises:
         InputError: what cannot be read; at the end, all that is wrong with words and tags.
     """
-    source, raws, problems = _opened(params, section, split, reading)
+    yield from usable(_opened(params, section, split, reading), params, found, reading)
+
+
+def usable(opened: Opened, params: SentencesParams, found: Found, reading: Reading) -> Iterator[Sentence]:
+    """What `read_sentences` gives, of a source that was opened."""
+    source, raws, problems = opened
     count = 0
     for sentence in checked(raws, params.tag_scheme, found, problems, reading):
         count += 1
@@ -89,11 +96,19 @@ def known_ending(path: Path, key: str) -> str:
     return ending
 
 
-def _opened(params: SentencesParams, section: str, split: str, reading: Reading) -> tuple[str, Iterator[Raw], Problems]:
-    """What is read, its sentences, and where to note what is wrong with them."""
+def _opened(params: SentencesParams, section: str, split: str, reading: Reading) -> Opened:
     if params.source == "hub":
         return _hub_sentences(params, section, split, reading)
-    path, key = Path(params.train_path if split == "train" else params.dev_path), f"{section}.{split}_path"
+    path = Path(params.train_path if split == "train" else params.dev_path)
+    return opened_file(path, f"{section}.{split}_path", params, reading, section)
+
+
+def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading, section: str) -> Opened:
+    """A file of sentences with tags; `key` is what messages call it.
+
+    Raises:
+        InputError: as `known_ending`, and what cannot be read while the sentences are consumed.
+    """
     problems = Problems(f"{path} ({key})")
     ending = known_ending(path, key)
     reading.files += 1

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tasks.downstream.squad.question_model import QuestionModel, WindowShape
+from tasks.downstream.applying.model import FoundModel
+from tasks.downstream.squad.question_model import WindowShape
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of
@@ -33,7 +34,7 @@ CPU = Place("cpu", "fp32")
 
 
 def ask(
-    model: QuestionModel,
+    model: FoundModel,
     question: str,
     context: str,
     shape: WindowShape,
@@ -62,7 +63,7 @@ def ask(
 
 
 def compare(
-    model: QuestionModel,
+    model: FoundModel,
     question: str,
     context: str,
     shape: WindowShape,
@@ -85,7 +86,7 @@ def compare(
 
 def _ask_in(
     places: Sequence[Place],
-    model: QuestionModel,
+    model: FoundModel,
     question: str,
     context: str,
     shape: WindowShape,
@@ -139,7 +140,7 @@ def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowSh
 
 
 def _predict(
-    model: QuestionModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, place: Place
+    model: FoundModel, tokenizer: Tokenizer, features: Features, row_length: int, folder: Path, place: Place
 ) -> None:
     """Write folder/rows and folder/logits.arrow."""
     from tasks.downstream.squad.rows import write_feature_rows

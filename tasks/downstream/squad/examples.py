@@ -95,7 +95,9 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
     refuse_common_ids(train, dev, *_names(params))
     with new_folder(output) as folder:
         for name, questions in (("train", train), ("dev", dev)):
-            pq.write_table(_table(questions), folder / FILES[name], compression="zstd", row_group_size=ROW_GROUP)
+            pq.write_table(
+                question_table(questions), folder / FILES[name], compression="zstd", row_group_size=ROW_GROUP
+            )
             reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
         write_reading(folder, params.source, reading)
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
@@ -183,7 +185,8 @@ def _known_ending(path: Path, key: str) -> str:
     return ending
 
 
-def _table(questions: Iterable[Question]) -> pa.Table:
+def question_table(questions: Iterable[Question]) -> pa.Table:
+    """Questions as the stage keeps them."""
     rows = [{**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in questions]
     return pa.Table.from_pylist(rows, schema=SCHEMA)
 

@@ -86,7 +86,7 @@ def read_squad(path: Path, key: str) -> list[Question]:
     Raises:
         InputError: not there, not JSON, not of this layout, or questions that cannot be used: all problems.
     """
-    values = _parse(Path(path), key)
+    values = parse_file(Path(path), key)
     problems = Problems(f"{path} ({key})")
     return checked_questions(list(_questions(values, problems)), problems)
 
@@ -104,7 +104,8 @@ def checked_questions(questions: list[Question], problems: Problems) -> list[Que
     return questions
 
 
-def _parse(path: Path, key: str) -> Any:
+def parse_file(path: Path, key: str) -> Any:
+    """What a JSON file of questions holds; its arguments and errors are those of `read_squad`."""
     size = path.stat().st_size
     if size > MAX_FILE_BYTES:
         raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
@@ -138,14 +139,14 @@ def _parsed(content: bytes, path: Path, key: str) -> Any:
 
 
 def _questions(values: Any, problems: Problems) -> Iterator[Question]:
-    for article, at in _objects(values, "data", "", problems):
+    for article, at in objects(values, "data", "", problems):
         title = article.get("title", "")
         if not isinstance(title, str):
             problems.add(f"{at}.title must be text, found {type(title).__name__}")
             title = ""
-        for paragraph, where in _objects(article, "paragraphs", at, problems):
+        for paragraph, where in objects(article, "paragraphs", at, problems):
             context = text_of(paragraph, "context", where, problems)
-            for qa, place in _objects(paragraph, "qas", where, problems):
+            for qa, place in objects(paragraph, "qas", where, problems):
                 name = text_of(qa, "id", place, problems)
                 wording = text_of(qa, "question", place, problems)
                 answers = answers_of(qa, place, problems)
@@ -153,7 +154,7 @@ def _questions(values: Any, problems: Problems) -> Iterator[Question]:
                     yield Question(str(name), title, str(context), str(wording), answers or ())
 
 
-def _objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tuple[dict[str, Any], str]]:
+def objects(parent: Any, key: str, at: str, problems: Problems) -> Iterator[tuple[dict[str, Any], str]]:
     """(object, its path) of the list `parent[key]`."""
     place = f"{at}.{key}" if at else key
     if not isinstance(parent, dict):
@@ -197,7 +198,7 @@ def answers_of(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answ
         return None
     before = problems.count
     answers = []
-    for answer, place in _objects(qa, "answers", at, problems):
+    for answer, place in objects(qa, "answers", at, problems):
         text = text_of(answer, "text", place, problems)
         start = answer.get("answer_start")
         if "answer_start" not in answer:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import as_values, ask
-from tasks.downstream.squad.question_model import QuestionModel, WindowShape, find_model
+from tasks.downstream.squad.question_model import WindowShape, find_model
 from tasks.project.errors import InputError
 from tests.places import ROOT
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
@@ -155,7 +156,7 @@ def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path: Path) -> None
         folder = write_tokenizer(tmp_path / f"{positions}-{model_max_length}", ["a"], model_max_length or 1)
         if model_max_length is None:
             (folder / "tokenizer_config.json").unlink()
-        found = WindowShape.for_model(QuestionModel(folder, folder, positions))
+        found = WindowShape.for_model(FoundModel(folder, folder, positions))
         return found.row_length, found.doc_stride
 
     assert shape(512, 512) == (384, 128)  # the defaults of transformers 4

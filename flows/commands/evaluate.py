@@ -1,0 +1,36 @@
+"""`podium evaluate`: the official scores of a finished model on a file with labels."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows.commands import applying, options
+from flows.commands.project import given
+
+
+@click.command(
+    help="Score MODEL, a published folder, a model folder or a Hub repository, on the labelled examples in FILE: the "
+    "official metrics with 95% intervals, and a page, in a new folder."
+)
+@click.argument("model")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="a new folder (evaluation-MODEL-FILE)")
+@applying.using_a_model
+@options.as_json
+@click.pass_context
+def command(ctx: click.Context, model: str, file: Path, output: Path | None, json_wanted: bool, **stated: Any) -> None:
+    from tasks.downstream.applying.evaluate import evaluate
+
+    found, entry = applying.found_model(ctx, model, stated)
+    folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{found.folder.resolve().name}-{file.stem}"))
+    done = evaluate(entry, found, given(ctx, file), given(ctx, folder), applying.how(stated))
+    if json_wanted:
+        options.print_json(done.metrics)
+        return
+    sys.stdout.write(f"{done.words}\n")
+    options.say_next(f"open {folder / done.page}")

@@ -1,0 +1,52 @@
+"""`podium predict`: a finished model's answers to the examples of a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from flows.commands import applying
+from flows.commands.project import given
+
+FORMATS = ("json", "jsonl", "csv", "parquet")
+
+
+@click.command(
+    help="Answer the questions, or classify the sentences, in IN with MODEL, a published folder, a model folder or "
+    "a Hub repository. OUT ends in .jsonl, .csv, .parquet, or .json for {question id: text}; - is a standard stream."
+)
+@click.argument("model")
+@click.argument("input", metavar="IN", type=click.Path(path_type=Path))
+@click.argument("output", metavar="[OUT]", type=click.Path(path_type=Path), default=Path("-"))
+@click.option(
+    "--format", "kind", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="of standard streams"
+)
+@click.option("--n-best", type=click.IntRange(min=0), default=0, metavar="N", help="answers in each record, best first")
+@click.option("--force", is_flag=True, help="write over OUT")
+@applying.using_a_model
+@click.pass_context
+def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **stated: Any) -> None:
+    from tasks.downstream.applying.predict import Output, predict, spooled
+
+    found, entry = applying.found_model(ctx, model, stated)
+    target, how = _target(ctx, output, stated["force"]), applying.how(stated)
+    ending = kind if target is None else target.suffix.lower().removeprefix(".")
+    if ending not in FORMATS:
+        raise click.UsageError(f"OUT must end in one of .{', .'.join(FORMATS)}: found {output}", ctx)
+    wanted = Output(target, ending, stated["n_best"])
+    with spooled(given(ctx, input) if str(input) != "-" else None, kind) as path:
+        done = predict(entry, found, path, wanted, how)
+    said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]
+    sys.stderr.write(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})\n")
+
+
+def _target(ctx: click.Context, output: Path, force: bool) -> Path | None:
+    if str(output) == "-":
+        return None
+    target = given(ctx, output)
+    if target.exists() and not force:
+        raise click.UsageError(f"{output} is there already: name another file, or add --force", ctx)
+    return target

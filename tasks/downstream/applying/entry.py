@@ -1,0 +1,105 @@
+"""The entry of downstream work that a finished model stands for: as its release states it, or by its config.json."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from typing import Any
+
+from tasks.downstream.applying.model import CONFIG, PROVENANCE, FoundModel
+from tasks.downstream.applying.task import ApplyTask
+from tasks.downstream.entries import Entry
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.files import read_json
+from tasks.project.param_downstream import EntryParams, defaults_of, kind_names, kind_params
+from tasks.project.params import build
+from tasks.project.strict_yaml import nearest
+
+NAME = "model"
+"""Names the files of the entry, which nobody sees."""
+TAKEN = ("rows", "evaluate")
+"""Sections of a release that say how its model was judged."""
+Stated = Mapping[str, Mapping[str, Any]]
+
+
+def entry_of(model: FoundModel, task: str | None = None, stated: Stated | None = None) -> Entry:
+    """The entry whose model this is.
+
+    Its rows and its evaluation are those that the release states; else a kind's defaults, as far as the model bears
+    them.
+
+    Args:
+        task: the word that says which, where the model alone does not.
+        stated: parameters by section, which win.
+
+    Raises:
+        InputError: the model is for nothing that is known here.
+        ParamsError: the model may be for several tasks, and `task` is none of them; a parameter out of its range.
+    """
+    released = _released(model)
+    kind, options = (released["kind"], _options(released)) if released and task is None else _chosen(model, task)
+    values = {**defaults_of(kind, NAME), **options}
+    if values["rows"]["row_length"] > model.longest:
+        values["rows"] |= _apply(kind).rows_within(model.longest)
+    taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
+    for section, own in (*taken.items(), *(stated or {}).items()):
+        values[section] = {**values.get(section, {}), **own}
+    params = build(kind_params(kind), values, "what is stated for this model")
+    if params.rows.row_length > model.longest:
+        raise ParamsError(
+            f"rows of {params.rows.row_length} tokens are too long, it bears {model.longest}: lower --row-length"
+        )
+    return Entry(NAME, params, params.rows, "")
+
+
+def _released(model: FoundModel) -> dict[str, Any]:
+    """The entry that the provenance of a release states; empty where there is none."""
+    path = model.folder / PROVENANCE
+    if not path.is_file():
+        return {}
+    try:
+        [entry] = read_json(path)["parameters"]["downstream"].values()
+        kind_params(entry["kind"])
+        return {**entry, **{name: dict(entry[name]) for name in TAKEN}}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} does not say what this model was trained for ({error}): take the file of the release, or move it "
+            "away and say --task"
+        ) from None
+
+
+def _options(released: Mapping[str, Any]) -> dict[str, Any]:
+    """What a kind asks beside the sections that all have, such as the name of a task."""
+    own = kind_params(released["kind"]).model_fields.keys() - EntryParams.model_fields.keys()
+    return {name: released[name] for name in own if name in released}
+
+
+def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
+    """The kind that uses a model of this architecture, and what tells its tasks apart."""
+    kinds = {kind: _apply(kind) for kind in kind_names() if importlib.util.find_spec(f"tasks.downstream.{kind}.apply")}
+    named = model.architectures or [one.architecture for one in kinds.values()]
+    fitting = {kind: one for kind, one in kinds.items() if one.architecture in named}
+    if not fitting:
+        known = ", ".join(sorted({one.architecture for one in kinds.values()}))
+        raise InputError(
+            f"{model.folder} holds {', '.join(named)}, which answers nothing: a fine-tuned model is required ({known})"
+        )
+    found = {
+        word: (kind, options) for kind, one in fitting.items() for word, options in one.tasks_of(model.labels).items()
+    }
+    if not found:
+        raise InputError(
+            f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which are of no task known here"
+        )
+    if task is None and len(found) == 1:
+        [task] = found
+    if task not in found:
+        said = f"--task {task} does not fit" if task else "say for which task, as its classes do not tell: --task WORD"
+        raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(found))}")
+    return found[task]
+
+
+def _apply(kind: str) -> type[ApplyTask[Any, Any, Any]]:
+    found: type[ApplyTask[Any, Any, Any]] = importlib.import_module(f"tasks.downstream.{kind}.apply").Task
+    return found

@@ -1,0 +1,77 @@
+"""The official scores of a finished model on a file with labels: what the stages make of an entry, in one folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.downstream.applying.job import How, compute, scratch_checkout
+from tasks.downstream.applying.model import WEIGHTS, FoundModel
+from tasks.downstream.applying.task import ApplyTask
+from tasks.downstream.entries import Entry
+from tasks.downstream.evaluate import PageTask, answered, write_evaluation
+from tasks.downstream.jobs.predict import figures
+from tasks.downstream.judging.released import SCORES, scores_json
+from tasks.downstream.task import part_of
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.files import new_folder, write_json, write_text
+from tasks.project.given import require_readable
+from tasks.reading.text_files import Reading
+
+METRICS = "metrics.json"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What was found."""
+
+    metrics: dict[str, Any]
+    """The content of metrics.json."""
+    words: str
+    """How many examples were scored, and the official metrics with their intervals, a line each."""
+    page: str
+    """Name of the page in the folder."""
+    reading: Reading
+
+
+def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How) -> Evaluated:
+    """Score the answers of `model` to the examples of the file `path`; make `folder`, whole or not at all.
+
+    It holds report.html, metrics.json, predictions.json, scores.json (by hashes of the examples, for comparisons) and
+    what else the evaluation of this kind of task has.
+
+    Raises:
+        InputError: examples that cannot be used, or a folder that is there already.
+        DeviceJobFailed: the model cannot be used on this device.
+    """
+    task: ApplyTask[Any, Any, Any] = part_of(entry, "apply")
+    judge: PageTask[Any, Any, Any] = part_of(entry, "page")
+    require_readable(path, "the input")
+    if folder.exists():
+        raise InputError(f"{folder} is there already: move it away, or name another folder with --output")
+    model, split, reading = model.resolved(), task.development[0], Reading()
+    with new_folder(folder) as made, scratch_checkout(task, model):
+        task.write_labelled(path, task.examples_file(split), reading)
+        result = compute(task, model, split, how)
+        found = answered(judge, development=[split])
+        predictions = artifacts.predictions_file(entry.name).name
+        judged = {WEIGHTS: model.folder / WEIGHTS, path.name: path, predictions: made / predictions}
+        write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})
+        write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
+        metrics = {**found.metrics, "predict": figures(result)}
+        write_json(made / METRICS, metrics)
+    return Evaluated(metrics, _in_words(judge, metrics), artifacts.evaluation_page(entry.name).name, reading)
+
+
+def _in_words(judge: PageTask[Any, Any, Any], metrics: dict[str, Any]) -> str:
+    titles = judge.metrics.only(judge.development[0]).titles
+    width = max(map(len, titles.values()))
+    lines = [
+        f"{title:{width}}  {metrics[name]:6.2f}  ({metrics[f'{name}_low']:.2f} to {metrics[f'{name}_high']:.2f})"
+        for name, title in titles.items()
+    ]
+    if "constant_score" in metrics:
+        lines.append(f"the best constant answer has {metrics['constant_score']:.2f}")
+    return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {judge.title}", *lines])

@@ -1,0 +1,130 @@
+"""The model that a command names: a published folder, a model folder or a Hub repository, checked early."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.files import read_json
+from tasks.project.given import leaves
+from tasks.project.param_sections import HUB_NAME
+
+CONFIG, WEIGHTS, PROVENANCE, IPU_CONFIG = "config.json", "model.safetensors", "provenance.json", "ipu_config.json"
+READ = (CONFIG, WEIGHTS, "podium.json", PROVENANCE, IPU_CONFIG, "tokenizer.json", "tokenizer_config.json")
+"""Files of a model folder that are looked into."""
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model folder that was looked at: it is there, with weights and a tokenizer."""
+
+    folder: Path
+    tokenizer: Path
+    """Folder of the tokenizer.json."""
+    max_positions: int
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The content of config.json."""
+
+    def resolved(self) -> FoundModel:
+        """The same, whatever the current folder is."""
+        return dataclasses.replace(self, folder=self.folder.resolve(), tokenizer=self.tokenizer.resolve())
+
+    @property
+    def architectures(self) -> list[str]:
+        """The classes of transformers that its config.json names; as a rule one, perhaps none."""
+        named = self.config.get("architectures")
+        return [str(one) for one in named] if isinstance(named, list) else []
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of its classes in order of their numbers; transformers leaves out those of two without names.
+
+        Raises:
+            InputError: config.json does not number them.
+        """
+        names = self.config.get("id2label", {"0": "LABEL_0", "1": "LABEL_1"})
+        try:
+            return tuple(str(names[number]) for number in sorted(names, key=int))
+        except (TypeError, ValueError):
+            raise InputError(f"{self.folder / CONFIG}: id2label must be an object of number: name") from None
+
+    @property
+    def longest(self) -> int:
+        """Tokens of a sequence that model and tokenizer bear."""
+        return min(self.max_positions, _model_max_length(self.tokenizer))
+
+
+def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
+    """The model folder or Hub repository `name`, checked.
+
+    Args:
+        name: a folder with config.json and model.safetensors, or a Hub repository.
+        tokenizer: folder of the tokenizer.json; default: the model's own folder.
+
+    Raises:
+        InputError: no such folder or repository; config.json, weights or tokenizer missing.
+    """
+    folder = Path(name)
+    if not folder.is_dir():
+        if folder.exists():
+            raise InputError(f"{folder} is a file: name the folder that holds config.json and model.safetensors")
+        if not HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
+            raise InputError(f"{folder} is not there: name a published folder, a model folder or a Hub repository")
+        from tasks.reading.hub_models import download_model
+
+        folder = download_model(name, READ)
+    holder = folder if tokenizer is None else tokenizer
+    _require_own_files(folder, holder)
+    config = _config(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise InputError(
+            f"{folder / WEIGHTS} is missing: weights must be safetensors (pickled weights such as "
+            "pytorch_model.bin are not read; convert them with save_pretrained(safe_serialization=True))"
+        )
+    if not (holder / "tokenizer.json").is_file():
+        raise InputError(
+            f"{holder / 'tokenizer.json'} is missing: a published folder has one; for a folder of models/ add "
+            f"--tokenizer {artifacts.TOKENIZER}"
+        )
+    return FoundModel(folder, holder, config["max_position_embeddings"], config)
+
+
+def _require_own_files(*folders: Path) -> None:
+    for folder in folders:
+        for path in (folder / name for name in READ if (folder / name).is_symlink()):
+            if leaves(path, folder):
+                raise InputError(
+                    f"{path} is a link to something outside of {folder}, which was not named: put the file itself in "
+                    "its place (cp -rL copies a folder so), or name the folder that it leads to"
+                )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    try:
+        values = read_json(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: {folder} is no model folder") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not JSON ({error}); publish or download the model again") from None
+    if not isinstance(values, dict) or not isinstance(values.get("max_position_embeddings"), int):
+        raise InputError(f"{path} is no configuration of a BERT: max_position_embeddings is missing")
+    return values
+
+
+def _model_max_length(tokenizer: Path) -> int:
+    """model_max_length of tokenizer_config.json; without one, no limit."""
+    path = tokenizer / "tokenizer_config.json"
+    try:
+        value = read_json(path).get("model_max_length")
+    except FileNotFoundError:
+        return sys.maxsize
+    except (ValueError, AttributeError):
+        raise InputError(f"{path} is not a JSON object; publish or download the model again") from None
+    return min(int(value), sys.maxsize) if isinstance(value, (int, float)) and value >= 1 else sys.maxsize

@@ -1,0 +1,109 @@
+"""Sentences of a file for a finished model, with or without tags, and what it finds in them as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from tasks.downstream.applying.task import ID, INPUT, ApplyTask
+from tasks.downstream.ner import scores
+from tasks.downstream.ner.conll import read_conll
+from tasks.downstream.ner.examples import write_sentences
+from tasks.downstream.ner.format import CONLL, opened_file, usable
+from tasks.downstream.ner.labels import write_labels
+from tasks.downstream.ner.logits import WordLogits
+from tasks.downstream.ner.params import SentencesParams
+from tasks.downstream.ner.problems import Problems
+from tasks.downstream.ner.scores import Answers, Examples
+from tasks.downstream.ner.sentences import SCHEMA, Found, Raw, checked
+from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
+from tasks.inputs.tables import ENDINGS, Column, check_columns, read_table
+from tasks.reading.text_files import Reading
+
+TEXT = "text"
+"""A column of sentences whose words are apart by white space, in the place of lists of words."""
+FIELDS = [("tokens", pa.list_(pa.string())), ("tags", pa.list_(pa.string())), ("scores", pa.list_(pa.float64()))]
+ENTITY = pa.struct(
+    [("type", pa.string()), ("text", pa.string()), ("start", pa.int64()), ("end", pa.int64()), ("score", pa.float64())]
+)
+"""Words start to end - 1; the score is the mean of those of their tags."""
+
+
+class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
+    """The tag of each word with its probability, and the entities that the tags stand for."""
+
+    architecture: ClassVar[str] = "BertForTokenClassification"
+    endings: ClassVar[tuple[str, ...]] = (*ENDINGS, *CONLL)
+
+    @classmethod
+    def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+        return {} if any(map(problem_of, labels)) else {"ner": {}}
+
+    @classmethod
+    def rows_within(cls, longest: int) -> dict[str, Any]:
+        return {"row_length": longest, "overlap": longest // 4}
+
+    @property
+    def examples_schema(self) -> pa.Schema:
+        return SCHEMA
+
+    @property
+    def _params(self) -> SentencesParams:
+        found = self.entry.params.data
+        assert isinstance(found, SentencesParams)
+        return found
+
+    def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+        problems = Problems(str(path))
+        for name, raw in self._sentences(path, reading, problems):
+            if not raw.words:
+                problems.add("a sentence without a word", raw.where)
+            for _, tokens, tags in checked([raw], self._params.tag_scheme, Found(), problems, reading):
+                yield {ID: name, "document": 0, "tokens": tokens, "tags": tags}
+        problems.refuse()
+
+    def _sentences(self, path: Path, reading: Reading, problems: Problems) -> Iterator[tuple[Any, Raw]]:
+        if path.suffix.lower() in CONLL:
+            yield from ((None, raw) for raw in read_conll(path, INPUT, reading, problems, tagged=False))
+            return
+        words = self._params.columns.tokens
+        columns = [Column(name, INPUT, False) for name in (ID, words, TEXT)]
+        for where, values in read_table(path, columns, INPUT, reading):
+            if TEXT not in values:
+                check_columns(
+                    list(values), [Column(words, f"it, or {TEXT} with words apart by blanks", True)], str(path), reading
+                )
+            found = values.get(words, values.get(TEXT))
+            found = found.split() if isinstance(found, str) else found
+            if isinstance(found, list):
+                yield values.get(ID), Raw(0, found, [OUTSIDE] * len(found), where)
+            else:
+                problems.add("words that are no list, and no text", where, found)
+
+    def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+        opened = opened_file(path, INPUT, self._params, reading, INPUT)
+        write_sentences(usable(opened, self._params, Found(), reading), target)
+
+    def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
+        """Their names, which rows take from the examples."""
+        write_labels(folder, labels)
+
+    def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
+        return pa.schema([*FIELDS, ("entities", pa.list_(ENTITY))])
+
+    def records(self, examples: Examples, answers: Answers, n_best: int) -> Iterator[dict[str, Any]]:
+        for tokens, tags, sureness in zip(examples.tokens, answers.tags, answers.sureness, strict=True):
+            found = [
+                {
+                    "type": one.type,
+                    "text": " ".join(tokens[one.first : one.last]),
+                    "start": one.first,
+                    "end": one.last,
+                    "score": round(float(sureness[one.first : one.last].mean()), 6),
+                }
+                for one in entities(tags)
+            ]
+            yield {"tokens": tokens, "tags": tags, "scores": sureness.round(6).tolist(), "entities": found}

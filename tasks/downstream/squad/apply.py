@@ -1,0 +1,111 @@
+"""Questions of a file for a finished model, with or without answers, and its answers as records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tasks.downstream.applying.task import ID, INPUT, ApplyTask
+from tasks.downstream.squad import scores
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.examples import SCHEMA, question_table, read_question_file
+from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.format import Problems, objects, parse_file, text_of
+from tasks.downstream.squad.params import QuestionsParams
+from tasks.downstream.squad.question_model import ARCHITECTURE
+from tasks.downstream.squad.question_tables import wanted_columns
+from tasks.downstream.squad.windows import Windows
+from tasks.inputs.tables import ENDINGS, read_table
+from tasks.reading.text_files import Reading
+
+SPAN = [
+    pa.field("answer", pa.string()),
+    pa.field("score", pa.float64()),
+    pa.field("probability", pa.float64()),
+    pa.field("start", pa.int64()),
+    pa.field("end", pa.int64()),
+]
+"""start and end count characters of the context; score is the sum of the two logits."""
+N_BEST = "n_best"
+
+
+class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
+    """Each answer with its score, its probability among the n best, and its characters."""
+
+    architecture: ClassVar[str] = ARCHITECTURE
+    bare: ClassVar[str] = "answer"
+    ranked: ClassVar[bool] = True
+    endings: ClassVar[tuple[str, ...]] = (".json", *ENDINGS)
+
+    @classmethod
+    def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+        return {"squad": {}}
+
+    @classmethod
+    def rows_within(cls, longest: int) -> dict[str, Any]:
+        question = longest // 4
+        return {"row_length": longest, "max_question_length": question, "doc_stride": (longest - question) // 3}
+
+    @property
+    def examples_schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
+        problems = Problems(str(path))
+        read = self._of_json(path, problems) if path.suffix.lower() == ".json" else self._of_table(path, reading)
+        for where, values in read:
+            context, question = (text_of(values, key, where, problems) for key in ("context", "question"))
+            for key, text in (("context", context), ("question", question)):
+                if text is not None and not text.strip():
+                    problems.add(f"{where}.{key} is empty")
+            if context is not None and question is not None:
+                yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
+        problems.refuse()
+
+    def _of_json(self, path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+        for article, at in objects(parse_file(path, INPUT), "data", "", problems):
+            for paragraph, where in objects(article, "paragraphs", at, problems):
+                for qa, place in objects(paragraph, "qas", where, problems):
+                    yield place, {**({"context": paragraph["context"]} if "context" in paragraph else {}), **qa}
+
+    def _of_table(self, path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
+        data = self.entry.params.data
+        assert isinstance(data, QuestionsParams)
+        parts = {
+            part: column for part, column in wanted_columns(data.columns).items() if part in ("context", "question")
+        }
+        ids = wanted_columns(data.columns)[ID]._replace(required=data.columns.id is not None)
+        for where, values in read_table(path, [ids, *parts.values()], INPUT, reading):
+            yield where, {ID: values.get(ids.name), **{part: values[column.name] for part, column in parts.items()}}
+
+    def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
+        data = self.entry.params.data
+        assert isinstance(data, QuestionsParams)
+        pq.write_table(question_table(read_question_file(path, INPUT, data, reading)), target)
+
+    def read_examples(self, path: Path) -> list[Question]:
+        """Whether or not their answers are known."""
+        table = pq.read_table(path, columns=[ID, "question", "context"])
+        return [Question(row[ID], row["question"], row["context"], ()) for row in table.to_pylist()]
+
+    def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
+        return pa.schema([*SPAN, *([pa.field(N_BEST, pa.list_(pa.struct(SPAN)))] if n_best else [])])
+
+    def records(self, examples: list[Question], answers: list[list[Answer]], n_best: int) -> Iterator[dict[str, Any]]:
+        for found in answers:
+            best = [_record(answer) for answer in found[: max(n_best, 1)]]
+            yield {**best[0], **({N_BEST: best} if n_best else {})}
+
+
+def _record(answer: Answer) -> dict[str, Any]:
+    return {
+        "answer": answer.text,
+        "score": round(answer.score, 4),
+        "probability": round(answer.probability, 6),
+        "start": answer.start,
+        "end": answer.end,
+    }

@@ -1,0 +1,33 @@
+"""Model folders with their tokenizers, of random weights and any head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ipu_model.models.config import ModelConfig
+from ipu_model.models.model_folder import Origin, write_model
+from ipu_model.models.modeling import build_model, initialise
+from tasks.project.files import sha256_of
+from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
+from tests.tasks.tiny_model import SPECIAL
+
+
+def write_head_model(folder: Path, head: str, labels: Sequence[str], words: Sequence[str], positions: int = 64) -> Path:
+    """A model of one layer that looks as the stage finetune leaves it, its tokenizer beside it."""
+    folder.mkdir(parents=True)
+    write_tokenizer(Vocabulary((*SPECIAL, *words), lowercase=True), positions, folder)
+    config = ModelConfig(
+        len(SPECIAL) + len(words),
+        hidden_size=32,
+        num_layers=1,
+        num_heads=2,
+        intermediate_size=64,
+        max_positions=positions,
+        initializer_range=0.5,
+    )
+    model = build_model(head, config, len(labels))
+    initialise(model, config, seed=1)
+    origin = Origin(sha256_of(folder / "tokenizer.json"), "finetune", head, 10, 1)
+    write_model(folder, head, config, model.state_dict(), origin, labels)
+    return folder
