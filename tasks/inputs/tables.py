@@ -65,23 +65,23 @@ def check_columns(present: Sequence[str], columns: Sequence[Column], source: str
     """Note the columns of `present` that nobody asks for.
 
     Raises:
-        InputError: one stands twice, or a required one is absent (the nearest name is given).
+        InputError: one stands twice, or required ones are absent (the nearest names are given).
     """
     if len(present) > MAX_COLUMNS:
         raise InputError(f"{source} has {len(present):,} columns; up to {MAX_COLUMNS:,} are read: leave some out")
     twice = sorted(name for name, count in Counter(present).items() if count > 1)
     if twice:
         raise InputError(f"{source} has the column {twice[0]!r} more than once: rename one of them")
-    for name, key, required in columns:
-        if required and name not in present:
-            near = difflib.get_close_matches(name, present, 1)
-            found = ", ".join(one[:SHOWN_CHARACTERS] for one in present[:SHOWN_COLUMNS]) or "no columns"
-            others = f" and {len(present) - SHOWN_COLUMNS:,} more" if len(present) > SHOWN_COLUMNS else ""
-            raise InputError(
-                f"{source} has no column {name!r}: found {found}{others}"
-                + (f"; did you mean {near[0]}?" if near else "")
-                + f"; set {key}"
-            )
+    if missing := [column for column in columns if column.required and column.name not in present]:
+        near = {one.name: difflib.get_close_matches(one.name, present, 1) for one in missing}
+        found = ", ".join(one[:SHOWN_CHARACTERS] for one in present[:SHOWN_COLUMNS]) or "no columns"
+        others = f" and {len(present) - SHOWN_COLUMNS:,} more" if len(present) > SHOWN_COLUMNS else ""
+        meant = [f"{one[0]} for {name}" if len(missing) > 1 else one[0] for name, one in near.items() if one]
+        raise InputError(
+            f"{source} has no column {' and none '.join(repr(name) for name in near)}: found {found}{others}"
+            + (f"; did you mean {', '.join(meant)}?" if meant else "")
+            + f"; set {', '.join(dict.fromkeys(one.key for one in missing))}"
+        )
     reading.unused_columns |= set(present) - {column.name for column in columns}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import WEIGHTS, FoundModel
-from tasks.downstream.applying.task import ApplyTask
+from tasks.downstream.applying.task import ApplyTask, require_file
 from tasks.downstream.entries import Entry
 from tasks.downstream.evaluate import PageTask, answered, write_evaluation
 from tasks.downstream.jobs.predict import figures
@@ -17,7 +17,6 @@ from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder, write_json, write_text
-from tasks.project.given import require_readable
 from tasks.reading.text_files import Reading
 
 METRICS = "metrics.json"
@@ -48,7 +47,7 @@ def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How
     """
     task: ApplyTask[Any, Any, Any] = part_of(entry, "apply")
     judge: PageTask[Any, Any, Any] = part_of(entry, "page")
-    require_readable(path, "the input")
+    require_file(task, path, task.labelled_endings)
     if folder.exists():
         raise InputError(f"{folder} is there already: move it away, or name another folder with --output")
     model, split, reading = model.resolved(), task.development[0], Reading()

@@ -25,14 +25,13 @@ import pyarrow.parquet as pq
 from tasks.downstream.applying.job import How, compute, scratch_checkout
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.applying.output import open_output, writing
-from tasks.downstream.applying.task import ID, ApplyTask
+from tasks.downstream.applying.task import ID, ApplyTask, require_file
 from tasks.downstream.entries import Entry
 from tasks.downstream.rows import numbered
 from tasks.downstream.task import part_of
 from tasks.jobs.device_job import JobResult
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.given import require_readable
 from tasks.reading.text_files import Reading, repetitions
 
 Task = ApplyTask[Any, Any, Any]
@@ -105,15 +104,11 @@ def spooled(path: Path | None, kind: str) -> Iterator[Path]:
 
 
 def _check(task: Task, path: Path, output: Output) -> None:
-    require_readable(path, "the input")
-    if path.suffix.lower() not in task.endings:
-        raise InputError(
-            f"{path} ends in {path.suffix or 'nothing'!r}: {task.record}s are read from {', '.join(task.endings)}"
-        )
+    require_file(task, path, task.endings)
     if output.kind == "json" and not task.bare:
         raise ParamsError(f"answers to {task.record}s are no JSON object: name a .jsonl, .csv or .parquet file")
     if output.n_best and not task.ranked:
-        raise ParamsError(f"--n-best: a {task.record} has one answer here")
+        raise ParamsError(f"--n-best {output.n_best}: there is one answer to each {task.record} here")
 
 
 def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: bool) -> int:

@@ -10,11 +10,16 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
+from tasks.downstream.task import DownstreamTask
+from tasks.project.errors import InputError
+from tasks.project.given import require_readable
 from tasks.reading.text_files import Reading
 
 ID = "id"
 INPUT = "the file on the command line"
 """What messages call it where a run would name a parameter."""
+COLUMN = "--column {}=NAME"
+"""What they say to set for a part that another column holds."""
 
 
 class ApplyTask(ScoresTask[E, L, A]):
@@ -28,6 +33,8 @@ class ApplyTask(ScoresTask[E, L, A]):
     """Whether a record can hold the n best answers."""
     endings: ClassVar[tuple[str, ...]]
     """Of files that `unlabelled` reads."""
+    labelled_endings: ClassVar[tuple[str, ...]]
+    """Of files that `write_labelled` reads."""
 
     @classmethod
     @abstractmethod
@@ -75,3 +82,17 @@ class ApplyTask(ScoresTask[E, L, A]):
     @abstractmethod
     def records(self, examples: E, answers: A, n_best: int) -> Iterator[dict[str, Any]]:
         """The record of each example, in their order."""
+
+
+def require_file(task: DownstreamTask, path: Path, endings: Sequence[str]) -> None:
+    """Refuse what is no file with one of these endings.
+
+    Raises:
+        InputError: saying what it is.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name one file that ends in one of {', '.join(endings)}")
+    require_readable(path, INPUT)
+    if path.suffix.lower() not in endings:
+        ends = f"ends in {path.suffix}" if path.suffix else "has no ending"
+        raise InputError(f"{path} {ends}: {task.record}s are read from files that end in {', '.join(endings)}")

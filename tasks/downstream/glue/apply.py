@@ -24,6 +24,7 @@ class Task(scores.Task, ApplyTask[Examples, Array, Array]):
 
     architecture: ClassVar[str] = "BertForSequenceClassification"
     endings: ClassVar[tuple[str, ...]] = ENDINGS
+    labelled_endings: ClassVar[tuple[str, ...]] = (".tsv", *ENDINGS)
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:

@@ -58,7 +58,9 @@ def examples_from_file(task: GlueTask, path: Path, reading: Reading, key: str = 
     """
     reading.files += 1
     lines = (
-        _read_tsv(task, path, reading, key) if path.suffix == ".tsv" else read_table(path, _asked(task), key, reading)
+        _read_tsv(task, path, reading, key)
+        if path.suffix == ".tsv"
+        else read_table(path, _asked(task, key), key, reading)
     )
     yield from _examples(task, lines, str(path))
 
@@ -117,8 +119,8 @@ def unused_files(task: GlueTask, folder: Path) -> list[str]:
     return [path.relative_to(place).as_posix() for path in files_in(place, KEY) if path not in used]
 
 
-def _asked(task: GlueTask) -> list[Column]:
-    return [Column(name, KEY, True) for name in (*task.columns, LABEL)]
+def _asked(task: GlueTask, key: str) -> list[Column]:
+    return [Column(name, key, True) for name in (*task.columns, LABEL)]
 
 
 def _read_tsv(task: GlueTask, path: Path, reading: Reading, key: str) -> Iterator[Line]:

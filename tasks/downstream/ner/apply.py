@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.applying.task import ID, INPUT, ApplyTask
+from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.ner import scores
 from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.examples import write_sentences
-from tasks.downstream.ner.format import CONLL, opened_file, usable
+from tasks.downstream.ner.format import CONLL, TABLES, opened_file, usable
 from tasks.downstream.ner.labels import write_labels
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import SentencesParams
@@ -37,6 +37,7 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
 
     architecture: ClassVar[str] = "BertForTokenClassification"
     endings: ClassVar[tuple[str, ...]] = (*ENDINGS, *CONLL)
+    labelled_endings: ClassVar[tuple[str, ...]] = (*CONLL, *TABLES)
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -74,7 +75,10 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         for where, values in read_table(path, columns, INPUT, reading):
             if TEXT not in values:
                 check_columns(
-                    list(values), [Column(words, f"it, or {TEXT} with words apart by blanks", True)], str(path), reading
+                    list(values),
+                    [Column(words, f"{COLUMN.format('tokens')}, or give text in a column {TEXT!r}", True)],
+                    str(path),
+                    reading,
                 )
             found = values.get(words, values.get(TEXT))
             found = found.split() if isinstance(found, str) else found
@@ -84,7 +88,7 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
                 problems.add("words that are no list, and no text", where, found)
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        opened = opened_file(path, INPUT, self._params, reading, INPUT)
+        opened = opened_file(path, INPUT, self._params, reading, COLUMN)
         write_sentences(usable(opened, self._params, Found(), reading), target)
 
     def write_beside(self, folder: Path, labels: Sequence[str]) -> None:

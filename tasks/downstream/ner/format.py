@@ -100,11 +100,20 @@ def _opened(params: SentencesParams, section: str, split: str, reading: Reading)
     if params.source == "hub":
         return _hub_sentences(params, section, split, reading)
     path = Path(params.train_path if split == "train" else params.dev_path)
-    return opened_file(path, f"{section}.{split}_path", params, reading, section)
+    return opened_file(path, f"{section}.{split}_path", params, reading, named_by(section))
 
 
-def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading, section: str) -> Opened:
-    """A file of sentences with tags; `key` is what messages call it.
+def named_by(section: str) -> str:
+    """What messages say to set for a part ({}) of sentences that another column holds."""
+    return f"{section}.columns.{{}}"
+
+
+def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str) -> Opened:
+    """A file of sentences with tags.
+
+    Args:
+        key: what messages call it.
+        named_by: see the function of that name.
 
     Raises:
         InputError: as `known_ending`, and what cannot be read while the sentences are consumed.
@@ -116,7 +125,7 @@ def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading,
         reading.layouts[str(path)] = "columns"
         return str(path), read_conll(path, key, reading, problems), problems
     names = _stated_classes(path, params.columns.tags) if ending == ".parquet" else []
-    lines = read_table(path, _wanted(params, section), key, reading)
+    lines = read_table(path, _wanted(params, named_by), key, reading)
     return str(path), _table_sentences(lines, params, names, problems), problems
 
 
@@ -130,12 +139,12 @@ def _hub_sentences(
     )
     lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
     problems = Problems(source)
-    asked = with_columns(lines, _wanted(params, section), source, reading)
+    asked = with_columns(lines, _wanted(params, named_by(section)), source, reading)
     return source, _table_sentences(asked, params, [], problems), problems
 
 
-def _wanted(params: SentencesParams, section: str) -> list[Column]:
-    return [Column(name, f"{section}.columns.{part}", True) for part, name in params.columns.model_dump().items()]
+def _wanted(params: SentencesParams, named_by: str) -> list[Column]:
+    return [Column(name, named_by.format(part), True) for part, name in params.columns.model_dump().items()]
 
 
 def _table_sentences(

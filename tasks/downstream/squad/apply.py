@@ -9,15 +9,15 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.downstream.applying.task import ID, INPUT, ApplyTask
+from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.examples import SCHEMA, question_table, read_question_file
+from tasks.downstream.squad.examples import SCHEMA, question_table
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.format import Problems, objects, parse_file, text_of
-from tasks.downstream.squad.params import QuestionsParams
+from tasks.downstream.squad.format import Problems, objects, parse_file, read_squad, text_of
+from tasks.downstream.squad.params import ColumnParams, QuestionsParams
 from tasks.downstream.squad.question_model import ARCHITECTURE
-from tasks.downstream.squad.question_tables import wanted_columns
+from tasks.downstream.squad.question_tables import read_question_table, wanted_columns
 from tasks.downstream.squad.windows import Windows
 from tasks.inputs.tables import ENDINGS, read_table
 from tasks.reading.text_files import Reading
@@ -40,6 +40,7 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
     bare: ClassVar[str] = "answer"
     ranked: ClassVar[bool] = True
     endings: ClassVar[tuple[str, ...]] = (".json", *ENDINGS)
+    labelled_endings: ClassVar[tuple[str, ...]] = endings
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -53,6 +54,12 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
     @property
     def examples_schema(self) -> pa.Schema:
         return SCHEMA
+
+    @property
+    def _columns(self) -> ColumnParams:
+        data = self.entry.params.data
+        assert isinstance(data, QuestionsParams)
+        return data.columns
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
         problems = Problems(str(path))
@@ -73,19 +80,18 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
                     yield place, {**({"context": paragraph["context"]} if "context" in paragraph else {}), **qa}
 
     def _of_table(self, path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
-        data = self.entry.params.data
-        assert isinstance(data, QuestionsParams)
-        parts = {
-            part: column for part, column in wanted_columns(data.columns).items() if part in ("context", "question")
-        }
-        ids = wanted_columns(data.columns)[ID]._replace(required=data.columns.id is not None)
+        wanted = wanted_columns(self._columns, COLUMN)
+        parts = {part: wanted[part] for part in ("context", "question")}
+        ids = wanted[ID]._replace(required=self._columns.id is not None)
         for where, values in read_table(path, [ids, *parts.values()], INPUT, reading):
             yield where, {ID: values.get(ids.name), **{part: values[column.name] for part, column in parts.items()}}
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        data = self.entry.params.data
-        assert isinstance(data, QuestionsParams)
-        pq.write_table(question_table(read_question_file(path, INPUT, data, reading)), target)
+        if path.suffix.lower() == ".json":
+            found = read_squad(path, INPUT)
+        else:
+            found = read_question_table(path, INPUT, self._columns, reading, COLUMN)
+        pq.write_table(question_table(found), target)
 
     def read_examples(self, path: Path) -> list[Question]:
         """Whether or not their answers are known."""

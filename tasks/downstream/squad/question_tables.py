@@ -23,20 +23,25 @@ from tasks.reading.text_files import Reading
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"
 _KEY = "downstream.*.data.columns"
+NAMED_BY = _KEY + ".{}"
+"""What messages say to set for a part that has another column."""
 _WHOLE = re.compile(r"[+-]?\d+")
 
 
-def wanted_columns(names: ColumnParams) -> dict[str, Column]:
+def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> dict[str, Column]:
     """Part of a question -> the column that holds it; what `names` leaves open has SQuAD's name."""
     given = names.model_dump()
     always = ("id", "context", "question")
     columns = {
-        part: Column(name or part, f"{_KEY}.{part}", part in always or name is not None) for part, name in given.items()
+        part: Column(name or part, named_by.format(part), part in always or name is not None)
+        for part, name in given.items()
     }
     return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _KEY, False)}
 
 
-def read_question_table(path: Path, key: str, names: ColumnParams, reading: Reading) -> list[Question]:
+def read_question_table(
+    path: Path, key: str, names: ColumnParams, reading: Reading, named_by: str = NAMED_BY
+) -> list[Question]:
     """The questions of a .csv, .jsonl or .parquet file.
 
     Args:
@@ -44,11 +49,12 @@ def read_question_table(path: Path, key: str, names: ColumnParams, reading: Read
         key: the params key that named it, for messages.
         names: section `columns` of the data.
         reading: gets the columns not used and what was taken as text.
+        named_by: for messages, see NAMED_BY.
 
     Raises:
         InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
     """
-    lines = read_table(path, list(wanted_columns(names).values()), key, reading)
+    lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading)
     is_csv = path.suffix.lower() == ".csv"
     return questions_of(lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv)
 
