@@ -6,15 +6,18 @@ import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from flows.checkout import resolved_params
+from flows.cli import cli
 from tasks.project.errors import ParamsError
-from tasks.project.overlays import preset_names, read_preset, resolve
+from tasks.project.overlays import layers, preset_names, resolve
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import check, default_values
 from tasks.project.params_command import leaves
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
+from tests.tasks.tiny_model import write_tiny_model
 
 PRESETS = ROOT / "presets"
 DEMO = read_yaml(ROOT / "params.yaml")
@@ -72,6 +75,14 @@ def only_of_the_demo() -> dict:
     return {name: value for name, value in leaves(DEMO) if defaults[name] != value}
 
 
+def unsaid(preset: str, overrides: list[str]) -> dict:
+    """What results otherwise than the defaults and is stated by neither, where params.yaml is handed over as well."""
+    values = resolve(DEMO, preset, overrides, PRESETS)
+    stated = {name for layer in layers(preset, overrides, PRESETS) for name, _ in leaves(layer.values)}
+    defaults = dict(leaves(with_entries(values)))
+    return {name: value for name, value in leaves(values) if name not in stated and value != defaults[name]}
+
+
 def test_the_defaults_are_those_that_bert_was_published_with():
     found = dict(leaves(default_values()))
     assert {name: found[name] for name in PUBLISHED} == PUBLISHED
@@ -90,10 +101,7 @@ def test_the_demo_is_another_model_and_another_training():
 
 @pytest.mark.parametrize("name", preset_names(PRESETS))
 def test_no_preset_has_a_number_that_only_the_demo_has(name: str):
-    """Whatever it does not state itself is the default, also where the whole of params.yaml is handed over."""
-    values, stated = resolve(DEMO, name, [], PRESETS), dict(leaves(read_preset(name, PRESETS).values))
-    defaults = dict(leaves(with_entries(values)))
-    assert {key: value for key, value in leaves(values) if key not in stated and value != defaults[key]} == {}
+    assert unsaid(name, []) == {}
 
 
 def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
@@ -102,6 +110,29 @@ def test_fine_tuning_a_given_model_has_no_number_that_only_the_demo_has():
     assert [key for key, value in demo.items() if found.get(key) == value] == []
     params = check(values)
     assert (params.corpus.source, params.pretrain.enabled, params.device.runtime) == ("none", False, "auto")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "finetune squad --model my-bert --train train.json",
+        "finetune glue --task sst2 --model my-bert --train .",
+        "finetune ner --model my-bert --train train.json --batch-size 8",
+        "pretrain --text text.txt",
+        "pretrain --text text.txt --model my-bert --steps 100",
+        "pretrain --text text.txt --finetune squad --train train.json",
+    ],
+)
+def test_no_verb_has_a_number_that_only_the_demo_has(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked = []
+    monkeypatch.setattr("flows.commands.run.carry_out", lambda *given: asked.append(given[1:3]))
+    monkeypatch.chdir(tmp_path)
+    write_tiny_model(tmp_path / "my-bert", ("who", "rules", "it"))
+    for name in ("train.json", "text.txt"):
+        (tmp_path / name).write_text("{}")
+    CliRunner().invoke(cli, ["--project", str(ROOT), *words.split()], catch_exceptions=False)
+    ((preset, overrides),) = asked
+    assert unsaid(preset, overrides) == {}
 
 
 def test_params_yaml_is_not_read_where_a_preset_is_named(tmp_path: Path):
