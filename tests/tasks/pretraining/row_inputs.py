@@ -16,7 +16,7 @@ from tokenizers import BertWordPieceTokenizer, Tokenizer
 
 from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.squad.params import WindowParams
-from tasks.project.param_inputs import PhaseRowsParams, PretrainRowsParams
+from tasks.project.param_inputs import Phase2RowsParams, PhaseRowsParams, PretrainRowsParams
 from tests.places import SHARED
 from tests.tasks.downstream.entries import task_with
 
@@ -143,8 +143,7 @@ def pretrain_params(row_length: int = 64, **changes: Any) -> PretrainRowsParams:
     }
     for key, value in changes.items():
         (phase if key in phase_keys else section)[key] = value
-    both = PhaseRowsParams(**phase)
-    return PretrainRowsParams(**section, phase1=both, phase2=both)
+    return PretrainRowsParams(**section, phase1=PhaseRowsParams(**phase), phase2=Phase2RowsParams(**phase))
 
 
 def squad_params(**changes: Any) -> WindowParams:
