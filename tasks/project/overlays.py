@@ -128,6 +128,8 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
     Raises:
         ParamsError: there is none of that name, or its head cannot be used.
     """
+    if name == DEMO:
+        raise ParamsError(f"{DEMO} is {artifacts.PARAMS} itself: leave --preset out")
     known = preset_names(presets)
     if name not in known:
         raise ParamsError(f"preset {name!r} is not known{nearest(name, known)}")

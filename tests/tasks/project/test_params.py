@@ -132,6 +132,11 @@ def test_an_unknown_preset_is_refused_with_the_nearest_name(base):
         resolve(base, "small-file", [], PRESETS)
 
 
+def test_the_demo_is_run_without_a_preset(base):
+    with pytest.raises(ParamsError, match=r"demo is params.yaml itself: leave --preset out"):
+        resolve(base, "demo", [], PRESETS)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [
