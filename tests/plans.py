@@ -20,6 +20,8 @@ EVERYTHING = (
     "downstream.squad.parity.against=['cpu:bf16']",
     "downstream.from-base={kind: squad, start: base, publish: {folder: published/base}}",
     "downstream.names={kind: ner}",
+    "downstream.texts={kind: classification}",
+    "downstream.values={kind: classification, regression: true}",
     *(f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in TASKS),
 )
 

@@ -100,7 +100,9 @@ def _own_options(kind: str) -> Iterator[Decorator]:
         if name not in EntryParams.model_fields:
             choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
             values = click.Choice(choices) if choices else None
-            yield click.option(f"--{name.replace('_', '-')}", name, type=values, required=field.is_required())
+            flag = field.annotation is bool
+            word = f"--{name.replace('_', '-')}"
+            yield click.option(word, name, type=values, required=field.is_required(), is_flag=flag)
 
 
 def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[str], stated: Mapping[str, Any]) -> None:

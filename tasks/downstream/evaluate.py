@@ -23,6 +23,7 @@ from tasks.project.errors import InputError
 from tasks.project.files import new_folder, sha256_of, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import load_params
+from tasks.reading.text_files import read_reading
 from tasks.statistics.calibration import Bin, Calibration, calibration
 
 
@@ -46,6 +47,8 @@ class Evaluation(Generic[E, A]):
     """Probabilities of the answers against what came true."""
     metrics: dict[str, Any]
     """The content of the metrics file."""
+    note: str = ""
+    """What people should know of the development set."""
 
 
 class PageTask(ScoresTask[E, L, A]):
@@ -146,7 +149,9 @@ def answered(
         **({} if calibrated is None else calibrated.record()),
         "slices": [part.record() for part in slices],
     }
-    return Evaluation(examples, answers, predictions, outcomes, slices, calibrated, metrics)
+    reading = read_reading(root / artifacts.examples_folder(task.entry.name))
+    note = "; ".join(f"{reading['numbers'].get(what, 0):,} {what}" for what in reading["notes"])
+    return Evaluation(examples, answers, predictions, outcomes, slices, calibrated, metrics, note)
 
 
 def _calibrated(

@@ -63,6 +63,11 @@ class DownstreamTask(ABC):
         """The kind of its rows: one that ipu_model knows."""
 
     @property
+    def shared(self) -> str:
+        """The package of code that its kind shares with other kinds; its kind's own folder where it shares none."""
+        return f"tasks/downstream/{self.entry.kind}"
+
+    @property
     def released_below(self) -> str:
         """Where a released model's scores lie below the folder that the gate's parameters name."""
         return ""

@@ -45,7 +45,7 @@ class Column(NamedTuple):
 
 
 def read_table(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
-    """The records of a .jsonl, .csv or .parquet file, in order.
+    """The records of a .jsonl, .csv, .tsv or .parquet file, in order; in .tsv quotes are letters like others.
 
     Args:
         path: the file.
@@ -83,6 +83,23 @@ def check_columns(present: Sequence[str], columns: Sequence[Column], source: str
             + f"; set {', '.join(dict.fromkeys(one.key for one in missing))}"
         )
     reading.unused_columns |= set(present) - {column.name for column in columns}
+
+
+def column_names(path: Path, key: str) -> list[str]:
+    """The columns of a table, of .jsonl those of its first record; none where it holds nothing.
+
+    Raises:
+        InputError: as `read_table`.
+    """
+    if path.suffix.lower() == ".parquet":
+        import pyarrow as pa
+
+        try:
+            with open_parquet(path) as file:
+                return list(file.schema_arrow.names)
+        except (pa.ArrowException, OSError) as error:
+            raise InputError(f"{path} is not a Parquet file ({error}) ({key})") from None
+    return list(next((line.values for line in read_table(path, (), key, Reading())), {}))
 
 
 def checked(lines: Iterable[Line], columns: Sequence[Column], source: str, reading: Reading) -> Iterator[Line]:
@@ -126,6 +143,14 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
 
 
 def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    return _read_fields(path, columns, key, reading, strict=True)
+
+
+def _read_tsv(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    return _read_fields(path, columns, key, reading, delimiter="\t", quoting=csv.QUOTE_NONE)
+
+
+def _read_fields(path: Path, columns: Sequence[Column], key: str, reading: Reading, **form: Any) -> Iterator[Line]:
     csv.field_size_limit(MAX_LINE_BYTES)
     held = 0  # of the row that is being read: its quoted fields may hold line ends
 
@@ -137,7 +162,7 @@ def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading)
                 raise InputError(f"{path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes ({key})")
             yield line
 
-    rows = csv.reader(lines(), strict=True)
+    rows = csv.reader(lines(), **form)
     try:
         header = next(rows, [])
         check_columns(header, columns, str(path), reading)
@@ -150,7 +175,7 @@ def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading)
             if len(row) != len(header):
                 raise InputError(
                     f"{path}, line {rows.line_num} has {len(row)} fields, the header has {len(header)}: "
-                    "every row needs the header's columns (quote fields that hold commas)"
+                    "every row needs the header's columns (in .csv, quote fields that hold commas)"
                 )
             yield Line(f"line {rows.line_num}", dict(zip(header, row, strict=True)))
     except csv.Error as error:
@@ -220,5 +245,7 @@ _READ: dict[str, Callable[[Path, Sequence[Column], str, Reading], Iterator[Line]
     ".jsonl": _read_jsonl,
     ".csv": _read_csv,
     ".parquet": _read_parquet,
+    ".tsv": _read_tsv,
 }
-ENDINGS = tuple(_READ)
+ENDINGS = (".jsonl", ".csv", ".parquet")
+"""Of the tables that all inputs may be; what a .tsv file is says each of them by itself."""

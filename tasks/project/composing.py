@@ -123,7 +123,7 @@ def _program(job: str, params: Params, runtime: str = "") -> str:
 
 def _parts(entry: Entry) -> dict[str, str]:
     task = about(entry)
-    return {"kind": entry.kind, "head": task.head, "row_kind": task.row_kind}
+    return {"kind": entry.kind, "shared": task.shared, "head": task.head, "row_kind": task.row_kind}
 
 
 def _entry(entry: Entry, params: Params) -> dict[str, Any]:
@@ -140,9 +140,10 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
 
 
 def _given(entry: Entry) -> dict[str, str]:
-    """The files of training and of development, which may be one folder."""
+    """The files of training and of development: one where it holds both, or development is a part of training."""
     names = [name for name in type(entry.params.data).model_fields if name == "path" or name.endswith("_path")]
-    paths = [given(entry.params.data, "tasks/reading", name) for name in names]
+    data = entry.params.data
+    paths = [given(data, "tasks/reading", name) for name in names if getattr(data, name) is not None]
     return {"train": paths[0], "dev": paths[-1]}
 
 

@@ -86,8 +86,9 @@ def check_given(values: dict[str, Any], root: Path) -> list[str]:
         values: of params.yaml, checked.
         root: the project, which relative paths count from.
     """
-    problems = [problem for place in given_places(values) for problem in _check_place(values, place, root)]
-    known = {os.path.normpath(root / value_at(values, place)) for place in given_places(values)}
+    places = [place for place in given_places(values) if value_at(values, place) is not None]
+    problems = [problem for place in places for problem in _check_place(values, place, root)]
+    known = {os.path.normpath(root / value_at(values, place)) for place in places}
     if found := plans.foreign_plans(root, given_paths(values), known):
         problems.append(plans.refusal(found, shown))
     return problems

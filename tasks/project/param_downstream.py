@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
-from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, Section
+from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, Section, Seed
 from tasks.project.param_training import FinetuneParams
 from tasks.project.strict_yaml import nearest
 
@@ -32,6 +32,32 @@ class DataParams(Section):
     """Where the examples come from."""
 
     min_examples: Positive = 10
+    seed: Seed = 0
+    limit_train: Positive | None = None
+    limit_dev: Positive | None = None
+
+
+class OwnDataParams(DataParams):
+    """Examples of somebody's own: a file of each split, or a data set of the Hub."""
+
+    source: str
+    train_path: Name
+    dev_path: Name | None
+    dev_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    dataset: str | None = None
+    dataset_config: str | None = None
+    dataset_revision: str | None = None
+
+    @property
+    def dev_is_apart(self) -> bool:
+        """Whether the development examples are a part of those of training."""
+        return self.dev_path is None and self.source in ("files", "hub")
+
+    @model_validator(mode="after")
+    def _the_hub_needs_a_name(self) -> OwnDataParams:
+        if self.source == "hub" and not self.dataset:
+            raise ValueError("source: hub needs dataset: user/name")
+        return self
 
 
 class RowsParams(Section):

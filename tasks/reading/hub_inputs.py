@@ -6,6 +6,7 @@ No code of a repository is ever run, nothing is reported home, and errors name t
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.memory import limited_steps
+from tasks.reading.foreign_tables import open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +31,7 @@ READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
 
 
 def open_dataset(
-    section: str, name: str | None, config: str | None, split: str, revision: str | None, classes: str | None = None
+    section: str, name: str | None, config: str | None, split: str, revision: str | None, classes: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
     """Rows of one split of a Hub data set, or of a local folder of data files, one by one.
 
@@ -39,7 +41,7 @@ def open_dataset(
         config: configuration of the data set, where it has several.
         split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
         revision: branch, tag or commit.
-        classes: column of lists of class numbers, which come as names where the data set states these.
+        classes: columns of class numbers, or of lists of them, which come as names where the data set states these.
 
     Raises:
         InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
@@ -47,22 +49,36 @@ def open_dataset(
     """
     with _errors_named(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
-        names = class_names((rows.features or {}).get(classes))
+        names = {column: class_names((rows.features or {}).get(column)) for column in classes}
         for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
-            yield {key: with_names(value, names) if key == classes else value for key, value in row.items()}
+            yield {key: with_names(value, names.get(key, ())) for key, value in row.items()}
 
 
 def class_names(feature: Any) -> list[str]:
-    """Names of the classes that a column of `datasets` has lists of; none where it states none."""
-    found = getattr(getattr(feature, "feature", None), "names", None)
+    """Names of the classes that a column of `datasets` holds, or has lists of; none where it states none."""
+    found = getattr(getattr(feature, "feature", feature), "names", None)
     return list(map(str, found or []))
 
 
-def with_names(numbers: Any, names: Sequence[str]) -> Any:
-    """A list of class numbers as names; whatever is no number of a class stays as it is."""
-    if not names or not isinstance(numbers, list):
-        return numbers
-    return [names[one] if type(one) is int and 0 <= one < len(names) else one for one in numbers]
+def stated_classes(path: Path, column: str) -> list[str]:
+    """The same of a column in a Parquet file that `datasets` wrote."""
+    import pyarrow as pa
+
+    try:
+        with open_parquet(path) as file:
+            stated = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
+        feature = stated["info"]["features"][column]
+        names: Any = feature.get("feature", feature)["names"]
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+def with_names(value: Any, names: Sequence[str]) -> Any:
+    """A class number, or a list of them, as names; whatever is no number of a class stays as it is."""
+    if isinstance(value, list) and names:
+        return [with_names(one, names) for one in value]
+    return names[value] if type(value) is int and 0 <= value < len(names) else value
 
 
 def open_tables(section: str, name: str | None, revision: str | None, rows_at_once: int) -> Iterator[pa.RecordBatch]:

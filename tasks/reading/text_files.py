@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -70,18 +70,32 @@ def write_reading(folder: Path, source: str, reading: Reading) -> None:
     write_json(folder / artifacts.READING, values)
 
 
+def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str]) -> None:
+    """Add figures to reading.json, those that are 0 left out.
+
+    Args:
+        notes: names of those that people must know who read scores.
+    """
+    path = Path(folder) / artifacts.READING
+    values = read_json(path)
+    values["numbers"] |= {name: count for name, count in numbers.items() if count}
+    write_json(path, {**values, "notes": list(notes)})
+
+
 def read_reading(folder: Path) -> dict[str, Any]:
-    """reading.json of a data folder: `source` and `numbers`; an empty source where there is no such file.
+    """reading.json of a data folder: `source`, `numbers` and `notes`; an empty source where there is no such file.
 
     Raises:
         InputError: it is damaged.
     """
     path = Path(folder) / artifacts.READING
     if not path.is_file():
-        return {"source": "", "numbers": {}}
+        return {"source": "", "numbers": {}, "notes": []}
     try:
         values = read_json(path)
-        return {"source": str(values["source"]), "numbers": {str(k): int(v) for k, v in values["numbers"].items()}}
+        numbers = {str(name): int(count) for name, count in values["numbers"].items()}
+        notes = [str(name) for name in values.get("notes", ())]
+        return {"source": str(values["source"]), "numbers": numbers, "notes": notes}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is not what its stage writes ({error}): delete {folder} and run that stage") from None
 

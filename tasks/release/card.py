@@ -16,6 +16,7 @@ from tasks.downstream.task import DownstreamTask
 from tasks.pages.render import markdown_page
 from tasks.project.artifacts import job_name
 from tasks.project.errors import PublishError
+from tasks.project.param_downstream import OwnDataParams
 from tasks.project.params import PHASES
 from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
@@ -192,6 +193,13 @@ def evaluated_on(facts: CardFacts, examples: str) -> tuple[str, str]:
         examples: what they hold, such as questions.
     """
     data, own = facts.own["data"], f"own {examples}"
+    given = facts.entry.params.data
+    if isinstance(given, OwnDataParams) and given.dev_is_apart:
+        whole = facts.data_name or (data["dataset"] if data["source"] == "hub" else own)
+        name = own if whole == WITHHELD else whole
+        return f"{given.dev_fraction:g} of {name}, set apart from training with seed {given.seed}", own.replace(
+            " ", "-"
+        )
     if facts.data_name:
         return facts.data_name, own.replace(" ", "-")
     if data["source"] == "hub" and data["dataset"] != WITHHELD:

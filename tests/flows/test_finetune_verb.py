@@ -27,7 +27,7 @@ from tests.tasks.tiny_model import HIDDEN, LAYERS, write_tiny_model
 WORDS = ("who", "rules", "it")
 STATED: dict[str, Any] = dict.fromkeys(
     ("dev", "learning_rate", "epochs", "global_batch_size", "seed", "runtime", "precision", "task")
-)
+) | {"regression": False}
 
 
 @pytest.fixture

@@ -92,8 +92,9 @@ def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which are of no task known here"
         )
-    if task is None and len(found) == 1:
-        [task] = found
+    sure = [word for word, (kind, _) in found.items() if not kinds[kind].general] or list(found)
+    if task is None and len(sure) == 1:
+        [task] = sure
     if task not in found:
         said = f"--task {task} does not fit" if task else "say for which task, as its classes do not tell: --task WORD"
         raise ParamsError(f"{model.folder}: {said}{nearest(task or '', list(found))}")

@@ -27,6 +27,8 @@ class ApplyTask(ScoresTask[E, L, A]):
 
     architecture: ClassVar[str]
     """The class of transformers whose models it uses."""
+    general: ClassVar[bool] = False
+    """Whether it uses any model of its architecture, so that a kind which knows the classes of one comes first."""
     bare: ClassVar[str] = ""
     """The field of a record that {id: answer} in a .json file holds; empty: there is no such file."""
     ranked: ClassVar[bool] = False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from tasks.downstream.entries import Entry
 from tasks.downstream.glue.tasks import glue_task
-from tasks.downstream.task import DownstreamTask
+from tasks.downstream.labelled.about import LabelledTask
 
 
-class Task(DownstreamTask):
+class Task(LabelledTask):
     """Classes, or a value, of a sentence or of a pair of them."""
 
     def __init__(self, entry: Entry) -> None:
@@ -23,16 +23,16 @@ class Task(DownstreamTask):
         return self.glue.title
 
     @property
-    def head(self) -> str:
-        return "sequence_classification"
+    def is_regression(self) -> bool:
+        return self.glue.is_regression
+
+    @property
+    def answers(self) -> tuple[float, float]:
+        return self.glue.limits or (0, len(self.labels) - 1)
 
     @property
     def labels(self) -> tuple[str, ...]:
         return self.glue.labels
-
-    @property
-    def row_kind(self) -> str:
-        return "sequence_regression" if self.glue.is_regression else "sequence_classification"
 
     @property
     def development(self) -> tuple[str, ...]:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.applying.task import ID, INPUT, ApplyTask
+from tasks.downstream.applying.task import ID, INPUT
 from tasks.downstream.glue import scores
 from tasks.downstream.glue.examples import write_split
 from tasks.downstream.glue.format import examples_from_file, schema_of, text_of
-from tasks.downstream.glue.scores import Examples, probabilities
 from tasks.downstream.glue.tasks import TASKS
-from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.labelled.apply import LabelledApplyTask
 from tasks.inputs.tables import ENDINGS, Column, read_table
 from tasks.reading.text_files import Reading
 
 
-class Task(scores.Task, ApplyTask[Examples, Array, Array]):
-    """The most probable class, its probability and those of all; or the value."""
+class Task(scores.Task, LabelledApplyTask):
+    """The classes of a task, or its value."""
 
-    architecture: ClassVar[str] = "BertForSequenceClassification"
     endings: ClassVar[tuple[str, ...]] = ENDINGS
     labelled_endings: ClassVar[tuple[str, ...]] = (".tsv", *ENDINGS)
 
@@ -49,21 +47,3 @@ class Task(scores.Task, ApplyTask[Examples, Array, Array]):
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
         split = self.development[0]
         write_split(self.glue, examples_from_file(self.glue, path, reading, INPUT), split, target, reading)
-
-    def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
-        if self.glue.is_regression:
-            return pa.schema([("value", pa.float64())])
-        each = pa.struct([(name, pa.float64()) for name in self.labels])
-        return pa.schema([("label", pa.string()), ("score", pa.float64()), ("scores", each)])
-
-    def records(self, examples: Examples, answers: Array, n_best: int) -> Iterator[dict[str, Any]]:
-        if self.glue.is_regression:
-            yield from ({"value": value} for value in self.predictions(answers))
-            return
-        shares = probabilities(answers).round(6).tolist()
-        for number, scored in zip(self.predictions(answers), shares, strict=True):
-            yield {
-                "label": self.labels[number],
-                "score": scored[number],
-                "scores": dict(zip(self.labels, scored, strict=True)),
-            }

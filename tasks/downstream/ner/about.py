@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from tasks.downstream.ner.labels import labels_of_rows
 from tasks.downstream.task import DownstreamTask
+from tasks.reading.labels import labels_of_rows
 
 
 class Task(DownstreamTask):

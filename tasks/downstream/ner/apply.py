@@ -12,15 +12,15 @@ from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.ner import scores
 from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.examples import write_sentences
-from tasks.downstream.ner.format import CONLL, TABLES, opened_file, usable
-from tasks.downstream.ner.labels import write_labels
+from tasks.downstream.ner.format import CONLL, MEANT, TABLES, opened_file, usable
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import SentencesParams
-from tasks.downstream.ner.problems import Problems
 from tasks.downstream.ner.scores import Answers, Examples
 from tasks.downstream.ner.sentences import SCHEMA, Found, Raw, checked
 from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
+from tasks.inputs.problems import Problems
 from tasks.inputs.tables import ENDINGS, Column, check_columns, read_table
+from tasks.reading.labels import write_labels
 from tasks.reading.text_files import Reading
 
 TEXT = "text"
@@ -58,7 +58,7 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         return found
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
-        problems = Problems(str(path))
+        problems = Problems(str(path), MEANT)
         for name, raw in self._sentences(path, reading, problems):
             if not raw.words:
                 problems.add("a sentence without a word", raw.where)

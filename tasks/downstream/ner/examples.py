@@ -4,8 +4,10 @@ is kept (format.py)."""
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,12 +15,14 @@ import pyarrow.parquet as pq
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.ner import about
 from tasks.downstream.ner.format import check_sentences, read_sentences
-from tasks.downstream.ner.labels import labels_of_types, write_labels
+from tasks.downstream.ner.labels import labels_of_types
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import SCHEMA, Found, Sentence
-from tasks.downstream.task import TRAIN
+from tasks.downstream.ner.tags import entities
+from tasks.inputs.splits import Groups
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder
+from tasks.reading.labels import write_labels
+from tasks.reading.parquet import read_batches
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 4096
@@ -30,56 +34,46 @@ UNKNOWN = "entities of dev of types that train has not, which no model can find"
 class Task(about.Task, ExamplesTask):
     """Sentences of files or of the Hub."""
 
+    groups: ClassVar[Groups] = (("document", ("document",)), ("sentence", ("tokens",)))
+
     def write_examples(self, folder: Path) -> str:
-        params = self.entry.params.data
-        assert isinstance(params, SentencesParams)
-        counts, found, reading = make_ner_data(params, folder, self.entry.key("data"))
-        types = ", ".join(sorted(found[TRAIN].entities))
-        said = [
-            f"{count:,} {split} sentences with {found[split].entities.total():,} entities"
-            for split, count in counts.items()
-        ]
-        return "; ".join([", ".join(said), f"types {types}", *reading.summary()])
+        params, reading, said = self._params(), Reading(), []
+        for split in self.read_splits:
+            found = Found()
+            sentences = read_sentences(params, self.entry.key("data"), split, found, reading)
+            count = write_sentences(sentences, folder / f"{split}.parquet")
+            said.append(f"{count:,} {split} sentences with {found.entities.total():,} entities")
+        write_reading(folder, params.source, reading)
+        return "; ".join([", ".join(said), *reading.summary()])
 
-    def check_files(self) -> str:
-        """The first sentences of both files."""
-        params = self.entry.params.data
-        assert isinstance(params, SentencesParams)
-        for split in self.splits:
-            check_sentences(params, self.entry.key("data"), split)
-        return f"{params.train_path} and {params.dev_path}"
-
-
-def make_ner_data(
-    params: SentencesParams, folder: Path, section: str
-) -> tuple[dict[str, int], dict[str, Found], Reading]:
-    """Write train.parquet, dev.parquet and labels.json to `folder`, all or none.
-
-    Args:
-        section: of params.yaml, for messages.
-
-    Returns:
-        Sentences of each split, what was seen of their tags, and what was counted on the way.
-
-    Raises:
-        InputError: sentences that cannot be used (all problems of the first file that has any), no entity to learn.
-    """
-    reading, counts = Reading(), {}
-    found = {split: Found() for split in ("train", "dev")}
-    with new_folder(folder) as partial:
-        for split, seen in found.items():
-            sentences = read_sentences(params, section, split, seen, reading)
-            counts[split] = write_sentences(sentences, partial / f"{split}.parquet")
-        types = found[TRAIN].entities
-        if not 1 <= len(types) <= MAX_TYPES:
+    def complete(self, folder: Path) -> dict[str, int]:
+        """The classes of the types that the training sentences have, in labels.json."""
+        train, dev = (_types(folder / f"{split}.parquet") for split in self.splits)
+        if not 1 <= len(train) <= MAX_TYPES:
+            section = self.entry.key("data")
             raise InputError(
-                f"the training sentences have entities of {len(types):,} types, required are 1 to {MAX_TYPES:,}: look "
+                f"the training sentences have entities of {len(train):,} types, required are 1 to {MAX_TYPES:,}: look "
                 f"at {section}.train_path, whose last column is the tag, or at {section}.columns"
             )
-        reading.counts[UNKNOWN] += sum(count for name, count in found["dev"].entities.items() if name not in types)
-        write_labels(partial, labels_of_types(types))
-        write_reading(partial, params.source, reading)
-    return counts, found, reading
+        write_labels(folder, labels_of_types(train))
+        return {UNKNOWN: sum(count for name, count in dev.items() if name not in train)}
+
+    def _params(self) -> SentencesParams:
+        assert isinstance(self.entry.params.data, SentencesParams)
+        return self.entry.params.data
+
+    def check_files(self) -> str:
+        """The first sentences of each file."""
+        params = self._params()
+        for split in self.read_splits:
+            check_sentences(params, self.entry.key("data"), split)
+        return f"{params.train_path} and {params.dev_path or 'a part of it'}"
+
+
+def _types(path: Path) -> Counter[str]:
+    """How many entities of each type there are."""
+    tags = read_batches(path, ("tags",), ROW_GROUP, "examples")
+    return Counter(one.type for batch in tags for sentence in batch["tags"].to_pylist() for one in entities(sentence))
 
 
 def write_sentences(sentences: Iterator[Sentence], path: Path) -> int:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.params import SentencesParams
-from tasks.downstream.ner.problems import Problems
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
+from tasks.inputs.problems import Problems
 from tasks.inputs.tables import Column, Line, read_table
 from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
-from tasks.reading.foreign_tables import open_parquet
-from tasks.reading.hub_inputs import open_dataset, with_names
+from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
 from tasks.reading.text_files import Reading
 
+MEANT = "tagged words"
 CONLL = (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio")
 TABLES = (".jsonl", ".parquet")
 FIRST_SENTENCES = 1000
@@ -99,7 +97,7 @@ def known_ending(path: Path, key: str) -> str:
 def _opened(params: SentencesParams, section: str, split: str, reading: Reading) -> Opened:
     if params.source == "hub":
         return _hub_sentences(params, section, split, reading)
-    path = Path(params.train_path if split == "train" else params.dev_path)
+    path = Path(params.train_path if split == "train" else str(params.dev_path))
     return opened_file(path, f"{section}.{split}_path", params, reading, named_by(section))
 
 
@@ -118,13 +116,13 @@ def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading,
     Raises:
         InputError: as `known_ending`, and what cannot be read while the sentences are consumed.
     """
-    problems = Problems(f"{path} ({key})")
+    problems = Problems(f"{path} ({key})", MEANT)
     ending = known_ending(path, key)
     reading.files += 1
     if ending in CONLL:
         reading.layouts[str(path)] = "columns"
         return str(path), read_conll(path, key, reading, problems), problems
-    names = _stated_classes(path, params.columns.tags) if ending == ".parquet" else []
+    names = stated_classes(path, params.columns.tags) if ending == ".parquet" else []
     lines = read_table(path, _wanted(params, named_by), key, reading)
     return str(path), _table_sentences(lines, params, names, problems), problems
 
@@ -134,11 +132,9 @@ def _hub_sentences(
 ) -> tuple[str, Iterator[Raw], Problems]:
     name, columns = HUB_SPLITS[split], params.columns
     source = f"data set {params.dataset}, split {name}"
-    rows = open_dataset(
-        section, params.dataset, params.dataset_config, name, params.dataset_revision, classes=columns.tags
-    )
+    rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, (columns.tags,))
     lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
-    problems = Problems(source)
+    problems = Problems(source, MEANT)
     asked = with_columns(lines, _wanted(params, named_by(section)), source, reading)
     return source, _table_sentences(asked, params, [], problems), problems
 
@@ -171,16 +167,3 @@ def _table_sentences(
         else:
             sentences += 1
             yield Raw(document, words, tags, where)
-
-
-def _stated_classes(path: Path, column: str) -> list[str]:
-    """Names of the classes that `datasets` wrote into a Parquet file; none where they are not there."""
-    import pyarrow as pa
-
-    try:
-        with open_parquet(path) as file:
-            stated = json.loads((file.schema_arrow.metadata or {}).get(b"huggingface", b"{}"))
-        names: Any = stated["info"]["features"][column]["feature"]["names"]
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
-        return []
-    return [str(name) for name in names] if isinstance(names, list) else []

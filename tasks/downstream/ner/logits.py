@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from tasks.downstream.ner.labels import labels_in
 from tasks.project.errors import InputError
+from tasks.reading.labels import labels_in
 
 Array = NDArray[Any]
 

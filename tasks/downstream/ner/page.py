@@ -58,6 +58,7 @@ class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
             __file__,
             "ner.html.j2",
             metrics=found.metrics,
+            note=found.note,
             titles=self.metrics.titles,
             types=[part for part in found.slices if isinstance(part, TypeSlice)],
             lengths=[part for part in found.slices if not isinstance(part, TypeSlice)],

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_downstream import DataParams, EntryParams, Points, ReleaseParams, RowsParams
+from tasks.project.param_downstream import EntryParams, OwnDataParams, Points, ReleaseParams, RowsParams
 from tasks.project.param_sections import Name, Positive, Section
 from tasks.project.param_training import Epochs, FinetuneParams, Rate
 
@@ -18,21 +18,12 @@ class ColumnParams(Section):
     tags: Name = "ner_tags"
 
 
-class SentencesParams(DataParams):
+class SentencesParams(OwnDataParams):
     source: Literal["files", "hub"] = "files"
     train_path: Name = "inputs/ner"
-    dev_path: Name = "inputs/ner"
+    dev_path: Name | None = "inputs/ner"
     columns: ColumnParams = ColumnParams()
     tag_scheme: Literal["auto", "iob1", "iob2"] = "auto"
-    dataset: str | None = None
-    dataset_config: str | None = None
-    dataset_revision: str | None = None
-
-    @model_validator(mode="after")
-    def _the_hub_needs_a_name(self) -> SentencesParams:
-        if self.source == "hub" and not self.dataset:
-            raise ValueError("source: hub needs dataset: user/name")
-        return self
 
 
 class WindowParams(RowsParams):

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from tasks.downstream.ner import about
-from tasks.downstream.ner.labels import FEATURES_SCHEMA, labels_of_examples, with_labels
+from tasks.downstream.ner.labels import FEATURES_SCHEMA
 from tasks.downstream.ner.params import WindowParams
 from tasks.downstream.ner.windows import Windows, make_windows
 from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
 from tasks.downstream.task import TRAIN
 from tasks.project.errors import InputError
+from tasks.reading.labels import labels_of_examples, with_labels
 from tasks.reading.parquet import read_batches
 from tasks.rows.held_out import is_held_out
 from tasks.rows.row_files import IGNORED, Layout

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.downstream.ner.problems import Problems
 from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, problem_of, to_iob2
+from tasks.inputs.problems import Problems
 from tasks.reading.text_files import Reading
 
 MAX_WORDS = 50_000

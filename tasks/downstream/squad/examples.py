@@ -13,6 +13,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,6 +24,7 @@ from tasks.downstream.squad.format import Answer, Question, read_squad, refuse_c
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.inputs import world
+from tasks.inputs.splits import Groups
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder, open_regular
@@ -54,6 +56,8 @@ REPEATED = "questions asked more than once of the same context, kept"
 class Task(about.Task, ExamplesTask):
     """Questions of files, of the Hub, or on the generated world."""
 
+    groups: ClassVar[Groups] = (("title", ("title",)), ("context", ("context",)))
+
     def write_examples(self, folder: Path) -> str:
         params = self.entry.params.data
         assert isinstance(params, QuestionsParams)
@@ -68,9 +72,9 @@ class Task(about.Task, ExamplesTask):
         """Both files of questions: whole where they are small."""
         params = self.entry.params.data
         assert isinstance(params, QuestionsParams)
-        for key in ("train_path", "dev_path"):
+        for key in (f"{split}_path" for split in self.read_splits):
             check_question_file(Path(getattr(params, key)), self.entry.key("data", key), params)
-        return f"{params.train_path} and {params.dev_path}"
+        return f"{params.train_path} and {params.dev_path or 'a part of it'}"
 
 
 @dataclass(frozen=True)
@@ -85,16 +89,16 @@ class QuestionsSummary:
 
 
 def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
-    """Write train.parquet and dev.parquet to the folder `output`, both or none.
+    """Write train.parquet and dev.parquet to the folder `output`, both or none; the first alone where no dev is given.
 
     Raises:
         InputError: all problems of the first file that has any (ten are shown), or ids that both files use.
     """
     reading = Reading()
-    train, dev = (_load(params, name, reading) for name in ("train", "dev"))
+    train, dev = _load(params, "train", reading), [] if params.dev_is_apart else _load(params, "dev", reading)
     refuse_common_ids(train, dev, *_names(params))
     with new_folder(output) as folder:
-        for name, questions in (("train", train), ("dev", dev)):
+        for name, questions in (("train", train), *([] if params.dev_is_apart else [("dev", dev)])):
             pq.write_table(
                 question_table(questions), folder / FILES[name], compression="zstd", row_group_size=ROW_GROUP
             )
@@ -105,13 +109,13 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
 
 def _names(params: QuestionsParams) -> tuple[str, str]:
     if params.source == "files":
-        return params.train_path, params.dev_path
+        return params.train_path, params.dev_path or ""
     return "the training questions", "the development questions"
 
 
 def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
     if params.source == "files":
-        path = Path(params.train_path if name == "train" else params.dev_path)
+        path = Path(params.train_path if name == "train" else str(params.dev_path))
         return read_question_file(path, f"downstream.*.data.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev

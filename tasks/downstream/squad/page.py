@@ -36,7 +36,7 @@ class Task(scores.Task, PageTask[list[Question], Windows, list[list[Answer]]]):
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         mistakes = worst_mistakes(questions, found.answers[split], exact, overlap)
         assert found.calibrated is not None
-        return page(found.metrics, _parts(found), f1_counts(overlap), found.calibrated, mistakes)
+        return page(found.metrics, _parts(found), f1_counts(overlap), found.calibrated, mistakes, found.note)
 
     def more_files(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
@@ -102,6 +102,7 @@ def page(
     f1_counts: Mapping[str, int],
     calibrated: Calibration,
     mistakes: Sequence[Mistake],
+    note: str = "",
 ) -> str:
     """The page.
 
@@ -111,6 +112,7 @@ def page(
         f1_counts: label of an F1 range -> questions in it.
         calibrated: probabilities of the predictions against exact match.
         mistakes: all of them, worst first; the first SHOWN_MISTAKES are shown.
+        note: what people should know of the questions.
     """
     return html_page(
         __file__,
@@ -120,6 +122,7 @@ def page(
         f1_counts=f1_counts,
         found=calibrated,
         mistakes=mistakes,
+        note=note,
         shown=SHOWN_MISTAKES,
         shown_candidates=SHOWN_CANDIDATES,
         excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),

@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tasks.project.param_downstream import (
-    DataParams,
     EntryParams,
     EvaluateParams,
+    OwnDataParams,
     Points,
     ReleaseParams,
     RowsParams,
@@ -36,17 +36,14 @@ class ColumnParams(Section):
         return self
 
 
-class QuestionsParams(DataParams):
+class QuestionsParams(OwnDataParams):
     source: Literal["demo", "files", "hub"] = "files"
     train_path: Name = "inputs/questions"
-    dev_path: Name = "inputs/questions"
+    dev_path: Name | None = "inputs/questions"
     columns: ColumnParams = ColumnParams()
     seed: Seed = 2
     demo_train: Positive = 12000
     demo_dev: Positive = 1000
-    dataset: str | None = None
-    dataset_config: str | None = None
-    dataset_revision: str | None = None
 
 
 class WindowParams(RowsParams):

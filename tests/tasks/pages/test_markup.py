@@ -22,8 +22,8 @@ from flows.commands import ask
 from flows.report import RunReport, StageRecord
 from tasks.downstream.evaluate import Evaluation, drawn
 from tasks.downstream.glue import card as glue_card
-from tasks.downstream.glue.scores import Examples
 from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.scoring.slices import Slice as GlueSlice
 from tasks.downstream.squad import card
 from tasks.downstream.squad import page as evaluation_page

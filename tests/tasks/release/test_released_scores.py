@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.downstream.glue.scores import Examples
 from tasks.downstream.judging.evidence import compare
 from tasks.downstream.judging.released import read_released, read_scores, scores_json
+from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.squad.files import Question, read_dev_questions
 from tasks.downstream.squad.scores import key_of
 from tasks.project.errors import InputError

@@ -25,6 +25,7 @@ from tasks.project import artifacts
 from tasks.project.files import write_json
 from tasks.project.param_sections import Place
 from tests.tasks.downstream.applying.head_models import write_head_model
+from tests.tasks.downstream.classification.classification_checkout import CLASSES, write_texts
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.downstream.glue.glue_checkout import WORDS, device_job_here, run_stage
 from tests.tasks.downstream.glue.glue_checkout import write_examples as write_glue
@@ -66,17 +67,28 @@ def glue(task: str, folder: Path) -> dict[str, Any]:
     return {"kind": "glue", "task": task, "data": {"path": str(folder)}}
 
 
+def own(folder: Path, **form: bool) -> dict[str, Any]:
+    for split in SPLITS:
+        write_texts(folder / f"{split}.csv", 60, seed=len(split), **form)
+    paths = {f"{split}_path": str(folder / f"{split}.csv") for split in SPLITS}
+    return {"kind": "classification", "regression": form.get("regression", False), "data": paths}
+
+
 TAGS = ("O", *(f"{prefix}-{name}" for name in sorted(TYPES) for prefix in "BI"))
 SHAPES: dict[str, dict[str, Any]] = {
     "squad": {"row_length": 48, "max_sequences_per_row": 2, "doc_stride": 8, "max_question_length": 16},
     "ner": {"row_length": 32, "max_sequences_per_row": 4, "overlap": 8},
     "glue": {"row_length": 32, "max_sequences_per_row": 4},
+    "classification": {"row_length": 32, "max_sequences_per_row": 4},
 }
 CASES: dict[str, tuple[Any, str, str, tuple[str, ...], list[str]]] = {
     "squad": (squad, "dev.json", "question_answering", (), WORDS),
     "ner": (ner, "dev.conll", "token_classification", TAGS, NER_WORDS),
     "sst2": (lambda at: glue("sst2", at), "sst2/dev.tsv", "sequence_classification", ("negative", "positive"), WORDS),
     "stsb": (lambda at: glue("stsb", at), "stsb/dev.tsv", "sequence_classification", ("similarity",), WORDS),
+    "mine": (own, "dev.csv", "sequence_classification", CLASSES, NER_WORDS),
+    "pairs": (lambda at: own(at, pairs=True), "dev.csv", "sequence_classification", CLASSES, NER_WORDS),
+    "value": (lambda at: own(at, regression=True), "dev.csv", "sequence_classification", ("value",), NER_WORDS),
 }
 
 
@@ -137,6 +149,8 @@ def unlabelled(case: str, file: Path) -> Path:
     elif case == "ner":
         sentences = [one.splitlines() for one in file.read_text().split("\n\n")]
         records = [{"tokens": [line.split("\t")[0] for line in lines if line]} for lines in sentences]
+    elif file.suffix == ".csv":
+        records = [{k: v for k, v in one.items() if k != "label"} for one in csv.DictReader(file.open(newline=""))]
     else:
         names = ("sentence",) if case == "sst2" else ("sentence1", "sentence2")
         records = [dict(zip(names, line.split("\t"), strict=False)) for line in file.read_text().splitlines()]
@@ -145,7 +159,12 @@ def unlabelled(case: str, file: Path) -> Path:
     return target
 
 
-BARE = {"squad": "answer", "ner": "tags", "sst2": "label", "stsb": "value"}
+BARE = {
+    "squad": "answer",
+    "ner": "tags",
+    **dict.fromkeys(("sst2", "mine", "pairs"), "label"),
+    **dict.fromkeys(("stsb", "value"), "value"),
+}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -168,7 +187,7 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
         ]
         assert [context[one["start"] : one["end"]] for context, one in zip(contexts, records, strict=True)] == answers
         assert done.result.sequences > done.examples, "no context has several windows"
-    elif case == "sst2":
+    elif BARE[case] == "label":
         assert [model.labels.index(one) for one in answers] == wanted["dev"]
     else:
         assert [" ".join(one) if case == "ner" else one for one in answers] == wanted["dev"]
@@ -199,7 +218,7 @@ def test_a_model_of_two_classes_without_names_needs_the_word_of_its_task(tmp_pat
     unnamed = find_model(
         str(write_head_model(tmp_path / "model", "sequence_classification", ("LABEL_0", "LABEL_1"), WORDS))
     )
-    with pytest.raises(ParamsError, match="--task WORD; valid: cola, mrpc, qnli, qqp, rte, sst2, wnli"):
+    with pytest.raises(ParamsError, match="--task WORD; valid: classification, cola, mrpc, qnli, qqp, rte, sst2, wnli"):
         entry_of(unnamed)
     write_glue(tmp_path, "sst2")
     assert evaluate(entry_of(unnamed, "sst2"), unnamed, tmp_path / "sst2/dev.tsv", tmp_path / "out", HOW)

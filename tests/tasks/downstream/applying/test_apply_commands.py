@@ -38,7 +38,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("place")
     write_head_model(folder / "qa", "question_answering", (), WORDS)
     write_head_model(folder / "sst2", "sequence_classification", ("negative", "positive"), WORDS)
-    write_head_model(folder / "odd", "sequence_classification", ("red", "green", "blue", "grey"), WORDS)
+    write_head_model(folder / "odd", "token_classification", ("red", "green", "blue", "grey"), WORDS)
     write_head_model(folder / "base", "pretraining", (), WORDS)
     for name, text in (GOOD | BAD).items():
         (folder / name).write_text(text)
@@ -81,7 +81,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "sst2", "questions.csv"], 1, "no column 'sentence'"),
     (["predict", "sst2", "sentences.csv", "out.json"], 2, "no JSON object: name a .jsonl"),
     (["predict", "sst2", "sentences.csv", "--n-best", "2"], 2, "--n-best 2: there is one answer"),
-    (["predict", "sst2", "sentences.csv", "--task", "qnli"], 2, "--task qnli does not fit; valid: sst2"),
+    (["predict", "sst2", "sentences.csv", "--task", "qnli"], 2, "--task qnli does not fit; valid: classification, sst2"),
     (["predict", "qa", "questions.csv", "out.txt"], 2, "OUT must end in one of .json"),
     (["predict", "qa", "questions.csv", "no/out.csv"], 1, "no is not there: make that folder first"),
     (["predict", "qa", "questions.csv", "labelled.tsv"], 2, "is there already: name another file, or add --force"),

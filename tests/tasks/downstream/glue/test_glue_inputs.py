@@ -1,5 +1,6 @@
 """Examples of GLUE from every layout, what is refused by file and line, and the rows made of them."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +13,15 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
-from tasks.downstream.glue.checks import GlueData
+from tasks.downstream.glue.checks import meant
 from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.format import examples_from_files
-from tasks.downstream.glue.params import GlueData as GivenData
-from tasks.downstream.glue.params import SentenceParams
-from tasks.downstream.glue.row_rules import LabelRules
-from tasks.downstream.glue.rows import keep_longest_first
+from tasks.downstream.glue.params import GlueData, SentenceParams
 from tasks.downstream.glue.tasks import TASKS, glue_task
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.labelled.checks import LabelledData
+from tasks.downstream.labelled.row_rules import LabelRules
+from tasks.downstream.labelled.rows import keep_longest_first
 from tasks.downstream.rows import RowsSummary, write_rows
 from tasks.downstream.task import about
 from tasks.jobs.training import model_config
@@ -36,7 +37,8 @@ from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.glue.glue_checkout import WORDS, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 
-PARAMS = GivenData(source="files", path="x", dataset=None, min_examples=2)
+LEARNT = functools.partial(LabelRules, training=True)
+PARAMS = GlueData(source="files", path="x", dataset=None, min_examples=2)
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +134,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     counts, reading = make_glue_data(TASKS["sst2"], params, tmp_path / "out")
     assert counts == {"train": 4, "dev": 3}
     assert reading.counts["train examples with an empty text, left out"] == 1
-    data = GlueData(TASKS["sst2"], tmp_path / "out", 2)
+    data = LabelledData(meant(TASKS["sst2"], 2), tmp_path / "out", ("train", "dev"))
     found = validate(data, judge)
     assert found["valid"], explain(found, "page")
     numbers = {entry["name"]: entry["value"] for entry in found["statistics"]["numbers"]}
@@ -140,7 +142,7 @@ def test_empty_repeated_and_contradicting_examples_are_counted(tmp_path: Path, j
     assert numbers["of them with another label than before"] == 1
     assert numbers["dev examples whose text is also in train"] == 1
     assert numbers["dev examples with an empty text, kept, as the official metrics count them"] == 1
-    few = validate(GlueData(TASKS["sst2"], tmp_path / "out", 4), judge)
+    few = validate(LabelledData(meant(TASKS["sst2"], 4), tmp_path / "out", ("train", "dev")), judge)
     assert [check["name"] for check in few["checks"] if not check["ok"]] == ["dev_examples"]
 
 
@@ -176,7 +178,7 @@ def test_rows_hold_every_example_once_with_its_label_packed_or_not(tmp_path: Pat
         assert made.manifest.sequences == 50
         assert made.manifest.num_labels == len(task.labels)
         assert (made.manifest.packing_factor > 1.5) == (most > 1)
-        verdict = validate(RowData("train", folder / "train", tokenizer, 512, "rows", LabelRules), judge)
+        verdict = validate(RowData("train", folder / "train", tokenizer, 512, "rows", LEARNT), judge)
         assert verdict["valid"], explain(verdict, "page")
         rows = read_rows(folder / "train")
         labels = rows["targets" if task.is_regression else "class_labels"]
@@ -206,7 +208,7 @@ def test_labels_changed_in_the_rows_are_found_by_their_verdict(tmp_path: Path, j
     with pa.ipc.new_file(str(path), table.schema) as writer:
         for batch in table.set_column(index, table.schema.field(index), column).to_batches():
             writer.write_batch(batch)
-    found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, "rows", LabelRules), judge)
+    found = validate(RowData("train", tmp_path / "rows" / "train", tokenizer, 512, "rows", LEARNT), judge)
     assert {check["name"] for check in found["checks"] if not check["ok"]} == {"label_slots", "labels"}
 
 

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from tasks.downstream.glue.scores import WEIGHTED, Examples, metric_names, official
+from tasks.downstream.glue.scores import metric_names
 from tasks.downstream.glue.tasks import TASKS
+from tasks.downstream.labelled.metrics import WEIGHTED, official
+from tasks.downstream.labelled.scores import Examples
 from tasks.downstream.scoring.metrics import interval
 from tests.tasks.downstream.entries import task_with
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tasks.project import artifacts
+from tasks.project.params import Params
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tests.tasks.downstream.entries import values_with, write_parameters
 from tests.tasks.pretraining.row_inputs import SPECIAL, WORDS
@@ -66,12 +67,17 @@ def make_checkout(folder: Path, data: Path, **sections: dict[str, Any]) -> Path:
     )
     params = write_parameters(folder, values)
     write_lock(folder, params)
-    vocabulary.write_text("".join(f"{word}\n" for word in [*SPECIAL, *WORDS]))
+    write_vocabulary(folder, params)
+    return folder
+
+
+def write_vocabulary(folder: Path, params: Params) -> None:
+    """vocab.txt of the words, the tokenizer of it, and the folder of IPU configs."""
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in [*SPECIAL, *WORDS]))
     (folder / "inputs/ipu").mkdir(parents=True)
     (folder / artifacts.TOKENIZER).mkdir(parents=True)
     made = Vocabulary((*SPECIAL, *WORDS), lowercase=True)
     write_tokenizer(made, params.model.max_positions, folder / artifacts.TOKENIZER)
-    return folder
 
 
 def values_of(path: Path) -> Any:

@@ -12,19 +12,23 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.downstream.entries import entry_of
+from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
-from tasks.downstream.ner.examples import UNKNOWN, make_ner_data
+from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.format import read_sentences
-from tasks.downstream.ner.labels import labels_of_examples
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import EMPTY, REPAIRED, Found
+from tasks.downstream.task import part_of
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import base_of, resolve
 from tasks.project.params import check
+from tasks.reading.labels import labels_of_examples
 from tasks.reading.text_files import Reading, read_reading
 from tasks.validation.checks import explain
 from tasks.validation.validate import Judge, validate
 from tests.places import ROOT, SHARED
+from tests.tasks.downstream.entries import values_with
 
 SECTION = "downstream.ner.data"
 REAL = SHARED / "data" / "ner"
@@ -210,9 +214,16 @@ def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: P
         read(tmp_path / "other.conll")
 
 
+def task_of(params: SentencesParams) -> ExamplesTask:
+    """Reads what an entry `ner` with this section `data` names."""
+    values = values_with({"ner": {"kind": "ner", "data": params.model_dump()}})
+    found: ExamplesTask = part_of(entry_of(check(values), "ner"), "examples")
+    return found
+
+
 def make(folder: Path, train: str, dev: str, **values: Any) -> dict[str, Any]:
     params = SentencesParams(train_path=str(put(folder, train)), dev_path=str(put(folder, dev, "dev.conll")), **values)
-    make_ner_data(params, folder / "examples", SECTION)
+    make_examples(task_of(params), folder / "examples")
     return read_reading(folder / "examples")["numbers"]
 
 
@@ -245,7 +256,7 @@ def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: Judg
     if not REAL.is_dir():
         pytest.skip(f"needs the public development data in {REAL}")
     params = SentencesParams(train_path=str(REAL / "wnut17-train.conll"), dev_path=str(REAL / "wnut17-dev.conll"))
-    make_ner_data(params, tmp_path / "ner", SECTION)
+    make_examples(task_of(params), tmp_path / "ner")
     verdict = validate(NerData("ner", tmp_path / "ner", ("train", "dev"), 500, SECTION), judge)
     assert verdict["valid"], explain(verdict, "page")
     numbers = {one["name"]: one["value"] for one in verdict["statistics"]["numbers"]}

@@ -9,16 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.ner.labels import (
-    FEATURES_SCHEMA,
-    labels_in,
-    labels_of_examples,
-    labels_of_rows,
-    with_labels,
-    write_labels,
-)
+from tasks.downstream.ner.labels import FEATURES_SCHEMA
 from tasks.downstream.ner.logits import read_word_logits
 from tasks.project.errors import InputError
+from tasks.reading.labels import labels_in, labels_of_examples, labels_of_rows, with_labels, write_labels
 
 LABELS = ("O", "B-a", "I-a")
 WINDOWS = {"feature_id": [0, 1, 2], "example_index": [0, 0, 1], "n_tokens": [5, 4, 3], "positions": [[1, 2], [2], [1]]}

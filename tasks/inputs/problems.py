@@ -1,4 +1,4 @@
-"""What is wrong with the sentences of a file, said at once: each kind of problem with a few places and a count."""
+"""What is wrong with the records of a file, said at once: each kind of problem with a few places and a count."""
 
 from __future__ import annotations
 
@@ -13,8 +13,14 @@ QUOTED = 40
 class Problems:
     """Collects what is wrong with one source."""
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, source: str, meant: str) -> None:
+        """Collect nothing yet.
+
+        Args:
+            source: in words.
+            meant: what its records are to be.
+        """
+        self.source, self.meant = source, meant
         self._counts: dict[str, int] = {}
         self._shown: dict[str, list[str]] = {}
 
@@ -40,4 +46,4 @@ class Problems:
             more = f" and {count - len(self._shown[kind]):,} more" if count > len(self._shown[kind]) else ""
             lines.append(f"\n  {kind}: {', '.join(self._shown[kind])}{more}")
         total = sum(self._counts.values())
-        raise InputError(f"{self.source} is not usable as tagged words, {total:,} problem(s):{''.join(lines)}")
+        raise InputError(f"{self.source} is not usable as {self.meant}, {total:,} problem(s):{''.join(lines)}")

@@ -1,4 +1,4 @@
-"""What rows of a GLUE task must be: a class or a value for every example, each example once. Legend: n rows."""
+"""What rows of labelled texts must be: a class or a value for every example, each once. Legend: n rows."""
 
 from __future__ import annotations
 
@@ -20,15 +20,22 @@ class LabelRules(RowRules):
 
     kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_regression")
 
-    def __init__(self, limits: RowLimits) -> None:
+    def __init__(self, limits: RowLimits, *, training: bool) -> None:
+        """Take note of what is required.
+
+        Args:
+            training: whether the rows are learnt from, so that every sequence must have a label; to predict, classes
+                that train has not have none.
+        """
         super().__init__(limits)
+        self._training = training
         sequences, labels, again = limits.manifest.sequences, limits.manifest.num_labels, limits.again
         known = "a finite number" if labels == 1 else f"a class from 0 to {labels - 1}"
         numbers = "the number of an example for every sequence, -1 for none"
-        every = "every sequence has a label"
+        every, least = ("every sequence has a label", sequences) if training else ("no more labels than sequences", 0)
         self.total_checks = (
             Check("examples_once", "feature_ids", "every example, from 0 on, exactly once", again, maximum=0),
-            Check("labels", COLUMN, every, again, minimum=sequences, maximum=sequences),
+            Check("labels", COLUMN, every, again, minimum=least, maximum=sequences),
         )
         self.record_checks = (
             Check("label_slots", COLUMN, f"{known}, -100 where no sequence is", again, maximum=0),
@@ -38,7 +45,7 @@ class LabelRules(RowRules):
         self._examples = Occurrences(sequences)
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
-        features = label_features(rows, found, self.limits.manifest.num_labels)
+        features = label_features(rows, found, self.limits.manifest.num_labels, training=self._training)
         self._labelled += int(features["labelled"].sum())
         self._examples.add(rows["feature_ids"].reshape(-1))
         return features
@@ -51,11 +58,12 @@ class LabelRules(RowRules):
         return {"labelled sequences": self._labelled}
 
 
-def label_features(rows: Columns, found: Sequences, labels: int) -> Columns:
+def label_features(rows: Columns, found: Sequences, labels: int, *, training: bool) -> Columns:
     """Features [n] of class_labels or targets, and of feature_ids.
 
     Args:
         labels: classes; 1 for the values of a regression.
+        training: whether every sequence must have one.
     """
     ids = rows["feature_ids"]
     present = np.arange(ids.shape[1]) < found.per_row[:, None]
@@ -65,7 +73,7 @@ def label_features(rows: Columns, found: Sequences, labels: int) -> Columns:
     else:
         values = rows["class_labels"]
         known = (values >= 0) & (values < labels)
-    right = np.where(present, known, values == IGNORED)
+    right = np.where(present, known | ((values == IGNORED) & (not training)), values == IGNORED)
     return {
         "label_slots": (~right).sum(axis=1),
         "labelled": (present & known).sum(axis=1),

@@ -1,0 +1,1 @@
+"""Classes, or values, of texts of one's own."""

@@ -1,0 +1,105 @@
+"""Texts with labels as Parquet, one file a split, and reading.json; format.py checks each before anything is kept.
+
+The names of the classes stand in the files, beside the columns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from tasks.downstream.classification import about
+from tasks.downstream.classification.format import Example, in_order, read_examples, schema_of
+from tasks.downstream.classification.params import TextsParams
+from tasks.downstream.examples import ExamplesTask
+from tasks.project.errors import InputError
+from tasks.reading.labels import with_labels
+from tasks.reading.text_files import Reading, write_reading
+
+ROW_GROUP = 8192
+HEAD = 100
+"""Examples of each file that are looked at before a run."""
+MAX_CLASSES = 1000
+UNKNOWN = "dev examples of classes that train has not, which no model can answer"
+
+
+class Task(about.Task, ExamplesTask):
+    """Texts of files or of the Hub."""
+
+    groups: ClassVar[tuple[tuple[str, tuple[str, ...]], ...]] = (("text", ("first", "second")),)
+
+    def write_examples(self, folder: Path) -> str:
+        params, reading = self._params(), Reading()
+        counts = {
+            split: self._write(read_examples(params, self.entry.key("data"), split, self.is_regression, reading), file)
+            for split, file in ((split, folder / f"{split}.parquet") for split in self.read_splits)
+        }
+        if len({pairs for _, pairs in counts.values()}) > 1:
+            raise InputError(
+                f"one split has pairs of texts, the other single texts ({'; '.join(reading.layouts.values())}): "
+                f"state {self.entry.key('data', 'columns.text')} and {self.entry.key('data', 'columns.text_pair')}"
+            )
+        write_reading(folder, params.source, reading)
+        said = ", ".join(f"{count:,} {split}" for split, (count, _) in counts.items())
+        return "; ".join([f"{said} examples", *reading.summary()])
+
+    def _params(self) -> TextsParams:
+        assert isinstance(self.entry.params.data, TextsParams)
+        return self.entry.params.data
+
+    def _write(self, examples: Iterator[Example], path: Path) -> tuple[int, bool]:
+        return write_split(examples, path, pa.float32() if self.is_regression else pa.string())
+
+    def complete(self, folder: Path) -> dict[str, int]:
+        """Numbers of the classes that the training examples have, in place of their names."""
+        if self.is_regression:
+            return {}
+        train, dev = (
+            pc.unique(pq.read_table(folder / f"{split}.parquet", columns=["label"]).column("label")).to_pylist()
+            for split in self.splits
+        )
+        labels = in_order(train)
+        others = in_order(set(dev) - set(labels))
+        if not 2 <= len(labels) <= MAX_CLASSES:
+            only = f" ({labels[0]})" if len(labels) == 1 else ""
+            raise InputError(
+                f"the training examples have labels of {len(labels):,} class(es){only}, required are 2 to "
+                f"{MAX_CLASSES:,}: look at {self.entry.key('data', 'columns.label')}; for values state "
+                f"downstream.{self.entry.name}.regression: true"
+            )
+        return {UNKNOWN: sum(number(folder / f"{split}.parquet", labels, others) for split in self.splits)}
+
+    def check_files(self) -> str:
+        """The first examples of each file."""
+        params, reading = self._params(), Reading()
+        for split in self.read_splits:
+            for _ in read_examples(params, self.entry.key("data"), split, self.is_regression, reading, HEAD):
+                pass
+        return f"{params.train_path} and {params.dev_path or 'a part of it'}: {next(iter(reading.layouts.values()))}"
+
+
+def write_split(examples: Iterator[Example], path: Path, label: pa.DataType) -> tuple[int, bool]:
+    """Write examples to a Parquet file, classes by name; how many there are, and whether they are pairs."""
+    count, pairs, schema = 0, False, schema_of(label)
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        while group := list(itertools.islice(examples, ROW_GROUP)):
+            writer.write_table(pa.Table.from_pylist([one._asdict() for one in group], schema=schema))
+            count, pairs = count + len(group), group[0].second is not None
+    return count, pairs
+
+
+def number(path: Path, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
+    """Write numbers in place of names; how many are of other classes than `labels`."""
+    table, schema, names = pq.read_table(path), schema_of(pa.int32()), pa.array([*labels, *others])
+    numbers = pc.index_in(table.column("label"), value_set=names)
+    numbered = table.set_column(table.schema.get_field_index("label"), schema.field("label"), numbers)
+    pq.write_table(
+        numbered.cast(with_labels(schema, labels, others)), path, compression="zstd", row_group_size=ROW_GROUP
+    )
+    return int(pc.sum(pc.greater_equal(numbers, len(labels))).as_py() or 0)

@@ -1,0 +1,266 @@
+"""Texts with labels from files or the Hub: CSV, TSV, JSON lines, Parquet; every text and label is checked."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tasks.downstream.classification.params import ColumnParams, TextsParams
+from tasks.inputs.problems import Problems
+from tasks.inputs.tables import NUMBERS, Column, Line, checked, column_names, read_table
+from tasks.project.errors import InputError
+from tasks.project.given import files_in
+from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
+from tasks.reading.text_files import Reading
+
+ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
+HUB_SPLITS = {"train": "train", "dev": "validation"}
+PAIRS = (
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("text_a", "text_b"),
+    ("text", "text_pair"),
+    ("question", "sentence"),
+)
+"""Columns that are taken for a pair of texts, where none are named."""
+TEXTS = ("text", "sentence", "review", "comment", "content", "question", "sentence1", "premise")
+LABELS = ("label", "labels", "class", "category", "target", "score", "value")
+IDS = ("id", "idx")
+MAX_LABEL_CHARACTERS = 200
+
+
+class Example(NamedTuple):
+    """One example."""
+
+    first: str
+    second: str | None
+    """None where examples are single texts."""
+    label: str | float
+    """Name of the class, or the value of a regression."""
+    id: str | None
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which column holds what."""
+
+    text: str
+    text_pair: str | None
+    label: str
+    id: str | None
+
+    def __str__(self) -> str:
+        texts = self.text if self.text_pair is None else f"{self.text} and {self.text_pair}"
+        return f"texts {texts}, labels {self.label}"
+
+    def wanted(self, named_by: str) -> list[Column]:
+        """What is asked of a table, see `opened_file`."""
+        parts = {"text": self.text, "text_pair": self.text_pair, "label": self.label, "id": self.id}
+        return [Column(name, named_by.format(part), True) for part, name in parts.items() if name is not None]
+
+
+Opened = tuple[str, Columns, Iterator[Line]]
+"""What is read: its name, its columns and its records."""
+Taken = Callable[[Any], tuple[Any, str]]
+"""What makes a label of a cell, or says what is wrong with it."""
+
+
+def columns_of(present: Sequence[str], names: ColumnParams) -> Columns:
+    """The columns that are named, and for the others those of the usual names that are there."""
+    text, pair = names.text, names.text_pair
+    if text is None and pair is None:
+        found = next((both for both in PAIRS if set(both) <= set(present)), None)
+        text, pair = found or (None, None)
+    known = [name for name in present if name not in (pair, names.label)]
+    return Columns(
+        text or _first(TEXTS, known) or TEXTS[0],
+        pair,
+        names.label or _first(LABELS, present) or LABELS[0],
+        names.id or _first(IDS, present),
+    )
+
+
+def _first(names: Iterable[str], present: Sequence[str]) -> str | None:
+    return next((name for name in names if name in present), None)
+
+
+def read_examples(
+    params: TextsParams, section: str, split: str, regression: bool, reading: Reading, most: int | None = None
+) -> Iterator[Example]:
+    """The examples of a split, in order.
+
+    Args:
+        section: of params.yaml, for messages.
+        reading: gets what was read, and by which columns (`layouts`).
+        most: of each file at most so many are looked at.
+
+    Raises:
+        InputError: what cannot be read; at the end, all that is wrong with texts and labels.
+    """
+    taken = value_of if regression else class_of
+    for opened in _sources(params, section, split, reading):
+        yield from usable(opened, taken, reading, most)
+
+
+def usable(opened: Opened, taken: Taken, reading: Reading, most: int | None = None) -> Iterator[Example]:
+    """What `read_examples` gives, of a source that was opened.
+
+    Args:
+        taken: `class_of`, or what else makes a label of a cell or says what is wrong.
+    """
+    source, columns, lines = opened
+    reading.layouts[source] = str(columns)
+    problems, count = Problems(source, "texts with labels"), 0
+    for line in itertools.islice(lines, most):
+        count += 1
+        if (one := _example(line, columns, taken, problems, reading)) is not None:
+            yield one
+    problems.refuse()
+    if not count:
+        raise InputError(f"{source} holds no example: a header and a text with its label are required")
+
+
+def _sources(params: TextsParams, section: str, split: str, reading: Reading) -> Iterator[Opened]:
+    if params.source == "hub":
+        name, classes = HUB_SPLITS[split], (params.columns.label,) if params.columns.label else LABELS
+        source = f"data set {params.dataset}, split {name}"
+        rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, classes)
+        first = next(rows, {})
+        columns = columns_of(list(first), params.columns)
+        numbered = enumerate(itertools.chain([first] if first else [], rows))
+        lines = (Line(f"row {number}", row) for number, row in numbered)
+        yield source, columns, checked(lines, columns.wanted(f"{section}.columns.{{}}"), source, reading)
+        return
+    key = f"{section}.{split}_path"
+    for path in files_of(Path(params.train_path if split == "train" else str(params.dev_path)), key):
+        yield opened_file(path, key, params.columns, reading, f"{section}.columns.{{}}")
+
+
+def opened_file(
+    path: Path, key: str, names: ColumnParams, reading: Reading, named_by: str, *, labelled: bool = True
+) -> Opened:
+    """A table of texts.
+
+    Args:
+        key: what messages call it.
+        names: of its columns.
+        named_by: what messages say to set for a part ({}) that another column holds.
+        labelled: whether a column of labels must be there.
+    """
+    reading.files += 1
+    columns = columns_of(column_names(path, key), names)
+    wanted = (
+        columns.wanted(named_by) if labelled else [one for one in columns.wanted(named_by) if one.name != columns.label]
+    )
+    classes = stated_classes(path, columns.label) if path.suffix.lower() == ".parquet" else []
+    lines = (
+        line._replace(values={**line.values, columns.label: with_names(line.values.get(columns.label), classes)})
+        for line in read_table(path, wanted, key, reading)
+    )
+    return f"{path} ({key})", columns, lines
+
+
+def files_of(path: Path, key: str) -> list[Path]:
+    """A file, or the files of a folder in order of their names: all of one known ending.
+
+    Raises:
+        InputError: nothing there, other endings, or several.
+    """
+    files = files_in(path, key)
+    tables = [one for one in files if one.suffix.lower() in ENDINGS]
+    endings = {one.suffix.lower() for one in tables}
+    if len(endings) != 1:
+        found = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
+        raise InputError(
+            f"{path}: {key} needs a table ({', '.join(ENDINGS)}), or a folder of tables of one kind: found "
+            f"{found or 'nothing'}"
+        )
+    return tables
+
+
+def _example(line: Line, columns: Columns, taken: Taken, problems: Problems, reading: Reading) -> Example | None:
+    where, values = line
+    names = [name for name in (columns.text, columns.text_pair) if name is not None]
+    texts = [_text(values.get(name)) for name in names]
+    label, wrong = taken(values.get(columns.label))
+    if wrong:
+        problems.add(wrong, where, values.get(columns.label))
+    for name, (_, trouble) in zip(names, texts, strict=True):
+        if trouble:
+            problems.add(f"{trouble} in the column {name!r}", where)
+    if wrong or any(trouble for _, trouble in texts):
+        return None
+    given = None if columns.id is None else values.get(columns.id)
+    if type(given) is int:
+        reading.counts[NUMBERS] += 1
+    return Example(texts[0][0], texts[1][0] if len(texts) > 1 else None, label, None if given is None else str(given))
+
+
+def _text(value: Any) -> tuple[str, str]:
+    """A text, its white space made single blanks; or else what is wrong with it."""
+    if not isinstance(value, str):
+        return "", "no text" if value is None else "something else than text"
+    text = " ".join(value.split())
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return "", "half a surrogate pair, which is no Unicode text,"
+    return text, "" if text else "an empty text"
+
+
+def class_of(value: Any) -> tuple[str, str]:
+    """The name of a class, or else what is wrong."""
+    if isinstance(value, bool):
+        return str(value).lower(), ""
+    if isinstance(value, float) and math.isfinite(value):
+        if value != int(value):
+            return "", "a label that is a broken number (state regression: true for values)"
+        value = int(value)
+    if isinstance(value, int):
+        return str(value), ""
+    name = value.strip() if isinstance(value, str) else ""
+    if not name:
+        return "", "a missing label" if isinstance(value, str | float | None) else "a label that is no word or number"
+    if len(name) > MAX_LABEL_CHARACTERS or not name.isprintable():
+        return "", f"a label that is no name (of up to {MAX_LABEL_CHARACTERS} letters, on one line)"
+    return name, ""
+
+
+def value_of(value: Any) -> tuple[float, str]:
+    """A finite number, or else what is wrong."""
+    if value is None or (isinstance(value, str) and not value.strip()):
+        return 0.0, "a missing value"
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    wrong = not math.isfinite(number) or abs(number) > 1e30
+    return number, "a value that is no finite number" if wrong else ""
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of classes sorted: whole numbers by what they count, other names as text."""
+    different = set(names)
+    whole = all(re.fullmatch(r"-?[0-9]{1,18}", name) for name in different)
+    return tuple(sorted(different, key=lambda name: (int(name) if whole else 0, name)))
+
+
+def schema_of(label: pa.DataType) -> pa.Schema:
+    """Columns of the examples; `second` is null for single texts, labels are int32 classes or float32 values."""
+    return pa.schema(
+        [
+            pa.field("first", pa.string(), nullable=False),
+            pa.field("second", pa.string()),
+            pa.field("label", label, nullable=False),
+            pa.field("id", pa.string()),
+        ]
+    )

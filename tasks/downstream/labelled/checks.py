@@ -1,0 +1,171 @@
+"""What labelled texts must be: the Parquet files of an entry's splits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.downstream.labelled.about import LabelledTask
+from tasks.downstream.labelled.row_rules import LabelRules
+from tasks.downstream.task import TRAIN
+from tasks.downstream.validate import ChecksTask
+from tasks.validation import text_features
+from tasks.validation.checks import RECORD, Check, Frame, Totals
+from tasks.validation.example_files import ExampleFiles
+from tasks.validation.histograms import Lengths
+from tasks.validation.row_requirements import RowLimits
+from tasks.validation.row_rules import RowRules
+
+
+class LabelledChecksTask(LabelledTask, ChecksTask):
+    """Texts of one or two columns, and their labels."""
+
+    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
+        return LabelRules(limits, training=training)
+
+
+@dataclass(frozen=True)
+class Meant:
+    """What the examples of an entry are meant to be."""
+
+    name: str
+    """Of the verdict."""
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    """What people call the one text or both."""
+    values: tuple[float, float]
+    """Smallest and largest label."""
+    classes: tuple[str, ...] | None
+    """By number: those that train must have, then others; None of values."""
+    required: int
+    """How many of them train must have."""
+    min_examples: int
+    """In each split."""
+    look: str
+    """Where to look for what is wrong with them."""
+
+
+class LabelledData(ExampleFiles):
+    """The examples of an entry, all splits."""
+
+    record = "example"
+
+    def __init__(self, meant: Meant, folder: Path, splits: Sequence[str]) -> None:
+        """Open the splits in `folder`.
+
+        Raises:
+            InputError: one is not there.
+        """
+        schema = meant.schema
+        super().__init__(folder, splits, schema, f"first, second: string; label: {schema.field('label').type}")
+        self.meant, self.name = meant, meant.name
+        self.record_checks: Sequence[Check] = _record_checks(meant)
+        self.total_checks: Sequence[Check] = _total_checks(meant, splits)
+        self._labels: dict[str, dict[float, int]] = {split: {} for split in splits}
+        self._texts = {split: text_features.Keys() for split in splits}
+        self._labelled = text_features.Keys()
+        self._lengths = {name: Lengths() for name in ("first", "second")[: len(meant.columns)]}
+
+    def _features(self, split: str, batch: pa.RecordBatch) -> Frame:
+        first, label = self._count[split], batch.column("label").to_numpy(zero_copy_only=False)
+        self._count[split] += len(label)
+        for value, count in zip(*np.unique(label, return_counts=True), strict=True):
+            seen = self._labels[split]
+            seen[float(value)] = seen.get(float(value), 0) + int(count)
+        self._texts[split].add(_texts(batch))
+        if split == TRAIN:
+            self._labelled.add(_labelled(batch))
+        for name, lengths in self._lengths.items():
+            lengths.add(text_features.characters(batch.column(name)))
+        low, high = self.meant.values
+        missing = sum(text_features.is_missing(batch.column(name)) for name in self._lengths)
+        return {
+            RECORD: np.array([f"{split} example {first + i}" for i in range(len(label))], dtype=object),
+            # GLUE's own development sets have a few; what is left out of train was counted when it was read.
+            "texts_present": np.asarray(missing) * (split == TRAIN),
+            "labels_known": (~((label >= low) & (label <= high) & np.isfinite(label))).astype(np.int64),
+        }
+
+    def totals(self) -> Totals:
+        absent = self._absent_labels()
+        values = {f"{split}_examples": float(count) for split, count in self._count.items()}
+        return Totals(
+            {**values, "labels_in_train": len(absent)},
+            {"labels_in_train": absent},
+            {"labels_in_train": f"{len(self._labels[TRAIN])} different labels"},
+        )
+
+    def _absent_labels(self) -> list[str]:
+        seen, classes = self._labels[TRAIN], self.meant.classes
+        if classes is None:
+            return [] if len(seen) > 1 else ["a second value"]
+        return [name for number, name in enumerate(classes[: self.meant.required]) if number not in seen]
+
+    def statistics(self) -> dict[str, Any]:
+        numbers: dict[str, Any] = {f"{split} examples": count for split, count in self._count.items()}
+        for number, name in enumerate(self.meant.classes or ()):
+            alone = "" if number < self.meant.required else " (train has none: no model can answer it)"
+            for split, seen in self._labels.items():
+                numbers[f"{split} examples of class {name}{alone if split != TRAIN else ''}"] = seen.get(number, 0)
+        numbers.update(self._repetitions())
+        numbers.update(self.reading)
+        titles = dict(zip(("first", "second"), self.meant.columns, strict=False))
+        histograms = [
+            lengths.histogram(f"Length of {titles[name]}", "characters") for name, lengths in self._lengths.items()
+        ]
+        return {"numbers": numbers, "histograms": histograms}
+
+    def _repetitions(self) -> dict[str, int]:
+        """Equal texts: GLUE's own training sets hold some, so they are told and not refused."""
+        train = self._texts[TRAIN].all_hashes()
+        repeated = len(train) - len(np.unique(train))
+        equal = len(train) - len(np.unique(self._labelled.all_hashes()))
+        found = {
+            "train examples whose text came before": repeated,
+            "of them with another label than before": repeated - equal,
+        }
+        for split in self.files:
+            if split != TRAIN:
+                known = np.isin(self._texts[split].all_hashes(), train)
+                found[f"{split} examples whose text is also in train"] = int(known.sum())
+        return found
+
+
+def _texts(batch: pa.RecordBatch) -> np.ndarray:
+    """Both texts of every example as one key. object [n]."""
+    return text_features.strings(batch.column("first")) + "\t" + text_features.strings(batch.column("second"))
+
+
+def _labelled(batch: pa.RecordBatch) -> np.ndarray:
+    label = batch.column("label").to_numpy(zero_copy_only=False)
+    return _texts(batch) + np.array([f"\t{value}" for value in label.tolist()], dtype=object)
+
+
+def _record_checks(meant: Meant) -> tuple[Check, ...]:
+    low, high = meant.values
+    return (
+        Check("texts_present", ", ".join(meant.columns), "no text of train is null or empty", meant.look, maximum=0),
+        Check("labels_known", "label", f"{low:g} to {high:g}", meant.look, maximum=0),
+    )
+
+
+def _total_checks(meant: Meant, splits: Sequence[str]) -> tuple[Check, ...]:
+    counts = [
+        Check(
+            f"{split}_examples",
+            f"{split}.parquet",
+            f"at least {meant.min_examples:,} examples",
+            f"give more examples, or lower min_examples; {meant.look}",
+            minimum=meant.min_examples,
+        )
+        for split in splits
+    ]
+    names = (meant.classes or ())[: meant.required]
+    every = f"every class: {', '.join(names)}" if names else "two different values"
+    lacking = f"what train lacks cannot be learnt; {meant.look}"
+    return (*counts, Check("labels_in_train", "label", every, lacking, maximum=0))

@@ -1,0 +1,123 @@
+"""The page of an evaluation of texts: scores, how classes were confused, and the worst mistakes; one file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
+from tasks.downstream.labelled.metrics import PREDICTION
+from tasks.downstream.labelled.scores import Examples, LabelledScoresTask, sureness
+from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.slices import by_name, sized
+from tasks.pages.render import html_page
+
+WORST = 25
+SHOWN_CLASSES = 20
+"""With more, the most frequent mistakes stand in place of a table of all."""
+_WORDS = ((5, "up to 5 words"), (10, "6-10 words"), (20, "11-20 words"), (40, "21-40 words"))
+
+
+class ClassScores(NamedTuple):
+    """How well one class is found; percent."""
+
+    name: str
+    learnt: bool
+    precision: float
+    recall: float
+    f1: float
+    examples: int
+
+
+class LabelledPageTask(LabelledScoresTask, PageTask[Examples, Array, Array]):
+    """Scores by class and length of the texts; how classes were confused; the worst mistakes."""
+
+    def slices(self, split: str, examples: Examples, logits: Array, outcomes: Array) -> Sequence[Sliced]:
+        names, order = sized([len(text.split()) for text in examples.texts], _WORDS, "over 40 words")
+        prefix = "" if len(self.development) == 1 else f"{split}, "
+        found = by_name(f"{prefix}length", names, order, self.metrics, split, outcomes)
+        if not self.is_regression:
+            named = self.classes(examples)
+            classes, order = [named[int(label)] for label in examples.labels], named[: self.learnt(examples)]
+            found += by_name(f"{prefix}class", classes, order, self.metrics_of_a_class, split, outcomes)
+        return found
+
+    def page(self, found: Evaluation[Examples, Array]) -> str:
+        return html_page(
+            __file__,
+            "labelled.html.j2",
+            title=self.title,
+            note=found.note,
+            heading="Farthest off" if self.is_regression else "Wrong, and sure of it",
+            metrics=found.metrics,
+            titles=self.metrics.titles,
+            slices=found.slices,
+            sliced=[name for name in self.metrics.titles if any(name in part.record() for part in found.slices)],
+            sets=[
+                self._figures(split, examples, found.answers[split], found.outcomes[split][:, PREDICTION])
+                for split, examples in found.examples.items()
+            ],
+        )
+
+    def _figures(self, split: str, examples: Examples, logits: Array, predictions: Array) -> dict[str, Any]:
+        labels = self.classes(examples)
+        few, classes = len(labels) <= SHOWN_CLASSES, not self.is_regression
+        return {
+            "split": split,
+            "examples": len(examples.labels),
+            "labels": labels,
+            "classes": class_scores(labels, self.learnt(examples), examples.labels, predictions) if classes else None,
+            "confusion": confusion(labels, examples.labels, predictions) if classes and few else None,
+            "confused": None if few else confused(labels, examples.labels, predictions),
+            "mistakes": self._mistakes(examples, logits, predictions),
+        }
+
+    def _mistakes(self, examples: Examples, logits: Array, predictions: Array) -> list[dict[str, Any]]:
+        """Wrong classes the model was surest of, or values that are farthest off."""
+        if self.is_regression:
+            badness = np.abs(predictions - examples.labels)
+            shown = [f"{value:.2f}" for value in predictions]
+            truth = [f"{value:.2f}" for value in examples.labels]
+        else:
+            sure, labels = sureness(logits), self.classes(examples)
+            badness = np.where(predictions == examples.labels, 0.0, sure)
+            shown = [f"{labels[int(p)]} ({s:.3f})" for p, s in zip(predictions, sure, strict=True)]
+            truth = [labels[int(label)] for label in examples.labels]
+        names = self.names(examples)
+        return [
+            {"name": names[number], "label": truth[number], "predicted": shown[number], "text": examples.texts[number]}
+            for number in np.argsort(-badness, kind="stable")[:WORST].tolist()
+            if badness[number] > 0
+        ]
+
+
+def class_scores(names: Sequence[str], learnt: int, labels: Array, predictions: Array) -> list[ClassScores]:
+    """Precision, recall and F1 of every class that is there or was predicted, by scikit-learn."""
+    from sklearn.metrics import precision_recall_fscore_support
+
+    numbers = range(len(names))
+    columns = precision_recall_fscore_support(labels, predictions, labels=numbers, zero_division=0.0)
+    predicted = set(predictions.tolist())
+    return [
+        ClassScores(name, number < learnt, 100 * float(precision), 100 * float(recall), 100 * float(f1), int(count))
+        for number, name, precision, recall, f1, count in zip(numbers, names, *columns, strict=True)
+        if count or number in predicted
+    ]
+
+
+def confusion(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, list[int]]]:
+    """Each class with how often each class was predicted for it."""
+    from sklearn.metrics import confusion_matrix
+
+    counts = confusion_matrix(labels, predictions, labels=range(len(names)))
+    return list(zip(names, counts.tolist(), strict=True))
+
+
+def confused(names: Sequence[str], labels: Array, predictions: Array) -> list[tuple[str, str, int]]:
+    """Class, what was predicted for it, and how often: the most frequent mistakes."""
+    pairs = zip(labels.tolist(), predictions.tolist(), strict=True)
+    counts = Counter((int(one), int(other)) for one, other in pairs if one != other)
+    return [(names[one], names[other], count) for (one, other), count in counts.most_common(WORST)]

@@ -1,0 +1,140 @@
+"""Texts as sequences of rows: [CLS] text [SEP], or [CLS] first [SEP] second [SEP].
+
+One that is too long loses tokens at the end of the longer text first, as the `longest_first` of Hugging Face's
+tokenizers does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.downstream.labelled.about import LabelledTask
+from tasks.downstream.rows import READ_AT_ONCE, RowsTask, Sequences, Sides
+from tasks.project.errors import InputError
+from tasks.reading.parquet import read_batches
+from tasks.rows.held_out import is_held_out
+from tasks.rows.row_files import IGNORED, Layout, from_arrow, ranges
+from tasks.vocabulary.encoding import encode, read_vocabulary
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+TEXTS = ("first", "second")
+
+
+class LabelledRowsTask(LabelledTask, RowsTask):
+    """Each example becomes one sequence."""
+
+    chunk: ClassVar[int] = 65536
+    columns: ClassVar[tuple[str, ...]] = (*TEXTS, "label")
+
+    def hold_out(self, source: Path, fraction: float) -> Sides:
+        """By hashes of the texts, so that equal ones are on the same side."""
+
+        def held_out(batch: pa.RecordBatch) -> pa.Array:
+            pairs = zip(*(batch.column(name).to_pylist() for name in TEXTS), strict=True)
+            return pa.array(
+                [is_held_out("\t".join(filter(None, pair)), fraction, seed=0) for pair in pairs], pa.bool_()
+            )
+
+        def training(batch: pa.RecordBatch) -> pa.Array:
+            return pa.array([not kept for kept in held_out(batch).to_pylist()], pa.bool_())
+
+        kept = {
+            one
+            for batch in read_batches(source, TEXTS, READ_AT_ONCE, self.entry.stage("examples"))
+            for one in held_out(batch).to_pylist()
+        }
+        if kept != {True, False}:
+            raise InputError(
+                f"{self.entry.key('rows', 'held_out_fraction')}={fraction:g} of the examples in {source} leaves none "
+                "on one side: use more examples, or another fraction"
+            )
+        return Sides(TEXTS[0], training, held_out)
+
+    def sequences(self, tokenizer: Tokenizer, examples: pa.RecordBatch, *, labelled: bool) -> Sequences:
+        second = examples.column("second")
+        seconds = None if second.null_count == len(second) else second.to_pylist()
+        made = make_sequences(tokenizer, examples.column("first").to_pylist(), seconds, self.entry.rows.row_length)
+        return Sequences(
+            made.token_ids,
+            made.lengths,
+            made.second_starts,
+            labels={"label": self.numbers(from_arrow(examples.column("label")))},
+            features=self.feature_table(len(examples)),
+            counts={"shortened to fit": made.shortened},
+        )
+
+    def numbers(self, labels: np.ndarray) -> np.ndarray:
+        """The labels of examples as rows have them."""
+        return labels
+
+    def feature_table(self, examples: int) -> pa.Table | None:
+        """A line of features.parquet for each of so many sequences, where there is such a file."""
+        return None
+
+    def label_columns(self, layout: Layout, sequences: Sequences) -> dict[str, np.ndarray]:
+        labels = sequences.labels["label"]
+        name = "targets" if self.is_regression else "class_labels"
+        return {name: layout.per_sequence(labels, IGNORED).astype(labels.dtype)}
+
+
+@dataclass(frozen=True)
+class TextSequences:
+    """N examples as token ids."""
+
+    token_ids: np.ndarray
+    """uint16 or uint32[T], special tokens included, one sequence after the other."""
+    lengths: np.ndarray
+    """int64[N], sum T."""
+    second_starts: np.ndarray
+    """int64[N] first token of the second sentence; the length where there is none."""
+    shortened: int
+    """Sequences that lost tokens."""
+
+
+def keep_longest_first(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens that both sentences keep, int64[N] each: one token at a time is taken from the longer one.
+
+    keep_longest_first([9], [3], 8) == ([5], [3]); of two long ones the second keeps the odd token, as in Hugging Face's
+    tokenizers (src/utils/truncation.rs).
+    """
+    shorter, longer = np.minimum(first, second), np.maximum(first, second)
+    kept = np.where(shorter > room, shorter, np.maximum(shorter, room - shorter))
+    both = shorter + kept > room
+    short, long = np.where(both, room // 2, shorter), np.where(both, room // 2 + room % 2, np.minimum(longer, kept))
+    fits = first + second <= room
+    swapped = first > second
+    return (
+        np.where(fits, first, np.where(swapped, long, short)),
+        np.where(fits, second, np.where(swapped, short, long)),
+    )
+
+
+def make_sequences(
+    tokenizer: Tokenizer, firsts: list[str], seconds: list[str] | None, row_length: int
+) -> TextSequences:
+    """Sequences of single sentences, or of pairs, of at most `row_length` tokens."""
+    vocabulary = read_vocabulary(tokenizer)
+    one = encode(tokenizer, firsts)
+    if seconds is None:
+        kept, others = np.minimum(one.lengths, row_length - 2), np.zeros(len(firsts), dtype=np.int64)
+        shortened = int((kept < one.lengths).sum())
+    else:
+        two = encode(tokenizer, seconds)
+        kept, others = keep_longest_first(one.lengths, two.lengths, row_length - 3)
+        shortened = int((kept + others < one.lengths + two.lengths).sum())
+    second_starts = kept + 2
+    lengths = second_starts if seconds is None else second_starts + others + 1
+    starts = np.cumsum(lengths) - lengths
+    token_ids = np.full(int(lengths.sum()), vocabulary.sep, dtype=vocabulary.dtype)
+    token_ids[starts] = vocabulary.cls
+    token_ids[ranges(starts + 1, kept)] = one.token_ids[ranges(one.starts, kept)]
+    if seconds is not None:
+        token_ids[ranges(starts + second_starts, others)] = two.token_ids[ranges(two.starts, others)]
+    return TextSequences(token_ids, lengths, second_starts, shortened)

@@ -1,0 +1,181 @@
+"""From logits to classes or values of texts, and what these score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pyarrow as pa
+
+from tasks.downstream.labelled.about import LabelledTask
+from tasks.downstream.labelled.metrics import LABEL, PREDICTION
+from tasks.downstream.scoring.metrics import Array, Metrics, Outcomes
+from tasks.downstream.scoring.scores import ScoresTask, keys_of
+from tasks.project.errors import InputError
+from tasks.project.files import read_json
+from tasks.reading.parquet import read_batches
+from tasks.rows.row_files import from_arrow
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A development set."""
+
+    texts: list[str]
+    """The two texts of a pair stand on both sides of a tab."""
+    labels: Array
+    """[examples] class numbers, or values."""
+    names: Sequence[str] = ()
+    """How people find each example; empty: by its number."""
+    classes: tuple[str, ...] = ()
+    """By number, of data that state their own: those that can be learnt, then those that only this set has."""
+    learnt: int = 0
+    """How many of them can be learnt."""
+
+
+class LabelledScoresTask(LabelledTask, ScoresTask[Examples, Array, Array]):
+    """Outcomes are each example's label beside what was predicted: numbers of classes, or values."""
+
+    quantities: ClassVar[tuple[str, ...]] = ("label", "prediction")
+    given: ClassVar[int] = 1
+
+    def read_examples(self, path: Path) -> Examples:
+        made_by = self.entry.stage("examples")
+        batches = list(read_batches(path, ("first", "second", "label"), 65536, made_by))
+        texts = [
+            "\t".join(part for part in pair if part is not None)
+            for batch in batches
+            for pair in zip(batch.column("first").to_pylist(), batch.column("second").to_pylist(), strict=True)
+        ]
+        if not texts:
+            raise InputError(f"{path} holds no example; run the stage {made_by} again")
+        labels = np.concatenate([from_arrow(batch.column("label")).astype(np.float64) for batch in batches])
+        return Examples(texts, labels)
+
+    def classes(self, examples: Examples) -> tuple[str, ...]:
+        """Names by number of all classes that the labels may be of."""
+        return examples.classes or self.labels
+
+    def learnt(self, examples: Examples) -> int:
+        """How many of them a model can answer with; 1 of a value."""
+        return examples.learnt or len(self.labels)
+
+    def names(self, examples: Examples) -> Sequence[str]:
+        return examples.names or [str(number) for number in range(len(examples.texts))]
+
+    def keys(self, examples: Examples) -> list[str]:
+        return keys_of(examples.texts)
+
+    def read_logits(self, examples: Examples, rows: Path, logits: Path) -> Array:
+        """[examples, classes]; [examples, 1] of a regression."""
+        again, count = f"run the stage {self.entry.stage('predict')} again", len(examples.labels)
+        classes = self.learnt(examples)
+        try:
+            with pa.memory_map(str(logits)) as source:
+                table = pa.ipc.open_file(source).read_all().combine_chunks()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputError(f"{logits} cannot be read ({error}); {again}") from None
+        numbers = from_arrow(table.column("feature_id").combine_chunks())
+        flat = from_arrow(table.column("logits").combine_chunks().flatten()).astype(np.float64)
+        if len(numbers) != count or (numbers != np.arange(count)).any() or len(flat) != count * classes:
+            raise InputError(
+                f"{logits} holds {len(flat)} logits of {len(numbers)} examples, required are {classes} for "
+                f"each of {count}; {again}"
+            )
+        found: Array = flat.reshape(count, classes)
+        return found
+
+    def flat_logits(self, logits: Array) -> tuple[Array, np.ndarray]:
+        return logits.reshape(-1), np.repeat(np.arange(len(logits)), logits.shape[1])
+
+    def answer(self, examples: Examples, logits: Array) -> Array:
+        return logits
+
+    def predictions(self, answers: Array) -> Sequence[Any]:
+        """Class numbers, or values cut to what the task allows."""
+        if not self.is_regression:
+            found: list[int] = answers.argmax(axis=1).tolist()
+            return found
+        low, high = self.answers
+        return [round(x, 6) for x in np.clip(answers[:, 0], low, high).tolist()]
+
+    def margin(self, answers: Array, number: int) -> float | None:
+        if self.is_regression:
+            return None
+        second, first = np.sort(answers[number])[-2:]
+        return round(float(first - second), 4)
+
+    def confidences(self, answers: Array) -> Sequence[float] | None:
+        if self.is_regression:
+            return None
+        found: list[float] = sureness(answers).tolist()
+        return found
+
+    def right(self, outcomes: Array) -> Array:
+        found: Array = (outcomes[:, LABEL] == outcomes[:, PREDICTION]).astype(np.float64)
+        return found
+
+    def predictions_json(
+        self, examples: Mapping[str, Examples], predictions: Mapping[str, Sequence[Any]]
+    ) -> dict[str, list[Any]]:
+        """By development set, in order of its examples, class numbers or values."""
+        return {split: list(values) for split, values in predictions.items()}
+
+    def read_predictions(self, path: Path, examples: Mapping[str, Examples]) -> dict[str, list[Any]]:
+        try:
+            values = read_json(path)
+            found = {split: np.array(values[split], dtype=np.float64) for split in examples}
+        except FileNotFoundError:
+            raise InputError(f"{path} is not there; run the stage {self.entry.stage('evaluate')}") from None
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(f"{path} holds no predictions of {', '.join(examples)} ({error!r})") from None
+        low, high = self.answers
+        for split, one in examples.items():
+            if found[split].ndim != 1 or not len(found[split]) or not all(map(self._is_answer, found[split])):
+                raise InputError(f"{path}: {split} must be a list of numbers from {low:g} to {high:g}")
+            if len(found[split]) != len(one.labels):
+                raise InputError(
+                    f"{path} holds {len(found[split])} predictions of {split}, which has {len(one.labels)} examples"
+                )
+        return {split: one.tolist() for split, one in found.items()}
+
+    def outcomes(self, examples: Examples, predictions: Sequence[Any]) -> Array:
+        """A class that there is not stands for no answer: it is right nowhere."""
+        answers = [-1.0 if one is None else float(one) for one in predictions]
+        return np.stack([examples.labels, np.array(answers, dtype=np.float64)], axis=1)
+
+    @property
+    def metrics_of_a_class(self) -> Metrics:
+        """Those that say something of examples of one class alone."""
+        return self.metrics
+
+    def allows(self, quantities: Sequence[float]) -> bool:
+        return all(map(self._is_answer, quantities))
+
+    def _is_answer(self, number: float) -> bool:
+        low, high = self.answers
+        return bool(np.isfinite(number) and low <= number <= high and (self.is_regression or number == int(number)))
+
+    def constant(self, examples: Mapping[str, Examples]) -> Outcomes | None:
+        """What needs no model at all: the class that scores best, or any value."""
+        most = max(map(self.learnt, examples.values()))
+        found = [
+            self.outcomes_of(examples, {s: [c] * len(one.labels) for s, one in examples.items()}) for c in range(most)
+        ]
+        return max(found, key=lambda outcomes: self.metrics.of(outcomes)[self.limits[0].metric])
+
+
+def sureness(logits: Array) -> Array:
+    """[examples] probability of the most probable class."""
+    found: Array = probabilities(logits).max(axis=1)
+    return found
+
+
+def probabilities(logits: Array) -> Array:
+    """[examples, classes] softmax."""
+    odds = np.exp(logits - logits.max(axis=1, keepdims=True))
+    found: Array = odds / odds.sum(axis=1, keepdims=True)
+    return found

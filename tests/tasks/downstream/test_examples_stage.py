@@ -1,0 +1,131 @@
+"""What the stage of examples does for every kind: a development set apart from training, limits, and their words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.examples import ExamplesTask, make_examples
+from tasks.downstream.task import part_of
+from tasks.project.composing import compose
+from tasks.project.errors import InputError
+from tasks.project.given import check_given
+from tasks.project.params import check
+from tasks.reading.labels import labels_of_examples
+from tasks.reading.text_files import read_reading
+from tests.tasks.downstream.classification.classification_checkout import write_texts
+from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.glue.glue_checkout import write_examples
+
+
+def examples_of(kind: str, **data: Any) -> ExamplesTask:
+    more = {"task": "mnli"} if kind == "glue" else {}
+    params = check(values_with({"squad": None, "own": {"kind": kind, "data": data, **more}}))
+    found: ExamplesTask = part_of(entry_of(params, "own"), "examples")
+    return found
+
+
+def column(folder: Path, split: str, name: str) -> list[Any]:
+    found: list[Any] = pq.read_table(folder / f"{split}.parquet")[name].to_pylist()
+    return found
+
+
+def squad_file(path: Path, titles: int) -> str:
+    """Ten questions of each title."""
+    articles = [
+        {
+            "title": f"t{title}",
+            "paragraphs": [
+                {
+                    "context": f"It is {title} here.",
+                    "qas": [
+                        {
+                            "id": f"{title}-{n}",
+                            "question": f"Which, {n}?",
+                            "answers": [{"text": "It", "answer_start": 0}],
+                        }
+                        for n in range(10)
+                    ],
+                }
+            ],
+        }
+        for title in range(titles)
+    ]
+    path.write_text(json.dumps({"data": articles}))
+    return str(path)
+
+
+def conll_file(path: Path, sentences: int, documents: int) -> str:
+    """Sentences of two words; every tenth is as the one before."""
+    lines = []
+    for number in range(sentences):
+        if documents and number % (sentences // documents) == 0:
+            lines.append("-DOCSTART- O\n\n")
+        lines.append(f"word{number - (number % 10 == 9)} B-a\nleft O\n\n")
+    path.write_text("".join(lines))
+    return str(path)
+
+
+def test_questions_are_set_apart_by_title(tmp_path: Path) -> None:
+    task = examples_of("squad", train_path=squad_file(tmp_path / "a.json", 20), dev_path=None, seed=1)
+    said = make_examples(task, tmp_path / "out")
+    assert "20 questions of 200 in train set apart as dev (0.1 asked for, equal titles together, seed 1)" in said
+    train, dev = (set(column(tmp_path / "out", split, "title")) for split in task.splits)
+    assert (len(train), len(dev), train & dev) == (18, 2, set())
+    assert "a part of it" in task.check_files()
+
+
+@pytest.mark.parametrize(("documents", "by", "group"), [(10, "documents", "document"), (0, "sentences", "tokens")])
+def test_sentences_are_set_apart_by_document_where_there_are_some(
+    tmp_path: Path, documents: int, by: str, group: str
+) -> None:
+    path = conll_file(tmp_path / "a.conll", 100, documents)
+    task = examples_of("ner", train_path=path, dev_path=None, dev_fraction=0.2)
+    assert f"equal {by} together" in make_examples(task, tmp_path / "out")
+    train, dev = (set(map(str, column(tmp_path / "out", split, group))) for split in task.splits)
+    assert dev
+    assert not train & dev
+
+
+def test_the_types_of_entities_are_those_of_what_is_left_to_train_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.conll"
+    path.write_text("".join(f"word{number} B-{number}\n\n" for number in range(40)))
+    task = examples_of("ner", train_path=str(path), dev_path=None)
+    make_examples(task, tmp_path / "out")
+    assert len(labels_of_examples(tmp_path / "out", "x")) == 1 + 2 * len(column(tmp_path / "out", "train", "tags"))
+    path.write_text("a B-a\n\nb O\n\nc O\n")
+    make_examples(task, tmp_path / "out")
+    lost = examples_of("ner", train_path=str(path), dev_path=None, limit_train=1, seed=3)
+    with pytest.raises(InputError, match="entities of 0 types"):
+        make_examples(lost, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_limits_leave_a_sample_of_each_split_of_every_kind(tmp_path: Path) -> None:
+    write_examples(tmp_path / "glue", "mnli", train=50, dev=30)
+    write_texts(tmp_path / "a.csv", 50, seed=0)
+    limits = {"limit_train": 20, "limit_dev": 12}
+    questions, sentences = squad_file(tmp_path / "a.json", 5), conll_file(tmp_path / "a.conll", 50, 0)
+    for kind, data in {
+        "squad": {"train_path": questions, "dev_path": None, "dev_fraction": 0.4},
+        "ner": {"train_path": sentences, "dev_path": sentences},
+        "classification": {"train_path": str(tmp_path / "a.csv"), "dev_path": str(tmp_path / "a.csv")},
+        "glue": {"path": str(tmp_path / "glue")},
+    }.items():
+        task = examples_of(kind, **data, **limits)
+        said = make_examples(task, tmp_path / kind)
+        counts = {split: pq.read_metadata(tmp_path / kind / f"{split}.parquet").num_rows for split in task.splits}
+        assert counts == {split: 20 if split == "train" else 12 for split in task.splits}, kind
+        assert "a sample (seed 0)" in said or kind == "squad"
+        assert len(read_reading(tmp_path / kind)["notes"]) == len(counts) + (kind == "squad"), kind
+
+
+def test_a_plan_without_a_development_file_reads_the_one_there_is(tmp_path: Path) -> None:
+    values = values_with({"own": {"kind": "ner", "data": {"train_path": "inputs/ner", "dev_path": None}}})
+    assert compose(check(values))["plan"]["downstream"]["own"]["given"] == {"train": "inputs/ner", "dev": "inputs/ner"}
+    assert not [text for text in check_given(values, tmp_path) if "None" in text]
