@@ -81,7 +81,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "sst2", "questions.csv"], 1, "no column 'sentence'"),
     (["predict", "sst2", "sentences.csv", "out.json"], 2, "no JSON object: name a .jsonl"),
     (["predict", "sst2", "sentences.csv", "--n-best", "2"], 2, "--n-best 2: there is one answer"),
-    (["predict", "sst2", "sentences.csv", "--task", "qnli"], 2, "--task qnli does not fit; valid: classification, sst2"),
+    (["predict", "sst2", "sentences.csv", "--task", "qnli"], 2, "--task qnli does not fit; valid: classif"),
     (["predict", "qa", "questions.csv", "out.txt"], 2, "OUT must end in one of .json"),
     (["predict", "qa", "questions.csv", "no/out.csv"], 1, "no is not there: make that folder first"),
     (["predict", "qa", "questions.csv", "labelled.tsv"], 2, "is there already: name another file, or add --force"),
