@@ -142,10 +142,9 @@ def read_preset(name: str, presets: Path = artifacts.PRESETS) -> Preset:
 def _new_entry(value: Any, name: str, where: str) -> dict[str, Any]:
     """The defaults of an entry that was not there before; it is laid over them."""
     if not isinstance(value, dict) or "kind" not in value:
-        raise ParamsError(
-            f"{where}: {name} is not known; a new entry says its kind first ({', '.join(kind_names())}): "
-            f"--set {name}.kind=..."
-        )
+        how = f"--set {name}.kind=..." if where.startswith("--set") else f"{name}.kind in that file"
+        kinds = ", ".join(kind_names())
+        raise ParamsError(f"{where}: {name} is not known; a new entry says its kind first ({kinds}): {how}")
     try:
         return defaults_of(value["kind"], name.rpartition(".")[2])
     except ValueError as error:
