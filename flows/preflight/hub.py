@@ -61,6 +61,7 @@ def _sources(wanted: Wanted) -> Iterator[dict[str, Any]]:
                 continue
             for kind, key in (("model", "repository"), ("dataset", "dataset")):
                 named, revision = given.get(key), given.get("revision" if kind == "model" else "dataset_revision")
-                if key not in given or (kind == "dataset" and named and (wanted.project / Path(named)).exists()):
+                is_here = named and section != "base_model" and (wanted.project / Path(named)).exists()
+                if key not in given or is_here:
                     continue
                 yield {"kind": kind, "section": section, "name": named, "revision": revision}
