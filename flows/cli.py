@@ -32,7 +32,7 @@ COMMANDS = {
     "evaluate": "score a model on a file with labels, with intervals and a page",
     "predict": "a model's answers to the examples of a file",
     "score": "exact match and F1 of any predictions",
-    "compare": "whether one set of predictions is better than another",
+    "compare": "runs beside each other, or two files of predictions",
     "data": "show what reaches the loss",
     "params": "what can be set, and what results",
     "runs": "the runs there are, what became of them, and the room they take",

@@ -22,7 +22,7 @@ def page(report: RunReport, root: Path) -> str:
         root: its checkout, where plots/*.csv lie.
     """
     names, plan = {stage.name for stage in report.stages}, read_plan(root)
-    curves = [_curve(root, stage) for stage in plan.values() if stage.name in names and _is_training(stage)]
+    curves = [_curve(root, stage) for stage in plan.values() if stage.name in names and is_training(stage)]
     return html_page(
         __file__,
         "run.html.j2",
@@ -40,7 +40,7 @@ def page(report: RunReport, root: Path) -> str:
     )
 
 
-def _is_training(stage: Stage) -> bool:
+def is_training(stage: Stage) -> bool:
     """Whether it draws its loss, and that on held-out rows, which are its two plots."""
     return stage.uses_device and len(stage.plots) == 2
 

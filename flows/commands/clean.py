@@ -79,9 +79,7 @@ def _show(found: cleaning.Found, how: str) -> None:
         sys.stdout.write(table([(how, "frees", ""), *rows, ("in all", disk_use.in_words(whole.own), "")]))
         if whole.shared:
             size = disk_use.in_words(whole.shared)
-            sys.stdout.write(
-                f"another {size} are links to files that stay, most in DVC's cache; --orphans takes these\n"
-            )
+            sys.stdout.write(f"another {size} have names elsewhere, most in DVC's cache: see --orphans\n")
     else:
         sys.stdout.write(f"nothing {how}\n")
     for name, reason in found.kept:

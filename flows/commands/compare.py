@@ -1,64 +1,95 @@
-"""`podium compare`: whether one set of predictions is better than another."""
+"""`podium compare`: runs beside each other, or two files of predictions."""
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from flows.commands import options
-from flows.commands.project import Place, given
+from flows.commands.project import Place, entered, given
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
 from tasks.project.files import write_json, write_text
 
 FILE = click.Path(path_type=Path)
+OF_FILES = ("questions", "confidence", "changed")
+"""Options of the comparison of two files alone."""
 
 
-@click.command(help="Say how much better the predictions SECOND are than FIRST, on the same questions.")
-@click.argument("first", type=FILE)
-@click.argument("second", type=FILE)
-@click.option("--questions", type=FILE, metavar="FILE", help="with references (those of the one entry of kind squad)")
+@click.command(
+    help="Say how runs differ: in parameters, in scores with the paired test of each against the FIRST, and in curves. "
+    "A run is a name of podium runs, NAME:ENTRY where it has several, or the folder of a release. Two "
+    "files of predictions are compared on the questions of --questions."
+)
+@click.argument("first", shell_complete=options.complete_runs)
+@click.argument("others", nargs=-1, required=True, shell_complete=options.complete_runs)
+@click.option("--questions", type=FILE, metavar="FILE", help="of two files: with references (default: the own ones)")
 @click.option(
     "--confidence",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.95,
-    show_default=True,
-    help="of the intervals",
+    help="of two files: of the intervals  [default: 0.95; of runs that of the gate]",
 )
+@click.option("--changed", type=FILE, metavar="FILE", help="of two files: write the changed answers as CSV")
 @click.option("--output", type=FILE, metavar="FILE", help="write the comparison as JSON")
-@click.option("--changed", type=FILE, metavar="FILE", help="write the changed answers as CSV")
 @options.as_json
 @click.pass_context
 def command(
-    ctx: click.Context,
-    first: Path,
-    second: Path,
-    questions: Path | None,
-    confidence: float,
-    output: Path | None,
-    changed: Path | None,
-    json_wanted: bool,
+    ctx: click.Context, first: str, others: tuple[str, ...], output: Path | None, json_wanted: bool, **of_files: Any
 ) -> None:
+    words = (first, *others)
+    output = None if output is None else given(ctx, output)
+    if all(given(ctx, Path(word)).is_file() or word.endswith(".json") for word in words):
+        if len(words) != 2:
+            raise click.UsageError("two files of predictions can be compared", ctx)
+        found, text, after = _files(ctx, *words, **of_files)
+    else:
+        if stated := [name for name in OF_FILES if of_files[name] is not None]:
+            raise click.UsageError(f"--{stated[0]} is of two files of predictions, and these are runs", ctx)
+        found, text, after = _runs(ctx, words)
+    if output is not None:
+        write_json(output, found)
+    if json_wanted:
+        options.print_json(found)
+        return
+    sys.stdout.write(text)
+    options.say_next(after)
+
+
+def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
+    from flows import comparing
+
+    project = entered(ctx)
+    if len(set(words)) < len(words):
+        raise ParamsError("a run is named twice: its difference from itself is none")
+    place: Place = ctx.obj
+    values = comparing.compared(project, comparing.words_of(project, place.here, words))
+    names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
+    page = artifacts.REPORTS / f"compare-{names[:100]}.html"
+    write_text(project / page, comparing.page(values))
+    return values, comparing.in_words(values), f"the same as a page, with the curves over each other: {page}"
+
+
+def _files(
+    ctx: click.Context, first: str, second: str, questions: Path | None, confidence: float | None, changed: Path | None
+) -> tuple[dict[str, Any], str, str]:
     from tasks.downstream.squad.compare import changed_csv, compare_files, in_words
 
     place: Place = ctx.obj
     references = _own_questions(place.found or place.here) if questions is None else given(ctx, questions)
-    found = compare_files(references, given(ctx, first), given(ctx, second), confidence)
-    if output is not None:
-        write_json(given(ctx, output), found.record())
+    found = compare_files(references, given(ctx, Path(first)), given(ctx, Path(second)), confidence or 0.95)
     if changed is not None:
         write_text(given(ctx, changed), changed_csv(found.changed))
-    if json_wanted:
-        options.print_json(found.record())
-        return
-    sys.stdout.write(in_words(found, confidence) + "\n")
-    options.say_next("--changed FILE lists every answer that changed, --output FILE keeps the comparison")
+    after = "--changed FILE lists every answer that changed, --output FILE keeps the comparison"
+    return found.record(), in_words(found, confidence or 0.95) + "\n", after
 
 
 def _own_questions(project: Path) -> Path:
     """The dev questions of the only entry that has some."""
     from tasks.downstream.entries import only_entry
-    from tasks.project import artifacts
     from tasks.project.params import load_params
 
     return project / artifacts.examples_file(only_entry(load_params(project / artifacts.PARAMS), "squad").name, "dev")

@@ -11,6 +11,7 @@ import click
 from flows import disk_use, runs
 from flows.commands import options
 from flows.commands.project import entered
+from flows.screen import printable
 from tasks.project.params_command import table
 
 WIDEST_COMMAND = 60
@@ -72,3 +73,21 @@ def _cache(project: Path) -> str:
     from tasks.project.stage_kinds import cache_of
 
     return disk_use.in_words(sum(vars(disk_use.of([cache_of(project)])).values()))
+
+
+@command.command(
+    help="One run in full: parameters, stages with their seconds, scores with intervals, verdicts, places."
+)
+@click.argument("name", shell_complete=options.complete_runs)
+@options.as_json
+@click.pass_context
+def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
+    from flows import run_story
+
+    project = entered(ctx)
+    [run] = runs.named(project, [name])
+    if json_wanted:
+        options.print_json(run_story.as_values(project, run))
+        return
+    sys.stdout.write(printable(run_story.in_words(project, run)))
+    options.say_next(f"podium compare {name} OTHER, or podium clean {name}")
