@@ -16,7 +16,7 @@ from tasks.project.param_downstream import EntryParams, defaults_of, kind_names,
 from tasks.project.params import build
 from tasks.project.strict_yaml import nearest
 
-NAME = "model"
+NAME = "given"
 """Names the files of the entry, which nobody sees."""
 TAKEN = ("rows", "evaluate")
 """Sections of a release that say how its model was judged."""

@@ -145,7 +145,7 @@ def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
     part = Path("part")
     part.mkdir()
     rows, first, sequence = task.rows_folder(split) / artifacts.FEATURES, 0, 0
-    with pa.memory_map(str(artifacts.logits_file(task.entry.name, split))) as source:
+    with pa.OSFile(str(artifacts.logits_file(task.entry.name, split))) as source:  # a map would count as memory
         logits = pa.ipc.open_file(source)
         with pq.ParquetFile(task.examples_file(split)) as file:
             for batch in file.iter_batches(ANSWERED_AT_ONCE, use_threads=False):
