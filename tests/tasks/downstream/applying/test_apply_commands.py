@@ -7,11 +7,16 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
 import pytest
 
+from flows import environment
+from flows.cli import cli
+from tasks.project.errors import PodiumError
 from tests.places import ROOT
 from tests.tasks.downstream.applying.head_models import write_head_model
 from tests.tasks.downstream.glue.glue_checkout import WORDS
@@ -97,13 +102,24 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
 
 @pytest.mark.parametrize(("words", "code", "said"), REFUSED, ids=lambda one: "" if isinstance(one, int) else None)
 def test_what_cannot_be_is_one_clear_error_and_leaves_nothing(
-    place: Path, tmp_path: Path, words: Sequence[str], code: int, said: str
+    place: Path,
+    tmp_path: Path,
+    words: Sequence[str],
+    code: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     before = sorted(place.rglob("*"))
-    done = podium(place, *words, tmp=tmp_path)
-    assert (done.returncode, done.stdout) == (code, "")
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(environment, "prepare", lambda: None)
+    with pytest.raises((PodiumError, click.ClickException)) as refused:
+        cli.main(list(words), prog_name="podium", standalone_mode=False)
+    assert refused.value.exit_code == code
+    error = refused.value
+    assert said in (error.format_message() if isinstance(error, click.ClickException) else str(error))
+    assert capsys.readouterr().out == ""
     assert sorted(place.rglob("*")) == before
     assert list(tmp_path.iterdir()) == []
 
