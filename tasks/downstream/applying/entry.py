@@ -92,7 +92,8 @@ def _chosen(model: FoundModel, task: str | None) -> tuple[str, dict[str, Any]]:
         raise InputError(
             f"{model.folder / CONFIG} has the classes {', '.join(model.labels)}, which are of no task known here"
         )
-    sure = [word for word, (kind, _) in found.items() if not kinds[kind].general] or list(found)
+    by_name = [] if model.unnamed else [word for word, (kind, _) in found.items() if not kinds[kind].general]
+    sure = by_name or list(found)
     if task is None and len(sure) == 1:
         [task] = sure
     if task not in found:

@@ -55,6 +55,11 @@ class FoundModel:
             raise InputError(f"{self.folder / CONFIG}: id2label must be an object of number: name") from None
 
     @property
+    def unnamed(self) -> bool:
+        """Whether its classes have the names that transformers gives to those that nobody named."""
+        return self.labels == tuple(f"LABEL_{number}" for number in range(len(self.labels)))
+
+    @property
     def longest(self) -> int:
         """Tokens of a sequence that model and tokenizer bear."""
         return min(self.max_positions, _model_max_length(self.tokenizer))

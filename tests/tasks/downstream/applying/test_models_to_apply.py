@@ -84,11 +84,16 @@ def test_a_model_of_the_hub_answers(released: Path, hub: HubServer) -> None:
 
 def test_classes_that_two_tasks_share_need_the_word_of_one(tmp_path: Path) -> None:
     model = classifier(tmp_path / "model", *ENTAILMENT)
-    with pytest.raises(ParamsError, match="say for which task.*; valid: qnli, rte"):
+    with pytest.raises(ParamsError, match="say for which task.*; valid: classification, qnli, rte"):
         entry_of(model)
     assert entry_of(model, "rte").params.options == {"task": "rte"}
     with pytest.raises(ParamsError, match="--task sst2 does not fit"):
         entry_of(model, "sst2")
+    unnamed = classifier(tmp_path / "unnamed", "LABEL_0", "LABEL_1", "LABEL_2")  # three classes make no MNLI
+    with pytest.raises(ParamsError, match="say for which task.*; valid: classification, mnli"):
+        entry_of(unnamed)
+    own = classifier(tmp_path / "own", "red", "green", "blue")
+    assert entry_of(own).kind == "classification"
 
 
 def test_windows_shrink_to_what_a_model_bears(tmp_path: Path) -> None:
