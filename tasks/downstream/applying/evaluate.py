@@ -17,6 +17,7 @@ from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder, write_json, write_text
+from tasks.project.given import shown
 from tasks.reading.text_files import Reading
 
 METRICS = "metrics.json"
@@ -61,10 +62,10 @@ def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How
         write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
         metrics = {**found.metrics, "predict": figures(result)}
         write_json(made / METRICS, metrics)
-    return Evaluated(metrics, _in_words(judge, metrics), artifacts.evaluation_page(entry.name).name, reading)
+    return Evaluated(metrics, _in_words(judge, path, metrics), artifacts.evaluation_page(entry.name).name, reading)
 
 
-def _in_words(judge: PageTask[Any, Any, Any], metrics: dict[str, Any]) -> str:
+def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any]) -> str:
     titles = judge.metrics.only(judge.development[0]).titles
     width = max(map(len, titles.values()))
     lines = [
@@ -73,4 +74,4 @@ def _in_words(judge: PageTask[Any, Any, Any], metrics: dict[str, Any]) -> str:
     ]
     if "constant_score" in metrics:
         lines.append(f"the best constant answer has {metrics['constant_score']:.2f}")
-    return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {judge.title}", *lines])
+    return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {shown(path.name)}", *lines])

@@ -115,7 +115,7 @@ def test_either_development_set_of_a_task_with_two_is_judged_alone(
         evaluate(entry_of(model), model, tmp_path / f"mnli/{name}.tsv", tmp_path / name, how())
         for name in ("dev_matched", "dev_mismatched")
     ]
-    assert found[0].words.splitlines()[0] == "60 examples of MNLI"
+    assert found[0].words.splitlines()[0] == "60 examples of dev_matched.tsv"
     assert found[0].metrics["score"] != found[1].metrics["score"]
 
 
