@@ -46,6 +46,9 @@ OPTIONS = (
     ),
     click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (as the release, else 384)"),
     click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows of a text share"),
+    click.option(
+        "--null-threshold", type=float, metavar="ODDS", help="above it a question gets no answer (the model's own)"
+    ),
     click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"of a forward pass ({ROWS_AT_ONCE})"),
     click.option("--runtime", type=click.Choice(("auto", "cpu", "cuda", "ipu")), default="auto", show_default=True),
     click.option(
@@ -70,8 +73,12 @@ def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tup
     tokenizer = None if stated["tokenizer"] is None else given(ctx, stated["tokenizer"])
     model = find_model(str(folder) if folder.exists() else name, tokenizer)
     rows = {key: stated[key] for key in ("row_length", "doc_stride") if stated[key] is not None}
-    columns = {"data": {"columns": dict(stated["columns"])}} if stated["columns"] else {}
-    return model, entry_of(model, stated["task"], {**({"rows": rows} if rows else {}), **columns})
+    data: dict[str, Any] = {"columns": dict(stated["columns"])} if stated["columns"] else {}
+    sections = {"rows": rows, "data": data}
+    if stated["null_threshold"] is not None:
+        sections["evaluate"] = {"null_threshold": stated["null_threshold"]}
+        data["unanswerable"] = "use"
+    return model, entry_of(model, stated["task"], {name: values for name, values in sections.items() if values})
 
 
 def how(stated: Mapping[str, Any]) -> How:

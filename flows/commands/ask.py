@@ -47,6 +47,7 @@ class _Place(click.ParamType):
 @click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (384)")
 @click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows share (128)")
 @click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of an answer (15)")
+@click.option("--null-threshold", type=float, metavar="ODDS", help="above it no answer is given (the model's own)")
 @click.option(
     "--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="in fp32 but on the IPU (cpu)"
 )
@@ -55,21 +56,24 @@ class _Place(click.ParamType):
 @click.pass_context
 def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **stated: Any) -> None:
     from tasks.downstream.squad import ask
-    from tasks.downstream.squad.question_model import WindowShape, find_model
+    from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
     from tasks.project.param_sections import Place
 
     context = _read_context(ctx, stated["context"], stated["context_file"])
     folder = given(ctx, Path(model))
     tokenizer = None if stated["tokenizer"] is None else given(ctx, stated["tokenizer"])
     found = find_model(str(folder) if folder.exists() else model, tokenizer)
+    odds = null_threshold_of(found.folder) if stated["null_threshold"] is None else stated["null_threshold"]
     place = Place(stated["runtime"], "auto" if stated["runtime"] == "ipu" else "fp32")
     shape = WindowShape.for_model(found, stated["row_length"], stated["doc_stride"])
     longest = stated["max_answer_length"] or ask.MAX_ANSWER_LENGTH
     if stated["compare"] is not None:
-        compared = ask.compare(found, question, context, shape, place, stated["compare"], longest)
+        compared = ask.compare(found, question, context, shape, place, stated["compare"], longest, odds)
         _say_comparison((place, stated["compare"]), *compared, json_wanted)
         return
-    answers = ask.ask(found, question, context, shape, top=stated["top"], max_answer_length=longest, place=place)
+    answers = ask.ask(
+        found, question, context, shape, top=stated["top"], max_answer_length=longest, place=place, null_threshold=odds
+    )
     if json_wanted:
         options.print_json(ask.as_values(answers))
         return
@@ -101,7 +105,7 @@ def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str
 
 def _line(answer: Answer) -> str:
     """An answer for a terminal, which obeys the control characters of a text."""
-    return readable(" ".join(answer.text.split()))
+    return readable(" ".join(answer.text.split())) or "(no answer)"
 
 
 def _say_comparison(

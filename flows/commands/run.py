@@ -25,8 +25,8 @@ from tasks.project import artifacts
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
-ANSWERS = "exact_match"
-"""A score of models that answer questions, which podium ask can be asked of."""
+ANSWERS = {"exact_match", "exact"}
+"""Scores of models that answer questions, which podium ask can be asked of: SQuAD 1.1 and 2.0."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _useful_after(run: report.RunReport) -> str:
         return "podium params list gate shows the limits, the page of the evaluation the answers"
     published = [one for one in run.results.values() if one["published"] is not None]
     for one in published:
-        if ANSWERS in one["scores"]:
+        if ANSWERS & set(one["scores"]):
             return f"podium ask {report.where_published(one['published']).split(' (')[0]} QUESTION --context TEXT"
     if published or not run.results:
         return "podium run goes on from there"

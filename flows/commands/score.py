@@ -1,9 +1,10 @@
-"""`podium score`: exact match and F1 of any predictions."""
+"""`podium score`: exact match and F1 of any predictions, by the official rules of SQuAD v1.1 and 2.0."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import click
@@ -16,24 +17,51 @@ FILE = click.Path(path_type=Path)
 
 
 @click.command(
-    help="Score PREDICTIONS, a JSON object {question id: text}, against QUESTIONS, SQuAD v1.1 JSON, as the official "
-    "script does."
+    help="Score PREDICTIONS, a JSON object {question id: text}, against QUESTIONS, SQuAD JSON, as the official script "
+    "does: that of v1.1, or that of 2.0 where a question has no answer, which an empty text says."
 )
 @click.argument("questions", type=FILE)
 @click.argument("predictions", type=FILE)
 @click.option("--output", type=FILE, metavar="FILE", help="also write the scores to this file, as JSON")
+@click.option("--na-probs", type=FILE, metavar="FILE", help="JSON {question id: odds of no answer}, as null_odds.json")
+@click.option(
+    "--na-threshold", type=float, default=1.0, show_default=True, metavar="ODDS", help="above it no answer is given"
+)
 @options.as_json
 @click.pass_context
-def command(ctx: click.Context, questions: Path, predictions: Path, output: Path | None, json_wanted: bool) -> None:
+def command(
+    ctx: click.Context,
+    questions: Path,
+    predictions: Path,
+    output: Path | None,
+    na_probs: Path | None,
+    na_threshold: float,
+    json_wanted: bool,
+) -> None:
     from tasks.downstream.squad.scoring import score_files
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
-    summary = score_files(given(ctx, questions), given(ctx, predictions)).summary()
+    odds = None if na_probs is None else given(ctx, na_probs)
+    summary = score_files(given(ctx, questions), given(ctx, predictions), odds, na_threshold)
     if output is not None:
         write_json(given(ctx, output), summary)
     if json_wanted:
         options.print_json(summary)
         return
-    total, exact, overlap = (summary[name] for name in ("total", "exact_match", "f1"))
-    sys.stdout.write(f"{total} questions, exact match {exact:.2f}, F1 {overlap:.2f}\n")
+    sys.stdout.write(_in_words(summary))
     options.say_next(f"podium compare OTHER.json {predictions} --questions {questions} says which of two is better")
+
+
+def _in_words(found: Mapping[str, float]) -> str:
+    """A line for all questions, and for those with and without an answer where there are both kinds."""
+    said = []
+    for prefix, what in (("", "questions"), ("HasAns_", "with an answer"), ("NoAns_", "without an answer")):
+        if f"{prefix}total" in found:
+            exact = found.get(f"{prefix}exact", found.get("exact_match", 0.0))
+            said.append(f"{found[f'{prefix}total']} {what}, exact match {exact:.2f}, F1 {found[f'{prefix}f1']:.2f}")
+    said += [
+        f"best {title} {found[f'best_{name}']:.2f}, with no answer above odds of {found[f'best_{name}_thresh']:.4f}"
+        for name, title in (("exact", "exact match"), ("f1", "F1"))
+        if f"best_{name}" in found
+    ]
+    return "".join(f"{line}\n" for line in said)

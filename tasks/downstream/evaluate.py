@@ -62,6 +62,10 @@ class PageTask(ScoresTask[E, L, A]):
     def page(self, found: Evaluation[E, A]) -> str:
         """The evaluation as HTML."""
 
+    def more_figures(self, examples: Mapping[str, E], answers: Mapping[str, A]) -> dict[str, float]:
+        """Figures of this kind beside the metrics, which the predictions alone do not tell."""
+        return {}
+
     def more_files(self, found: Evaluation[E, A]) -> dict[str, str]:
         """Name -> text of what else the folder of the evaluation holds."""
         return {}
@@ -128,6 +132,7 @@ def answered(
     task: PageTask[E, Any, A], root: Path = Path(), development: Sequence[str] | None = None
 ) -> Evaluation[E, A]:
     """The answers that follow from the logits, and all scores, of all development sets or of those named."""
+    task.settle(root)
     examples: dict[str, E] = {}
     answers: dict[str, A] = {}
     predictions: dict[str, Sequence[Any]] = {}
@@ -145,6 +150,7 @@ def answered(
     # Lists and not objects below: `dvc metrics show` makes a column of every number and string in an object.
     metrics = {
         **task.figures(examples, outcomes),
+        **task.more_figures(examples, answers),
         "answered": sum(one is not None for split in predictions.values() for one in split),
         **({} if calibrated is None else calibrated.record()),
         "slices": [part.record() for part in slices],

@@ -47,6 +47,7 @@ def compare_logits(task: Task, first: Logits, second: Logits, root: Path = Path(
     Raises:
         InputError: files that do not belong together.
     """
+    task.settle(root)
     distances: list[dict[str, Any]] = []
     changed: list[dict[str, Any]] = []
     outcomes: tuple[dict[str, Any], dict[str, Any]] = {}, {}
@@ -193,7 +194,7 @@ def stage(place: Place, name: str, task: Task, params: Params) -> str:
     result, computed = predict_in(place, task, params, folder)
     written = {split: artifacts.logits_file(task.entry.name, split) for split in task.development}
     found = compare_logits(task, written, computed)
-    of_predict = figures if len(task.development) == 1 else figures[task.development[0]]
+    of_predict = figures if len(task.predicted) == 1 else figures[task.development[0]]
     first = {key: of_predict[key] for key in ("runtime", "precision")}
     values = {"first": first, "second": _of(result), **found}
     write_json(artifacts.parity_file(task.entry.name, name), values)

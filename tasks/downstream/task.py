@@ -78,6 +78,11 @@ class DownstreamTask(ABC):
         return ("dev",)
 
     @property
+    def predicted(self) -> tuple[str, ...]:
+        """What the stage predict answers: the development sets, and HELD_OUT where a kind chooses something by it."""
+        return self.development
+
+    @property
     def splits(self) -> tuple[str, ...]:
         """Training, then the development sets."""
         return (TRAIN, *self.development)
@@ -87,7 +92,9 @@ class DownstreamTask(ABC):
         return root / artifacts.examples_file(self.entry.name, split)
 
     def rows_folder(self, split: str, root: Path = Path()) -> Path:
-        """Where the rows of a split lie."""
+        """Where the rows of a split lie; those of HELD_OUT are a part of training's."""
+        if split == artifacts.HELD_OUT:
+            return self.rows_folder(TRAIN, root) / split
         return root / artifacts.rows_folder(self.entry.name, split)
 
 

@@ -16,6 +16,8 @@ READING = "reading.json"
 TOKENIZER = Path("data/tokenizer")
 EXAMPLES = Path("data/examples")
 ROWS = Path("data/rows")
+HELD_OUT = "held-out"
+"""Folder of held-out rows, inside the folder of the training rows."""
 FEATURES = "features.parquet"
 """Beside the rows of questions: one line per feature (window), in order of feature id."""
 

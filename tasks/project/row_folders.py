@@ -7,12 +7,10 @@ from pathlib import Path
 from ipu_model.errors import DeviceJobError
 from ipu_model.rows.format import MANIFEST, Manifest
 from ipu_model.rows.format import read_manifest as _read_manifest
+from tasks.project.artifacts import HELD_OUT
 from tasks.project.errors import InputError
 
 __all__ = ["HELD_OUT", "MANIFEST", "Manifest", "held_out_folder", "read_manifest"]
-
-HELD_OUT = "held-out"
-"""Folder of held-out rows, inside the folder of the training rows."""
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -79,6 +79,10 @@ class CardTask(DownstreamTask):
             PublishError: a score is missing, or is no finite number.
         """
 
+    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """What answering needs beside weights and tokenizer: podium.json of the release, which has none for nothing."""
+        return {}
+
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The metrics without the user's own words."""
         return dict(metrics)

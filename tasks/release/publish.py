@@ -32,7 +32,7 @@ from tasks.project.param_publish import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.release.card import CardFacts, CardTask
 from tasks.release.provenance import provenance, read_json
-from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, Release, gather, write_folder
+from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
 from tasks.release.release_subject import Subject, subject_of
 from tasks.release.seal import Hashes, held
 from tasks.release.verdict import (
@@ -166,6 +166,8 @@ def build_release(
     )
     figures = metrics if params.examples else cards.released_metrics(metrics)
     texts = {CARD: card, PROVENANCE: _json(origin), METRICS: _json(figures), SCORES: _scores(entry, subject, copies)}
+    if settings := cards.settings(metrics):
+        texts[SETTINGS] = _json(settings)
     return gather(copies, texts, subject, examples=params.examples)
 
 

@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 PROVENANCE = "provenance.json"
 CARD = "README.md"
 WEIGHTS = "model.safetensors"
+SETTINGS = "podium.json"
+"""What answering needs beside the model, where it needs something."""
 MODEL_FILES = ("config.json", WEIGHTS)
 OPTIONAL_MODEL_FILES = ("ipu_config.json",)
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
@@ -28,7 +30,7 @@ METRICS, SCORES = "evaluation/metrics.json", "evaluation/scores.json"
 PREDICTIONS, PAGE = "evaluation/predictions.json", "evaluation/report.html"
 """Examples: what quotes the data, published where publish.examples says so."""
 NAMES = frozenset(
-    {CARD, PROVENANCE, METRICS, SCORES, PREDICTIONS, PAGE}
+    {CARD, PROVENANCE, SETTINGS, METRICS, SCORES, PREDICTIONS, PAGE}
     | {*MODEL_FILES, *OPTIONAL_MODEL_FILES, *TOKENIZER_FILES, *OPTIONAL_TOKENIZER_FILES}
 )
 """Every name a release may hold; in a target, a file of such a name is ours to replace or to remove, no other is."""

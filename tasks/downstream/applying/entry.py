@@ -43,7 +43,8 @@ def entry_of(model: FoundModel, task: str | None = None, stated: Stated | None =
     if values["rows"]["row_length"] > model.longest:
         values["rows"] |= _apply(kind).rows_within(model.longest)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
-    for section, own in (*taken.items(), *(stated or {}).items()):
+    of_folder = _apply(kind).stated_by(model.folder)
+    for section, own in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
         values[section] = {**values.get(section, {}), **own}
     params = build(kind_params(kind), values, "what is stated for this model")
     if params.rows.row_length > model.longest:

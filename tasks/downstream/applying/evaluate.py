@@ -71,6 +71,7 @@ def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any
     lines = [
         f"{title:{width}}  {metrics[name]:6.2f}  ({metrics[f'{name}_low']:.2f} to {metrics[f'{name}_high']:.2f})"
         for name, title in titles.items()
+        if name in metrics
     ]
     if "constant_score" in metrics:
         lines.append(f"the best constant answer has {metrics['constant_score']:.2f}")

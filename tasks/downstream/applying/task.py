@@ -52,6 +52,15 @@ class ApplyTask(ScoresTask[E, L, A]):
         """The section `rows` of an entry for a model that bears so many tokens, where its defaults do not fit."""
         return {"row_length": longest}
 
+    @classmethod
+    def stated_by(cls, folder: Path) -> dict[str, Any]:
+        """Parameters by section that a model folder states beside config.json and its release's provenance.
+
+        Raises:
+            InputError: what it states cannot be used.
+        """
+        return {}
+
     @property
     @abstractmethod
     def examples_schema(self) -> pa.Schema:

@@ -1,4 +1,4 @@
-"""Stage predict: the logits of an entry's development sets.
+"""Stage predict: the logits of an entry's development sets, and of held-out examples where its kind asks for them.
 
 python -m tasks.downstream.jobs.predict NAME
 """
@@ -41,7 +41,7 @@ def main() -> None:
     name, found = task.entry.name, {}
     require_valid_rows(task)
     artifacts.logits_folder(name).mkdir(parents=True, exist_ok=True)
-    for split in task.development:
+    for split in task.predicted:
         folder = artifacts.RUNS / artifacts.job_name(name, PREDICT) / split
         result = run_device_job(
             predict_job(task, params, task.rows_folder(split), artifacts.logits_file(name, split), folder)

@@ -114,26 +114,28 @@ def _no_drops(task: Task, evidence: Evidence) -> list[Judged]:
             f"a drop cannot be ruled out; let the released model answer these {task.record}s, or empty that folder."
         )
         return [(Check("released_model", False, f"no common {task.record}", _no_drop_of(task, lead)), reason)]
-    return [_no_drop(task, number, limit, evidence) for number, limit in enumerate(task.limits)]
+    return [
+        _no_drop(task, number, limit, evidence) for number, limit in enumerate(task.limits) if limit.most is not None
+    ]
 
 
 def _no_drop_of(task: Task, limit: Limit) -> str:
-    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most:g} points"
+    return f"no significant {task.metrics.titles[limit.metric]} drop of more than {limit.most or 0:g} points"
 
 
 def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judged:
-    compared = evidence.released
+    compared, most = evidence.released, limit.most or 0.0
     assert compared is not None
     difference, test = compared.differences[limit.metric], compared.tests.get(limit.metric)
     found = f"{_shown(difference)} on {compared.common} {task.record}s"
-    fell = round(difference.high, 4) < -limit.most
+    fell = not round(difference.high, 4) >= -most  # NaN, where no common example is of the metric's group
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
         fell = fell and test.p_value < 1 - task.confidence
     words = limit.metric.replace("_", " ")
     reason = (
         f"{words} fell significantly against the released model: {found} at confidence {task.confidence:g}, "
-        f"tolerated are {limit.most:g} points ({task.entry.key('gate', limit.most_key)})."
+        f"tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)})."
     )
     name = "released_model" if number == 0 else f"released_model_{limit.metric}"
     return Check(name, not fell, found, _no_drop_of(task, limit)), reason

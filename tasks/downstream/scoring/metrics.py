@@ -9,6 +9,7 @@ Legend: N examples, Q quantities of each, R resamples.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,35 @@ def weighted_mean_of(quantity: int) -> Callable[[Array, Array], Array]:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The examples for which a quantity that they state has a value."""
+
+    quantity: int
+    value: float
+
+    def mean_of(self, quantity: int) -> Callable[[Array], float]:
+        """`Metric.whole` of a quantity from 0 to 1 among these; NaN where there are none."""
+
+        def whole(outcomes: Array) -> float:
+            members = outcomes[outcomes[:, self.quantity] == self.value]
+            return mean_of(quantity)(members) if len(members) else math.nan
+
+        return whole
+
+    def weighted_mean_of(self, quantity: int) -> Callable[[Array, Array], Array]:
+        """`Metric.weighted` of the same; NaN where none of them was drawn."""
+
+        def weighted(outcomes: Array, weights: Array) -> Array:
+            members = outcomes[:, self.quantity] == self.value
+            drawn = weights[:, members]
+            counted = drawn.sum(axis=1)
+            found: Array = 100 * (drawn @ outcomes[members, quantity]) / np.where(counted, counted, math.nan)
+            return found
+
+        return weighted
+
+
+@dataclass(frozen=True)
 class Metrics:
     """The official metrics of a task."""
 
@@ -90,7 +120,7 @@ class Metrics:
         found: list[dict[str, list[Array]]] = [{} for _ in models]
         for split in models[0]:
             here = [one for one in self.parts if one.split == split]
-            for weights in _drawn(len(models[0][split]), resamples, generator):
+            for weights in drawn_counts(len(models[0][split]), resamples, generator):
                 for drawn, outcomes in zip(found, models, strict=True):
                     for one in here:
                         drawn.setdefault(one.name, []).append(one.weighted(outcomes[split], weights))
@@ -124,13 +154,13 @@ class Metrics:
 
 
 def interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:
-    """The central interval of resampled values around what was measured."""
-    tail = (1 - confidence) / 2
-    low, high = (float(x) for x in np.quantile(drawn, (tail, 1 - tail)))
+    """The central interval of resampled values, those that are NaN left out, around what was measured."""
+    tail, known = (1 - confidence) / 2, drawn[~np.isnan(drawn)]
+    low, high = (float(x) for x in np.quantile(known, (tail, 1 - tail))) if len(known) else (math.nan, math.nan)
     return Interval(value, low, high)
 
 
-def _drawn(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
+def drawn_counts(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
     """Blocks [some R, N] of how often each example is drawn, with replacement, in resamples of all."""
     block = max(1, _DRAWS_AT_ONCE // count)
     for first in range(0, resamples, block):

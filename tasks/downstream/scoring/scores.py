@@ -42,20 +42,33 @@ class Limit:
     floor: float | None
     floor_key: str
     """The parameter that states the floor, without its section."""
-    most: float
-    """Points below the released model that are tolerated."""
+    most: float | None
+    """Points below the released model that are tolerated; None: any."""
     most_key: str
 
 
 class ScoresTask(DownstreamTask, Generic[E, L, A]):
     """From logits to scores of every example."""
 
-    quantities: ClassVar[tuple[str, ...]]
-    """Names of the columns of `outcomes`."""
     counted: ClassVar[str] = "examples"
-    """What the metrics file calls their number."""
-    given: ClassVar[int] = 0
-    """How many of them, the first ones, the examples state and not the model."""
+    """What the metrics file calls the number of examples."""
+
+    @property
+    @abstractmethod
+    def quantities(self) -> tuple[str, ...]:
+        """Names of the columns of `outcomes`."""
+
+    @property
+    def given(self) -> int:
+        """How many of them, the first ones, the examples state and not the model."""
+        return 0
+
+    def settle(self, root: Path) -> None:
+        """Choose what answering needs beside the weights, from what lies in the checkout `root`.
+
+        Raises:
+            InputError: what it is chosen by is missing or damaged.
+        """
 
     @abstractmethod
     def read_examples(self, path: Path) -> E:

@@ -14,6 +14,7 @@ K best tokens of a window.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -82,10 +83,11 @@ def best_answers(
         example[order].tolist(), characters.tolist(), spans.score[order].tolist(), strict=True
     ):
         grouped[index].append(Answer(contexts[index][start:end], start, end, score, 0.0))
-    return [_with_probabilities(answers) for answers in grouped]
+    return [with_probabilities(answers) for answers in grouped]
 
 
-def _with_probabilities(answers: list[Answer]) -> list[Answer]:
+def with_probabilities(answers: list[Answer]) -> list[Answer]:
+    """The answers with the softmax of their scores; the empty answer for none."""
     if not answers:
         return [Answer("", 0, 0, 0.0, 1.0)]
     scores = np.array([answer.score for answer in answers])
@@ -95,14 +97,25 @@ def _with_probabilities(answers: list[Answer]) -> list[Answer]:
     ]
 
 
-def probable_answers(windows: Windows, context: str, words: Array, *, top: int, max_answer_length: int) -> list[Answer]:
+def probable_answers(
+    windows: Windows,
+    context: str,
+    words: Array,
+    *,
+    top: int,
+    max_answer_length: int,
+    null_threshold: float | None = None,
+) -> list[Answer]:
     """The most probable distinct answers of one example over all its windows, best first, at most `top`.
 
     Definition of transformers 4's pipeline: in each window, softmax of the start logits and, apart, of
     the end logits over the context's tokens and [CLS]; then [CLS] is struck out, and a span's score is
     the product of its start and end probability. Spans of different windows are compared as they are.
-    The best span is widened to whole words. Where several spans come to the same characters we keep the
-    best of them; the pipeline repeats them.
+    With a threshold the empty answer takes part, its score the product of the two probabilities of [CLS] in the window
+    where that is least: it comes before a span whose score is below its own by more than a factor exp(threshold), which
+    at 0 is what the pipeline does with handle_impossible_answer, and in one window, whatever the threshold, what
+    evaluation does. The best span is widened to whole words. Where several spans come to the same characters we keep
+    the best of them; the pipeline repeats them.
 
     Args:
         windows: of one example.
@@ -110,16 +123,34 @@ def probable_answers(windows: Windows, context: str, words: Array, *, top: int, 
         words: word number of every context token, [C]; the tokens of a word are neighbours.
         top: answers wanted.
         max_answer_length: tokens, before widening.
+        null_threshold: odds above which no answer is given; None: one is always given.
     """
     spans = _probable_spans(windows, max_answer_length)
     found: dict[tuple[int, int], Answer] = {}
+    null = None if null_threshold is None else _null_answer(windows)
     for index in np.lexsort((np.arange(len(spans.score)), -spans.score)):
+        if null and _log(null.score) - (null_threshold or 0.0) > _log(spans.score[index]):
+            found[0, 0], null = null, None
+        if len(found) == top:
+            break
         start, end = _widened(windows, words, *(int(x[index]) for x in (spans.window, spans.first, spans.last)))
         probability = float(spans.score[index])
         found.setdefault((start, end), Answer(context[start:end], start, end, probability, probability))
-        if len(found) == top:
-            break
     return list(found.values())
+
+
+def _null_answer(windows: Windows) -> Answer:
+    """The empty answer, with the product of the probabilities of [CLS] in the window where it is least."""
+    bounds = zip(windows.bounds, windows.bounds[1:], windows.cls_logits, strict=False)
+    products = [
+        _with_cls(cls[0], windows.start_logits[first:stop])[0] * _with_cls(cls[1], windows.end_logits[first:stop])[0]
+        for first, stop, cls in bounds
+    ]
+    return Answer("", 0, 0, float(min(products)), float(min(products)))
+
+
+def _log(probability: float) -> float:
+    return math.log(probability) if probability > 0 else -math.inf
 
 
 def _widened(windows: Windows, words: Array, window: int, first: int, last: int) -> tuple[int, int]:
@@ -136,8 +167,8 @@ def _probable_spans(windows: Windows, max_answer_length: int) -> _Spans:
     found: list[tuple[Array, Array, Array, Array]] = []
     for window in range(len(windows)):
         part = slice(windows.bounds[window], windows.bounds[window + 1])
-        start = _probabilities(windows.cls_logits[window, 0], windows.start_logits[part])
-        end = _probabilities(windows.cls_logits[window, 1], windows.end_logits[part])
+        start = _with_cls(windows.cls_logits[window, 0], windows.start_logits[part])[1:]
+        end = _with_cls(windows.cls_logits[window, 1], windows.end_logits[part])[1:]
         first, last = np.nonzero(_allowed(len(start), max_answer_length))
         found.append((np.full(len(first), window), first, last, start[first] * end[last]))
     return _Spans.of(found)
@@ -149,11 +180,12 @@ def _allowed(tokens: int, max_answer_length: int) -> Array:
     return (length >= 1) & (length <= max_answer_length)
 
 
-def _probabilities(cls_logit: float, logits: Array) -> Array:
-    """Softmax over [CLS] and the context's tokens, without the share of [CLS]."""
+def _with_cls(cls_logit: float, logits: Array) -> Array:
+    """Softmax over [CLS] and the context's tokens."""
     both = np.concatenate(([cls_logit], logits)).astype(np.float64)
     weights = np.exp(both - both.max())
-    return (weights / weights.sum())[1:]
+    found: Array = weights / weights.sum()
+    return found
 
 
 def _characters(windows: Windows, spans: _Spans, order: Array) -> Array:

@@ -15,8 +15,8 @@ from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.examples import SCHEMA, question_table
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.format import Problems, objects, parse_file, read_squad, text_of
-from tasks.downstream.squad.params import ColumnParams, QuestionsParams
-from tasks.downstream.squad.question_model import ARCHITECTURE
+from tasks.downstream.squad.params import QuestionsParams
+from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.question_tables import read_question_table, wanted_columns
 from tasks.downstream.squad.windows import Windows
 from tasks.inputs.tables import ENDINGS, read_table
@@ -31,6 +31,7 @@ SPAN = [
 ]
 """start and end count characters of the context; score is the sum of the two logits."""
 N_BEST = "n_best"
+WITHOUT_ANSWER = "this model always gives an answer; --null-threshold 0 lets it give none"
 
 
 class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
@@ -51,15 +52,22 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
         question = longest // 4
         return {"row_length": longest, "max_question_length": question, "doc_stride": (longest - question) // 3}
 
+    @classmethod
+    def stated_by(cls, folder: Path) -> dict[str, Any]:
+        threshold = null_threshold_of(folder)
+        if threshold is None:
+            return {}
+        return {"data": {"unanswerable": "use"}, "evaluate": {NULL_THRESHOLD: threshold}}
+
     @property
     def examples_schema(self) -> pa.Schema:
         return SCHEMA
 
     @property
-    def _columns(self) -> ColumnParams:
+    def _data(self) -> QuestionsParams:
         data = self.entry.params.data
         assert isinstance(data, QuestionsParams)
-        return data.columns
+        return data
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
         problems = Problems(str(path))
@@ -80,17 +88,19 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
                     yield place, {**({"context": paragraph["context"]} if "context" in paragraph else {}), **qa}
 
     def _of_table(self, path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
-        wanted = wanted_columns(self._columns, COLUMN)
+        wanted = wanted_columns(self._data.columns, COLUMN)
         parts = {part: wanted[part] for part in ("context", "question")}
-        ids = wanted[ID]._replace(required=self._columns.id is not None)
+        ids = wanted[ID]._replace(required=self._data.columns.id is not None)
         for where, values in read_table(path, [ids, *parts.values()], INPUT, reading):
             yield where, {ID: values.get(ids.name), **{part: values[column.name] for part, column in parts.items()}}
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
         if path.suffix.lower() == ".json":
-            found = read_squad(path, INPUT)
+            found = read_squad(path, INPUT, self._data.unanswerable, WITHOUT_ANSWER)
         else:
-            found = read_question_table(path, INPUT, self._columns, reading, COLUMN)
+            found = read_question_table(
+                path, INPUT, self._data.columns, reading, COLUMN, self._data.unanswerable, WITHOUT_ANSWER
+            )
         pq.write_table(question_table(found), target)
 
     def read_examples(self, path: Path) -> list[Question]:

@@ -2,7 +2,8 @@
 
 The model is a published folder, a model folder and a tokenizer, or the name of a Hub repository. The answer is the one
 that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features, packed rows,
-predict job, spans. One difference: "[SEP]" and the like in a text are ordinary characters here.
+predict job, spans. One difference: "[SEP]" and the like in a text are ordinary characters here. A model that was
+trained to gives no answer, an empty text, as the pipeline does with handle_impossible_answer.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ def ask(
     top: int = 1,
     max_answer_length: int = MAX_ANSWER_LENGTH,
     place: Place = CPU,
+    null_threshold: float | None = None,
 ) -> list[Answer]:
     """The most probable answers, best first, at most `top`, at least one.
 
@@ -53,12 +55,13 @@ def ask(
         top: distinct answers wanted.
         max_answer_length: tokens.
         place: where the model is computed.
+        null_threshold: odds above which no answer is given, an empty text; None: one is always given.
 
     Raises:
         InputError: question or context empty, or the question too long for a window.
         DeviceJobFailed: the model cannot be used on this device.
     """
-    ((answers, _),) = _ask_in([place], model, question, context, shape, top, max_answer_length)
+    ((answers, _),) = _ask_in([place], model, question, context, shape, top, max_answer_length, null_threshold)
     return answers
 
 
@@ -70,6 +73,7 @@ def compare(
     first: Place,
     second: Place,
     max_answer_length: int = MAX_ANSWER_LENGTH,
+    null_threshold: float | None = None,
 ) -> tuple[Answer, Answer, dict[str, Any]]:
     """The best answers of the same model in two places, and what `parity.logit_differences` says of its logits.
 
@@ -79,7 +83,7 @@ def compare(
     from tasks.downstream.parity import logit_differences
     from tasks.downstream.squad.scores import flat_logits
 
-    found = _ask_in([first, second], model, question, context, shape, 1, max_answer_length)
+    found = _ask_in([first, second], model, question, context, shape, 1, max_answer_length, null_threshold)
     (one, before), (two, after) = found
     return one[0], two[0], logit_differences(flat_logits(before), flat_logits(after), ["question"])
 
@@ -92,6 +96,7 @@ def _ask_in(
     shape: WindowShape,
     top: int,
     max_answer_length: int,
+    null_threshold: float | None,
 ) -> list[tuple[list[Answer], Windows]]:
     """Answers and logits in every place."""
     from tasks.downstream.squad.answers import probable_answers
@@ -109,7 +114,14 @@ def _ask_in(
             folder = Path(scratch)
             _predict(model, tokenizer, features, shape.row_length, folder, place)
             windows = read_windows(folder / "rows" / artifacts.FEATURES, folder / "logits.arrow", ["question"])
-        answers = probable_answers(windows, context, words, top=top, max_answer_length=max_answer_length)
+        answers = probable_answers(
+            windows,
+            context,
+            words,
+            top=top,
+            max_answer_length=max_answer_length,
+            null_threshold=null_threshold,
+        )
         if not answers:
             raise InputError("the tokenizer finds no token in the context: it holds only characters that are dropped")
         found.append((answers, windows))

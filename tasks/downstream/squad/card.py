@@ -7,12 +7,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from tasks.downstream.squad import about
+from tasks.downstream.squad.question_model import NULL_THRESHOLD
 from tasks.downstream.squad.slices import TITLE
 from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, interval_of, percentage, write_card
+from tasks.release.provenance import finite
 
 TASK = "question-answering"
 METRICS = (("exact_match", "exact match", "Exact match"), ("f1", "F1", "F1"))
 """Name in the metrics file, in the card, and on the Hub."""
+METRICS_V2 = (
+    ("exact", "exact match", "Exact match"),
+    ("f1", "F1", "F1"),
+    ("HasAns_exact", "exact match, questions with an answer", "Exact match (HasAns)"),
+    ("HasAns_f1", "F1, questions with an answer", "F1 (HasAns)"),
+    ("NoAns_exact", "exact match, questions without an answer", "Exact match (NoAns)"),
+)
+"""The same where a question may have no answer."""
 
 
 class Task(about.Task, CardTask):
@@ -20,6 +30,9 @@ class Task(about.Task, CardTask):
 
     def card(self, facts: CardFacts) -> str:
         return model_card(facts)
+
+    def settings(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        return {NULL_THRESHOLD: metrics[NULL_THRESHOLD]} if self.nullable else {}
 
     def released_metrics(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """Without the slices that are named after articles: their titles are the user's text."""
@@ -34,10 +47,12 @@ def model_card(facts: CardFacts) -> str:
         PublishError: exact_match or f1 is missing, or is not a finite number.
     """
     (dataset, kind), metrics, own = asked(facts), facts.metrics, facts.own
+    nullable = own["data"]["unanswerable"] == "use"
+    names = METRICS_V2 if nullable else METRICS
     data = {"task_name": "Question Answering", "dataset_type": kind, "dataset_name": dataset, "dataset_split": "dev"}
     results = [
         {**data, "metric_type": metric, "metric_name": title, "metric_value": percentage(metrics, metric)}
-        for metric, _, title in METRICS
+        for metric, _, title in names
     ]
     folder = "FOLDER" if facts.name == "." else shlex.quote(facts.name)
     return write_card(
@@ -46,11 +61,13 @@ def model_card(facts: CardFacts) -> str:
         facts,
         "fine-tuning on questions",
         hub_metadata(facts, TASK, [TASK], results),
-        [(words, percentage(metrics, metric), interval_of(metrics, metric)) for metric, words, _ in METRICS],
+        [(words, percentage(metrics, metric), interval_of(metrics, metric)) for metric, words, _ in names],
         dataset=dataset,
         total=metrics.get("total"),
         generated=own["data"]["source"] == "demo",
         max_answer_length=own["evaluate"]["max_answer_length"],
+        threshold=finite(metrics[NULL_THRESHOLD], NULL_THRESHOLD) if nullable else None,
+        metrics=metrics,
         ask=f'podium ask {folder} "question" --context "text"',
     )
 

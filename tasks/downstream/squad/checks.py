@@ -38,7 +38,7 @@ class Task(about.Task, ChecksTask):
     """Training and dev questions."""
 
     def data(self, folder: Path) -> DataSet:
-        return QuestionData(folder, self.entry.params.data.min_examples)
+        return QuestionData(folder, self.entry.params.data.min_examples, nullable=self.nullable)
 
     def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
         return AnswerRules(limits, training=training)
@@ -49,11 +49,21 @@ class QuestionData(ExampleFiles):
 
     name, record = "questions", "question"
 
-    def __init__(self, folder: Path, least: int) -> None:
+    def __init__(self, folder: Path, least: int, *, nullable: bool = False) -> None:
+        """Take note of what is required.
+
+        Args:
+            folder: holds a file for each split.
+            least: questions in each.
+            nullable: whether some have no answer.
+        """
         columns = "id, title, context, question: string; answers: list of struct (text: string, answer_start: integer)"
         super().__init__(folder, SPLITS, SCHEMA, columns)
-        self.total_checks: Sequence[Check] = _total_checks(least)
-        self.record_checks: Sequence[Check] = _RECORD_CHECKS
+        self.total_checks: Sequence[Check] = (*_total_checks(least), *(_GROUP_CHECKS if nullable else ()))
+        self.record_checks: Sequence[Check] = (*_RECORD_CHECKS, *(() if nullable else (_ANSWERED,)))
+        self._nullable = nullable
+        self._bare = dict.fromkeys(SPLITS, 0)
+        """Questions without an answer."""
         self._ids = text_features.Keys()
         self._pairs = {split: text_features.Keys() for split in SPLITS}
         self._lengths = {name: Lengths() for name in ("context", "question", "answer")}
@@ -72,6 +82,7 @@ class QuestionData(ExampleFiles):
         self._note_lengths(batch, answers)
         counts = [_judge_answers(given, context) for given, context in zip(answers, contexts, strict=True)]
         total, empty, misplaced = np.array(counts, np.int64).reshape(-1, 3).T
+        self._bare[split] += int((total == 0).sum())
         return {
             RECORD: np.array(labels, dtype=object),
             **missing,
@@ -103,6 +114,7 @@ class QuestionData(ExampleFiles):
                 "dev_questions": self._count["dev"],
                 "ids_unique": repeated,
                 "dev_unseen": leaked,
+                **(self._groups() if self._nullable else {}),
             },
             {"ids_unique": repeated_ids, "dev_unseen": leaks},
             {
@@ -131,6 +143,7 @@ class QuestionData(ExampleFiles):
         return {
             "numbers": {
                 **{f"{split} questions": count for split, count in self._count.items()},
+                **(self._shares() if self._nullable else {}),
                 "answers": self._lengths["answer"].count,
                 **{f"mean characters of a {name}": lengths.mean for name, lengths in self._lengths.items()},
                 **self.reading,
@@ -139,6 +152,17 @@ class QuestionData(ExampleFiles):
                 lengths.histogram(f"Length of {name}s", "characters") for name, lengths in self._lengths.items()
             ],
         }
+
+    def _groups(self) -> dict[str, int]:
+        with_answer = {f"{split}_with_answer": self._count[split] - bare for split, bare in self._bare.items()}
+        return {**with_answer, **{f"{split}_without_answer": bare for split, bare in self._bare.items()}}
+
+    def _shares(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for split, bare in self._bare.items():
+            found[f"{split} questions without an answer"] = bare
+            found[f"{split} share without an answer"] = bare / max(1, self._count[split])
+        return found
 
 
 def _pairs(batch: pa.RecordBatch) -> np.ndarray:
@@ -188,13 +212,6 @@ _RECORD_CHECKS = (
     Check("titles_present", "title", "no title is null (an empty one is fine)", LOOK, maximum=0),
     Check("contexts_present", "context", "no context is null or empty", LOOK, maximum=0),
     Check("questions_present", "question", "no question is null or empty", LOOK, maximum=0),
-    Check(
-        "answers_present",
-        "answers",
-        "every question has at least one answer",
-        f"SQuAD v1.1 has no unanswerable questions: {LOOK}",
-        minimum=1,
-    ),
     Check("answers_not_empty", "answers.text", "no answer is null or empty", LOOK, maximum=0),
     Check(
         "answer_in_context",
@@ -203,4 +220,22 @@ _RECORD_CHECKS = (
         f"correct answer_start in the source file: {LOOK}",
         maximum=0,
     ),
+)
+_ANSWERED = Check(
+    "answers_present",
+    "answers",
+    "every question has at least one answer",
+    f"unanswerable: use lets questions have none: {LOOK}",
+    minimum=1,
+)
+_GROUP_CHECKS = tuple(
+    Check(
+        f"{split}_{kind}_answer",
+        f"{split}.parquet",
+        f"at least one question {kind} an answer, as data.unanswerable is use",
+        f"without both kinds of questions there is nothing to decide: {LOOK}, or set unanswerable to drop or refuse",
+        minimum=1,
+    )
+    for split in SPLITS
+    for kind in ("with", "without")
 )

@@ -1,7 +1,7 @@
 """Compare two prediction files on the same questions (`podium compare`).
 
 How much better the second is in exact match and F1, with intervals of the paired bootstrap; McNemar's exact test for
-exact match; and every question whose answer changed. Questions are SQuAD v1.1 JSON or a .parquet of this project.
+exact match; and every question whose answer changed. Questions are SQuAD JSON or a .parquet of this project.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import astuple, fields
 from pathlib import Path
 
 from tasks.downstream.squad.comparison import Changed, Comparison, compare
-from tasks.downstream.squad.files import read_dev_questions, read_predictions, read_references
+from tasks.downstream.squad.files import read_predictions, read_questions, read_references
 from tasks.pages.markup import csv_text
 from tasks.project.errors import InputError
 from tasks.project.process import moved
@@ -28,7 +28,7 @@ def compare_files(questions: Path, first: Path, second: Path, confidence: float 
     """
     references: Sequence[tuple[str, Sequence[str]]]
     if questions.suffix == ".parquet":
-        references = [(question.id, question.answers) for question in read_dev_questions(questions)]
+        references = [(question.id, question.answers) for question in read_questions(questions)]
     else:
         references = read_references(questions)
     try:

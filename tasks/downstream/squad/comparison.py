@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tasks.downstream.squad.metrics import percent, score
+from tasks.downstream.squad.metrics import percent
+from tasks.downstream.squad.scoring import score
 from tasks.statistics.significance import Interval, McNemar, mcnemar_exact, paired_bootstrap
 
 

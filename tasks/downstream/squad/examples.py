@@ -1,7 +1,7 @@
-"""SQuAD v1.1 questions for training and for development, as Parquet.
+"""SQuAD questions for training and for development, as Parquet.
 
 Writes train.parquet and dev.parquet with the columns of `SCHEMA`. `demo` asks about the invented world,
-`files` reads SQuAD v1.1 JSON, CSV, JSON lines or Parquet by the ending of the name (`train_path`, `dev_path` of
+`files` reads SQuAD JSON, CSV, JSON lines or Parquet by the ending of the name (`train_path`, `dev_path` of
 the section data), `hub` a data set with SQuAD's splits. Every question is checked before anything is written;
 what was changed or looks odd is counted in reading.json.
 """
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
-from tasks.downstream.squad.format import Answer, Question, read_squad, refuse_common_ids
+from tasks.downstream.squad.format import UNANSWERABLE, Answer, Question, read_squad, refuse_common_ids
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_tables import questions_of, read_question_table, wanted_columns
 from tasks.inputs import world
@@ -51,6 +51,7 @@ WHOLE_BYTES = 16 << 20
 FIRST_RECORDS = 100
 """Records of a larger table that are looked at."""
 REPEATED = "questions asked more than once of the same context, kept"
+USED, DROPPED = "questions without an answer, used", "questions without an answer, left out"
 
 
 class Task(about.Task, ExamplesTask):
@@ -95,7 +96,10 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
         InputError: all problems of the first file that has any (ten are shown), or ids that both files use.
     """
     reading = Reading()
-    train, dev = _load(params, "train", reading), [] if params.dev_is_apart else _load(params, "dev", reading)
+    train, dev = (
+        [] if split == "dev" and params.dev_is_apart else _wanted(_load(params, split, reading), params, reading)
+        for split in ("train", "dev")
+    )
     refuse_common_ids(train, dev, *_names(params))
     with new_folder(output) as folder:
         for name, questions in (("train", train), *([] if params.dev_is_apart else [("dev", dev)])):
@@ -111,6 +115,16 @@ def _names(params: QuestionsParams) -> tuple[str, str]:
     if params.source == "files":
         return params.train_path, params.dev_path or ""
     return "the training questions", "the development questions"
+
+
+def _wanted(questions: list[Question], params: QuestionsParams, reading: Reading) -> list[Question]:
+    """Without those that have no answer, where they are to be dropped; what became of them is counted."""
+    if bare := sum(not question.answers for question in questions):
+        reading.counts[USED if params.unanswerable == "use" else DROPPED] += bare
+    kept = [question for question in questions if question.answers or params.unanswerable == "use"]
+    if not kept:
+        raise InputError(f"none of {bare:,} questions has an answer, and {UNANSWERABLE} drops them: set it to use")
+    return kept
 
 
 def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
@@ -130,7 +144,8 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
     )
     lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
     wanted = list(wanted_columns(params.columns).values())
-    return questions_of(checked(lines, wanted, where, reading), params.columns, where, reading)
+    read = checked(lines, wanted, where, reading)
+    return questions_of(read, params.columns, where, reading, unanswerable=params.unanswerable)
 
 
 def read_question_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
@@ -145,7 +160,9 @@ def read_question_file(path: Path, key: str, params: QuestionsParams, reading: R
     """
     ending = _known_ending(path, key)
     reading.files += 1
-    return read_squad(path, key) if ending == ".json" else read_question_table(path, key, params.columns, reading)
+    if ending == ".json":
+        return read_squad(path, key, params.unanswerable)
+    return read_question_table(path, key, params.columns, reading, unanswerable=params.unanswerable)
 
 
 def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
@@ -162,14 +179,17 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
     else:
         lines = read_table(path, list(wanted_columns(params.columns).values()), key, Reading())
         first = itertools.islice(lines, FIRST_RECORDS)
-        questions_of(first, params.columns, f"{path} ({key})", Reading(), numbers_are_text=ending == ".csv")
+        source, is_csv = f"{path} ({key})", ending == ".csv"
+        questions_of(
+            first, params.columns, source, Reading(), numbers_are_text=is_csv, unanswerable=params.unanswerable
+        )
 
 
 def _check_start(path: Path, key: str) -> None:
     with open_regular(path) as stream:
         start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
     if not start.startswith(b"{"):
-        raise InputError(f"{path} begins with {start[:8]!r}, SQuAD v1.1 JSON with an object: set {key} to such a file")
+        raise InputError(f"{path} begins with {start[:8]!r}, SQuAD JSON with an object: set {key} to such a file")
 
 
 def _known_ending(path: Path, key: str) -> str:
@@ -184,7 +204,7 @@ def _known_ending(path: Path, key: str) -> str:
     ending = path.suffix.lower()
     if ending not in endings:
         raise InputError(
-            f"{path} ends in {ending or 'nothing'!r}: {key} needs .json (SQuAD v1.1) or a table ({', '.join(ENDINGS)})"
+            f"{path} ends in {ending or 'nothing'!r}: {key} needs .json (SQuAD) or a table ({', '.join(ENDINGS)})"
         )
     return ending
 

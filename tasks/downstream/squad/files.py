@@ -1,11 +1,12 @@
-"""Reading of questions and predictions to score: SQuAD v1.1 JSON, {id: text} JSON, our dev questions.
+"""Reading of questions and predictions to score: SQuAD v1.1 or 2.0 JSON, {id: text} JSON, our own questions.
 
 Scoring wants less than training does: ids and reference answers. Standard library only, except for Parquet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,11 @@ class Question:
 
 
 def read_references(path: Path) -> list[tuple[str, tuple[str, ...]]]:
-    """(id, reference answers) of every question of a SQuAD v1.1 JSON file, in its order.
+    """(id, reference answers) of every question of a SQuAD v1.1 or 2.0 JSON file, in its order; no answers of a
+    question that has none.
 
     Raises:
-        InputError: not there, not JSON, not in SQuAD's layout (the message names the place), without a
-            question, or with a question without an answer.
+        InputError: not there, not JSON, not in SQuAD's layout (the message names the place), or without a question.
     """
     document = _read_json(path)
     found = [(identifier, answers) for identifier, answers in _references(document, path)]
@@ -58,11 +59,6 @@ def _references(document: Any, path: Path) -> Iterator[tuple[str, tuple[str, ...
                 texts = tuple(text for text in found if isinstance(text, str))
                 if len(texts) != len(found):
                     raise _layout(path, f"{here}.answers (question {identifier!r}) must be objects with a text")
-                if not texts:
-                    raise InputError(
-                        f"{path}: question {identifier!r} ({here}) has no answer. SQuAD v1.1 has at least one per "
-                        "question; leave out the unanswerable questions of SQuAD v2"
-                    )
                 yield identifier, texts
 
 
@@ -78,7 +74,7 @@ def _items(holder: Any, key: str, path: str, place: str) -> list[Any]:
 
 def _layout(path: Path | str, problem: str) -> InputError:
     return InputError(
-        f"{path} is not in SQuAD v1.1 layout: {problem}. Required: "
+        f"{path} is not in SQuAD's layout: {problem}. Required: "
         '{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [{"text"}]}]}]}]}'
     )
 
@@ -86,6 +82,21 @@ def _layout(path: Path | str, problem: str) -> InputError:
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "true/false", type(None): "nothing"}
     return names.get(type(value), "a number")
+
+
+def read_odds(path: Path) -> dict[str, float]:
+    """{question id: odds that it has no answer}, as null_odds.json holds them; any number may stand for odds.
+
+    Raises:
+        InputError: not there, not JSON, or not an object of numbers.
+    """
+    values = _read_json(path)
+    if not isinstance(values, dict):
+        raise InputError(f'{path} must be an object {{"question id": number}}, found {_kind(values)}')
+    for identifier, odds in values.items():
+        if type(odds) not in (int, float) or not math.isfinite(odds):
+            raise InputError(f"{path}: the odds of question {identifier!r} must be a number, found {odds!r:.40}")
+    return values
 
 
 def read_predictions(path: Path) -> dict[str, str]:
@@ -119,12 +130,36 @@ def _read_json(path: Path) -> Any:
         raise InputError(f"{path} is not JSON: {error}") from None
 
 
-def read_dev_questions(path: Path) -> list[Question]:
-    """The questions of data/questions/dev.parquet, in its order.
+def read_questions(path: Path, ids: Sequence[str] | None = None) -> list[Question]:
+    """The questions that the stage examples wrote, in their order.
+
+    Args:
+        path: data/examples/<entry>/dev.parquet, for example.
+        ids: of those wanted; None: all.
 
     Raises:
-        InputError: not there, unreadable, of other columns, empty, or a question without an answer.
+        InputError: not there, unreadable, of other columns, or empty.
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = _read_table(path)
+    if ids is not None:
+        table = table.filter(pc.is_in(table.column("id"), value_set=pa.array(ids, pa.string())))
+    return [
+        Question(
+            row["id"],
+            row["question"],
+            row["context"],
+            tuple(answer["text"] for answer in row["answers"]),
+            tuple(answer["answer_start"] for answer in row["answers"]),
+            row["title"],
+        )
+        for row in table.to_pylist()
+    ]
+
+
+def _read_table(path: Path) -> Any:
     import pyarrow as pa
 
     names = ["id", "title", "question", "context", "answers"]
@@ -140,20 +175,4 @@ def read_dev_questions(path: Path) -> list[Question]:
         raise InputError(f"{path} lacks the columns {', '.join(missing)}; run its stage of examples again")
     if not table.num_rows:
         raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
-    questions = [
-        Question(
-            row["id"],
-            row["question"],
-            row["context"],
-            tuple(answer["text"] for answer in row["answers"]),
-            tuple(answer["answer_start"] for answer in row["answers"]),
-            row["title"],
-        )
-        for row in table.select(names).to_pylist()
-    ]
-    bare = next((question.id for question in questions if not question.answers), None)
-    if bare is not None:
-        raise InputError(
-            f"{path}: question {bare!r} has no answer, SQuAD v1.1 has at least one; run its stage of examples again"
-        )
-    return questions
+    return table.select(names)

@@ -1,4 +1,4 @@
-"""SQuAD v1.1 questions: reading them, and checking each one, with all problems of a file in one message."""
+"""SQuAD questions, v1.1 and 2.0: reading them, and checking each one, with all problems of a file in one message."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ UNFOLDED = 6
 """A large file of questions takes some four times its bytes when it is parsed; what takes far more is no such file."""
 SHOWN = 10
 """Problems shown of a file; the others are counted."""
+UNANSWERABLE = "downstream.*.data.unanswerable"
+CHOICES = f"set {UNANSWERABLE} to use (the model learns to give no answer) or to drop (leaves such questions out)"
+"""What can be done where questions without an answer are refused."""
 QUOTED = 40
 """Characters of the user's text quoted in messages."""
 
@@ -30,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """One SQuAD v1.1 question with its context and reference answers."""
+    """One SQuAD question with its context and reference answers; with none where the context has no answer."""
 
     id: str
     title: str
@@ -42,52 +45,63 @@ class Question(NamedTuple):
 class Problems:
     """Collects what is wrong with one source, to be said at once."""
 
-    def __init__(self, source: str) -> None:
-        self.source = source
+    def __init__(self, source: str, unanswerable: str = "refuse", choices: str = CHOICES) -> None:
+        """Nothing is wrong yet.
+
+        Args:
+            source: for messages.
+            unanswerable: what becomes of questions without an answer: use, drop or refuse.
+            choices: what can be done where they are refused.
+        """
+        self.source, self.unanswerable, self.choices = source, unanswerable, choices
         self.shown: list[str] = []
         self.count = 0
         self.unanswered: list[str] = []
+        self.contradicting: list[str] = []
 
     def add(self, problem: str) -> None:
         self.count += 1
         if len(self.shown) < SHOWN:
             self.shown.append(problem)
 
-    def add_unanswered(self, name: str) -> None:
-        """Note a question without an answer: of SQuAD v2, said in one line for all."""
-        if not self.unanswered:
-            self.count += 1
-        self.unanswered.append(name)
-
     def refuse(self) -> None:
         """Raise InputError with what was collected, if anything was."""
-        if self.unanswered:
-            some = ", ".join(repr(name) for name in self.unanswered[:SHOWN])
-            self.shown.insert(
-                0,
-                f"{len(self.unanswered):,} question(s) have no answers (is_impossible: true, or an empty list): this "
-                f"is SQuAD v2; v1.1 questions, each with an answer, are required: leave such questions out. They are "
-                f"{some}{', ...' if len(self.unanswered) > SHOWN else ''}",
+        said = []
+        if self.contradicting:
+            said.append(
+                f"{len(self.contradicting):,} question(s) contradict themselves, with is_impossible: true beside an "
+                f"answer, or false without one: correct one of the two. They are {_some(self.contradicting)}"
             )
-        if self.count:
+        if self.unanswered and self.unanswerable == "refuse":
+            said.append(
+                f"{len(self.unanswered):,} question(s) have no answers (is_impossible: true, or an empty list): this "
+                f"is SQuAD 2.0; {self.choices}. They are {_some(self.unanswered)}"
+            )
+        count = self.count + len(said)
+        if count:
             left = self.count - len(self.shown)
             more = f"\n  ... and {left} more" if left else ""
-            lines = "".join(f"\n  {problem}" for problem in self.shown)
-            raise InputError(f"{self.source} is not usable as SQuAD v1.1, {self.count} problem(s):{lines}{more}")
+            lines = "".join(f"\n  {problem}" for problem in [*said, *self.shown])
+            raise InputError(f"{self.source} is not usable as SQuAD questions, {count} problem(s):{lines}{more}")
 
 
-def read_squad(path: Path, key: str) -> list[Question]:
-    """The questions of a SQuAD v1.1 JSON file; keys beyond the format's own are ignored.
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
+
+
+def read_squad(path: Path, key: str, unanswerable: str = "refuse", choices: str = CHOICES) -> list[Question]:
+    """The questions of a SQuAD JSON file; keys beyond the format's own are ignored.
 
     Args:
         path: the file.
         key: the params key that named it, for messages.
+        unanswerable, choices: see `Problems`; who calls drops.
 
     Raises:
         InputError: not there, not JSON, not of this layout, or questions that cannot be used: all problems.
     """
     values = parse_file(Path(path), key)
-    problems = Problems(f"{path} ({key})")
+    problems = Problems(f"{path} ({key})", unanswerable, choices)
     return checked_questions(list(_questions(values, problems)), problems)
 
 
@@ -100,7 +114,7 @@ def checked_questions(questions: list[Question], problems: Problems) -> list[Que
     check_questions(questions, problems)
     problems.refuse()
     if not questions:
-        raise InputError(f"{problems.source} holds no questions: name SQuAD v1.1 questions")
+        raise InputError(f"{problems.source} holds no questions: name SQuAD questions")
     return questions
 
 
@@ -112,7 +126,7 @@ def parse_file(path: Path, key: str) -> Any:
     with open_regular(path) as stream:
         content = stream.read(size)
     if not content.strip():
-        raise InputError(f"{path} is empty; set {key} to a SQuAD v1.1 JSON file")
+        raise InputError(f"{path} is empty; set {key} to a SQuAD JSON file")
     with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):
         return _parsed(content, path, key)
 
@@ -132,10 +146,10 @@ def _parsed(content: bytes, path: Path, key: str) -> Any:
         lines = "; one object a line is JSON lines: let the name end in .jsonl" if error.msg == "Extra data" else ""
         raise InputError(
             f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-            f"set {key} to a SQuAD v1.1 JSON file{lines}"
+            f"set {key} to a SQuAD JSON file{lines}"
         ) from None
     except ValueError as error:  # nested too deeply; a key twice; a number of thousands of digits
-        raise InputError(f"{path} is not SQuAD v1.1 JSON ({error}); set {key} to such a file") from None
+        raise InputError(f"{path} is not SQuAD JSON ({error}); set {key} to such a file") from None
 
 
 def _questions(values: Any, problems: Problems) -> Iterator[Question]:
@@ -149,7 +163,7 @@ def _questions(values: Any, problems: Problems) -> Iterator[Question]:
             for qa, place in objects(paragraph, "qas", where, problems):
                 name = text_of(qa, "id", place, problems)
                 wording = text_of(qa, "question", place, problems)
-                answers = answers_of(qa, place, problems)
+                answers = answers_of(qa, _stated(qa, place, problems), place, problems)
                 if None not in (context, name, wording, answers):
                     yield Question(str(name), title, str(context), str(wording), answers or ())
 
@@ -191,11 +205,31 @@ def _is_unicode(text: str) -> bool:
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def answers_of(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answer, ...] | None:
-    """The list `qa["answers"]`; None, and a problem noted, where it or one of its entries cannot be used."""
-    if qa.get("is_impossible"):
-        problems.add_unanswered(str(qa.get("id")))
+def _stated(qa: Mapping[str, Any], at: str, problems: Problems) -> bool | None:
+    """What is_impossible says; None: it is not there."""
+    value = qa.get("is_impossible")
+    if value is not None and not isinstance(value, bool):
+        problems.add(f"{at}.is_impossible must be true or false, found {value!r}")
         return None
+    return value
+
+
+def answers_of(
+    qa: Mapping[str, Any], impossible: bool | None, at: str, problems: Problems
+) -> tuple[Answer, ...] | None:
+    """The list `qa["answers"]`; None, and a problem noted, where it or one of its entries cannot be used.
+
+    Args:
+        qa: the question.
+        impossible: whether it is said to have no answer; None: nothing is said.
+        at: its place, for messages.
+        problems: gets what is wrong.
+    """
+    if impossible is not None and impossible == bool(qa.get("answers")) and problems.unanswerable != "refuse":
+        problems.contradicting.append(str(qa.get("id")))
+        return None
+    if impossible:
+        return ()
     before = problems.count
     answers = []
     for answer, place in objects(qa, "answers", at, problems):
@@ -211,7 +245,7 @@ def answers_of(qa: Mapping[str, Any], at: str, problems: Problems) -> tuple[Answ
 
 
 def check_questions(questions: Sequence[Question], problems: Problems) -> None:
-    """Add to `problems`: repeated ids, empty texts, no answers, answers that do not stand where they say."""
+    """Add to `problems`: repeated ids, empty texts, what has no answer, answers that do not stand where they say."""
     seen: dict[str, int] = {}
     for number, question in enumerate(questions, 1):
         first = seen.setdefault(question.id, number)
@@ -224,7 +258,7 @@ def check_questions(questions: Sequence[Question], problems: Problems) -> None:
             if not getattr(question, key).strip():
                 problems.add(f"question {question.id!r}: {key} is empty")
         if not question.answers:
-            problems.add_unanswered(question.id)
+            problems.unanswered.append(question.id)
         for answer in question.answers:
             _check_answer(question, answer, problems)
 

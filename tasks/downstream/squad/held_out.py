@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tasks.downstream.rows import READ_AT_ONCE, Sides
+from tasks.project.errors import InputError
 from tasks.reading.parquet import read_batches
 from tasks.rows.held_out import choose_groups
 
@@ -33,6 +34,28 @@ def split_questions(path: Path, fraction: float, key: str) -> Sides:
         return pc.is_in(batch.column(column), value_set=chosen)
 
     return Sides(column, lambda batch: pc.invert(held_out(batch)), held_out)
+
+
+def require_both(path: Path, sides: Sides, key: str, section: str) -> None:
+    """Refuse held-out questions that all have an answer, or none: no threshold between the two can be chosen by them.
+
+    Args:
+        key: the parameter that states the fraction.
+        section: the section of the parameter that states a threshold, for the message.
+
+    Raises:
+        InputError: says what to set.
+    """
+    kinds: Counter[bool] = Counter()
+    for batch in read_batches(path, ["answers", sides.column], READ_AT_ONCE, "questions"):
+        answers = batch.filter(sides.held_out(batch)).column("answers")
+        kinds.update(bool(count) for count in answers.value_lengths().to_pylist())
+    if len(kinds) < 2:
+        raise InputError(
+            f"of the {kinds.total():,} questions held out {'all' if kinds[True] else 'none'} have an answer, so that "
+            f"no threshold for giving none can be chosen by them: raise {key}, or set {section}.null_threshold to a "
+            "number"
+        )
 
 
 def _questions_by(path: Path, column: str) -> Counter[str]:

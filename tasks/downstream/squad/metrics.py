@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -46,10 +45,11 @@ def f1(prediction: str, references: Sequence[str]) -> float:
     """
     _need(references)
     found = Counter(normalize_answer(prediction).split())
-    return max(_f1_of_words(found, Counter(normalize_answer(reference).split())) for reference in references)
+    return max(f1_of_words(found, Counter(normalize_answer(reference).split())) for reference in references)
 
 
-def _f1_of_words(found: Counter[str], wanted: Counter[str]) -> float:
+def f1_of_words(found: Counter[str], wanted: Counter[str]) -> float:
+    """Of two bags of words; 0 where they share none."""
     common = (found & wanted).total()
     if common == 0:
         return 0.0
@@ -62,58 +62,7 @@ def _need(references: Sequence[str]) -> None:
         raise ValueError("no reference answer: SQuAD v1.1 has at least one per question")
 
 
-@dataclass(frozen=True)
-class Scores:
-    """One number per question, in the order of the questions."""
-
-    exact_match: tuple[float, ...]
-    """0.0 or 1.0 each."""
-    f1: tuple[float, ...]
-    """0 to 1 each."""
-    unanswered: tuple[str, ...]
-    """Ids without a prediction; they count 0."""
-    extra: tuple[str, ...]
-    """Predicted ids that no question has; they count nothing."""
-
-    @property
-    def total(self) -> int:
-        return len(self.f1)
-
-    def summary(self) -> dict[str, float | int]:
-        """exact_match and f1 in percent over all questions, four decimals, and total."""
-        return {
-            "exact_match": percent(self.exact_match),
-            "f1": percent(self.f1),
-            "total": self.total,
-        }
-
-
 def percent(values: Sequence[float]) -> float:
     """Mean of values from 0 to 1 as a percentage, four decimals."""
     # sum before dividing, as the official script does: the fourth decimal agrees.
     return round(100.0 * sum(values) / len(values), 4)
-
-
-def score(questions: Iterable[tuple[str, Sequence[str]]], predictions: Mapping[str, str]) -> Scores:
-    """Score predictions against (id, reference answers) pairs.
-
-    An id that comes twice is counted twice, as the official script does.
-
-    Raises:
-        ValueError: no question at all, or one without a reference answer.
-    """
-    exact: list[float] = []
-    overlap: list[float] = []
-    unanswered: list[str] = []
-    known: set[str] = set()
-    for identifier, references in questions:
-        known.add(identifier)
-        prediction = predictions.get(identifier)
-        if prediction is None:
-            unanswered.append(identifier)
-        exact.append(0.0 if prediction is None else exact_match(prediction, references))
-        overlap.append(0.0 if prediction is None else f1(prediction, references))
-    if not exact:
-        raise ValueError("no question to score")
-    extra = tuple(identifier for identifier in predictions if identifier not in known)
-    return Scores(tuple(exact), tuple(overlap), tuple(unanswered), extra)

@@ -9,12 +9,14 @@ from typing import Any
 
 from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
 from tasks.downstream.scoring.metrics import Array
-from tasks.downstream.squad import scores
+from tasks.downstream.squad import official_v2, scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.no_answer import RiskCoverage, best_span, odds_of, risk_coverage
 from tasks.downstream.squad.scores import EXACT, OVERLAP
 from tasks.downstream.squad.slices import Slice, f1_counts, slices
 from tasks.downstream.squad.windows import Windows
+from tasks.pages.markup import csv_text
 from tasks.pages.render import html_page
 from tasks.statistics.calibration import Calibration
 
@@ -31,16 +33,61 @@ class Task(scores.Task, PageTask[list[Question], Windows, list[list[Answer]]]):
         windows = logits.windows_of_examples(len(examples))
         return slices(examples, windows, outcomes[:, EXACT].tolist(), outcomes[:, OVERLAP].tolist())
 
+    def more_figures(
+        self, examples: Mapping[str, list[Question]], answers: Mapping[str, list[list[Answer]]]
+    ) -> dict[str, float]:
+        """The threshold, what the best one would give, and the area under the curve of risk and coverage."""
+        if not self.nullable:
+            return {}
+        [(split, questions)] = examples.items()
+        odds, spans = [odds_of(one) for one in answers[split]], _span_scores(self, questions, answers[split])
+        answered = [bool(best_span(one).text) for one in answers[split]]
+        chosen = self.threshold
+        interval = {"lower": chosen.low, "upper": chosen.high, "questions": chosen.questions or None}
+        return {
+            "null_threshold": chosen.value,
+            **{f"null_threshold_{name}": value for name, value in interval.items() if value is not None},
+            **official_v2.best_figures(scores.has_answers(questions), spans, odds, answered),
+            "risk_coverage_area": round(risk_coverage(odds, spans["exact"]).area, 6),
+        }
+
     def page(self, found: Evaluation[list[Question], list[list[Answer]]]) -> str:
         [(split, questions)] = found.examples.items()
         exact, overlap = (found.outcomes[split][:, column].tolist() for column in (EXACT, OVERLAP))
         mistakes = worst_mistakes(questions, found.answers[split], exact, overlap)
         assert found.calibrated is not None
-        return page(found.metrics, _parts(found), f1_counts(overlap), found.calibrated, mistakes, found.note)
+        titles, curve = self.metrics.titles, self._curve(found)
+        return page(
+            found.metrics, titles, _parts(found), f1_counts(overlap), found.calibrated, mistakes, curve, found.note
+        )
 
     def more_files(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
-        return {"nbest.json": nbest_json(questions, found.answers[split])}
+        files = {"nbest.json": nbest_json(questions, found.answers[split])}
+        if curve := self._curve(found):
+            names = [question.id for question in questions]
+            spans = [best_span(one).text for one in found.answers[split]]
+            odds = [odds_of(one) for one in found.answers[split]]
+            files["risk-coverage.csv"] = csv_text(("coverage", "risk", "null_odds"), curve.points)
+            files["null_odds.json"] = json.dumps(dict(zip(names, odds, strict=True)), indent=0) + "\n"
+            files["spans.json"] = json.dumps(dict(zip(names, spans, strict=True)), indent=0, ensure_ascii=False) + "\n"
+        return files
+
+    def _curve(self, found: Evaluation[list[Question], list[list[Answer]]]) -> RiskCoverage | None:
+        """Risk and coverage, where a question may have no answer."""
+        if not self.nullable:
+            return None
+        [(split, questions)] = found.examples.items()
+        answers = found.answers[split]
+        return risk_coverage([odds_of(one) for one in answers], _span_scores(self, questions, answers)["exact"])
+
+
+def _span_scores(
+    task: scores.Task, questions: list[Question], answers: Sequence[Sequence[Answer]]
+) -> dict[str, list[float]]:
+    """Exact match and F1 of the best span of every question."""
+    found = task.outcomes(questions, [best_span(one).text for one in answers])
+    return {"exact": found[:, EXACT].tolist(), "f1": found[:, OVERLAP].tolist()}
 
 
 def _parts(found: Evaluation[Any, Any]) -> list[Slice]:
@@ -98,26 +145,32 @@ def worst_mistakes(
 
 def page(
     metrics: Mapping[str, Any],
+    titles: Mapping[str, str],
     parts: Sequence[Slice],
     f1_counts: Mapping[str, int],
     calibrated: Calibration,
     mistakes: Sequence[Mistake],
+    curve: RiskCoverage | None = None,
     note: str = "",
 ) -> str:
     """The page.
 
     Args:
         metrics: content of metrics/squad.json.
+        titles: name in it -> what people call it.
         parts: scores by slice.
         f1_counts: label of an F1 range -> questions in it.
         calibrated: probabilities of the predictions against exact match.
         mistakes: all of them, worst first; the first SHOWN_MISTAKES are shown.
+        curve: of risk and coverage, where a question may have no answer.
         note: what people should know of the questions.
     """
     return html_page(
         __file__,
         "evaluation.html.j2",
         metrics=metrics,
+        titles=titles,
+        curve=curve,
         slices={by: [part for part in parts if part.by == by] for by in dict.fromkeys(part.by for part in parts)},
         f1_counts=f1_counts,
         found=calibrated,

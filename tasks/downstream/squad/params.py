@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -41,6 +41,7 @@ class QuestionsParams(OwnDataParams):
     train_path: Name = "inputs/questions"
     dev_path: Name | None = "inputs/questions"
     columns: ColumnParams = ColumnParams()
+    unanswerable: Literal["use", "drop", "refuse"] = "refuse"
     seed: Seed = 2
     demo_train: Positive = 12000
     demo_dev: Positive = 1000
@@ -72,13 +73,27 @@ class TuningParams(FinetuneParams):
 class AnswerParams(EvaluateParams):
     n_best: Positive = 20
     max_answer_length: Positive = 30
+    null_threshold: Literal["auto"] | float = "auto"
 
 
 class GateParams(ReleaseParams):
     min_f1: Points | None = 85.0
     min_exact_match: Points | None = None
+    min_has_answer_f1: Points | None = None
+    min_no_answer_exact_match: Points | None = None
     max_f1_drop: Points = 0.0
     max_exact_match_drop: Points = 0.0
+    max_has_answer_f1_drop: Points | None = None
+    max_no_answer_exact_match_drop: Points | None = None
+
+
+GROUP_LIMITS = (
+    "min_has_answer_f1",
+    "min_no_answer_exact_match",
+    "max_has_answer_f1_drop",
+    "max_no_answer_exact_match_drop",
+)
+"""Of the questions with an answer, and of those without."""
 
 
 class Params(EntryParams):
@@ -89,3 +104,26 @@ class Params(EntryParams):
     finetune: TuningParams = TuningParams()
     evaluate: AnswerParams = AnswerParams()
     gate: GateParams = GateParams()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """That questions may have no answer, where they may: it changes what every stage does."""
+        return {"unanswerable": "use"} if self.data.unanswerable == "use" else {}
+
+    @model_validator(mode="after")
+    def _what_is_of_no_answer_has_its_questions(self) -> Params:
+        if self.data.unanswerable == "use":
+            if self.evaluate.null_threshold == "auto" and not self.rows.held_out_fraction:
+                raise ValueError(
+                    "evaluate.null_threshold=auto is chosen on training questions that training does not see, never on "
+                    "dev: set rows.held_out_fraction, for example to 0.1, or the threshold to a number (0.0 is BERT's)"
+                )
+            return self
+        gate = (f"gate.{name}" for name in GROUP_LIMITS if getattr(self.gate, name) is not None)
+        stated = [*gate, *(["evaluate.null_threshold"] if self.evaluate.null_threshold != "auto" else [])]
+        if stated:
+            raise ValueError(
+                f"{', '.join(stated)} needs questions without an answer, which data.unanswerable="
+                f"{self.data.unanswerable} leaves out: set it to use"
+            )
+        return self

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tasks.downstream.applying import model
 from tasks.downstream.applying.model import FoundModel
+from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json, sha256_of
 
 ARCHITECTURE = "BertForQuestionAnswering"
+SETTINGS, NULL_THRESHOLD = "podium.json", "null_threshold"
 MAX_ROW_LENGTH, MAX_DOC_STRIDE = 384, 128
 """The defaults of transformers 4's pipeline (max_seq_len, doc_stride)."""
 
@@ -27,6 +31,39 @@ def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
             "name the fine-tuned model (models/squad or its published folder)"
         )
     return found
+
+
+def null_threshold_of(folder: Path) -> float | None:
+    """The odds above which the model of a folder gives no answer; None: it always gives one.
+
+    A release states them in podium.json. Of models/NAME in a checkout metrics/NAME.json does, as long as it is about
+    these very weights.
+
+    Raises:
+        InputError: what is stated is no number.
+    """
+    own = folder.resolve()
+    for path in (folder / SETTINGS, own.parent.parent / artifacts.metrics_file(own.name)):
+        try:
+            values = read_json(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except ValueError:
+            raise InputError(f"{path} is not JSON; make or download it again") from None
+        if not isinstance(values, dict) or NULL_THRESHOLD not in values:
+            continue
+        if type(values[NULL_THRESHOLD]) not in (int, float):
+            raise InputError(f"{path}: {NULL_THRESHOLD} must be a number, found {values[NULL_THRESHOLD]!r:.40}")
+        if path.name == SETTINGS or _is_about(values, folder / model.WEIGHTS):
+            return float(values[NULL_THRESHOLD])
+    return None
+
+
+def _is_about(metrics: dict[str, Any], weights: Path) -> bool:
+    """Whether a file of metrics was counted with these weights."""
+    files = metrics.get("files", [])
+    stated = [one.get("sha256") for one in files if Path(str(one.get("path"))).name == weights.name]
+    return weights.is_file() and stated == [sha256_of(weights)]
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.squad.format import Problems, Question, answers_of, checked_questions, text_of
+from tasks.downstream.squad.format import CHOICES, Problems, Question, answers_of, checked_questions, text_of
 from tasks.downstream.squad.params import ColumnParams
 from tasks.inputs.tables import NUMBERS, Column, Line, read_table
 from tasks.project.errors import InputError
@@ -40,7 +40,13 @@ def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> dict[str, C
 
 
 def read_question_table(
-    path: Path, key: str, names: ColumnParams, reading: Reading, named_by: str = NAMED_BY
+    path: Path,
+    key: str,
+    names: ColumnParams,
+    reading: Reading,
+    named_by: str = NAMED_BY,
+    unanswerable: str = "refuse",
+    choices: str = CHOICES,
 ) -> list[Question]:
     """The questions of a .csv, .jsonl or .parquet file.
 
@@ -50,13 +56,16 @@ def read_question_table(
         names: section `columns` of the data.
         reading: gets the columns not used and what was taken as text.
         named_by: for messages, see NAMED_BY.
+        unanswerable, choices: see `Problems`; who calls drops.
 
     Raises:
         InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
     """
     lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading)
     is_csv = path.suffix.lower() == ".csv"
-    return questions_of(lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv)
+    return questions_of(
+        lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv, unanswerable=unanswerable, choices=choices
+    )
 
 
 def questions_of(
@@ -66,6 +75,8 @@ def questions_of(
     reading: Reading,
     *,
     numbers_are_text: bool = False,
+    unanswerable: str = "refuse",
+    choices: str = CHOICES,
 ) -> list[Question]:
     """Checked questions from the records of a table; answers of one form throughout.
 
@@ -75,11 +86,12 @@ def questions_of(
         source: for messages.
         reading: gets what was taken as text, and columns not used.
         numbers_are_text: as in CSV, where "20" is the number 20.
+        unanswerable, choices: see `Problems`; who calls drops.
 
     Raises:
         InputError: no record, or questions that cannot be used: all problems in one message.
     """
-    rows = _Rows(names, Problems(source), reading, numbers_are_text)
+    rows = _Rows(names, Problems(source, unanswerable, choices), reading, numbers_are_text)
     return checked_questions(list(rows.questions(iter(lines))), rows.problems)
 
 
@@ -135,7 +147,7 @@ class _Rows:
         if self.problems.count > before:
             return None
         impossible = self._is_true(row.get(IMPOSSIBLE), at)
-        answers = answers_of({"id": name, ANSWERS: given, IMPOSSIBLE: impossible}, at, self.problems)
+        answers = answers_of({"id": name, ANSWERS: given}, impossible, at, self.problems)
         if name is None or context is None or wording is None or title is None or answers is None:
             return None
         return Question(name, title, context, wording, answers)
@@ -186,9 +198,10 @@ class _Rows:
             return []
         return [{"text": one, "answer_start": place} for one, place in zip(text, start, strict=True)]
 
-    def _is_true(self, value: Any, at: str) -> bool:
-        words = {"true": True, "1": True, "false": False, "0": False, "": False, "none": False}
-        known = words.get(str(value).strip().lower())
-        if known is None:
+    def _is_true(self, value: Any, at: str) -> bool | None:
+        """None: nothing is said."""
+        words = {"true": True, "1": True, "false": False, "0": False, "": None, "none": None}
+        word = str(value).strip().lower()
+        if word not in words:
             self.problems.add(f"{at}.{IMPOSSIBLE} must be true or false, found {value!r}")
-        return bool(known)
+        return words.get(word)

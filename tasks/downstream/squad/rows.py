@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 from tasks.downstream.rows import ChunkRows, RowsTask, Sequences, SequenceWriter, Sides, packed_columns
 from tasks.downstream.squad import about
 from tasks.downstream.squad.features import Features, Spans, find_answers, make_features
-from tasks.downstream.squad.held_out import split_questions
-from tasks.downstream.squad.params import WindowParams
+from tasks.downstream.squad.held_out import require_both, split_questions
+from tasks.downstream.squad.params import AnswerParams, WindowParams
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder
 from tasks.rows.row_files import (
@@ -60,7 +60,12 @@ class Task(about.Task, RowsTask):
         return FEATURES_SCHEMA
 
     def hold_out(self, source: Path, fraction: float) -> Sides:
-        return split_questions(source, fraction, self.entry.key("rows", "held_out_fraction"))
+        sides = split_questions(source, fraction, self.entry.key("rows", "held_out_fraction"))
+        evaluate = self.entry.params.evaluate
+        assert isinstance(evaluate, AnswerParams)
+        if self.nullable and evaluate.null_threshold == "auto":
+            require_both(source, sides, self.entry.key("rows", "held_out_fraction"), self.entry.key("evaluate"))
+        return sides
 
     def chunk_of(self, examples: pa.Table) -> pa.RecordBatch:
         """With each context once (a dictionary), as Arrow, which travels without a Python object for every text."""

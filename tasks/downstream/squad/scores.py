@@ -1,36 +1,86 @@
-"""From logits to answers to questions, scored as SQuAD v1.1's official script does."""
+"""From logits to answers to questions, scored as the official script of SQuAD v1.1 does, or of 2.0 where a question may
+have no answer."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tasks.downstream.scoring.metrics import Array, Metric, Metrics, mean_of, weighted_mean_of
+from tasks.downstream.entries import Entry
+from tasks.downstream.scoring.metrics import Array, Group, Metric, Metrics, Outcomes, mean_of, weighted_mean_of
 from tasks.downstream.scoring.scores import Limit, ScoresTask
-from tasks.downstream.squad import about
+from tasks.downstream.squad import about, official_v2
 from tasks.downstream.squad.answers import Answer, best_answers
-from tasks.downstream.squad.files import Question, read_dev_questions, read_predictions
+from tasks.downstream.squad.files import Question, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1
+from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
 from tasks.downstream.squad.params import AnswerParams, GateParams
-from tasks.downstream.squad.windows import Windows, read_windows
+from tasks.downstream.squad.windows import Windows, example_ids, read_windows
+from tasks.downstream.task import TRAIN
 from tasks.project import artifacts
+from tasks.project.artifacts import HELD_OUT
+from tasks.project.errors import InputError
 
-EXACT, OVERLAP = range(2)
+EXACT, OVERLAP = -2, -1
+"""Columns of outcomes."""
+HAS_ANSWER = 0
+"""Column before them, where a question may have none."""
+WITH, WITHOUT = Group(HAS_ANSWER, 1.0), Group(HAS_ANSWER, 0.0)
 
 
 class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
     """Spans, chosen by the sum of their two logits; exact match and F1 of each."""
 
-    quantities: ClassVar[tuple[str, ...]] = ("exact", "f1")
     counted: ClassVar[str] = "total"
 
+    def __init__(self, entry: Entry) -> None:
+        super().__init__(entry)
+        stated = self._params.null_threshold
+        self.threshold = Threshold(0.0 if stated == "auto" else stated)
+        """Above it no answer is given, where there may be none; BERT's own until `settle` chooses one."""
+
+    @property
+    def _params(self) -> AnswerParams:
+        params = self.entry.params.evaluate
+        assert isinstance(params, AnswerParams)
+        return params
+
+    @property
+    def quantities(self) -> tuple[str, ...]:
+        return (*(["has_answer"] if self.nullable else []), "exact", "f1")
+
+    @property
+    def given(self) -> int:
+        return int(self.nullable)
+
+    def settle(self, root: Path) -> None:
+        """Where the parameters state no threshold, the best one of the held-out training questions."""
+        if self.nullable and self._params.null_threshold == "auto":
+            rows = self.rows_folder(HELD_OUT, root)
+            names = example_ids(rows / artifacts.FEATURES)
+            questions = read_questions(self.examples_file(TRAIN, root), names)
+            logits = self.read_logits(questions, rows, root / artifacts.logits_file(self.entry.name, HELD_OUT))
+            answers = self.answer(questions, logits)
+            spans = self.outcomes(questions, [best_span(found).text for found in answers])
+            self.threshold = choose_threshold(
+                [odds_of(found) for found in answers], spans[:, OVERLAP].tolist(), has_answers(questions)
+            )
+
     def read_examples(self, path: Path) -> list[Question]:
-        return read_dev_questions(path)
+        found = read_questions(path)
+        bare = next((question.id for question in found if not question.answers), None)
+        if bare is not None and not self.nullable:
+            raise InputError(
+                f"{path}: question {bare!r} has no answer, and {self.entry.key('data', 'unanswerable')} is not use; "
+                f"run {self.entry.stage('examples')} again"
+            )
+        return found
 
     def names(self, examples: list[Question]) -> Sequence[str]:
         return [question.id for question in examples]
@@ -46,24 +96,31 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
         return flat_logits(logits)
 
     def answer(self, examples: list[Question], logits: Windows) -> list[list[Answer]]:
-        params = self.entry.params.evaluate
-        assert isinstance(params, AnswerParams)
+        params = self._params
         contexts = [question.context for question in examples]
-        return best_answers(logits, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
+        found = best_answers(logits, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
+        if not self.nullable:
+            return found
+        nulls = null_scores(logits, len(examples)).tolist()
+        return [with_null(spans, null, self.threshold.value) for spans, null in zip(found, nulls, strict=True)]
 
     def predictions(self, answers: list[list[Answer]]) -> Sequence[Any]:
         return [found[0].text for found in answers]
 
     def margin(self, answers: list[list[Answer]], number: int) -> float | None:
-        return margin(answers[number])
+        return margin(answers[number], self.threshold.value)
 
     def confidences(self, answers: list[list[Answer]]) -> Sequence[float] | None:
         return [found[0].probability for found in answers]
 
+    def right(self, outcomes: Array) -> Array:
+        found: Array = outcomes[:, EXACT]
+        return found
+
     def predictions_json(
         self, examples: Mapping[str, list[Question]], predictions: Mapping[str, Sequence[Any]]
     ) -> dict[str, str]:
-        """{id: text}, as the official script reads it."""
+        """{id: text}, as the official scripts read it; an empty text is no answer."""
         [(split, questions)] = examples.items()
         return {question.id: text for question, text in zip(questions, predictions[split], strict=True)}
 
@@ -72,35 +129,54 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
         return {split: [found.get(question.id) for question in one] for split, one in examples.items()}
 
     def outcomes(self, examples: list[Question], predictions: Sequence[Any]) -> Array:
+        exact, overlap = (official_v2.exact_match, official_v2.f1) if self.nullable else (exact_match, f1)
         scores = [
-            (0.0, 0.0) if text is None else (exact_match(text, question.answers), f1(text, question.answers))
+            (0.0, 0.0) if text is None else (exact(text, question.answers), overlap(text, question.answers))
             for question, text in zip(examples, predictions, strict=True)
         ]
-        return np.array(scores, dtype=np.float64).reshape(-1, 2)
+        found = np.array(scores, dtype=np.float64).reshape(-1, 2)
+        return np.column_stack([has_answers(examples), found]) if self.nullable else found
 
     @property
     def metrics(self) -> Metrics:
-        return Metrics(
-            (
-                Metric("exact_match", "exact match", mean_of(EXACT), weighted_mean_of(EXACT), right=EXACT),
-                Metric("f1", "F1", mean_of(OVERLAP), weighted_mean_of(OVERLAP)),
-            )
+        overall = (
+            Metric(
+                "exact" if self.nullable else "exact_match",
+                "exact match",
+                mean_of(EXACT),
+                weighted_mean_of(EXACT),
+                right=EXACT,
+            ),
+            Metric("f1", "F1", mean_of(OVERLAP), weighted_mean_of(OVERLAP)),
         )
+        groups = (
+            _among(WITH, "HasAns_exact", "exact match where there is an answer", EXACT),
+            _among(WITH, "HasAns_f1", "F1 where there is an answer", OVERLAP),
+            _among(WITHOUT, "NoAns_exact", "exact match where there is no answer", EXACT),
+        )
+        return Metrics((*overall, *groups) if self.nullable else overall)
+
+    def figures(self, examples: Mapping[str, list[Question]], outcomes: Outcomes) -> dict[str, float]:
+        """With questions that have no answer, under the names and to the last digit of the official script, too."""
+        found = super().figures(examples, outcomes)
+        if not self.nullable:
+            return found
+        [rows] = outcomes.values()
+        columns = (rows[:, column].tolist() for column in (HAS_ANSWER, EXACT, OVERLAP))
+        return {name: x for name, x in found.items() if not math.isnan(x)} | official_v2.figures(*columns)
 
     @property
     def limits(self) -> tuple[Limit, ...]:
         gate = self.entry.params.gate
         assert isinstance(gate, GateParams)
-        return (
-            Limit("f1", gate.min_f1, "min_f1", gate.max_f1_drop, "max_f1_drop"),
-            Limit(
-                "exact_match",
-                gate.min_exact_match,
-                "min_exact_match",
-                gate.max_exact_match_drop,
-                "max_exact_match_drop",
-            ),
-        )
+
+        def of(metric: str, key: str) -> Limit:
+            floor, most = f"min_{key}", f"max_{key}_drop"
+            return Limit(metric, getattr(gate, floor), floor, getattr(gate, most), most)
+
+        keys = {"f1": "f1", "exact" if self.nullable else "exact_match": "exact_match"}
+        keys |= {"HasAns_f1": "has_answer_f1", "NoAns_exact": "no_answer_exact_match"} if self.nullable else {}
+        return tuple(of(metric, key) for metric, key in keys.items())
 
     @property
     def confidence(self) -> float:
@@ -119,10 +195,25 @@ def flat_logits(logits: Windows) -> tuple[Array, np.ndarray]:
     return values.astype(np.float64), logits.example_index[where]
 
 
-def margin(answers: Sequence[Answer]) -> float | None:
-    """By how much the best answer's score leads that of the next answer with another text; None where there is none."""
-    others = [answer.score for answer in answers[1:] if answer.text != answers[0].text]
-    return round(answers[0].score - others[0], 4) if others else None
+def margin(answers: Sequence[Answer], threshold: float = 0.0) -> float | None:
+    """By how much the score of the answer leads that of the next one with another text; None where there is none.
+
+    Args:
+        answers: the one that is given first.
+        threshold: what the score of no answer has to be above another one's.
+    """
+    scores = [answer.score - (0.0 if answer.text else threshold) for answer in answers]
+    others = [score for score, one in zip(scores, answers, strict=True) if one.text != answers[0].text]
+    return round(scores[0] - max(others), 4) if others else None
+
+
+def has_answers(questions: Sequence[Question]) -> list[bool]:
+    """Whether each question has an answer."""
+    return [bool(question.answers) for question in questions]
+
+
+def _among(group: Group, name: str, title: str, quantity: int) -> Metric:
+    return Metric(name, title, group.mean_of(quantity), group.weighted_mean_of(quantity))
 
 
 def key_of(question: Question) -> str:

@@ -3,31 +3,111 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from tasks.downstream.squad.files import read_predictions, read_references
-from tasks.downstream.squad.metrics import Scores, score
-
-if TYPE_CHECKING:
-    pass
+from tasks.downstream.squad import metrics, official_v2
+from tasks.downstream.squad.files import read_odds, read_predictions, read_references
+from tasks.downstream.squad.metrics import percent
+from tasks.project.errors import InputError
 
 log = logging.getLogger(__name__)
 
 SHOWN_IDS = 5
 """Ids that a warning names before it only counts."""
+References = Sequence[tuple[str, Sequence[str]]]
+"""Id and reference answers of every question, none of one that has no answer."""
 
 
-def score_files(questions: Path, predictions: Path) -> Scores:
-    """Score a {id: text} file against a SQuAD v1.1 file.
+@dataclass(frozen=True)
+class Scores:
+    """One number per question, in the order of the questions."""
+
+    exact_match: tuple[float, ...]
+    """0.0 or 1.0 each."""
+    f1: tuple[float, ...]
+    """0 to 1 each."""
+    unanswered: tuple[str, ...]
+    """Ids without a prediction; they count 0."""
+    extra: tuple[str, ...]
+    """Predicted ids that no question has; they count nothing."""
+
+    @property
+    def total(self) -> int:
+        return len(self.f1)
+
+    def summary(self) -> dict[str, float | int]:
+        """exact_match and f1 in percent over all questions, four decimals, and total."""
+        return {
+            "exact_match": percent(self.exact_match),
+            "f1": percent(self.f1),
+            "total": self.total,
+        }
+
+
+def score(questions: References, predictions: Mapping[str, str]) -> Scores:
+    """Score predictions, by the rule of SQuAD v1.1, or of 2.0 where a question has no answer.
+
+    An id that comes twice is counted twice, as the official scripts do.
+
+    Raises:
+        ValueError: no question at all.
+    """
+    if not questions:
+        raise ValueError("no question to score")
+    both = all(references for _, references in questions)
+    exact, overlap = (metrics.exact_match, metrics.f1) if both else (official_v2.exact_match, official_v2.f1)
+    found = [(predictions.get(identifier), references) for identifier, references in questions]
+    known = {identifier for identifier, _ in questions}
+    return Scores(
+        tuple(0.0 if text is None else exact(text, references) for text, references in found),
+        tuple(0.0 if text is None else overlap(text, references) for text, references in found),
+        tuple(identifier for identifier, _ in questions if identifier not in predictions),
+        tuple(identifier for identifier in predictions if identifier not in known),
+    )
+
+
+def score_files(
+    questions: Path, predictions: Path, odds: Path | None = None, threshold: float = 1.0
+) -> dict[str, float | int]:
+    """Score a {id: text} file against a SQuAD v1.1 or 2.0 file.
 
     Missing predictions count 0 and superfluous ones nothing; both are logged as warnings.
+
+    Args:
+        questions: with reference answers.
+        predictions: an empty text is no answer.
+        odds: a file of {id: odds that the question has no answer}; adds the best scores that a threshold gives.
+        threshold: odds above which no answer counts as given.
+
+    Returns:
+        What the official script of v1.1 says, or that of 2.0 where a question has no answer.
 
     Raises:
         InputError: one of the files cannot be used.
     """
-    scores = score(read_references(questions), read_predictions(predictions))
+    references, answers = read_references(questions), read_predictions(predictions)
+    scores, has_answer = score(references, answers), [bool(given) for _, given in references]
+    _warn(scores)
+    if odds is None:
+        by_v2 = official_v2.figures(has_answer, scores.exact_match, scores.f1)
+        return scores.summary() if all(has_answer) else by_v2
+    if all(has_answer):
+        raise InputError(f"every question of {questions} has an answer: there is nothing that {odds} could decide")
+    stated = read_odds(odds)
+    if lacking := [name for name, _ in references if name not in stated]:
+        raise InputError(f"{odds} lacks the odds of {len(lacking)} questions: {_some(lacking)}")
+    by_question = [stated[name] for name, _ in references]
+    found = {"exact": scores.exact_match, "f1": scores.f1}
+    decided = (official_v2.with_threshold(one, by_question, has_answer, threshold) for one in found.values())
+    answered = [bool(answers.get(name)) for name, _ in references]
+    return official_v2.figures(has_answer, *decided) | official_v2.best_figures(
+        has_answer, found, by_question, answered
+    )
+
+
+def _warn(scores: Scores) -> None:
     if scores.unanswered:
         log.warning(
             "%d of %d questions have no prediction and count 0: %s",
@@ -37,7 +117,6 @@ def score_files(questions: Path, predictions: Path) -> Scores:
         )
     if scores.extra:
         log.warning("%d predictions belong to no question and are ignored: %s", len(scores.extra), _some(scores.extra))
-    return scores
 
 
 def _some(ids: Sequence[str]) -> str:

@@ -14,6 +14,7 @@ from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.metrics import percent
 from tasks.statistics.significance import bootstrap_intervals
 
+KIND = "answer"
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
 TITLE = "title"
 TITLES = 50
@@ -22,7 +23,8 @@ TITLE_QUESTIONS = 5
 """Questions that a title with a slice of its own has at least."""
 _WORDS = ("what", "which", "who", "when", "where", "why", "how many", "how", "other")
 _FIRST_WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how (?:many|much)|how)\b")
-_ANSWER_WORDS = ((1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
+_KINDS = ("with an answer", "without an answer")
+_ANSWER_WORDS = ((0, "no answer"), (1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
 _CONTEXT_WORDS = ((50, "up to 50 words"), (100, "51-100 words"), (200, "101-200 words"), (400, "201-400 words"))
 _WINDOWS = ((1, "1 window"), (2, "2 windows"))
 
@@ -32,7 +34,7 @@ class Slice:
     """Scores of the questions that have one property."""
 
     by: str
-    """The property: question word, answer length, context length, windows or title."""
+    """The property: answer (with or without one), question word, answer length, context length, windows or title."""
     slice: str
     questions: int
     exact_match: float
@@ -79,7 +81,8 @@ def _f1_range(value: float) -> str:
 def slices(
     questions: Sequence[Question], windows: Sequence[int], exact: Sequence[float], f1: Sequence[float]
 ) -> list[Slice]:
-    """Scores by question word, length of the first reference answer, context length, number of windows and title.
+    """Scores by whether there is an answer, where some have none, question word, length of the first reference answer,
+    context length, number of windows and title.
 
     The titles come worst F1 first, those with few questions together at the end; a single title is no slice.
 
@@ -89,9 +92,13 @@ def slices(
         exact: 0.0 or 1.0 per question.
         f1: 0 to 1 per question.
     """
+    kinds = [_KINDS[not question.answers] for question in questions]
     labels = {
+        **({KIND: (kinds, _KINDS)} if _KINDS[1] in kinds else {}),
         QUESTION_WORD: ([question_word(q.question) for q in questions], _WORDS),
-        ANSWER_LENGTH: _sized([len(q.answers[0].split()) for q in questions], _ANSWER_WORDS, "7 or more words"),
+        ANSWER_LENGTH: _sized(
+            [len("".join(q.answers[:1]).split()) for q in questions], _ANSWER_WORDS, "7 or more words"
+        ),
         CONTEXT_LENGTH: _sized([len(q.context.split()) for q in questions], _CONTEXT_WORDS, "over 400 words"),
         WINDOWS: _sized(windows, _WINDOWS, "3 or more windows"),
     }

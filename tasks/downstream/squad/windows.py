@@ -44,6 +44,15 @@ class Windows:
         return counts
 
 
+def example_ids(features: Path) -> list[str]:
+    """The id of every example that has a window, in order.
+
+    Raises:
+        InputError: features.parquet cannot be read.
+    """
+    return list(dict.fromkeys(_read_features(features)["example_id"].tolist()))
+
+
 def read_windows(features: Path, logits: Path, example_ids: Sequence[str]) -> Windows:
     """Join features.parquet and logits.arrow, checked against each other and the questions.
 

@@ -12,7 +12,7 @@ import pytest
 from tasks.downstream.judging.evidence import compare
 from tasks.downstream.judging.released import read_released, read_scores, scores_json
 from tasks.downstream.labelled.scores import Examples
-from tasks.downstream.squad.files import Question, read_dev_questions
+from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.scores import key_of
 from tasks.project.errors import InputError
 from tasks.project.files import write_json, write_text
@@ -73,7 +73,7 @@ def test_the_gate_decides_alike_from_scores_and_from_predictions(
     write_json(folder / "predictions.json", released)
     of_predictions = decide_on(checkout)
     (folder / "predictions.json").unlink()
-    questions = read_dev_questions(checkout / "data/examples/squad/dev.parquet")
+    questions = read_questions(checkout / "data/examples/squad/dev.parquet")
     answers = {"dev": [released.get(question.id) for question in questions]}
     write_text(folder / "scores.json", scores_json(SQUAD, {"dev": questions}, answers))
     assert decide_on(checkout) == of_predictions

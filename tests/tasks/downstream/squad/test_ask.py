@@ -5,15 +5,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import as_values, ask
-from tasks.downstream.squad.question_model import WindowShape, find_model
+from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
 from tasks.project.errors import InputError
 from tests.places import ROOT
+from tests.tasks.downstream.squad.transformers_4 import transformers_4
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
 
 VOCABULARY = [
@@ -52,19 +55,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def answers_of(model: Path, question: str, context: str, top: int = 1) -> list[Answer]:
     found = find_model(str(model))
-    return ask(found, question, context, WindowShape.for_model(found), top=top)
-
-
-def transformers_4() -> tuple[str | None, str]:
-    """An interpreter whose transformers still has the question-answering pipeline, or why there is none."""
-    candidates = [os.environ.get("PODIUM_DEVICE_PYTHON"), str(ROOT / ".venv-poplar" / "bin" / "python")]
-    for python in candidates:
-        if not python or not Path(python).is_file():
-            continue
-        probe = "from importlib.metadata import version; import sys; sys.exit(version('transformers')[:2] != '4.')"
-        if subprocess.run([python, "-c", probe], capture_output=True, timeout=60).returncode == 0:
-            return python, ""
-    return None, "no transformers 4: set PODIUM_DEVICE_PYTHON to a Python that has it, or run make test-device-env"
+    shape, odds = WindowShape.for_model(found), null_threshold_of(found.folder)
+    return ask(found, question, context, shape, top=top, null_threshold=odds)
 
 
 PIPELINE = """
@@ -72,24 +64,31 @@ import json, sys
 from transformers import pipeline
 asked = json.load(sys.stdin)
 answer = pipeline("question-answering", model=asked["model"], tokenizer=asked["model"], device="cpu")
-found = [answer(question=q, context=c, top_k=asked["top"]) for q, c in asked["cases"]]
-best = [answer(question=q, context=c) for q, c in asked["cases"]]
+told = {"handle_impossible_answer": asked["nullable"]}
+found = [answer(question=q, context=c, top_k=asked["top"], **told) for q, c in asked["cases"]]
+best = [answer(question=q, context=c, **told) for q, c in asked["cases"]]
 json.dump({"top": [f if isinstance(f, list) else [f] for f in found], "best": best}, sys.stdout)
 """
 
 
-@pytest.mark.slow
-def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> None:
+def pipeline_answers(model: Path, cases: list[tuple[str, str]], *, nullable: bool = False) -> dict[str, Any]:
+    """The best and the top answers of the pipeline of transformers 4."""
     python, reason = transformers_4()
     if python is None:
         pytest.skip(reason)
-    asked = {"model": str(model), "cases": CASES, "top": TOP}
+    asked = json.dumps({"model": str(model), "cases": cases, "top": TOP, "nullable": nullable})
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [python, "-c", PIPELINE], input=json.dumps(asked), capture_output=True, text=True, timeout=120, env=environment
+        [python, "-c", PIPELINE], input=asked, capture_output=True, text=True, timeout=120, env=environment
     )
     assert done.returncode == 0, done.stderr
-    theirs = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.slow
+def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> None:
+    theirs = pipeline_answers(model, CASES)
     for (question, context), best, top in zip(CASES, theirs["best"], theirs["top"], strict=True):
         ours = answers_of(model, question, context, TOP)
         assert (ours[0].text, ours[0].start, ours[0].end) == (best["answer"], best["start"], best["end"])
@@ -97,6 +96,33 @@ def test_the_answers_are_those_of_the_transformers_4_pipeline(model: Path) -> No
         # The pipeline repeats spans that widen to the same words; ours come once, in the same order.
         distinct = list(dict.fromkeys((answer["start"], answer["end"]) for answer in top))
         assert [(answer.start, answer.end) for answer in ours[: len(distinct)]] == distinct
+
+
+ASKED = [
+    (f"{word} {verb} the {thing}?", SHORT)
+    for word in ("Who", "When")
+    for verb in ("founded", "saw")
+    for thing in ("town", "moon")
+]
+
+
+@pytest.mark.slow
+def test_with_questions_without_an_answer_they_are_the_pipelines_with_handle_impossible_answer(tmp_path: Path) -> None:
+    model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
+    weights = load_file(model / "model.safetensors")
+    weights["qa_outputs.weight"] *= 3  # large differences between tokens, so that [CLS] wins some of the questions
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    theirs = pipeline_answers(model, ASKED, nullable=True)
+    (model / "podium.json").write_text('{"null_threshold": 0.0}')
+    without = 0
+    for (question, context), best, top in zip(ASKED, theirs["best"], theirs["top"], strict=True):
+        ours = answers_of(model, question, context, TOP)
+        assert (ours[0].text, ours[0].start, ours[0].end) == (best["answer"], best["start"], best["end"])
+        assert ours[0].score == pytest.approx(best["score"], rel=1e-4)
+        distinct = list(dict.fromkeys((answer["start"], answer["end"]) for answer in top))
+        assert [(answer.start, answer.end) for answer in ours[: len(distinct)]] == distinct
+        without += not best["answer"]
+    assert 0 < without < len(ASKED), "both kinds of answers were compared"
 
 
 def test_the_long_case_needs_several_windows(model: Path) -> None:

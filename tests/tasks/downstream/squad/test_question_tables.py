@@ -163,8 +163,9 @@ EMPTY = [
 @pytest.mark.parametrize(("name", "row"), EMPTY)
 def test_squad_v2_is_refused_alike_in_every_format(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
     message = refusal(tmp_path, name, [{**row, "id": "a"}, {**row, "id": "b"}])
-    assert "2 question(s) have no answers (is_impossible: true, or an empty list): this is SQuAD v2" in message
-    assert "leave such questions out. They are 'a', 'b'" in message
+    assert "2 question(s) have no answers (is_impossible: true, or an empty list): this is SQuAD 2.0" in message
+    assert "set downstream.*.data.unanswerable to use" in message
+    assert "They are 'a', 'b'" in message
 
 
 def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None:
@@ -235,3 +236,16 @@ def test_a_byte_order_mark_before_a_table_is_no_part_of_a_name(tmp_path: Path) -
     path = write_table(tmp_path / "t.csv", [as_flat(ONE)])
     path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     assert make(tmp_path, path)["train"] == [ONE]
+
+
+@pytest.mark.parametrize(("name", "row"), EMPTY[:-2])
+def test_questions_without_an_answer_are_read_alike_in_every_format(
+    tmp_path: Path, name: str, row: dict[str, Any]
+) -> None:
+    table = write_table(tmp_path / name, [{**row, "id": "a"}, {**row, "id": "b"}])
+    assert [one["answers"] for one in make(tmp_path, table, unanswerable="use")["train"]] == [[], []]
+
+
+@pytest.mark.parametrize(("name", "row"), EMPTY[-2:])
+def test_an_answer_beside_is_impossible_is_a_contradiction(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
+    assert "1 question(s) contradict themselves" in refusal(tmp_path, name, [row], unanswerable="drop")

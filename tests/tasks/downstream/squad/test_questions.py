@@ -226,8 +226,8 @@ def test_a_negative_answer_start_does_not_count_from_the_end(tmp_path: Path) -> 
 
 
 def test_questions_without_answers_are_called_squad_v2(tmp_path: Path) -> None:
-    assert "this is SQuAD v2" in refusal(tmp_path, squad(qa(answers=())))
-    assert "this is SQuAD v2" in refusal(tmp_path, squad(qa(answers=(), is_impossible=True)))
+    assert "this is SQuAD 2.0" in refusal(tmp_path, squad(qa(answers=())))
+    assert "this is SQuAD 2.0" in refusal(tmp_path, squad(qa(answers=(), is_impossible=True)))
 
 
 @pytest.mark.parametrize("values", [squad(qa(question=" ")), squad(qa(answers=(("", 0),))), squad(qa(""))])
@@ -312,3 +312,46 @@ def test_of_a_large_file_the_beginning_is_looked_at_before_a_run(
     table.write_text(json.dumps({**row, "context": "nothing"}) + "\n")
     with pytest.raises(InputError, match="is not usable"):
         questions.check_question_file(table, "downstream.squad.data.train_path", params())
+
+
+def kept(folder: Path, train: Any, unanswerable: str) -> tuple[list[tuple[str, int]], dict[str, int]]:
+    """(id, number of answers) of the training questions that were written, and what was counted."""
+    write(folder / "train.json", train)
+    write(folder / "dev.json", squad(qa("other")))
+    paths = {f"{name}_path": str(folder / f"{name}.json") for name in ("train", "dev")}
+    make_questions(params(**paths, unanswerable=unanswerable), folder / "out")
+    rows = pq.read_table(folder / "out" / "train.parquet").to_pylist()
+    counted = json.loads((folder / "out" / "reading.json").read_text())["numbers"]
+    return [(row["id"], len(row["answers"])) for row in rows], counted
+
+
+V2 = squad(qa("a"), qa("b", answers=(), is_impossible=True, plausible_answers=[{"text": "hum", "answer_start": 20}]))
+
+
+def test_questions_without_an_answer_are_used_or_left_out_and_counted(tmp_path: Path) -> None:
+    used, counted = kept(tmp_path / "use", V2, "use")
+    assert used == [("a", 1), ("b", 0)]
+    assert counted["questions without an answer, used"] == 1
+    dropped, counted = kept(tmp_path / "drop", V2, "drop")
+    assert dropped == [("a", 1)]
+    assert counted["questions without an answer, left out"] == 1
+    _, counted = kept(tmp_path / "v1", squad(qa("a")), "use")
+    assert not any("without an answer" in what for what in counted)
+
+
+def test_where_all_would_be_left_out_it_is_said(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="none of 1 questions has an answer.*set it to use"):
+        kept(tmp_path, squad(qa("b", answers=(), is_impossible=True)), "drop")
+
+
+@pytest.mark.parametrize("unanswerable", ["use", "drop"])
+def test_questions_that_contradict_themselves_are_named(tmp_path: Path, unanswerable: str) -> None:
+    two = squad(qa("a", is_impossible=True), qa("b", answers=(), is_impossible=False), qa("c", is_impossible=False))
+    with pytest.raises(InputError, match=r"2 question\(s\) contradict themselves.*They are 'a', 'b'"):
+        kept(tmp_path, two, unanswerable)
+
+
+def test_is_impossible_must_be_true_or_false(tmp_path: Path) -> None:
+    assert "qas[0].is_impossible must be true or false, found 'false'" in refusal(
+        tmp_path, squad(qa(is_impossible="false"))
+    )

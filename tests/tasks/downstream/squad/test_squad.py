@@ -2,7 +2,8 @@
 
 import pytest
 
-from tasks.downstream.squad.metrics import exact_match, f1, normalize_answer, percent, score
+from tasks.downstream.squad.metrics import exact_match, f1, normalize_answer, percent
+from tasks.downstream.squad.scoring import score
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,134 @@
+"""When a model gives no answer: its null score, and the threshold chosen on questions that training did not see.
+
+A question's null score is that of its [CLS] (start logit + end logit), the least over its windows. Its odds are the
+null score less the score of the best span, and none is answered whose odds are above the threshold: Devlin et al. 2019,
+section 4.3, and run_squad.py.
+
+Legend: E examples (questions), R resamples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tasks.downstream.scoring.metrics import Array, drawn_counts
+from tasks.downstream.squad.answers import Answer, with_probabilities
+from tasks.downstream.squad.windows import Windows
+from tasks.statistics.significance import RESAMPLES
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Odds above which no answer is given."""
+
+    value: float
+    low: float | None = None
+    """95% bootstrap interval over the questions it was chosen on; None where it was stated."""
+    high: float | None = None
+    questions: int = 0
+    """How many it was chosen on."""
+
+
+def null_scores(windows: Windows, examples: int) -> Array:
+    """[E]: the null score of each example."""
+    found = np.full(examples, np.inf)
+    np.minimum.at(found, windows.example_index, windows.cls_logits[:, 0] + windows.cls_logits[:, 1])
+    return found
+
+
+def with_null(spans: Sequence[Answer], null_score: float, threshold: float) -> list[Answer]:
+    """What is answered first, then the others by their scores, with probabilities among all; the answer without text
+    is the null answer.
+
+    Args:
+        spans: the best of a question, best first; a single one without text stands for none.
+        null_score: of the question.
+        threshold: odds above which no answer is given.
+    """
+    null = Answer("", 0, 0, null_score, 0.0)
+    real = [span for span in spans if span.text]
+    first = null if not real or null_score - real[0].score > threshold else real[0]
+    others = sorted((one for one in (*real, null) if one is not first), key=lambda one: -one.score)
+    return with_probabilities([first, *others])
+
+
+def best_span(answers: Sequence[Answer]) -> Answer:
+    """The best answer with text among those of `with_null`; without one, an answer without text and score 0."""
+    return next((one for one in answers if one.text), Answer("", 0, 0, 0.0, 0.0))
+
+
+def odds_of(answers: Sequence[Answer]) -> float:
+    """How far the null score lies above that of the best span, among the answers of `with_null`."""
+    null = next(one for one in answers if not one.text)
+    return null.score - best_span(answers).score
+
+
+def choose_threshold(odds: Sequence[float], f1: Sequence[float], has_answer: Sequence[bool]) -> Threshold:
+    """The threshold with the best F1 over all questions, and the interval of such a choice on other ones.
+
+    It lies at the odds of the last question answered; of equally good ones it is the lowest.
+
+    Args:
+        odds: of each question.
+        f1: 0 to 1, of its best span.
+        has_answer: whether it has one.
+    """
+    order = np.argsort(odds, kind="stable")
+    ascending = np.asarray(odds, np.float64)[order]
+    # Against giving no answer: what a span scores, or the point that an unanswerable question loses.
+    gains = np.where(has_answer, f1, -1.0)[order]
+    ends = np.flatnonzero(np.append(np.diff(ascending) > 0, True))  # equal odds fall to one side together
+    places = np.concatenate([[math.nextafter(ascending[0], -math.inf)], ascending[ends]])
+
+    def best(weights: Array) -> Array:
+        """[R] of weights [R, E] in order of the odds."""
+        reached = np.cumsum(weights * gains, axis=1)[:, ends]
+        chosen: Array = places[np.argmax(np.pad(reached, ((0, 0), (1, 0))), axis=1)]
+        return chosen
+
+    counts = drawn_counts(len(order), RESAMPLES, np.random.default_rng(0))
+    drawn = np.concatenate([best(block[:, order]) for block in counts])
+    low, high = (float(x) for x in np.quantile(drawn, (0.025, 0.975)))
+    return Threshold(float(best(np.ones((1, len(order))))[0]), low, high, len(order))
+
+
+@dataclass(frozen=True)
+class RiskCoverage:
+    """What answering more of the questions costs: the share answered, those with the lowest odds first, and how many
+    of the answers given are wrong."""
+
+    points: tuple[tuple[float, float, float], ...]
+    """Coverage (0 to 1, ascending), risk (0 to 1), and the threshold that answers so many."""
+
+    @property
+    def area(self) -> float:
+        """Under the curve, 0 to 1: the mean risk over all shares (Geifman and El-Yaniv 2017)."""
+        return sum(risk for _, risk, _ in self.points) / len(self.points)
+
+    def drawn(self, most: int = 200) -> list[tuple[float, float, float]]:
+        """At most about `most` of the points, the last among them."""
+        step = max(1, len(self.points) // most)
+        return list(self.points[::-step][::-1])
+
+    def at(self, threshold: float) -> tuple[float, float]:
+        """Coverage and risk of a threshold; no risk where nothing is answered."""
+        below = [point for point in self.points if point[2] <= threshold]
+        return below[-1][:2] if below else (0.0, 0.0)
+
+
+def risk_coverage(odds: Sequence[float], right: Sequence[float]) -> RiskCoverage:
+    """The curve over all questions.
+
+    Args:
+        odds: of each question.
+        right: 1.0 where its best span is an exact match, else 0.0; of a question without an answer every span is wrong.
+    """
+    order = np.argsort(odds, kind="stable")
+    answered = np.arange(1, len(order) + 1)
+    wrong = np.cumsum(1 - np.asarray(right, np.float64)[order]) / answered
+    columns = (answered / len(order), wrong, np.asarray(odds, np.float64)[order])
+    return RiskCoverage(tuple(zip(*(column.tolist() for column in columns), strict=True)))

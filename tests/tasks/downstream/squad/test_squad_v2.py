@@ -1,0 +1,284 @@
+"""Questions that may have no answer: rows, threshold, figures, page, gate and card of a checkout with few questions."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.evaluate import evaluate
+from tasks.downstream.judging.gate import GateDecision, gate
+from tasks.downstream.judging.released import scores_json
+from tasks.downstream.squad.card import Task as CardTask
+from tasks.downstream.squad.question_model import null_threshold_of
+from tasks.downstream.squad.scoring import score_files
+from tasks.downstream.task import part_of
+from tasks.project import artifacts
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.files import write_json
+from tasks.project.params import check
+from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.squad.window_files import Window, words, write_windows
+from tests.tasks.pretraining.row_inputs import (
+    read_rows,
+    squad_params,
+    word_tokenizer,
+    write_questions,
+    write_squad_rows,
+)
+from tests.tasks.release.test_card import facts
+
+CONTEXT = "the red house by the sea"
+STATED: dict[str, Any] = {
+    "data": {"unanswerable": "use"},
+    "rows": {"held_out_fraction": 0.1},
+    "gate": {"min_f1": 0.0},
+}
+
+
+def task(part: str, **sections: Any) -> Any:
+    return part_of(entry_of(check(values(**sections)), "squad"), part)
+
+
+def values(**sections: Any) -> dict[str, Any]:
+    return values_with({"squad": {**STATED, **sections}})
+
+
+def questions(prefix: str, answered: list[bool]) -> list[dict[str, Any]]:
+    answers = {True: [{"text": "red house", "answer_start": 4}], False: []}
+    return [
+        {"id": f"{prefix}{n}", "title": "t", "context": CONTEXT, "question": "What house?", "answers": answers[has]}
+        for n, has in enumerate(answered)
+    ]
+
+
+def predicted(root: Path, split: str, asked: list[dict[str, Any]], odds: list[float]) -> None:
+    """Features and logits: the best span is always "red house", with a score of 8."""
+    start, end = [0, 4, 0, 0, 0, 0], [0, 0, 4, 0, 0, 0]
+    windows = [Window(n, words(CONTEXT), start, end, outside=(8 + odd) / 2) for n, odd in enumerate(odds)]
+    features, logits = write_windows(root / "written", windows, [one["id"] for one in asked])
+    rows = task("about").rows_folder(split, root)
+    rows.mkdir(parents=True, exist_ok=True)
+    shutil.move(features, rows / "features.parquet")
+    (root / "predictions/squad").mkdir(parents=True, exist_ok=True)
+    shutil.move(logits, root / artifacts.logits_file("squad", split))
+
+
+DEV, DEV_ODDS = [True, True, False, False], [-3.0, 1.5, -1.0, 2.0]
+HELD_OUT, HELD_OUT_ODDS = [True, False, True, False, True], [-4.0, -2.5, -1.5, 3.0, 0.5]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    # Held out, in order of the odds: +1 -1 +1 +1 -1: the best threshold is 0.5, so that dev is answered at -3 and -1.
+    train = questions("t", HELD_OUT)
+    others = [{**one, "id": f"other{number}"} for number, one in enumerate(train)]
+    write_questions(tmp_path / artifacts.examples_file("squad", "train"), [*others, *train])
+    write_questions(tmp_path / artifacts.examples_file("squad", "dev"), questions("d", DEV))
+    predicted(tmp_path, artifacts.HELD_OUT, train, HELD_OUT_ODDS)
+    predicted(tmp_path, "dev", questions("d", DEV), DEV_ODDS)
+    (tmp_path / "models/squad").mkdir(parents=True)
+    (tmp_path / "models/squad/model.safetensors").write_bytes(b"weights")
+    return tmp_path
+
+
+def test_the_threshold_comes_from_held_out_questions_and_the_figures_from_dev(checkout: Path) -> None:
+    metrics = evaluate(task("page"), checkout)
+    assert {name: metrics[name] for name in ("null_threshold", "null_threshold_questions")} == {
+        "null_threshold": 0.5,
+        "null_threshold_questions": 5,
+    }
+    assert metrics["null_threshold_lower"] <= 0.5 <= metrics["null_threshold_upper"]
+    official = {"exact": 50.0, "f1": 50.0, "total": 4}
+    official |= {"HasAns_exact": 50.0, "HasAns_f1": 50.0, "HasAns_total": 2}
+    official |= {"NoAns_exact": 50.0, "NoAns_f1": 50.0, "NoAns_total": 2}
+    # Chosen on dev itself: +1 at -3, -1 at -1, +1 at 1.5, -1 at 2; two are right with no answer at all.
+    official |= {"best_exact": 75.0, "best_exact_thresh": -3.0, "best_f1": 75.0, "best_f1_thresh": -3.0}
+    assert {name: metrics[name] for name in official} == official
+    assert json.loads((checkout / artifacts.predictions_file("squad")).read_text()) == {
+        "d0": "red house",
+        "d1": "",
+        "d2": "red house",
+        "d3": "",
+    }
+
+
+def test_podium_score_says_the_same_of_the_files_of_the_evaluation(checkout: Path) -> None:
+    metrics = evaluate(task("page"), checkout)
+    folder, dev = checkout / "evaluation/squad", checkout / "dev.json"
+    qas = [{key: one[key] for key in ("id", "question", "answers")} for one in questions("d", DEV)]
+    write_json(dev, {"version": "v2.0", "data": [{"paragraphs": [{"context": CONTEXT, "qas": qas}]}]})
+    found = score_files(dev, folder / "spans.json", folder / "null_odds.json", metrics["null_threshold"])
+    assert found == {name: metrics[name] for name in found}
+    assert len(found) == 13
+    given = score_files(dev, folder / "predictions.json")
+    assert given == {name: found[name] for name in given}
+    assert "NoAns_exact" in given
+    write_json(checkout / "none.json", {})
+    with pytest.raises(InputError, match="lacks the odds of 4 questions: d0"):
+        score_files(dev, folder / "spans.json", checkout / "none.json")
+
+
+def test_the_page_shows_both_groups_and_the_curve(checkout: Path) -> None:
+    metrics = evaluate(task("page"), checkout)
+    page = (checkout / "evaluation/squad/report.html").read_text()
+    for said in (
+        "2 with an answer, 2 without",
+        "The threshold 0.50",
+        "risk over coverage",
+        "F1 where there is an answer",
+    ):
+        assert said in page
+    assert (checkout / "evaluation/squad/risk-coverage.csv").read_text().splitlines() == [
+        "coverage,risk,null_odds",
+        "0.25,0.0,-3.0",
+        "0.5,0.5,-1.0",
+        "0.75,0.3333333333333333,1.5",
+        "1.0,0.5,2.0",
+    ]
+    assert metrics["risk_coverage_area"] == pytest.approx(1 / 3, abs=1e-6)
+    by = {(one["by"], one["slice"]): one["questions"] for one in metrics["slices"]}
+    assert by["answer", "with an answer"] == by["answer", "without an answer"] == by["answer length", "no answer"] == 2
+
+
+def test_a_stated_threshold_needs_no_held_out_questions(checkout: Path) -> None:
+    shutil.rmtree(task("about").rows_folder(artifacts.HELD_OUT, checkout))
+    stated = {"evaluate": {"null_threshold": 1.75}, "rows": {"held_out_fraction": 0.0}}
+    assert task("about", **stated).predicted == ("dev",)
+    metrics = evaluate(task("page", **stated), checkout)
+    assert (metrics["null_threshold"], metrics["HasAns_exact"], metrics["NoAns_exact"]) == (1.75, 100.0, 50.0)
+    assert "null_threshold_lower" not in metrics
+    assert "The threshold 1.75 was stated" in (checkout / "evaluation/squad/report.html").read_text()
+
+
+def test_without_the_logits_of_held_out_questions_the_stage_is_named(checkout: Path) -> None:
+    (checkout / artifacts.logits_file("squad", artifacts.HELD_OUT)).unlink()
+    with pytest.raises(InputError, match="held-out.arrow is not there; run the stage predict"):
+        evaluate(task("page"), checkout)
+    assert not (checkout / "evaluation/squad").exists()
+
+
+def decided(checkout: Path, **limits: Any) -> GateDecision:
+    """The gate's decision where all else is well."""
+    for name in ("corpus", "phase1", "phase2", "squad", "squad-rows"):
+        write_json(checkout / artifacts.validation_report(name), {"data": name, "valid": True})
+    for name in ("pretrain-phase1", "pretrain-phase2", "squad-finetune"):
+        write_json(checkout / "metrics" / f"{name}.json", {"final_loss": 0.5, "steps": 10})
+    return gate(values(gate={"min_f1": 0.0, **limits}), "squad", checkout)
+
+
+def test_the_gate_has_floors_under_both_groups(checkout: Path) -> None:
+    evaluate(task("page"), checkout)
+    assert decided(checkout, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0).accepted
+    refused = decided(checkout, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
+    assert refused.reasons == (
+        "HasAns_f1 50.0000 is under the floor 50.5 (downstream.squad.gate.min_has_answer_f1).",
+        "NoAns_exact 50.0000 is under the floor 51 (downstream.squad.gate.min_no_answer_exact_match).",
+    )
+
+
+def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_to(checkout: Path) -> None:
+    evaluate(task("page"), checkout)
+    scores = task("scores")
+    examples = scores.read_all(checkout)
+    # The released model gives no answer but the wrong one: it is right on all that have none, and on nothing else.
+    released = scores_json(scores, examples, {"dev": ["the sea", "the sea", "", ""]})
+    (checkout / "inputs/released").mkdir(parents=True)
+    (checkout / "inputs/released/scores.json").write_text(released)
+    assert json.loads(released)["about"].endswith("exact, f1 of its answer")
+    assert decided(checkout).accepted
+    names = {one.name for one in decided(checkout, max_no_answer_exact_match_drop=0.0).checks}
+    assert "released_model_NoAns_exact" in names
+    assert "released_model_HasAns_f1" not in names
+
+
+def test_a_group_without_a_common_question_cannot_be_compared(checkout: Path) -> None:
+    evaluate(task("page"), checkout)
+    scores = task("scores")
+    released = scores_json(scores, scores.read_all(checkout), {"dev": ["red house", "red house", None, None]})
+    (checkout / "inputs/released").mkdir(parents=True)
+    (checkout / "inputs/released/scores.json").write_text(released)
+    found = decided(checkout, max_no_answer_exact_match_drop=100.0)
+    assert any("NoAns exact fell" in reason for reason in found.reasons), found.reasons
+
+
+def test_a_release_and_a_checkout_say_above_which_odds_a_model_gives_no_answer(checkout: Path, tmp_path: Path) -> None:
+    metrics = evaluate(task("page"), checkout)
+    assert CardTask(task("about").entry).settings(metrics) == {"null_threshold": 0.5}
+    assert null_threshold_of(checkout / "models/squad") == 0.5
+    (checkout / "models/squad/model.safetensors").write_bytes(b"other weights")
+    assert null_threshold_of(checkout / "models/squad") is None
+    write_json(checkout / "models/squad/podium.json", {"null_threshold": -1})
+    assert null_threshold_of(checkout / "models/squad") == -1.0
+    write_json(checkout / "models/squad/podium.json", {"null_threshold": "low"})
+    with pytest.raises(InputError, match="null_threshold must be a number, found 'low'"):
+        null_threshold_of(checkout / "models/squad")
+
+
+def test_the_card_tells_of_both_groups_and_of_the_threshold(checkout: Path) -> None:
+    metrics, entry = evaluate(task("page"), checkout), task("about").entry
+    known = facts(entry=entry, parameters=values(), metrics=metrics)
+    card = CardTask(entry).card(known)
+    for said in (
+        "of which 2 have an answer in their text and 2 have none",
+        "more than 0.5000 above",
+        "| exact match, questions without an answer | 50.00 |",
+        "null_odds > 0.5",
+    ):
+        assert said in card
+    usage = card.split("```python\n")[1].split("```")[0]
+    compile(usage, "card", "exec")
+    assert "questions without an answer" not in card.split("## Limits")[1].split("##")[0]
+    with_answers_only = CardTask(facts().entry).card(facts())
+    assert "the model always gives a span" in with_answers_only
+    assert "null_odds" not in with_answers_only
+
+
+def test_windows_of_questions_without_an_answer_are_labelled_at_cls(tmp_path: Path) -> None:
+    word_tokenizer(tmp_path / "tokenizer")
+    source = write_questions(tmp_path / "train.parquet", questions("q", [True, False, True]))
+    params = squad_params(row_length=48, doc_stride=8, max_question_length=10)
+    write_squad_rows(params, "train", source, tmp_path / "tokenizer", tmp_path / "rows")
+    rows = read_rows(tmp_path / "rows")
+    for row, slot in np.argwhere(rows["feature_ids"] >= 0):
+        here = {name: int(rows[name][row, slot]) for name in ("start_positions", "end_positions", "cls_positions")}
+        bare = rows["feature_ids"][row, slot] == 1
+        assert (here["start_positions"] == here["cls_positions"]) == bare
+        assert (here["end_positions"] == here["cls_positions"]) == bare
+
+
+def test_held_out_questions_must_be_of_both_kinds(tmp_path: Path) -> None:
+    asked = [{**one, "title": f"t{number}"} for number, one in enumerate(questions("q", [True] * 20))]
+    source = write_questions(tmp_path / "train.parquet", asked)
+    with pytest.raises(InputError, match=r"held out all have an answer.*raise downstream\.squad\.rows\.held_out"):
+        task("rows").hold_out(source, 0.1)
+    task("rows", evaluate={"null_threshold": 0.0}).hold_out(source, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"rows": {"held_out_fraction": 0.0}}, "set rows.held_out_fraction, for example to 0.1"),
+        (
+            {"data": {"unanswerable": "drop"}, "evaluate": {"null_threshold": 0.0}},
+            "null_threshold needs quest",
+        ),
+        (
+            {"data": {"unanswerable": "refuse"}, "gate": {"min_has_answer_f1": 1.0}},
+            "min_has_answer_f1 needs quest",
+        ),
+        ({"data": {"unanswerable": "maybe"}}, "unanswerable"),
+        ({"evaluate": {"null_threshold": "low"}}, "null_threshold"),
+    ],
+)
+def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(ParamsError, match=message):
+        check(values(**sections))
+
+
+def test_only_where_questions_may_have_no_answer_does_a_stage_know_of_it() -> None:
+    assert task("about").entry.params.options == {"unanswerable": "use"}
+    assert task("about", data={"unanswerable": "drop"}).entry.params.options == {}
