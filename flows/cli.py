@@ -33,6 +33,7 @@ COMMANDS = {
     "predict": "a model's answers to the examples of a file",
     "score": "exact match and F1 of any predictions",
     "compare": "runs beside each other, or two files of predictions",
+    "sweep": "try several recipes, and keep the best by held-out examples",
     "data": "show what reaches the loss",
     "params": "what can be set, and what results",
     "runs": "the runs there are, what became of them, and the room they take",

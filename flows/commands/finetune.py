@@ -49,13 +49,14 @@ COMMON = together(
     click.option("--precision", help="fp32, bf16, fp16, or auto (default): the faster one of the device"),
     click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="any other parameter"),
     options.run_name,
-    click.option("--save-params", type=click.Path(path_type=Path), metavar="FILE", help="write all this as a preset"),
     options.as_json,
     click.option("--verbose", is_flag=True, help="show what the stages print, too"),
 )
 
+SAVE = click.option("--save-params", type=click.Path(path_type=Path), metavar="FILE", help="write all this as a preset")
 
-class _Kinds(click.Group):
+
+class Kinds(click.Group):
     """A command for each kind of downstream task there is."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -64,11 +65,24 @@ class _Kinds(click.Group):
         return kind_names()
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        return _command_of(name) if name in self.list_commands(ctx) else None
+        return self.command_of(name) if name in self.list_commands(ctx) else None
+
+    def command_of(self, kind: str) -> click.Command:
+        """The command for one kind."""
+
+        @verb_of(kind)
+        @together(NUMBERS, COMMON, SAVE)
+        @click.pass_context
+        def run(ctx: click.Context, **stated: Any) -> None:
+            project = entered(ctx)
+            carry_out(ctx, project, PRESET, overrides_of(ctx, project, kind, stated), stated)
+
+        found: click.Command = run
+        return found
 
 
 @click.group(
-    cls=_Kinds,
+    cls=Kinds,
     help="Fine-tune a BERT you have on your own file, and judge it on another. KIND says for what.",
     subcommand_metavar="KIND --model DIR|NAME --train FILE [--dev FILE] ...",
 )
@@ -76,20 +90,16 @@ def command() -> None:
     pass
 
 
-def _command_of(kind: str) -> click.Command:
+def verb_of(kind: str) -> Decorator:
+    """A command called like the kind, with the words that say what is learned from what."""
     about = (importlib.import_module(f"tasks.downstream.{kind}").__doc__ or kind).partition("\n")[0]
-
-    @click.command(kind, help=about)
-    @together(*_own_options(kind))
-    @click.option("--model", required=True, metavar="DIR|NAME", help="a model's folder, or a Hub repository")
-    @click.option("--train", required=True, metavar="FILE|NAME", help="what it learns from, or a Hub data set")
-    @together(DEV, NUMBERS, COMMON)
-    @click.pass_context
-    def run(ctx: click.Context, **stated: Any) -> None:
-        project = entered(ctx)
-        carry_out(ctx, project, PRESET, overrides_of(ctx, project, kind, stated), stated)
-
-    return run
+    return together(
+        click.command(kind, help=about),
+        *_own_options(kind),
+        click.option("--model", required=True, metavar="DIR|NAME", help="a model's folder, or a Hub repository"),
+        click.option("--train", required=True, metavar="FILE|NAME", help="what it learns from, or a Hub data set"),
+        DEV,
+    )
 
 
 def _own_options(kind: str) -> Iterator[Decorator]:

@@ -33,6 +33,7 @@ GOING_ON = {"learning_rate": 2e-5, "steps": 100_000}
 @finetune.DEV
 @click.option("--task", metavar="NAME", help="the task, where the kind has several")
 @finetune.COMMON
+@finetune.SAVE
 @click.pass_context
 def command(ctx: click.Context, **stated: Any) -> None:
     if (stated["kind"] is None) != (stated["train"] is None):

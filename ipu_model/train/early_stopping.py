@@ -133,7 +133,8 @@ class Evaluations(NoEvaluations):
         kept = self._best_step if self._config.keep == "best" else last
         counts = {"rows": len(self._chosen()), "evaluations": len(self._lines), "best_step": self._best_step}
         seconds = round(self._seconds, 3)  # in this process
-        return {**self._of_step(kept), **counts, "stopped_early": last < self._updates, "seconds": seconds}
+        ended = {"stopped_early": last < self._updates, "seconds": seconds, "judged_by": self._head.best or "loss"}
+        return {**self._of_step(kept), **counts, **ended}
 
     def state(self) -> Dict[str, Any]:
         """For a checkpoint; `best` goes beside it."""

@@ -1,0 +1,116 @@
+"""`podium sweep finetune KIND`: a search over recipes, judged by examples that no training sees."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from typing import Any
+
+import click
+
+from flows.commands import finetune, options
+from flows.commands.project import entered
+
+
+class _List(click.ParamType):
+    """Numbers apart by commas."""
+
+    name = "list"
+
+    def __init__(self, kind: type[int] | type[float]) -> None:
+        self._kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
+        if isinstance(value, list):
+            return value
+        try:
+            found = [self._kind(part) for part in str(value).split(",")]
+        except ValueError:
+            self.fail(f"{value!r} is no list of numbers such as 1e-5,3e-5", param, ctx)
+        if len(set(found)) < len(found):
+            self.fail(f"{value!r} names a number twice", param, ctx)
+        return found
+
+
+LISTS = finetune.together(
+    click.option("--learning-rate", type=_List(float), metavar="RATE,...", help="to try"),
+    click.option("--epochs", type=_List(float), metavar="N,...", help="to try"),
+    click.option("--batch-size", "global_batch_size", type=_List(int), metavar="N,...", help="to try"),
+    click.option("--seeds", type=click.IntRange(min=1), default=1, metavar="N", help="runs of each recipe"),
+    click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)"),
+    click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction"),
+)
+
+
+@click.group(help="Try several recipes as ordinary runs, and keep the best by held-out examples, never by --dev.")
+def command() -> None:
+    pass
+
+
+class _Kinds(finetune.Kinds):
+    def command_of(self, kind: str) -> click.Command:
+        @finetune.verb_of(kind)
+        @finetune.together(LISTS, finetune.COMMON)
+        @click.pass_context
+        def run(ctx: click.Context, **stated: Any) -> None:
+            _carry_out(ctx, kind, stated)
+
+        found: click.Command = run
+        return found
+
+
+@command.group("finetune", cls=_Kinds, help="Recipes of podium finetune; what takes several values is apart by commas.")
+def _finetune() -> None:
+    pass
+
+
+def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
+    from flows.given_model import settings
+    from flows.stopping import Interrupted, stop
+    from flows.sweeps import NEVER, SEED, Sweep, carry_out, require_held_out
+    from tasks.project.overlays import resolve
+    from tasks.project.params import check
+
+    project = entered(ctx)
+    grid = {name: stated[name] for name in finetune.HYPERPARAMETERS if stated.get(name)}
+    said = stated | dict.fromkeys(finetune.HYPERPARAMETERS)
+    overrides = finetune.overrides_of(ctx, project, kind, said)
+    values = resolve({}, finetune.PRESET, overrides)
+    (entry,) = values["downstream"]
+    require_held_out(values, entry)
+    tuning = values["downstream"][entry]["finetune"]
+    if tuning["evaluate_every_updates"] is None:
+        overrides += settings({f"downstream.{entry}.finetune.evaluate_every_updates": NEVER})
+    if stated["seeds"] > 1:
+        grid[SEED] = [tuning["seed"] + number for number in range(stated["seeds"])]
+    check(resolve({}, finetune.PRESET, overrides), "the parameters")
+    name = stated["name"] or "sweep-" + hashlib.sha256(json.dumps([overrides, grid]).encode()).hexdigest()[:8]
+    queue = ["--device-queue", stated["device_queue"]] if stated["device_queue"] else []
+    more = [*(f"--{word.replace('_', '-')}" for word in ("on_workers", "verbose") if stated[word]), *queue]
+    sweep = Sweep(name, entry, finetune.PRESET, tuple(overrides), grid, tuple(more))
+    with stop.listening():
+        try:
+            found = carry_out(sweep, project, lambda text: click.echo(text, err=stated["json_wanted"]))
+        except Interrupted:
+            click.echo(f"ended by {stop.reason()}; the same command goes on from there", err=True)
+            raise SystemExit(stop.exit_code()) from None
+    _tell(found, stated["json_wanted"])
+
+
+def _tell(found: dict[str, Any], json_wanted: bool) -> None:
+    from tasks.project.params_command import table
+
+    if json_wanted:
+        options.print_json(found)
+        return
+    names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
+    heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
+    rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _spread(one)) for one in found["recipes"]]
+    sys.stdout.write(f"\n{table([heads, *rows])}")
+    options.say_next(f"podium runs show {found['best']}")
+
+
+def _spread(recipe: dict[str, Any]) -> str:
+    shown = f"{recipe['mean']:.4f}"
+    return shown if recipe["deviation"] is None else f"{shown} ± {recipe['deviation']:.4f}"

@@ -1,0 +1,168 @@
+"""A search over recipes: ordinary runs, one after the other, and the best of them by what training did not see.
+
+Every run trains and is scored on held-out training examples (`--to finetune@ENTRY`). The development set has no part
+in the choice: only the run that was chosen is judged on it, and published.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows import checkout, dvc
+from flows.stopping import stop
+from tasks.project import artifacts
+from tasks.project.errors import DONE, FAILED, ParamsError, PodiumError
+from tasks.project.files import read_json, write_json
+
+SEED = "seed"
+SWEEPS = artifacts.RUNS / "sweeps"
+"""A file for each sweep: its runs, what they scored, and which is the best."""
+NEVER = 10**9
+"""Updates between looks at held-out rows: only the last update is followed by one."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """What is searched."""
+
+    name: str
+    entry: str
+    preset: str
+    overrides: tuple[str, ...]
+    """What all runs share, as words of --set."""
+    grid: dict[str, list[Any]]
+    """Parameters of the entry's section `finetune`, and the values to try; `seed` repeats a recipe."""
+    more: tuple[str, ...] = ()
+    """Other words for `podium run`, such as --on-workers."""
+
+    def members(self) -> list[Member]:
+        """The runs, those of one recipe after each other."""
+        names = sorted(self.grid, key=lambda name: name == SEED)
+        found = itertools.product(*(self.grid[name] for name in names))
+        return [Member(self, dict(zip(names, values, strict=True))) for values in found]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep."""
+
+    sweep: Sweep
+    values: dict[str, Any]
+
+    @property
+    def name(self) -> str:
+        words = (f"{''.join(word[0] for word in name.split('_'))}{value:g}" for name, value in self.values.items())
+        return "-".join([self.sweep.name, *words])
+
+    @property
+    def recipe(self) -> tuple[tuple[str, Any], ...]:
+        """What it was trained with, the seed aside."""
+        return tuple((name, value) for name, value in self.values.items() if name != SEED)
+
+    def command(self, *last: str) -> list[str]:
+        """The words that run it."""
+        place = f"downstream.{self.sweep.entry}.finetune"
+        own = [f"{place}.{name}={value}" for name, value in self.values.items()]
+        stated = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
+        start = [sys.executable, "-m", "flows", "run", "--preset", self.sweep.preset]
+        return [*start, *stated, "--name", self.name, *self.sweep.more, *last]
+
+    def held_out(self, project: Path) -> dict[str, Any] | None:
+        """Figures on held-out rows; None where the training did not end."""
+        path = checkout.own_folder(project, self.name) / artifacts.metrics_file(self.sweep.entry, "finetune")
+        return read_json(path).get("held_out") if path.is_file() else None
+
+
+def require_held_out(values: Mapping[str, Any], entry: str) -> None:
+    """Refuse to choose by what the models are judged on later.
+
+    Raises:
+        ParamsError: the entry holds nothing out; names the key.
+    """
+    if not values["downstream"][entry]["rows"]["held_out_fraction"]:
+        raise ParamsError(
+            "a sweep chooses by training examples that no training sees, never by the development set, and none are "
+            f"held out: --set downstream.{entry}.rows.held_out_fraction=0.1"
+        )
+
+
+def carry_out(sweep: Sweep, project: Path, say: Callable[[str], None]) -> dict[str, Any]:
+    """Run all members, then the best one to its end; returns what was found, as it is written to `runs/sweeps`.
+
+    Run again, it goes on: members that ended are skipped.
+
+    Raises:
+        SystemExit: a run was stopped, or its parameters are wrong; with its exit code.
+        PodiumError: no run came to its end.
+    """
+    members = sweep.members()
+    for number, member in enumerate(members, 1):
+        say(f"run {number} of {len(members)}: {member.name}")
+        _run(member.command("--to", f"finetune@{sweep.entry}"), project, say)
+    found = [(member, figures) for member in members if (figures := member.held_out(project)) is not None]
+    if not found:
+        raise PodiumError(f"none of the {len(members)} runs came to its end; podium runs {sweep.name} lists them")
+    best = max(found, key=lambda one: (_mean(one[0].recipe, found), _score(one[1])))[0]
+    record = _record(sweep, members, found, best)
+    write_json(project / SWEEPS / f"{sweep.name}.json", record)
+    say(f"the best by held-out {record['judged_by']}: {best.name}; it is judged on the development set now")
+    if code := _run(best.command(), project, say):
+        raise SystemExit(code)
+    return record
+
+
+def _run(command: list[str], project: Path, say: Callable[[str], None]) -> int:
+    """Run one member; its exit code. One that fails is left behind, as a recipe may diverge.
+
+    Raises:
+        SystemExit: it was stopped, or refused for its parameters.
+    """
+    process = stop.start(command, project, dvc.environment())
+    assert process.stdout is not None
+    with stop.passed_to(process):
+        for line in process.stdout:
+            say(f"  {line.rstrip()}")
+        code = process.wait()
+    stop.check()
+    if code not in (DONE, FAILED):
+        raise SystemExit(code)
+    return code
+
+
+def _score(figures: Mapping[str, Any]) -> float:
+    """The figure that the head is judged by, larger is better."""
+    name = figures["judged_by"]
+    return -figures[name] if name == "loss" else figures[name]
+
+
+def _mean(recipe: tuple[tuple[str, Any], ...], found: Sequence[tuple[Member, dict[str, Any]]]) -> float:
+    return statistics.mean(_score(figures) for member, figures in found if member.recipe == recipe)
+
+
+def _record(
+    sweep: Sweep, members: Sequence[Member], found: Sequence[tuple[Member, dict[str, Any]]], best: Member
+) -> dict[str, Any]:
+    ended = {member.name: figures for member, figures in found}
+    return {
+        "name": sweep.name,
+        "entry": sweep.entry,
+        "judged_by": found[0][1]["judged_by"],
+        "best": best.name,
+        "runs": [{"name": one.name, **one.values, "held_out": ended.get(one.name)} for one in members],
+        "recipes": list(_recipes(found)),
+    }
+
+
+def _recipes(found: Sequence[tuple[Member, dict[str, Any]]]) -> Iterator[dict[str, Any]]:
+    """Each recipe with the mean of its seeds and how far they spread, the best first."""
+    recipes = sorted({member.recipe for member, _ in found}, key=lambda recipe: -_mean(recipe, found))
+    for recipe in recipes:
+        scores = [_score(figures) for member, figures in found if member.recipe == recipe]
+        spread = statistics.stdev(scores) if len(scores) > 1 else None
+        yield {**dict(recipe), "seeds": len(scores), "mean": statistics.mean(scores), "deviation": spread}
