@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +11,8 @@ from flows import run_page, run_params, runs
 from tasks.downstream.comparing import Judged, against_run, against_scores, figures_of, judged
 from tasks.downstream.entries import entries, entry_of
 from tasks.pages.render import html_page
-from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.params import load_params
+from tasks.project.params import Params, check
 from tasks.project.params_command import table
 from tasks.project.plan_file import read_plan
 
@@ -31,7 +30,14 @@ class Word:
     said: str
     root: Path
     run: runs.Run | None
+    values: dict[str, Any] = field(default_factory=dict)
+    """The parameters of the run, paths as the project states them."""
     entry: str = ""
+
+    @property
+    def params(self) -> Params:
+        """The same, checked."""
+        return check(self.values)
 
 
 def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
@@ -50,7 +56,7 @@ def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
             found.append(Word(word, here / word, None))
         else:
             [run] = runs.named(project, [name])
-            found.append(Word(word, run.folder, run, entry))
+            found.append(Word(word, run.folder, run, run_params.params_of(project, run.folder), entry))
     if found[0].run is None:
         raise ParamsError(
             f"{found[0].said} is no run: name one first, as it has the examples that others are judged on"
@@ -58,7 +64,7 @@ def words_of(project: Path, here: Path, said: Sequence[str]) -> list[Word]:
     return found
 
 
-def compared(project: Path, words: Sequence[Word]) -> dict[str, Any]:
+def compared(words: Sequence[Word]) -> dict[str, Any]:
     """All that is to be said of these runs, as plain values.
 
     Raises:
@@ -66,7 +72,7 @@ def compared(project: Path, words: Sequence[Word]) -> dict[str, Any]:
         InputError: one of them was not evaluated, or two have no example in common.
     """
     own = [word for word in words if word.run is not None]
-    rows = run_params.differing([run_params.params_of(project, word.root) for word in own])
+    rows = run_params.differing([word.values for word in own])
     return {
         "runs": [word.said for word in words],
         "parameters": {
@@ -81,7 +87,7 @@ def compared(project: Path, words: Sequence[Word]) -> dict[str, Any]:
 def _entries(words: Sequence[Word]) -> list[list[str]]:
     """The entries that are compared: for each comparison the entry of every run."""
     own = [word for word in words if word.run is not None]
-    known = [[word.entry] if word.entry else [e.name for e in entries(_params(word))] for word in own]
+    known = [[word.entry] if word.entry else [e.name for e in entries(word.params)] for word in own]
     if all(len(names) == 1 for names in known):
         return [[names[0] for names in known]]
     common = [name for name in known[0] if all(name in names for names in known)]
@@ -93,15 +99,11 @@ def _entries(words: Sequence[Word]) -> list[list[str]]:
     return [[name] * len(own) for name in common]
 
 
-def _params(word: Word) -> Any:
-    return load_params(word.root / artifacts.PARAMS)
-
-
 def _entry(names: Sequence[str], words: Sequence[Word]) -> dict[str, Any]:
     """The scores of an entry, and of each run the paired test against the first."""
     left = iter(names)
     sides: list[Judged | None] = [
-        judged(entry_of(_params(word), next(left)), word.root) if word.run is not None else None for word in words
+        judged(entry_of(word.params, next(left)), word.root) if word.run is not None else None for word in words
     ]
     first = sides[0]
     assert first is not None

@@ -7,26 +7,37 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from flows import report
 from flows.checkout import own_folder, seen_from
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.params import Params, parameter_values
 from tasks.project.params_command import ABSENT, leaves, table
 from tasks.project.strict_yaml import read_yaml
 
 
 def params_of(project: Path, folder: Path) -> dict[str, Any]:
-    """params.yaml of a run's folder, its paths as they are stated in the project.
+    """params.yaml of a run's folder, with the defaults of what is not in it, its paths as the project states them.
 
     Raises:
         ParamsError: there is none, or it cannot be read.
     """
-    values = read_yaml(folder / artifacts.PARAMS)
+    values = _whole(read_yaml(folder / artifacts.PARAMS))
     if folder == project:
         return values
     try:
         return seen_from(values, folder.resolve(), project.resolve())
     except (KeyError, TypeError, AttributeError):  # of a revision that had other sections
+        return values
+
+
+def _whole(values: dict[str, Any]) -> dict[str, Any]:
+    """With the defaults of parameters that came since; as they are, where some went away since."""
+    try:
+        return parameter_values(Params.model_validate(values))
+    except ValidationError:
         return values
 
 
@@ -57,10 +68,10 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
     folder = own_folder(project, name or "")
     if name is None or not (folder / artifacts.PARAMS).is_file():
         return
-    seen = seen_from(values, project.resolve(), folder.resolve())
-    if read_yaml(folder / artifacts.PARAMS) == seen:
-        return
+    seen = seen_from(_whole(values), project.resolve(), folder.resolve())
     rows = differing([params_of(project, folder), seen_from(seen, folder.resolve(), project.resolve())])
+    if not rows:
+        return
     run = report.read(project, folder)
     began = f", started by: {run.command}" if run and run.command else ""
     raise ParamsError(

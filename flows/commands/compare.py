@@ -66,7 +66,7 @@ def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], s
     if len(set(words)) < len(words):
         raise ParamsError("a run is named twice: its difference from itself is none")
     place: Place = ctx.obj
-    values = comparing.compared(project, comparing.words_of(project, place.here, words))
+    values = comparing.compared(comparing.words_of(project, place.here, words))
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
     write_text(project / page, comparing.page(values))

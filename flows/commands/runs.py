@@ -53,9 +53,8 @@ def listed(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...]
     sizes = [run.size().own for run in found]
     rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
     sys.stdout.write(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
-    sys.stdout.write(
-        f"{len(found)} runs, {disk_use.in_words(sum(sizes))}; DVC's cache, which all share, {_cache(project)}\n"
-    )
+    number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
+    sys.stdout.write(f"{number}, {disk_use.in_words(sum(sizes))}; DVC's cache, which all share, {_cache(project)}\n")
     options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")
 
 

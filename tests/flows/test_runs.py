@@ -103,6 +103,20 @@ def test_a_given_file_counts_as_the_same_parameter_from_wherever_the_checkout_se
         require_same(toy_project, checkout.resolved_params(toy_project, None, []), "mine")
 
 
+def test_a_parameter_that_came_since_counts_with_its_default(toy_project):
+    from flows.run_params import require_same
+
+    values = checkout.resolved_params(toy_project, None, [])
+    folder = checkout.prepare_own(toy_project, values, "old")
+    text = (folder / "params.yaml").read_text()
+    (folder / "params.yaml").write_text("".join(line for line in text.splitlines(True) if "evaluate_rows" not in line))
+    assert "evaluate_rows" in text
+    require_same(toy_project, values, "old")
+    other = checkout.resolved_params(toy_project, None, ["pretrain.evaluate_rows=7"])
+    with pytest.raises(ParamsError, match=r"pretrain.evaluate_rows +\d+ +7"):
+        require_same(toy_project, other, "old")
+
+
 def test_publish_takes_a_run_by_its_name_alone(prefect_session, toy_project, capsys):
     run(*ACCEPTED, name="good", publish=False)
     code, said = podium(capsys, "publish", "--name", "good")

@@ -76,6 +76,17 @@ def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
     assert (report["folder"], report["results"]) == (before, {})
 
 
+def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
+    words = ("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain", "--name", "ours")
+    assert team.sender.run(*words) == 0, team.sender.said()
+    report = team.report()
+    assert report["folder"] == "runs/checkouts/ours"
+    assert {stage["status"] for stage in report["stages"]} == {"restored"}, "the outs are those of the run before"
+    for name in ("preparing", "training"):
+        (folder,) = team.hosts[name].project.glob("runs/checkouts/ours-*")
+        assert json.loads((folder / "reports/run.json").read_text())["command"] == "sent by another run"
+
+
 @pytest.mark.soak
 def test_other_code_on_a_worker_is_refused_before_anything_runs(team):
     module = team.hosts["training"].project / "tasks" / "toy.py"
