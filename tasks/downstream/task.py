@@ -11,9 +11,10 @@ protocol, so that a stage loads that part of that kind alone, and another kind, 
     scores     ScoresTask              how logits become answers, and what these score
     page       PageTask                what people see of an evaluation
     card       CardTask                what a release says
+    apply      ApplyTask               how a finished model is used on a file: podium evaluate and podium predict
 
 The other classes stand beside the stages that use them: examples.py, validate.py, rows.py, evaluate.py,
-scoring/scores.py and tasks/release/card.py. No stage depends on this file.
+scoring/scores.py, applying/task.py and tasks/release/card.py. No stage depends on this file.
 """
 
 from __future__ import annotations

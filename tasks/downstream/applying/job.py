@@ -15,7 +15,7 @@ from tasks.downstream.rows import write_rows
 from tasks.downstream.task import DownstreamTask, part_of
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
 from tasks.project import artifacts
-from tasks.project.errors import InputError, StagePaused
+from tasks.project.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.project.files import read_json
 from tasks.project.param_sections import Place
 from tasks.project.process import Say
@@ -76,6 +76,8 @@ def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> Jo
         return run_device_job(job, say=_Patient(how.say))
     except StagePaused:  # there is no checkpoint to go on from
         raise KeyboardInterrupt from None
+    except DeviceJobFailed as error:  # its log goes with the folder
+        raise DeviceJobFailed(str(error).replace(f" (log: {artifacts.RUNS / 'job.log'})", "")) from None
 
 
 def _ipu_config(model: FoundModel) -> dict[str, Any] | None:
