@@ -177,7 +177,8 @@ def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping
     own = {name: stated[name] for name in params.model_fields if name not in EntryParams.model_fields}
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
-    values = {f"data.{key}": value for key, value in _data(ctx, project, data, stated)}
+    values = params.recipe_for(given(ctx, Path(stated["train"])))
+    values |= {f"data.{key}": value for key, value in _data(ctx, project, data, stated)}
     values |= {f"finetune.{key}": stated[key] for key in HYPERPARAMETERS if stated.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
     values["publish.folder"] = f"published/{released}-{name}"

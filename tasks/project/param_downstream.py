@@ -12,6 +12,7 @@ import pkgutil
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
@@ -132,6 +133,15 @@ class EntryParams(Section):
                 "does not see: set rows.held_out_fraction, for example to 0.05"
             )
         return self
+
+    @classmethod
+    def recipe_for(cls, train: Path) -> dict[str, Any]:
+        """What BERT takes for this training file where that differs from the defaults: dotted name -> value.
+
+        Args:
+            train: a file or folder that is there.
+        """
+        return {}
 
     @property
     def options(self) -> dict[str, Any]:

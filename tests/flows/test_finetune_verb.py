@@ -85,6 +85,14 @@ def test_what_is_said_is_taken_and_set_has_the_last_word(here: Path) -> None:
     assert found["device"]["precision"] == "bf16"
 
 
+def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path) -> None:
+    (here / "train.json").write_text('{"data": [{"qas": [{"is_impossible": true, "answers": []}]}]}')
+    entry = values(here, "squad", dev="dev.json", epochs=1.0)["downstream"]["squad"]
+    assert entry["data"]["unanswerable"] == "use"
+    assert entry["rows"]["held_out_fraction"] == 0.1
+    assert entry["finetune"] | {"global_batch_size": 48, "epochs": 1.0} == entry["finetune"]
+
+
 def test_names_of_columns(here: Path) -> None:
     found = values(here, "squad", columns=("context=passage", "question=asked"))["downstream"]["squad"]["data"]
     assert found["columns"] | {"context": "passage", "question": "asked"} == found["columns"]

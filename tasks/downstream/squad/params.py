@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import re
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -16,6 +19,8 @@ from tasks.project.param_downstream import (
 )
 from tasks.project.param_sections import Name, Positive, Section, Seed
 from tasks.project.param_training import Epochs, FinetuneParams, Rate
+
+IMPOSSIBLE = re.compile(rb'"is_impossible"\s*:\s*true')
 
 
 class ColumnParams(Section):
@@ -127,3 +132,22 @@ class Params(EntryParams):
                 f"{self.data.unanswerable} leaves out: set it to use"
             )
         return self
+
+    @classmethod
+    def recipe_for(cls, train: Path) -> dict[str, Any]:
+        """SQuAD 2.0 as Devlin et al. 2019 (BERT, section 4.3) train for it, where a JSON file holds such questions.
+
+        A tenth of the questions is held out: the threshold of giving no answer is chosen on it.
+        """
+        if train.suffix != ".json" or not _says_impossible(train):
+            return {}
+        tuning = {"finetune.global_batch_size": 48, "finetune.epochs": 2.0}
+        return {"data.unanswerable": "use", "rows.held_out_fraction": 0.1, **tuning}
+
+
+def _says_impossible(file: Path) -> bool:
+    """Whether some question of a file is marked as having no answer; nothing is parsed, as files may be large."""
+    if not file.is_file() or not file.stat().st_size:
+        return False
+    with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:
+        return IMPOSSIBLE.search(text) is not None
