@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tasks.downstream.applying.entry import entry_of as applied_entry
+from tasks.downstream.applying.model import find_model
 from tasks.downstream.entries import entry_of
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.judging.gate import GateDecision, gate
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.squad.card import Task as CardTask
+from tasks.downstream.squad.checks import QuestionData
 from tasks.downstream.squad.question_model import null_threshold_of
 from tasks.downstream.squad.scoring import score_files
 from tasks.downstream.task import part_of
@@ -30,6 +33,7 @@ from tests.tasks.pretraining.row_inputs import (
     write_squad_rows,
 )
 from tests.tasks.release.test_card import facts
+from tests.tasks.tiny_model import write_tiny_model
 
 CONTEXT = "the red house by the sea"
 STATED: dict[str, Any] = {
@@ -282,3 +286,44 @@ def test_parameters_that_do_not_fit_together_are_refused(sections: dict[str, Any
 def test_only_where_questions_may_have_no_answer_does_a_stage_know_of_it() -> None:
     assert task("about").entry.params.options == {"unanswerable": "use"}
     assert task("about", data={"unanswerable": "drop"}).entry.params.options == {}
+
+
+def test_a_finished_model_gives_no_answer_above_its_own_odds_or_those_that_are_stated(tmp_path: Path) -> None:
+    folder = write_tiny_model(tmp_path / "qa", ["the", "red"])
+    assert applied(folder) == ("refuse", "auto")
+    assert applied(folder, {"data": {"unanswerable": "use"}, "evaluate": {"null_threshold": 0.0}}) == ("use", 0.0)
+    write_json(folder / "podium.json", {"null_threshold": 2.5})
+    assert applied(folder) == ("use", 2.5)
+    assert applied(folder, {"evaluate": {"null_threshold": -1.0}}) == ("use", -1.0)
+
+
+def applied(folder: Path, stated: Any = None) -> tuple[str, float | str]:
+    """What becomes of questions without an answer where this model is used on a file, and above which odds."""
+    params: Any = applied_entry(find_model(str(folder)), stated=stated).params
+    return params.data.unanswerable, params.evaluate.null_threshold
+
+
+@pytest.mark.parametrize(
+    ("answered", "found"),
+    [
+        ([True, False], {}),
+        ([True, True], {"train_without_answer": 0}),
+        ([False, False], {"train_with_answer": 0}),
+    ],
+)
+def test_the_data_must_hold_questions_of_both_kinds(
+    tmp_path: Path, answered: list[bool], found: dict[str, int]
+) -> None:
+    for split, kinds in (("train", answered), ("dev", [True, False])):
+        asked = [{**one, "question": f"{one['question']} {split}"} for one in questions(split, kinds)]
+        write_questions(tmp_path / f"{split}.parquet", asked)
+    data = QuestionData(tmp_path, 1, nullable=True)
+    assert data.prepare().values == {"schema": 0}
+    for frame in data.frames():
+        assert "answers_present" in frame
+    totals = data.totals().values
+    wanted = {check.name: check.minimum for check in data.total_checks if "_answer" in check.name}
+    assert {name: totals[name] for name, least in wanted.items() if totals[name] < (least or 0)} == found
+    assert "answers_present" not in {check.name for check in data.record_checks}
+    shown = data.statistics()["numbers"]
+    assert shown["train share without an answer"] == answered.count(False) / 2
