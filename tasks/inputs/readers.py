@@ -15,6 +15,7 @@ from tasks.inputs.documents import Document, TextColumns, as_documents
 from tasks.inputs.wikiextractor import FILE_NAME, is_wikiextractor, read_wikiextractor
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading, refuse_empty, text_lines
 
 KEY = "corpus.path"
@@ -43,7 +44,7 @@ def read_files(path: Path, columns: TextColumns, layout: str, reading: Reading) 
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
         refuse_empty(file, f"{KEY}={path}")
         reading.files += 1
-        ending = file.suffix.lower()
+        ending = ending_of(file)
         if ending in tables.ENDINGS:
             lines = tables.read_table(file, columns.wanted(), KEY, reading)
             yield from as_documents(lines, columns, name, str(file), reading)
@@ -88,7 +89,7 @@ def usable_files(path: Path, reading: Reading) -> list[Path]:
 
 
 def _is_usable(file: Path) -> bool:
-    return file.suffix.lower() in KNOWN or (not file.suffix and is_wikiextractor(file))
+    return ending_of(file) in KNOWN or (not file.suffix and is_wikiextractor(file))
 
 
 def _packed(names: list[str]) -> str:

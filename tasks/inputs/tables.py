@@ -17,6 +17,7 @@ from tasks.project.errors import InputError
 from tasks.project.files import each_key_once, parse_json
 from tasks.project.memory import limited_steps
 from tasks.reading.foreign_tables import open_parquet
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import MAX_LINE_BYTES, Reading, refuse_empty, text_lines
 
 BATCH_RECORDS = 1024
@@ -58,7 +59,7 @@ def read_table(path: Path, columns: Sequence[Column], key: str, reading: Reading
             names the file and the place.
     """
     refuse_empty(path, key)
-    return _READ[path.suffix.lower()](path, columns, key, reading)
+    return _READ[ending_of(path)](path, columns, key, reading)
 
 
 def check_columns(present: Sequence[str], columns: Sequence[Column], source: str, reading: Reading) -> None:

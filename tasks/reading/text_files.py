@@ -13,7 +13,8 @@ import numpy as np
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.files import open_regular, read_json, require_regular, write_json
+from tasks.project.files import read_json, require_regular, write_json
+from tasks.reading.packed import opened
 
 MAX_LINE_BYTES = 64 << 20
 """A longer line is refused: it would have to be held in memory as a whole."""
@@ -129,7 +130,9 @@ def other_encoding(start: bytes) -> str | None:
 
 
 def text_lines(path: Path, key: str) -> Iterator[str]:
-    """Lines of a UTF-8 file with their line ends, a byte order mark taken off; of one without any "\\n", "\\r" is one.
+    """Lines of a UTF-8 file, packed or not, with their line ends, a byte order mark taken off.
+
+    Of a file without any "\\n", "\\r" is a line end.
 
     Args:
         path: the file.
@@ -141,7 +144,7 @@ def text_lines(path: Path, key: str) -> Iterator[str]:
     """
     offset = 0
     try:
-        with open_regular(path) as stream:
+        with opened(path) as stream:
             for number, line in enumerate(_raw_lines(stream), 1):
                 yield _text_of(line, number, offset, path, key)
                 offset += len(line)

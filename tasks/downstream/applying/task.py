@@ -13,6 +13,7 @@ from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.downstream.task import DownstreamTask
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 ID = "id"
@@ -104,6 +105,6 @@ def require_file(task: DownstreamTask, path: Path, endings: Sequence[str]) -> No
     if path.is_dir():
         raise InputError(f"{path} is a folder: name one file that ends in one of {', '.join(endings)}")
     require_readable(path, INPUT)
-    if path.suffix.lower() not in endings:
+    if ending_of(path) not in endings:
         ends = f"ends in {path.suffix}" if path.suffix else "has no ending"
         raise InputError(f"{path} {ends}: {task.record}s are read from files that end in {', '.join(endings)}")

@@ -18,6 +18,7 @@ from tasks.inputs.tables import NUMBERS, Column, Line, checked, column_names, re
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -176,8 +177,8 @@ def files_of(path: Path, key: str) -> list[Path]:
         InputError: nothing there, other endings, or several.
     """
     files = files_in(path, key)
-    tables = [one for one in files if one.suffix.lower() in ENDINGS]
-    endings = {one.suffix.lower() for one in tables}
+    tables = [one for one in files if ending_of(one) in ENDINGS]
+    endings = {ending_of(one) for one in tables}
     if len(endings) != 1:
         found = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
         raise InputError(

@@ -18,6 +18,7 @@ from tasks.inputs.tables import BLANK_LINES, ENDINGS, Column, Line, read_table
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading, refuse_empty, text_lines
 
 KEY = "downstream.*.data.path"
@@ -59,7 +60,7 @@ def examples_from_file(task: GlueTask, path: Path, reading: Reading, key: str = 
     reading.files += 1
     lines = (
         _read_tsv(task, path, reading, key)
-        if path.suffix == ".tsv"
+        if ending_of(path) == ".tsv"
         else read_table(path, _asked(task, key), key, reading)
     )
     yield from _examples(task, lines, str(path))
@@ -96,16 +97,21 @@ def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
         path
         for path in listed
         if path.parent == places[0]
-        and path.suffix in endings
-        and any(path.stem == stem or path.name.startswith(f"{stem}-0") for stem in stems)
+        and ending_of(path) in endings
+        and any(_stem(path) == stem or path.name.startswith(f"{stem}-0") for stem in stems)
     ]
-    if not files or len({(path.suffix, path.stem.partition("-0")[0]) for path in files}) > 1:
+    if not files or len({(path.suffix, _stem(path).partition("-0")[0]) for path in files}) > 1:
         names = " or ".join(f"{stem}.tsv" for stem in dict.fromkeys(stems))
         found = ", ".join(path.name for path in files) or "none"
         raise InputError(
             f"{places[0]} must hold one file of the {split} examples, {names} (or {', '.join(ENDINGS)}): found {found}"
         )
     return files
+
+
+def _stem(path: Path) -> str:
+    """The name of a file without its ending, and without that of its packing."""
+    return path.name.lower().partition(ending_of(path))[0]
 
 
 def unused_files(task: GlueTask, folder: Path) -> list[str]:

@@ -21,6 +21,7 @@ from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
 from tasks.inputs.problems import Problems
 from tasks.inputs.tables import ENDINGS, Column, check_columns, read_table
 from tasks.reading.labels import write_labels
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 TEXT = "text"
@@ -67,7 +68,7 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         problems.refuse()
 
     def _sentences(self, path: Path, reading: Reading, problems: Problems) -> Iterator[tuple[Any, Raw]]:
-        if path.suffix.lower() in CONLL:
+        if ending_of(path) in CONLL:
             yield from ((None, raw) for raw in read_conll(path, INPUT, reading, problems, tagged=False))
             return
         words = self._params.columns.tokens

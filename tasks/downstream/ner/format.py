@@ -15,6 +15,7 @@ from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 MEANT = "tagged words"
@@ -84,7 +85,7 @@ def known_ending(path: Path, key: str) -> str:
         InputError: no such file, a folder, or an ending of none that is read.
     """
     require_readable(path, key)
-    ending = path.suffix.lower()
+    ending = ending_of(path)
     if path.is_dir() or ending not in (*CONLL, *TABLES):
         what = "is a folder" if path.is_dir() else f"ends in {ending or 'nothing'!r}"
         raise InputError(

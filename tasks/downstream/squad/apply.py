@@ -20,6 +20,7 @@ from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, 
 from tasks.downstream.squad.question_tables import read_question_table, wanted_columns
 from tasks.downstream.squad.windows import Windows
 from tasks.inputs.tables import ENDINGS, read_table
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 SPAN = [
@@ -71,7 +72,7 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
         problems = Problems(str(path))
-        read = self._of_json(path, problems) if path.suffix.lower() == ".json" else self._of_table(path, reading)
+        read = self._of_json(path, problems) if ending_of(path) == ".json" else self._of_table(path, reading)
         for where, values in read:
             context, question = (text_of(values, key, where, problems) for key in ("context", "question"))
             for key, text in (("context", context), ("question", question)):
@@ -95,7 +96,7 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
             yield where, {ID: values.get(ids.name), **{part: values[column.name] for part, column in parts.items()}}
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        if path.suffix.lower() == ".json":
+        if ending_of(path) == ".json":
             found = read_squad(path, INPUT, self._data.unanswerable, WITHOUT_ANSWER)
         else:
             found = read_question_table(

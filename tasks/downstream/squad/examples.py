@@ -27,9 +27,10 @@ from tasks.inputs import world
 from tasks.inputs.splits import Groups
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.project.errors import InputError
-from tasks.project.files import new_folder, open_regular
+from tasks.project.files import new_folder
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import open_dataset
+from tasks.reading.packed import ending_of, opened
 from tasks.reading.text_files import Reading, write_reading
 
 ANSWER = pa.struct([pa.field("text", pa.string(), False), pa.field("answer_start", pa.int32(), False)])
@@ -186,7 +187,7 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
 
 
 def _check_start(path: Path, key: str) -> None:
-    with open_regular(path) as stream:
+    with opened(path) as stream:
         start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
     if not start.startswith(b"{"):
         raise InputError(f"{path} begins with {start[:8]!r}, SQuAD JSON with an object: set {key} to such a file")
@@ -196,12 +197,12 @@ def _known_ending(path: Path, key: str) -> str:
     endings = (".json", *ENDINGS)
     require_readable(path, key)
     if path.is_dir():
-        inside = sorted(p.name for p in path.iterdir() if p.suffix.lower() in endings)
+        inside = sorted(p.name for p in path.iterdir() if ending_of(p) in endings)
         raise InputError(
             f"{key}={path} is a folder: name one file of questions"
             + (f" of it ({', '.join(inside[:5])})" if inside else f" (it holds none ending in {', '.join(endings)})")
         )
-    ending = path.suffix.lower()
+    ending = ending_of(path)
     if ending not in endings:
         raise InputError(
             f"{path} ends in {ending or 'nothing'!r}: {key} needs .json (SQuAD) or a table ({', '.join(ENDINGS)})"

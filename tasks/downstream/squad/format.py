@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.project.errors import InputError
-from tasks.project.files import each_key_once, open_regular, parse_json
+from tasks.project.files import each_key_once, parse_json
 from tasks.project.memory import ALLOWANCE, limited
+from tasks.reading.packed import opened
 from tasks.reading.text_files import other_encoding
 
 MAX_FILE_BYTES = 2 << 30
@@ -120,11 +121,13 @@ def checked_questions(questions: list[Question], problems: Problems) -> list[Que
 
 def parse_file(path: Path, key: str) -> Any:
     """What a JSON file of questions holds; its arguments and errors are those of `read_squad`."""
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise InputError(f"{path} has {size:,} bytes: SQuAD JSON up to {MAX_FILE_BYTES:,} is read; split it ({key})")
-    with open_regular(path) as stream:
-        content = stream.read(size)
+    try:
+        with opened(path) as stream:
+            content = stream.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
+    if (size := len(content)) > MAX_FILE_BYTES:
+        raise InputError(f"{path} is too large: SQuAD JSON up to {MAX_FILE_BYTES:,} bytes is read; split it ({key})")
     if not content.strip():
         raise InputError(f"{path} is empty; set {key} to a SQuAD JSON file")
     with limited(f"{path} ({key})", max(ALLOWANCE, UNFOLDED * size)):

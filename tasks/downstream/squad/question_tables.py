@@ -6,6 +6,7 @@ The answers of a row stand in one column, as {"text": [...], "answer_start": [..
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
@@ -18,10 +19,12 @@ from tasks.downstream.squad.params import ColumnParams
 from tasks.inputs.tables import NUMBERS, Column, Line, read_table
 from tasks.project.errors import InputError
 from tasks.project.files import parse_json
+from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"
+MADE = "ids made of context, question and place, as there is no column of ids"
 _KEY = "downstream.*.data.columns"
 NAMED_BY = _KEY + ".{}"
 """What messages say to set for a part that has another column."""
@@ -31,7 +34,7 @@ _WHOLE = re.compile(r"[+-]?\d+")
 def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> dict[str, Column]:
     """Part of a question -> the column that holds it; what `names` leaves open has SQuAD's name."""
     given = names.model_dump()
-    always = ("id", "context", "question")
+    always = ("context", "question")
     columns = {
         part: Column(name or part, named_by.format(part), part in always or name is not None)
         for part, name in given.items()
@@ -62,7 +65,7 @@ def read_question_table(
         InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
     """
     lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading)
-    is_csv = path.suffix.lower() == ".csv"
+    is_csv = ending_of(path) == ".csv"
     return questions_of(
         lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv, unanswerable=unanswerable, choices=choices
     )
@@ -137,6 +140,8 @@ class _Rows:
         if isinstance(row.get("id"), int) and not isinstance(row["id"], bool):
             self.reading.counts[NUMBERS] += 1
             row["id"] = str(row["id"])
+        if self.columns["id"].name not in values:
+            row["id"] = self._made_id(row)
         name, context, wording = (text_of(row, part, at, self.problems) for part in ("id", "context", "question"))
         title = "" if row.get("title") is None else text_of(row, "title", at, self.problems)
         if name is not None and not name.strip():
@@ -151,6 +156,12 @@ class _Rows:
         if name is None or context is None or wording is None or title is None or answers is None:
             return None
         return Question(name, title, context, wording, answers)
+
+    def _made_id(self, row: Mapping[str, Any]) -> str:
+        """The same for the same question at the same place of the table."""
+        self.reading.counts[MADE] += 1
+        place = [str(row.get(part)) for part in ("context", "question")] + [str(self.reading.counts[MADE])]
+        return hashlib.sha256(json.dumps(place).encode("ascii")).hexdigest()[:24]
 
     def _answers(self, value: Any, at: str) -> Any:
         """A list of {text, answer_start} from one cell; what is wrong inside it is found later."""

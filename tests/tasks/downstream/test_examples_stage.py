@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -129,3 +131,30 @@ def test_a_plan_without_a_development_file_reads_the_one_there_is(tmp_path: Path
     values = values_with({"own": {"kind": "ner", "data": {"train_path": "inputs/ner", "dev_path": None}}})
     assert compose(check(values))["plan"]["downstream"]["own"]["given"] == {"train": "inputs/ner", "dev": "inputs/ner"}
     assert not [text for text in check_given(values, tmp_path) if "None" in text]
+
+
+@pytest.mark.parametrize("packing", [".gz", ".zst"])
+def test_packed_files_of_every_kind_give_what_plain_ones_do(tmp_path: Path, packing: str) -> None:
+    write_examples(tmp_path / "tasks", "mnli", train=20, dev=12)
+    write_texts(tmp_path / "a.csv", 20, seed=0)
+    given = {
+        "squad": squad_file(tmp_path / "a.json", 5),
+        "ner": conll_file(tmp_path / "a.conll", 50, 0),
+        "classification": str(tmp_path / "a.csv"),
+    }
+    cases = {kind: ({"train_path": path, "dev_path": None}, [Path(path)]) for kind, path in given.items()}
+    cases["glue"] = ({"path": str(tmp_path / "tasks")}, sorted((tmp_path / "tasks/mnli").iterdir()))
+    for kind, (data, files) in cases.items():
+        make_examples(examples_of(kind, **data), tmp_path / kind)
+        for path in files:
+            content = path.read_bytes()
+            whole = gzip.compress(content) if packing == ".gz" else pa.compress(content, codec="zstd", asbytes=True)
+            path.with_name(path.name + packing).write_bytes(whole)
+            path.unlink()
+        named = {key: value and value + packing * (key == "train_path") for key, value in data.items()}
+        task = examples_of(kind, **named)
+        assert task.check_files()
+        make_examples(task, tmp_path / f"{kind}-unpacked")
+        for split in task.splits:
+            tables = [pq.read_table(tmp_path / folder / f"{split}.parquet") for folder in (kind, f"{kind}-unpacked")]
+            assert tables[0] == tables[1], kind

@@ -206,7 +206,7 @@ def test_bad_records_are_refused_with_their_lines(tmp_path: Path, row: dict[str,
         read(path)
 
 
-@pytest.mark.parametrize("name", ["train.json", "train.conll.gz", "train"])
+@pytest.mark.parametrize("name", ["train.json", "train.conll.bz2", "train.parquet.gz", "train"])
 def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"downstream.ner.data.train_path needs .*\.conll.*\.jsonl"):
         read(put(tmp_path, "a O\n", name))

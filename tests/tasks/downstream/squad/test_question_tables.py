@@ -15,10 +15,12 @@ import pytest
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
 from tasks.downstream.squad.params import ColumnParams
+from tasks.downstream.squad.question_tables import MADE
 from tasks.inputs.tables import NUMBERS
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.params import build
+from tasks.reading.text_files import read_reading
 from tests.tasks.downstream.squad.test_questions import CONTEXT, params, qa, squad, write, written
 from tests.tasks.pretraining.row_inputs import squad_questions
 
@@ -188,7 +190,6 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
         ("t.jsonl", [{**ONE, "id": None}], "line 1.id must be text, found NoneType"),
         ("t.jsonl", [{**ONE, "title": 5}], "line 1.title must be text, found int"),
         ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "stands more than once (questions number 1 and 2)"),
-        ("t.parquet", [{k: v for k, v in ONE.items() if k != "id"}], "no column 'id'"),
         ("t.parquet", [{k: v for k, v in ONE.items() if k != "answers"}], "has no column of answers"),
         (
             "t.parquet",
@@ -249,3 +250,14 @@ def test_questions_without_an_answer_are_read_alike_in_every_format(
 @pytest.mark.parametrize(("name", "row"), EMPTY[-2:])
 def test_an_answer_beside_is_impossible_is_a_contradiction(tmp_path: Path, name: str, row: dict[str, Any]) -> None:
     assert "1 question(s) contradict themselves" in refusal(tmp_path, name, [row], unanswerable="drop")
+
+
+def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counted(tmp_path: Path) -> None:
+    bare = {key: value for key, value in ONE.items() if key != "id"}
+    found = [make(tmp_path, write_table(tmp_path / "t.jsonl", [bare, bare]))["train"] for _ in range(2)]
+    ids = [[row["id"] for row in rows] for rows in found]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 2, "the same question twice has two ids"
+    assert read_reading(tmp_path / "made/out")["numbers"][MADE] == 2
+    (tmp_path / "other").mkdir()
+    assert "no column 'key'" in refusal(tmp_path / "other", "t.parquet", [bare], columns=ColumnParams(id="key"))

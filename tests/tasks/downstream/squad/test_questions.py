@@ -165,7 +165,7 @@ def test_another_encoding_is_refused_with_offset_and_line(tmp_path: Path) -> Non
 
 def test_too_large_a_file_is_refused_with_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(squad_format, "MAX_FILE_BYTES", 20)
-    assert "up to 20 is read" in refusal(tmp_path, squad(qa()))
+    assert "up to 20 bytes is read" in refusal(tmp_path, squad(qa()))
 
 
 def test_json_nested_too_deeply_is_refused(tmp_path: Path) -> None:
