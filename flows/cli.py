@@ -19,7 +19,7 @@ import click
 
 from flows import environment
 from flows.commands.project import CALLED_FROM, Place, current_folder, find_project
-from tasks.project.errors import ParamsError
+from tasks.project.errors import InputError, ParamsError
 from tasks.project.main import run_main
 
 COMMANDS = {
@@ -105,5 +105,10 @@ def _call(arguments: list[str]) -> None:
     except click.ClickException as error:
         error.show()
         raise SystemExit(error.exit_code) from None
-    except click.Abort as error:  # what click makes of Ctrl-C
+    except click.Abort as error:  # what click makes of Ctrl-C, and of the end of what somebody types
+        if "marshal data" in str(error.__context__):
+            raise InputError(
+                f"what Python compiled is damaged, as a full disk leaves it ({error.__context__}): remove the folders "
+                f"__pycache__ below {SELF}"
+            ) from None
         raise KeyboardInterrupt from error

@@ -216,3 +216,13 @@ def test_json_stays_json_where_the_terminal_lacks_letters(tmp_path):
             env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding},
         )
         assert json.loads(done.stdout.decode(encoding))[0]["value"] == "été", encoding
+
+
+def test_what_a_full_disk_left_of_compiled_modules_is_said(tmp_path):
+    compiled = {"PYTHONPYCACHEPREFIX": str(tmp_path), "PYTHONDONTWRITEBYTECODE": ""}
+    assert podium("presets", "list", "bert", **compiled).returncode == 0
+    (module,) = tmp_path.rglob("flows/commands/presets.*.pyc")
+    module.write_bytes(module.read_bytes()[:-40])
+    done = podium("presets", "list", "bert", **compiled)
+    assert done.returncode == 1
+    assert "what Python compiled is damaged, as a full disk leaves it" in done.stderr

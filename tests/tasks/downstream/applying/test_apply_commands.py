@@ -55,6 +55,9 @@ def podium(
 ) -> subprocess.CompletedProcess[str]:
     """Run a command in `place`; no file may grow beyond `largest` bytes, which is how a disk looks that is full."""
     limited = None if largest is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    if largest is not None:  # Python leaves half of what it compiles, and others would stumble over it
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"
     return subprocess.run(
         [sys.executable, "-m", "flows", *words],
         cwd=place,
@@ -63,7 +66,7 @@ def podium(
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **({"TMPDIR": str(tmp)} if tmp else {})},
+        env={**environment, **({"TMPDIR": str(tmp)} if tmp else {})},
         preexec_fn=limited,
     )
 
