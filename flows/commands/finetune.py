@@ -161,7 +161,7 @@ def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping
         project: where the run is called.
         kind: of the entry.
         stated: the words of the command line.
-        released: begins the name of the folder of the release.
+        released: begins the name of the folder of the release, where the run has no name.
 
     Raises:
         ParamsError: no such kind, a file that is not there, or words that do not go together.
@@ -181,7 +181,7 @@ def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping
     values |= {f"data.{key}": value for key, value in _data(ctx, project, data, stated)}
     values |= {f"finetune.{key}": stated[key] for key in HYPERPARAMETERS if stated.get(key) is not None}
     values |= {f"gate.{key}": None for key in getattr(gate, "model_fields", ()) if key.startswith("min_")}
-    values["publish.folder"] = f"published/{released}-{name}"
+    values["publish.folder"] = f"published/{stated.get('name') or f'{released}-{name}'}"
     entry = f"downstream.{name}"
     return [*settings({entry: {"kind": kind, **own}}), *settings({f"{entry}.{key}": v for key, v in values.items()})]
 

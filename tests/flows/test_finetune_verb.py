@@ -93,6 +93,14 @@ def test_questions_that_may_have_no_answer_have_the_recipe_of_squad_2(here: Path
     assert entry["finetune"] | {"global_batch_size": 48, "epochs": 1.0} == entry["finetune"]
 
 
+def test_a_release_is_called_like_the_run_or_else_like_the_model(here: Path) -> None:
+    def folder(**said: Any) -> str:
+        return str(values(here, "squad", **said)["downstream"]["squad"]["publish"]["folder"])
+
+    assert folder() == "published/my-bert-squad"
+    assert folder(name="first") == "published/first"
+
+
 def test_names_of_columns(here: Path) -> None:
     found = values(here, "squad", columns=("context=passage", "question=asked"))["downstream"]["squad"]["data"]
     assert found["columns"] | {"context": "passage", "question": "asked"} == found["columns"]

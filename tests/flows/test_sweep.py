@@ -157,6 +157,6 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     assert "nothing changed" in again.stderr.partition("run 2 of 2")[0]
     record = json.loads(again.stdout)
     assert record["best"] in {"t-lr0.001-e1", "t-lr0.0001-e1"}
-    assert (project / "published/bert-squad/model.safetensors").is_file()
+    assert (project / "published/t/model.safetensors").is_file()
     judged = [path.parts[-3] for path in (project / "runs/checkouts").glob("*/metrics/squad.json")]
     assert judged == [record["best"]]

@@ -71,7 +71,7 @@ def decide(task: Task, evidence: Evidence) -> GateDecision:
         if limit.floor is not None
     ]
     if evidence.over_constant is not None:
-        found.append(_over_constant(task, evidence.over_constant))
+        found.append(_over_constant(task, evidence.over_constant, evidence.examples))
     if evidence.released is not None:
         found += _no_drops(task, evidence)
     found += [verdict_check(name, valid) for name, valid in evidence.verdicts.items()]
@@ -95,11 +95,12 @@ def _shown(difference: Interval) -> str:
     return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
-def _over_constant(task: Task, difference: Interval) -> Judged:
+def _over_constant(task: Task, difference: Interval, examples: int) -> Judged:
     found, name = _shown(difference), task.limits[0].metric
     reason = (
         f"the {name} is not significantly above the best answer that is always the same: {found} at confidence "
-        f"{task.confidence:g}."
+        f"{task.confidence:g}; the smallest gain that {examples} {task.record}s could have shown is "
+        f"{difference.mean - difference.low:.2f} points."
     )
     return Check("beats_constant_answer", difference.low > 0, found, "significantly more than 0 points"), reason
 
