@@ -42,7 +42,7 @@ def command(
 ) -> None:
     words = (first, *others)
     output = None if output is None else given(ctx, output)
-    if all(given(ctx, Path(word)).is_file() or word.endswith(".json") for word in words):
+    if all(_is_file(given(ctx, Path(word))) for word in words):
         if len(words) != 2:
             raise click.UsageError("two files of predictions can be compared", ctx)
         found, text, after = _files(ctx, *words, **of_files)
@@ -57,6 +57,11 @@ def command(
         return
     sys.stdout.write(text)
     options.say_next(after)
+
+
+def _is_file(path: Path) -> bool:
+    """Whether a word means a file, which may be missing, or a pipe that is refused later."""
+    return path.suffix == ".json" or (path.exists() and not path.is_dir())
 
 
 def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:

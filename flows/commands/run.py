@@ -127,6 +127,8 @@ def _ended(
         name=choices.name,
     )
     kind = run_locks.SENT if choices.on_workers else run_locks.HERE
+    if not run_locks.can_be_held(project):
+        checks.require(wanted, _note)  # it says whose folder this is, and what else is in the way
     with run_locks.held(project, wanted.name, _note, kind):
         run_params.require_same(project, wanted.values, choices.name)  # who was waited for may have made it
         code = tell_if_unchanged(wanted, preset, overrides)

@@ -91,7 +91,15 @@ def test_a_part_that_these_parameters_leave_empty_says_which_of_them_does():
 
 def test_the_parts_are_those_that_dvc_yaml_names_and_the_kinds_of_entries():
     definitions = definitions_of(ROOT)
-    assert parts_of(whole_plan(), definitions) == ["all", "pretraining", "squad", "ner", "glue", "finetuning"]
+    assert parts_of(whole_plan(), definitions) == [
+        "all",
+        "pretraining",
+        "squad",
+        "ner",
+        "classification",
+        "glue",
+        "finetuning",
+    ]
     assert parts_of(Plan(expand(definitions, compose(check(values_with())))), definitions) == [
         "all",
         "pretraining",

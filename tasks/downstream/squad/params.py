@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -147,6 +146,8 @@ class Params(EntryParams):
 
 def _says_impossible(file: Path) -> bool:
     """Whether some question of a file is marked as having no answer; nothing is parsed, as files may be large."""
+    import mmap  # a part of Python that every stage would load otherwise
+
     if not file.is_file() or not file.stat().st_size:
         return False
     with file.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as text:

@@ -91,6 +91,7 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: 
     assert alone.evaluation is not None
     assert together.evaluation is not None
     assert alone.evaluation["rows"] == 9
+    assert together.evaluation.pop("judged_by") == alone.evaluation.pop("judged_by")
     assert together.evaluation == pytest.approx(
         {**alone.evaluation, "seconds": together.evaluation["seconds"]}, rel=1e-5
     )

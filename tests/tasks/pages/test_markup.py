@@ -155,7 +155,8 @@ def _evaluation_page(text: str) -> str:
     }
     part = Slice(TITLE, f"t{text}", 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)
     mistakes = evaluation_page.worst_mistakes([question], [answers], [0.0], [0.5])
-    return evaluation_page.page(metrics, [part], {"0": 1}, calibration([0.5], [0.0]), mistakes)
+    titles = {"exact_match": "exact match", "f1": "F1"}
+    return evaluation_page.page(metrics, titles, [part], {"0": 1}, calibration([0.5], [0.0]), mistakes)
 
 
 def _glue_page(text: str) -> str:
