@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from flows.commands.options import Column
 from flows.commands.project import given
 
 if TYPE_CHECKING:
@@ -22,18 +23,6 @@ AT_LEAST_ONE = click.IntRange(min=1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
 
 
-class _Column(click.ParamType):
-    """PART=NAME."""
-
-    name = "part=name"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        part, sign, name = value.partition("=")
-        if not (part and sign and name):
-            self.fail(f"{value!r} must be PART=NAME, such as context=text", param, ctx)
-        return part, name
-
-
 OPTIONS = (
     click.option(
         "--task", metavar="WORD", help="what the model is for, where its classes do not tell (sst2, qnli, ...)"
@@ -42,7 +31,7 @@ OPTIONS = (
         "--tokenizer", type=click.Path(path_type=Path), metavar="FOLDER", help="where the model folder has none"
     ),
     click.option(
-        "--column", "columns", multiple=True, type=_Column(), help="a column of the file, where it has another name"
+        "--column", "columns", multiple=True, type=Column(), help="a column of the file, where it has another name"
     ),
     click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (as the release, else 384)"),
     click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows of a text share"),

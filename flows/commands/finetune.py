@@ -42,7 +42,13 @@ NUMBERS = together(
 )
 DEV = together(
     click.option("--dev", metavar="FILE", help="what it is judged on; default: a part of --train"),
-    click.option("--column", "columns", multiple=True, metavar="KEY=NAME", help="what a column of a table is called"),
+    click.option(
+        "--column",
+        "columns",
+        multiple=True,
+        type=options.Column(),
+        help="a column of a table, where it has another name",
+    ),
 )
 COMMON = together(
     click.option("--runtime", help="cpu, cuda, ipu, or auto (default): IPUs, else a GPU, else the CPU"),
@@ -199,11 +205,7 @@ def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, 
     else:
         yield "source", "files"
         yield from _files(ctx, project, section, stated)
-    for text in stated["columns"]:
-        key, equals, name = text.partition("=")
-        if not equals or not name:
-            raise ParamsError(f"--column {text!r} must read KEY=NAME, for example context=passage")
-        yield f"columns.{key}", name
+    yield from ((f"columns.{part}", name) for part, name in stated["columns"])
 
 
 def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -102,6 +102,18 @@ def tell_unread(project: Path, preset: str | None) -> None:
         click.echo(f"note: {text}", err=True)
 
 
+class Column(click.ParamType):
+    """PART=NAME."""
+
+    name = "part=name"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        part, sign, name = value.partition("=")
+        if not (part and sign and name):
+            self.fail(f"{value!r} must be PART=NAME, such as context=text", param, ctx)
+        return part, name
+
+
 def as_json(command: Command) -> Command:
     """--json, as the argument `json_wanted`: standard output then holds JSON and nothing else."""
     return click.option("--json", "json_wanted", is_flag=True, help="JSON on standard output, for programs")(command)
