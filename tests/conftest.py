@@ -7,6 +7,11 @@ import pytest
 import tasks  # noqa: F401 (it says which memory pyarrow takes, before a test imports pyarrow)
 
 LONGEST = (
+    "test_clean.py",
+    "test_apply_commands.py",
+    "test_runs.py",
+    "test_own_classes.py",
+    "test_models_to_apply.py",
     "test_terminal.py",
     "test_preflight.py",
     "test_environments.py",

@@ -15,12 +15,22 @@ from tests.flows.test_runs import FASTER, Holding, podium, run
 pytestmark = pytest.mark.usefixtures("prefect_session")
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """Where the project of `two` is kept once it was made, so that each test gets a copy."""
+    return tmp_path_factory.mktemp("two") / "project"
+
+
 @pytest.fixture
-def two(toy_project):
+def two(toy_project, kept):
     """The project's own run, a published one and one that was rejected."""
+    if kept.is_dir():
+        shutil.copytree(kept, toy_project, symlinks=True, dirs_exist_ok=True)
+        return toy_project
     run()
     run(*ACCEPTED, name="good")
     run(FASTER, name="fast")
+    shutil.copytree(toy_project, kept, symlinks=True)
     return toy_project
 
 
