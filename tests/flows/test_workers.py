@@ -76,6 +76,7 @@ def test_a_run_to_a_stage_sends_what_that_needs_and_nothing_else(team):
     assert (report["folder"], report["results"]) == (before, {})
 
 
+@pytest.mark.soak
 def test_a_run_with_a_name_works_under_it_on_the_workers_and_here(team):
     words = ("flows.pipeline", "--on-workers", "--device-queue", "cpu/trainer", "--to", "pretrain", "--name", "ours")
     assert team.sender.run(*words) == 0, team.sender.said()

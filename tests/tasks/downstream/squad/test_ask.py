@@ -106,6 +106,7 @@ ASKED = [
 ]
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_with_questions_without_an_answer_they_are_the_pipelines_with_handle_impossible_answer(tmp_path: Path) -> None:
     model = write_tiny_model(tmp_path / "nullable", VOCABULARY, seed=7)
