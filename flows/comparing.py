@@ -13,7 +13,7 @@ from tasks.downstream.entries import entries, entry_of
 from tasks.pages.render import html_page
 from tasks.project.errors import ParamsError
 from tasks.project.params import Params, check
-from tasks.project.params_command import table
+from tasks.project.params_command import differing, table
 from tasks.project.plan_file import read_plan
 
 WIDTH, HEIGHT, MARGIN = 460, 240, 40
@@ -72,7 +72,7 @@ def compared(words: Sequence[Word]) -> dict[str, Any]:
         InputError: one of them was not evaluated, or two have no example in common.
     """
     own = [word for word in words if word.run is not None]
-    rows = run_params.differing([word.values for word in own])
+    rows = differing([word.values for word in own])
     return {
         "runs": [word.said for word in words],
         "parameters": {

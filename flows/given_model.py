@@ -16,7 +16,7 @@ from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import ModelParams
 
 
-def overrides_of(model: str, here: Path, project: Path) -> list[str]:
+def model_settings(model: str, here: Path, project: Path) -> list[str]:
     """What `--set` would say of a model: where it is, its tokenizer and its architecture.
 
     A model of the Hub is downloaded now, where people can watch, and named by its commit.
@@ -33,7 +33,7 @@ def overrides_of(model: str, here: Path, project: Path) -> list[str]:
     if folder.exists():
         if not folder.is_dir():
             raise InputError(f"--model {model} is a file: name the folder that save_pretrained wrote")
-        path = seen_from(folder, project)
+        path = stated_path(folder, project)
         given = {"base_model.source": "folder", "base_model.path": path}
         given |= {"tokenizer.source": "file", "tokenizer.path": path}
     else:
@@ -60,7 +60,7 @@ def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
     return files["config.json"].parent, places
 
 
-def seen_from(path: Path, project: Path) -> str:
+def stated_path(path: Path, project: Path) -> str:
     """A path as params.yaml of `project` states it: relative where it lies inside, else absolute."""
     found = Path(os.path.abspath(path))
     return str(found.relative_to(project)) if found.is_relative_to(project) else str(found)

@@ -38,17 +38,16 @@ def publish(gate: Stage, root: Path, say: Callable[[str], None]) -> dict[str, An
     Raises:
         PublishFailed: with its last words.
     """
-    process = stop.start([sys.executable, "-m", *module_of(gate)], root, dvc.environment())
-    assert process.stdout is not None
-    lines = []
-    with stop.passed_to(process):
-        for line in process.stdout:
-            lines.append(line)
-            say(line.rstrip())
-        code = process.wait()
+    lines: list[str] = []
+
+    def take(line: str) -> None:
+        lines.append(line)
+        say(line)
+
+    code = stop.follow([sys.executable, "-m", *module_of(gate)], root, dvc.environment(), take)
     if code:
         stop.check()
-        said = "".join(lines).strip().removeprefix(ERROR) or "it said nothing"
+        said = "\n".join(lines).strip().removeprefix(ERROR) or "it said nothing"
         rejected = "the gate's verdict changed meanwhile, " if code == REJECTED else ""
         raise PublishFailed(f"publish failed ({rejected}{describe_exit(code)}): {said}")
     receipt: dict[str, Any] = read_json(root / artifacts.receipt_file(gate.item))

@@ -14,7 +14,7 @@ from flows.checkout import own_folder, seen_from
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.params import Params, parameter_values
-from tasks.project.params_command import ABSENT, leaves, table
+from tasks.project.params_command import ABSENT, differing, table
 from tasks.project.strict_yaml import read_yaml
 
 
@@ -39,15 +39,6 @@ def _whole(values: dict[str, Any]) -> dict[str, Any]:
         return parameter_values(Params.model_validate(values))
     except ValidationError:
         return values
-
-
-def differing(sides: Sequence[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """Name and all values of every parameter that not all have alike; ABSENT where one has no such key."""
-    found = [dict(leaves(side)) for side in sides]
-    rows = [
-        (name, [one.get(name, ABSENT) for one in found]) for name in dict.fromkeys(key for one in found for key in one)
-    ]
-    return [(name, values) for name, values in rows if any(value != values[0] for value in values)]
 
 
 def in_words(rows: Sequence[tuple[str, list[Any]]], heads: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ from flows import report, run_params, runs
 from tasks.project import artifacts
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import default_values
+from tasks.project.params_command import differing
 from tasks.project.strict_yaml import read_yaml
 
 
@@ -21,7 +22,7 @@ def differences(project: Path, run: runs.Run) -> list[tuple[str, list[Any]]]:
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)
     own = {name: entry for name, entry in params["downstream"].items() if name not in base["downstream"]}
     new = {name: defaults_of(entry["kind"], name) for name, entry in own.items()}
-    return run_params.differing([{**base, "downstream": {**base["downstream"], **new}}, params])
+    return differing([{**base, "downstream": {**base["downstream"], **new}}, params])
 
 
 def scores(run: runs.Run) -> list[str]:

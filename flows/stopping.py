@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -101,6 +101,22 @@ class Stop:
         finally:
             self._child = None
             signal.alarm(0)
+
+    def follow(self, command: list[str], root: Path, env: dict[str, str], take: Callable[[str], None]) -> int:
+        """Run a child to its end, asked to stop where this process is; its exit code.
+
+        Args:
+            command: its words.
+            root: where it works.
+            env: its environment.
+            take: gets each line as it comes, its end left out.
+        """
+        child = self.start(command, root, env)
+        assert child.stdout is not None
+        with self.passed_to(child):
+            for line in child.stdout:
+                take(line.rstrip())
+            return child.wait()
 
     def check(self) -> None:
         """Raises: Interrupted, if this process was asked to end."""

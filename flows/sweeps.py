@@ -123,12 +123,7 @@ def _run(command: list[str], project: Path, say: Callable[[str], None]) -> int:
     Raises:
         SystemExit: it was stopped, or refused for its parameters.
     """
-    process = stop.start(command, project, dvc.environment())
-    assert process.stdout is not None
-    with stop.passed_to(process):
-        for line in process.stdout:
-            say(f"  {line.rstrip()}")
-        code = process.wait()
+    code = stop.follow(command, project, dvc.environment(), lambda line: say(f"  {line}"))
     stop.check()
     if code not in (DONE, FAILED):
         raise SystemExit(code)

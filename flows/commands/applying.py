@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands.options import Column
+from flows.commands.options import Column, together
 from flows.commands.project import given
 
 if TYPE_CHECKING:
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tasks.downstream.applying.model import FoundModel
     from tasks.downstream.entries import Entry
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 AT_LEAST_ONE = click.IntRange(min=1)
 ROWS_AT_ONCE, ROWS_ON_IPU = 64, 8
 
@@ -46,11 +45,8 @@ OPTIONS = (
 )
 
 
-def using_a_model(command: Command) -> Command:
-    """The options, as arguments of their names; `columns` are pairs."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+using_a_model = together(*OPTIONS)
+"""The options, as arguments of their names; `columns` are pairs."""
 
 
 def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:

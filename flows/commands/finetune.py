@@ -8,31 +8,19 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import click
 
 from flows.commands import options
+from flows.commands.options import Decorator, together
 from flows.commands.project import entered, given
 
 PRESET = "finetune"
 HYPERPARAMETERS = ("learning_rate", "epochs", "global_batch_size", "seed")
 """Parameters of an entry's section `finetune` that have words of their own."""
-Decorator = Callable[[Any], Any]
-
-
-def together(*decorators: Decorator) -> Decorator:
-    """Options that several verbs have, as one decorator."""
-
-    def decorate(function: Any) -> Any:
-        for one in reversed(decorators):
-            function = one(function)
-        return function
-
-    return decorate
-
 
 NUMBERS = together(
     click.option("--learning-rate", type=float, metavar="RATE"),
@@ -139,10 +127,9 @@ def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[s
     Raises:
         InputError, ParamsError: the model or a file is not there or none.
     """
-    from flows.given_model import overrides_of as of_model
-    from flows.given_model import settings
+    from flows.given_model import model_settings, settings
 
-    model = of_model(stated["model"], given(ctx, Path()), project)
+    model = model_settings(stated["model"], given(ctx, Path()), project)
     entry = entry_settings(ctx, project, kind, stated, released_as(stated["model"]))
     return [*model, *settings(device_values(stated)), *entry, *stated["overrides"]]
 
@@ -209,7 +196,7 @@ def _data(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, 
 
 
 def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    from flows.given_model import seen_from
+    from flows.given_model import stated_path
     from tasks.project.errors import ParamsError
 
     files: dict[str, str | None] = {"train": None, "dev": None}
@@ -218,7 +205,7 @@ def _files(ctx: click.Context, project: Path, section: Any, stated: Mapping[str,
             path = given(ctx, Path(stated[key]))
             if not path.exists():
                 raise ParamsError(f"--{key} {stated[key]} is not there: name a file or folder")
-            files[key] = seen_from(path, project)
+            files[key] = stated_path(path, project)
     if "train_path" in section.model_fields:
         yield from (("train_path", files["train"]), ("dev_path", files["dev"]))
     elif stated["dev"] is not None:

@@ -17,6 +17,18 @@ from flows.commands.project import find_project
 from flows.plan import ALL
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+Decorator = Callable[[Any], Any]
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Options that several verbs have, as one decorator."""
+
+    def decorate(function: Any) -> Any:
+        for one in reversed(decorators):
+            function = one(function)
+        return function
+
+    return decorate
 
 
 def complete_presets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

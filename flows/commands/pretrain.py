@@ -48,22 +48,22 @@ def overrides_of(ctx: click.Context, project: Path, stated: dict[str, Any]) -> l
     Raises:
         InputError, ParamsError: the model or a file is not there or none.
     """
-    from flows.given_model import overrides_of as of_model
-    from flows.given_model import seen_from, settings
+    from flows.given_model import model_settings, settings, stated_path
     from tasks.project.errors import ParamsError
+    from tasks.project.params import PHASES
 
     text = given(ctx, Path(stated["text"]))
     if not text.exists():
         raise ParamsError(f"--text {stated['text']} is not there: name a file or folder of text")
-    model = of_model(stated["model"], given(ctx, Path()), project) if stated["model"] is not None else []
+    model = model_settings(stated["model"], given(ctx, Path()), project) if stated["model"] is not None else []
     defaults = GOING_ON if model else {}
     said = {name: stated[name] or defaults.get(name) for name in ("steps", "learning_rate")}
-    values = {"corpus.source": "files", "corpus.path": seen_from(text, project), **finetune.device_values(stated)}
+    values = {"corpus.source": "files", "corpus.path": stated_path(text, project), **finetune.device_values(stated)}
     if said["steps"] is not None:
         first = round(said["steps"] * FIRST_PHASE)
         values |= {"pretrain.phase1.steps": first, "pretrain.phase2.steps": said["steps"] - first}
     for name, value in (("learning_rate", said["learning_rate"]), ("global_batch_size", stated["batch_size"])):
-        values |= {f"pretrain.{phase}.{name}": value for phase in ("phase1", "phase2") if value is not None}
+        values |= {f"pretrain.{phase}.{name}": value for phase in PHASES if value is not None}
     entry = [f"{ENTRY}=null"]
     if stated["kind"] is not None:
         released = finetune.released_as(stated["model"] or stated["text"])

@@ -33,7 +33,7 @@ class _List(click.ParamType):
         return found
 
 
-LISTS = finetune.together(
+LISTS = options.together(
     click.option("--learning-rate", type=_List(float), metavar="RATE,...", help="to try"),
     click.option("--epochs", type=_List(float), metavar="N,...", help="to try"),
     click.option("--batch-size", "global_batch_size", type=_List(int), metavar="N,...", help="to try"),
@@ -51,7 +51,7 @@ def command() -> None:
 class _Kinds(finetune.Kinds):
     def command_of(self, kind: str) -> click.Command:
         @finetune.verb_of(kind)
-        @finetune.together(LISTS, finetune.COMMON)
+        @options.together(LISTS, finetune.COMMON)
         @click.pass_context
         def run(ctx: click.Context, **stated: Any) -> None:
             _carry_out(ctx, kind, stated)

@@ -79,6 +79,15 @@ def _one_line(text: str) -> str:
     return " ".join(text.split())
 
 
+def differing(sides: Sequence[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """Name and all values of every parameter that not all have alike; ABSENT where one has no such key."""
+    found = [dict(leaves(side)) for side in sides]
+    rows = [
+        (name, [one.get(name, ABSENT) for one in found]) for name in dict.fromkeys(key for one in found for key in one)
+    ]
+    return [(name, values) for name, values in rows if any(value != values[0] for value in values)]
+
+
 def differences(
     base: dict[str, Any], first: str, second: str, presets: Path = artifacts.PRESETS
 ) -> list[tuple[str, Any, Any]]:
@@ -90,10 +99,8 @@ def differences(
     Raises:
         ParamsError: no such preset, or values that cannot be used.
     """
-    sides = [dict(leaves(_of(base, name, presets))) for name in (first, second)]
-    names = dict.fromkeys([*sides[0], *sides[1]])
-    rows = [(name, *(side.get(name, ABSENT) for side in sides)) for name in names]
-    return [(name, one, two) for name, one, two in rows if one != two]
+    found = differing([_of(base, name, presets) for name in (first, second)])
+    return [(name, one, two) for name, (one, two) in found]
 
 
 def diff(rows: Sequence[tuple[str, Any, Any]], first: str, second: str) -> str:
