@@ -167,7 +167,8 @@ def entry_settings(ctx: click.Context, project: Path, kind: str, stated: Mapping
         params = kind_params(kind)
     except ValueError as error:
         raise ParamsError(str(error)) from None
-    own = {name: stated[name] for name in params.model_fields if name not in EntryParams.model_fields}
+    own_names = [name for name in params.model_fields if name not in EntryParams.model_fields]
+    own = {name: stated[name] for name in own_names if stated.get(name) is not None}
     name = "-".join([kind, *(value for value in own.values() if isinstance(value, str))])
     data, gate = (params.model_fields[section].annotation for section in ("data", "gate"))
     values = params.recipe_for(given(ctx, Path(stated["train"])))

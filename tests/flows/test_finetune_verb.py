@@ -12,7 +12,7 @@ import yaml
 from click.testing import CliRunner
 
 from flows.cli import cli
-from flows.commands import finetune
+from flows.commands import finetune, pretrain
 from flows.commands.project import Place
 from flows.saved_params import save, unlike_defaults
 from tasks.project.errors import InputError, ParamsError
@@ -171,3 +171,14 @@ def test_every_kind_has_a_verb_and_a_task_must_be_one() -> None:
     wrong = CliRunner().invoke(cli, ["finetune", "glue", "--model", "m", "--train", "t", "--task", "sst3"])
     assert wrong.exit_code == 2
     assert "'sst3' is not one of" in wrong.output
+
+
+def test_pre_training_is_followed_by_any_kind(here: Path) -> None:
+    ctx = click.Context(pretrain.command)
+    ctx.obj = Place(here, ROOT, None)
+    for kind in kind_names():
+        said = STATED | {"text": "train.json", "model": None, "train": ".", "columns": (), "overrides": ()}
+        said |= {"kind": kind, "steps": None, "batch_size": None, "task": "sst2"}
+        said = {name: value for name, value in said.items() if name != "regression"}  # no word of `pretrain`
+        (entry,) = resolve({}, pretrain.PRESET, pretrain.overrides_of(ctx, ROOT, said))["downstream"].values()
+        assert entry["kind"] == kind
