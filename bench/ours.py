@@ -14,9 +14,9 @@ from bench.flops import answering_flops, pretraining_flops
 from bench.protocol import Sample, Session, Stopwatch
 from bench.setup import OPTIMIZER, SEED, WARMUP_FRACTION, Training
 from ipu_model.distributed.ranks import Instances
-from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.jobs.plan import Plan, make_plan
 from ipu_model.optim.schedule import learning_rate
-from ipu_model.plan import Plan, make_plan
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.auto_precision import AUTO, choose
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device

@@ -15,7 +15,7 @@ def ours(spec: dict[str, Any], session: Session) -> None:
     """A pass over all rows a round; units are features."""
     from bench.ours import make_job, precision_of, prepare_host, say_nothing, start
     from ipu_model.distributed.process import StopRequest
-    from ipu_model.job import Job
+    from ipu_model.jobs.job import Job
     from ipu_model.rows.reading import RowFolder
     from ipu_model.train.prediction import predict
 

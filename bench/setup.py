@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.config import ModelConfig
 
 VOCABULARY = 30522
@@ -43,7 +43,7 @@ class Training:
 
     @property
     def head(self) -> str:
-        """The head, as ipu_model.job calls it."""
+        """The head, as ipu_model.jobs.job calls it."""
         return "pretraining" if self.task == "pretrain" else "question_answering"
 
     @property

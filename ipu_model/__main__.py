@@ -28,7 +28,7 @@ from ipu_model.distributed.process import (
 )
 from ipu_model.distributed.torchrun import exit_code
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
-from ipu_model.job import Job
+from ipu_model.jobs.job import Job
 from ipu_model.progress import Emit, Progress
 
 USAGE = 2
@@ -36,7 +36,7 @@ FAILED = 1
 
 
 USAGE_TEXT = """usage: python -m ipu_model job.json
-Run one job; its progress goes to standard output, one JSON object a line. ipu_model/job.py describes the file.
+Run one job; its progress goes to standard output, one JSON object a line. ipu_model/jobs/job.py describes the file.
 """
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ipu_model.errors import ConfigError
-from ipu_model.fingerprint import fingerprint, flat
 from ipu_model.ipu.config import CACHE_OFF
 from ipu_model.ipu.program_folder import CACHE_VARIABLE, RECORD, ProgramFolder, Say, Sizes, link, read_record, states
 from ipu_model.ipu.pruning import run
 from ipu_model.ipu.shared_programs import difference, differing, give, take
+from ipu_model.jobs.fingerprint import fingerprint, flat
 
 LIVE = ".live"
 """Name of the folder of live executables beside those that travel."""

@@ -21,9 +21,9 @@ from ipu_model.ipu.model import DeviceLayout
 from ipu_model.ipu.optimizers import check_optimizer, is_half
 from ipu_model.ipu.placement import Placement
 from ipu_model.ipu.sdk import sdk_name
-from ipu_model.job import Job
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import Division
 from ipu_model.models.config import ModelConfig
-from ipu_model.plan import Division
 
 CONFIG = "ipu_config.json"
 """Name of the file in a model folder."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.modeling import is_exempt
 from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import BlockedAdamW, BlockedLamb

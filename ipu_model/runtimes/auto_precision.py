@@ -19,9 +19,9 @@ import torch
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.files import read_json, write_json
-from ipu_model.job import Job
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import Choice, Plan
 from ipu_model.models.config import ModelConfig
-from ipu_model.plan import Choice, Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import RowFolder
 from ipu_model.runtimes.precision_probe import DTYPES, Rates, Work, lengths_of, measure

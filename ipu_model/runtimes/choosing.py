@@ -13,9 +13,9 @@ from torch import nn
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
-from ipu_model.job import Job, OptimizerConfig
+from ipu_model.jobs.job import Job, OptimizerConfig
+from ipu_model.jobs.plan import Choice, Plan
 from ipu_model.models.config import ModelConfig
-from ipu_model.plan import Choice, Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.format import Manifest
 from ipu_model.runtimes.runtime import Runtime

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from ipu_model.errors import ConfigError
+from ipu_model.jobs.plan import Choice
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch
 from ipu_model.models.varlen import AMPERE, MakeAttention, choose_attention
-from ipu_model.plan import Choice
 
 READS_AHEAD = 2
 """Batches that are read and copied while the GPU computes: one would wait for a slow disk at once."""

@@ -35,7 +35,7 @@ from ipu_model.ipu.optimizers import (
 from ipu_model.ipu.planning import IpuPlan, executable_parts
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
 from ipu_model.ipu.watch import compile_timeout, watching
-from ipu_model.job import Job
+from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
 from ipu_model.progress import Emit

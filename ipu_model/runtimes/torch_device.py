@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.flat import FlatBatch, flatten
 from ipu_model.models.head import Logits
 from ipu_model.models.precision import LowPrecisionCopies

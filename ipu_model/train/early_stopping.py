@@ -13,9 +13,9 @@ from torch import Tensor
 from ipu_model import heads
 from ipu_model.errors import NonFiniteWeights
 from ipu_model.files import write_text
-from ipu_model.job import Job
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import Plan
 from ipu_model.models.tensors import require_finite
-from ipu_model.plan import Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder
 from ipu_model.runtimes.runtime import Runtime

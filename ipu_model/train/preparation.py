@@ -12,12 +12,12 @@ from torch import nn
 
 from ipu_model import heads
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
-from ipu_model.fingerprint import flat
-from ipu_model.job import Job
+from ipu_model.jobs.fingerprint import flat
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import Plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, missing_parameters
 from ipu_model.models.modeling import build_model, initialise
-from ipu_model.plan import Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, read_manifest
 from ipu_model.rows.reading import RowFolder

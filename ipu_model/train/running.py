@@ -19,11 +19,11 @@ from ipu_model.distributed.process import StopRequest, peak_memory_mb
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.files import new_folder, write_text
-from ipu_model.job import Job, JobResult
+from ipu_model.jobs.job import Job, JobResult
+from ipu_model.jobs.plan import DevicePlan, Plan, make_plan, spread
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, Origin, read_model, write_model
 from ipu_model.models.tensors import require_finite
-from ipu_model.plan import DevicePlan, Plan, make_plan, spread
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import RowFolder, UpdateRows
 from ipu_model.runtimes.auto_precision import PRECISION, settle_precision

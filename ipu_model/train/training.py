@@ -10,10 +10,10 @@ from typing import Generator, NoReturn, Tuple
 
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.errors import NonFiniteLoss
-from ipu_model.job import Job
+from ipu_model.jobs.job import Job
+from ipu_model.jobs.plan import Plan
 from ipu_model.models.tensors import require_finite
 from ipu_model.optim.schedule import learning_rate
-from ipu_model.plan import Plan
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp

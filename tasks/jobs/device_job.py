@@ -1,6 +1,6 @@
 """The door to the device: writes job.json, runs `python -m ipu_model`, reads result.json.
 
-The only module of `tasks` that names `ipu_model.job`; the others import Job and its parts from here. The
+The only module of `tasks` that names `ipu_model.jobs.job`; the others import Job and its parts from here. The
 device's interpreter (PODIUM_DEVICE_PYTHON, default: this one) may be another Python than ours, and may be started
 by a launcher (tasks/host/launcher.py), which starts several processes of the job.
 
@@ -26,7 +26,7 @@ from typing import IO, Any
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import read_ipu_config
-from ipu_model.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.files import write_text

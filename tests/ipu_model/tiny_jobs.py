@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 import pyarrow as pa
 
-from ipu_model.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import MANIFEST, Manifest, row_schema
 

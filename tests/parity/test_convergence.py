@@ -10,7 +10,7 @@ from samples import ORIGIN
 from tiny_jobs import make_columns, write_rows
 from transformers import BertForPreTraining
 
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.attention import RowAttention
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import write_model

@@ -18,7 +18,7 @@ from transformers import (
     BertForQuestionAnswering,
 )
 
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime
 

@@ -34,7 +34,7 @@ from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.distributed.ranks import Instances
 from ipu_model.distributed.torchrun import TorchrunInstances, buckets, under_torchrun
 from ipu_model.errors import CheckpointError, ConfigError
-from ipu_model.job import EvaluationConfig, Job, JobResult, ScheduleConfig
+from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, ScheduleConfig
 from ipu_model.runtimes.torch_device import _seed_of
 from ipu_model.train.running import run_job
 

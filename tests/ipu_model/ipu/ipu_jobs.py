@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 from tiny_ipu import FOUR_LAYERS, unpacked
 from tiny_jobs import ROOT, Finished, make_columns, make_job, run_here, write_rows
 
-from ipu_model.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
 from ipu_model.rows.format import Manifest, read_manifest
 
 NUM_IPUS = ("PODIUM_DOUBLE_IPUS", "POPTORCH_STANDIN_NUM_IPUS")

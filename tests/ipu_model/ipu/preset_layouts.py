@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 
 BASE, LARGE = (0, 4, 4, 4), (3, 7, 7, 7)
 """Encoder layers on each IPU."""

@@ -12,7 +12,7 @@ from tiny_ipu import FOUR_LAYERS, ipu_runtime
 from tiny_jobs import make_columns
 
 from ipu_model import heads
-from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import Batch
 

@@ -9,7 +9,7 @@ from typing import Any, List
 import pytest
 from tiny_jobs import Finished, finish, make_columns, make_job, run_here, start_job, write_rows
 
-from ipu_model.job import BatchGeometry, Job
+from ipu_model.jobs.job import BatchGeometry, Job
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from test_parity import largest_differences, optimizer_of
 from tiny_ipu import ipu_job, ipu_runtime, make_batches, make_model, train
 from tiny_jobs import head_of
 
-from ipu_model.job import BatchGeometry
+from ipu_model.jobs.job import BatchGeometry
 from ipu_model.runtimes.torch_device import TorchRuntime
 
 KINDS = ["sequence_classification", "sequence_regression", "token_classification"]

@@ -18,7 +18,7 @@ from ipu_model.ipu.optimizers import (
     optimizer_tensors,
     set_learning_rate,
 )
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 
 
 def checkpoint(device: Device) -> Tuple[Dict[str, Tensor], Dict[str, Tensor], List[int]]:

@@ -12,7 +12,7 @@ from toy_training import MICRO_BATCHES, RATES, ROWS, UPDATES, Device, config_of,
 
 from ipu_model.errors import ConfigError
 from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.optim.optimizers import clip_gradients, make_optimizer
 
 

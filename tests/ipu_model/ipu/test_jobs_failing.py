@@ -13,7 +13,7 @@ from tiny_ipu import FOUR_LAYERS
 from tiny_jobs import run_here
 
 from ipu_model.errors import NonFiniteLoss, NonFiniteWeights
-from ipu_model.job import Job, OptimizerConfig
+from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.rows.reading import UpdateRows
 
 FAILING = """

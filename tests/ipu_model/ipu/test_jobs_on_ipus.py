@@ -19,7 +19,7 @@ from tiny_jobs import Finished, run_here, start_job, stop_in_training
 import ipu_model.train.training
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated
 from ipu_model.errors import CheckpointError
-from ipu_model.job import Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.train.running import run_job
 

@@ -11,7 +11,7 @@ from ipu_jobs import NUM_IPUS, ipu_job, model_folder, rows_of, run_code, write_j
 from tiny_jobs import ROOT, finish, run_here, start_job
 
 from ipu_model.errors import ConfigError, DeviceJobError
-from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 
 EXIT_CODES = """
 import json, os, sys

@@ -16,7 +16,7 @@ from ipu_jobs import ipu_job, manifest_of, model_folder, rows_of
 from tiny_jobs import ROOT, run_here
 
 import ipu_model.train.training
-from ipu_model.job import JobResult
+from ipu_model.jobs.job import JobResult
 
 IMPORT_ALL = """
 import importlib, json, pathlib, pkgutil, socket, sys

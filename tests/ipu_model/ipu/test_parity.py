@@ -10,7 +10,7 @@ import pytest
 import torch
 from tiny_ipu import train
 
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 
 CASES = [
     (name, head, replicas, iterations, packed)

@@ -22,7 +22,7 @@ from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import ConfigError
-from ipu_model.job import Job, ScheduleConfig
+from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.train.running import run_job
 

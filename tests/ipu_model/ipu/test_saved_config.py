@@ -12,7 +12,7 @@ from tiny_jobs import make_columns, make_job, run_here, write_rows
 
 from ipu_model.files import read_json
 from ipu_model.ipu.config import read_ipu_config
-from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 
 
 @pytest.fixture

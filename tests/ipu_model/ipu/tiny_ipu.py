@@ -14,7 +14,7 @@ from torch import nn
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
-from ipu_model.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch

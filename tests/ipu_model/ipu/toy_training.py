@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.ipu.optimizers import make_ipu_optimizer, set_learning_rate
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 
 MICRO_BATCHES, ROWS = 2, 4
 RATES = [0.02, 0.04, 0.03, 0.02, 0.05, 0.01, 0.02, 0.03, 0.01, 0.005]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ipu_model.errors import ConfigError
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.optim.lamb import Lamb
 from ipu_model.optim.optimizers import clip_gradients, load_optimizer_tensors, make_optimizer, optimizer_tensors
 

@@ -20,8 +20,8 @@ from tiny_jobs import ROOT, TINY, finish, make_job, pausing, run_here
 
 from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import CheckpointError
-from ipu_model.job import Job, JobResult, ScheduleConfig
-from ipu_model.plan import Choice, make_plan
+from ipu_model.jobs.job import Job, JobResult, ScheduleConfig
+from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.rows.format import read_manifest
 from ipu_model.rows.reading import RowFolder
 from ipu_model.runtimes import auto_precision

@@ -11,7 +11,7 @@ import torch
 from tiny_jobs import finish, make_columns, make_job, start_job, write_rows
 
 from ipu_model.errors import ConfigError
-from ipu_model.job import OptimizerConfig
+from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.runtimes.choosing import plan_device
 from ipu_model.runtimes.compiling import OLDEST, check_compiler
 

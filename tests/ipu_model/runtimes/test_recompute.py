@@ -15,7 +15,7 @@ from tiny_jobs import TINY, make_columns, make_job, pausing, run_here, write_row
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
-from ipu_model.job import JobResult
+from ipu_model.jobs.job import JobResult
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch

@@ -13,7 +13,7 @@ import pytest
 from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model.errors import CheckpointError, ConfigError, RowsError
-from ipu_model.job import Job, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import Job, OptimizerConfig, ScheduleConfig
 from ipu_model.models.model_folder import read_model
 
 HEAD = "sequence_classification"

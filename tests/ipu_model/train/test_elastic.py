@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from tiny_jobs import TINY, TORCHRUN, Finished, finish, make_columns, make_job, run_here, start, write_rows
 
 from ipu_model.distributed.torchrun import exit_code
-from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 
 pytestmark = [
     pytest.mark.soak,  # dozens of processes that import torch

@@ -21,7 +21,7 @@ from ipu_model import heads
 from ipu_model.distributed.process import StopRequest, Terminated
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, NonFiniteWeights, RowsError
-from ipu_model.job import EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.flat import flatten
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.reading import Batch, RowFolder

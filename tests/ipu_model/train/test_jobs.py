@@ -20,7 +20,7 @@ from tiny_jobs import TINY, finish, make_columns, make_job, run_here, start, sta
 
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, only_one
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
-from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.train.running import run_job
 
 

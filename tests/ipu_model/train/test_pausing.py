@@ -19,7 +19,7 @@ from tiny_jobs import ROOT, finish, make_job, run_here, start_job
 from ipu_model.distributed.process import PATIENCE_SECONDS, PAUSED, StopRequest, Terminated, only_one, stop_time
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
-from ipu_model.job import Job, ScheduleConfig
+from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.train.running import run_job
 from ipu_model.train.training import GUESSED_SAVE_SECONDS
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ipu_model.distributed.process import StopRequest, only_one
-from ipu_model.job import Job, JobResult
+from ipu_model.jobs.job import Job, JobResult
 from ipu_model.train.running import run_job
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ipu_model.job import BatchGeometry, Job, JobResult, OptimizerConfig
+from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs import compile as of_entries

@@ -10,7 +10,7 @@ import pytest
 
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
-from ipu_model.job import Job
+from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of

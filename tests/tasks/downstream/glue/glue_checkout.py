@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ipu_model.distributed.process import StopRequest
-from ipu_model.job import JobResult
+from ipu_model.jobs.job import JobResult
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.modeling import build_model, initialise

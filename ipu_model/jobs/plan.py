@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Dict, Optional, Protocol, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
-from ipu_model.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
 from ipu_model.rows.format import Manifest
 
 
