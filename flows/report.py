@@ -10,12 +10,15 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from tasks.downstream.judging.recipe_words import RECIPE, recipe_in_words
 from tasks.pages.markup import markdown_block
 from tasks.project import artifacts
 from tasks.project.files import read_json, write_json
 from tasks.project.plan_file import Plan, Stage, read_plan
 
 OWN_RECORD = artifacts.RUNS / "run.json"
+DECIDED = ("accepted", "reasons", *RECIPE)
+"""What a run keeps of a verdict."""
 HEADER = f"{'stage':<24} {'status':<9} seconds"
 
 
@@ -42,8 +45,8 @@ class RunReport:
     overrides: list[str] = field(default_factory=list)
     stages: list[StageRecord] = field(default_factory=list)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Gate of the run -> name of what it judges, scores (in percent), decision (accepted, reasons) and published, the
-    receipt; the last two None where there is none."""
+    """Gate of the run -> name of what it judges, scores (in percent), decision (accepted, reasons, and of several seeds
+    what RECIPE names) and published, the receipt; the last two None where there is none."""
     error: str | None = None
     programs: dict[str, str] = field(default_factory=dict)
     """How the stages that ran on IPUs came by their programs: built and why, loaded, or restored."""
@@ -169,7 +172,7 @@ def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:
     return {
         "name": Path(files[0]).stem if files else gate.name,
         "scores": {name: value for name, value in scores.items() if f"{name}_low" in scores},
-        "decision": None if decided is None else {name: decided[name] for name in ("accepted", "reasons")},
+        "decision": None if decided is None else {name: decided[name] for name in DECIDED if name in decided},
         "published": None,
     }
 
@@ -253,9 +256,16 @@ def _decided(name: str, gate: dict[str, Any] | None, receipt: dict[str, Any] | N
     if gate is not None:
         lines.append(f"{name}: {'accepted' if gate['accepted'] else 'rejected, nothing was published'}")
         lines += [f"  - {reason}" for reason in gate["reasons"]]
+        lines += recipe_words(gate, receipt)
     if receipt is not None:
         lines.append(f"{how_published(receipt)}: {where_published(receipt)}")
     return lines
+
+
+def recipe_words(gate: dict[str, Any], receipt: dict[str, Any] | None) -> list[str]:
+    """What a verdict on several seeds says of all of them; nothing of one on a single model."""
+    said = recipe_in_words(gate, receipt is not None and how_published(receipt) == "published")
+    return [] if said is None else [said]
 
 
 def _place(stage: StageRecord) -> str:

@@ -6,7 +6,15 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from flows.report import RunReport, how_published, outcome, read_json_object, scores_in_words, where_published
+from flows.report import (
+    RunReport,
+    how_published,
+    outcome,
+    read_json_object,
+    recipe_words,
+    scores_in_words,
+    where_published,
+)
 from tasks.jobs.device_job import figures_in_words
 from tasks.pages.render import html_page
 from tasks.project.plan_file import Stage, read_plan
@@ -51,6 +59,7 @@ def _results(report: RunReport) -> list[str]:
         decision, receipt = found["decision"], found["published"]
         verdict = "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected"
         lines += [f"{scores_in_words(found)}; gate: {verdict}.", *(decision["reasons"] if decision else [])]
+        lines += recipe_words(decision, receipt) if decision else []
         if receipt is not None:
             lines.append(f"{how_published(receipt).capitalize()}: {where_published(receipt)}.")
     return lines + [f"Program of {stage}: {how}." for stage, how in report.programs.items()]

@@ -135,6 +135,7 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
         "start": str(start) if start else CODE,
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
         "released": entry.params.gate.released,
+        "seeds": entry.params.gate.seeds or str(artifacts.TOKENIZER),
         "behind": _behind(entry, params),
     }
 

@@ -55,7 +55,8 @@ LISTED = ("corpus", "pretrain_rows")
 
 def given_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
-    return [*GIVEN, *entry_places(values, "data", "path"), *entry_places(values, "gate", "released")]
+    of_gates = (*entry_places(values, "gate", "released"), *entry_places(values, "gate", "seeds"))
+    return [*GIVEN, *entry_places(values, "data", "path"), *of_gates]
 
 
 def named_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -92,6 +92,7 @@ class ReleaseParams(Section):
     """What every gate knows."""
 
     released: Name = "inputs/released"
+    seeds: Name | None = None
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
 
 

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.downstream.entries import Entry
+from tasks.downstream.judging.recipe_words import recipe_in_words
 from tasks.downstream.task import DownstreamTask
 from tasks.pages.render import markdown_page
 from tasks.project.artifacts import job_name
@@ -122,7 +123,8 @@ def write_card(
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
         row_length=facts.own["rows"]["row_length"],
-        gate={"reasons": (), "checks": (), "accepted": False, **facts.gate},
+        gate={"reasons": (), "checks": (), "accepted": False, "seeds": (), "recipe": (), **facts.gate},
+        recipe=recipe_in_words(facts.gate, published=True),
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,
         examples=facts.examples,

@@ -15,6 +15,8 @@ from tasks.project.plan_file import Plan, definitions_of, expand
 
 RELEASED = Path("released")
 """Stands for the released model's folder, wherever the parameters of the gate say that it is."""
+SEEDS = Path("seeds")
+"""The same for the folder with the scores of other seeds."""
 PROJECT = Path(__file__).resolve().parents[2]
 """Holds the dvc.yaml that this code belongs to."""
 
@@ -50,7 +52,7 @@ class Subject:
         """The page of the evaluation."""
         return self.predictions.with_name("report.html")
 
-    def judged(self, released: Path, root: Path) -> dict[str, Path]:
+    def judged(self, released: Path, root: Path, seeds: Path | None = None) -> dict[str, Path]:
         """Name -> file of all that the gate judges; a name is the path in the checkout.
 
         A file that is not there is named all the same: that it is not is judged, too.
@@ -58,6 +60,7 @@ class Subject:
         Args:
             released: the released model's folder.
             root: the checkout.
+            seeds: the folder with the scores of other seeds, where there is one.
         """
         names = [path.relative_to(root) for folder in (self.model, artifacts.TOKENIZER) for path in _in(root / folder)]
         names += [folder / "manifest.json" for folder in self.rows]
@@ -67,7 +70,9 @@ class Subject:
         names += [artifacts.validation_report(name) for name in self.verdicts]
         found = {name.as_posix(): root / name for name in names}
         of_released = [Path(self.released, name) for name in ("scores.json", self.predictions.name)]
-        return {**found, **{(RELEASED / name).as_posix(): root / released / name for name in of_released}}
+        found |= {(RELEASED / name).as_posix(): root / released / name for name in of_released}
+        of_seeds = [] if seeds is None else sorted((root / seeds).glob("*.json"))
+        return {**found, **{(SEEDS / path.name).as_posix(): path for path in of_seeds}}
 
     def has_verdict(self, name: str) -> bool:
         """Whether a data verdict of that name is about data of this release."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.judging.gate import GateDecision, decision_values
+from tasks.downstream.judging.recipe_words import RECIPE
 from tasks.project.composing import compose
 from tasks.project.errors import GateRejected, PublishError
 from tasks.project.params import Params, parameter_values
@@ -120,7 +121,7 @@ def require_same_decision(gate: Mapping[str, Any], decision: GateDecision, subje
 
     Raises:
         GateRejected: it decides against this model now.
-        PublishError: it accepts for other reasons than the verdict states.
+        PublishError: it accepts for other reasons than the verdict states, or with other scores of the recipe.
     """
     now = decision_values(decision)
     if not decision.accepted:
@@ -128,6 +129,7 @@ def require_same_decision(gate: Mapping[str, Any], decision: GateDecision, subje
         raise GateRejected(f"{subject.gate} says accepted, the evidence does not. {_anew(subject)}:{said}")
     other = [check["name"] for check in now["checks"] if check not in gate["checks"]]
     other += [str(check.get("name")) for check in gate["checks"] if check not in now["checks"]]
+    other += [what for what in RECIPE if gate.get(what) != now.get(what)]
     if other:
         raise PublishError(
             f"{subject.gate} states other checks than the evidence gives: {', '.join(dict.fromkeys(other))}. "

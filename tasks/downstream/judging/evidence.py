@@ -10,7 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from tasks.downstream.judging.held_out import held_out_score
+from tasks.downstream.judging.recipe import Recipe, judge_recipe
 from tasks.downstream.judging.released import read_released
+from tasks.downstream.judging.seeds import Trained, read_seeds
 from tasks.downstream.scoring.metrics import Outcomes
 from tasks.downstream.scoring.scores import ScoresTask
 from tasks.project import artifacts
@@ -63,6 +66,8 @@ class Evidence:
     """Points by which the leading metric lies above that of the best constant answer; None = that is not asked."""
     released: Compared | None = None
     """None = nothing was released yet."""
+    recipe: Recipe | None = None
+    """All models of the recipe together; None = the gate is told of no other seed."""
 
 
 def gather(
@@ -71,6 +76,7 @@ def gather(
     released: Path,
     hashes: Mapping[str, str | None],
     root: Path = Path(),
+    seeds: Path | None = None,
 ) -> Evidence:
     """Read the evidence of the checkout `root`.
 
@@ -83,24 +89,24 @@ def gather(
         released: folder of the released model's scores.json or predictions.json; none there means none released.
         hashes: SHA-256 of the files, by their paths in the checkout.
         root: the checkout.
+        seeds: folder with the scores of other seeds of the same recipe; None: this model is judged alone.
 
     Raises:
-        InputError: metrics, examples or predictions are missing or damaged, or the metrics state other scores than the
-            predictions have.
+        InputError: metrics, examples, predictions or the scores of another seed are missing or damaged, or the metrics
+            state other scores than the predictions have.
     """
     scored_files = (str(subject.predictions), str(subject.model / "model.safetensors"))
     metrics = _scores(task, root / subject.metrics, scored_files)
     examples = task.read_all(root)
     predictions = task.read_predictions(root / subject.predictions, examples)
-    stated = {entry["path"]: entry["sha256"] for entry in metrics["files"]}
-    belong = all(stated[name] == hashes[name] for name in scored_files)
-    if os.path.lexists(root / released):
-        require_readable(root / released, task.entry.key("gate", "released"))  # a lost link is not "none released"
+    belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
     if belong:  # else there is a better word for it
         counted = task.figures(examples, outcomes)
         require_counted(root / subject.metrics, metrics, counted, subject.stages["evaluate"])
-    theirs = read_released(task, examples, root / released / subject.released)
+    theirs = _released(task, subject, examples, root / released)
+    constant, own = task.constant(examples), _own(task, subject, outcomes, hashes, root)
+    trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     return Evidence(
         scores={name: round(value, 4) for name, value in task.metrics.of(outcomes).items()},
         examples=sum(map(len, outcomes.values())),
@@ -108,16 +114,37 @@ def gather(
         scores_belong=belong,
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
-        over_constant=_over_constant(task, examples, outcomes),
+        over_constant=_over_constant(task, outcomes, constant),
         released=None if theirs is None else compare(task, predictions, outcomes, theirs),
+        recipe=None if trained is None else judge_recipe(task, trained, own, theirs, constant),
     )
 
 
-def _over_constant(task: ScoresTask[Any, Any, Any], examples: Mapping[str, Any], outcomes: Outcomes) -> Interval | None:
-    constant = task.constant(examples)
+def _released(
+    task: ScoresTask[Any, Any, Any], subject: Subject, examples: Mapping[str, Any], folder: Path
+) -> Outcomes | None:
+    if os.path.lexists(folder):
+        require_readable(folder, task.entry.key("gate", "released"))  # a lost link is not "none released"
+    return read_released(task, examples, folder / subject.released)
+
+
+def _over_constant(task: ScoresTask[Any, Any, Any], outcomes: Outcomes, constant: Outcomes | None) -> Interval | None:
     if constant is None:
         return None
     return task.metrics.differences(outcomes, constant, task.confidence)[task.limits[0].metric]
+
+
+def _own(
+    task: ScoresTask[Any, Any, Any], subject: Subject, outcomes: Outcomes, hashes: Mapping[str, str | None], root: Path
+) -> Trained:
+    """The model that is judged, as one of its recipe."""
+    figures = _read_object(root / artifacts.METRICS / f"{subject.trainings[-1]}.json") or {}
+    try:
+        held_out = held_out_score(figures["held_out"])
+    except (KeyError, ValueError, TypeError, AttributeError):
+        held_out = None
+    weights = hashes[str(subject.model / "model.safetensors")]
+    return Trained(task.entry.params.finetune.seed, outcomes, held_out, weights)
 
 
 def compare(

@@ -13,29 +13,21 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.entries import entry_of
+from tasks.downstream.judging.check import Check, Judged, in_points
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
+from tasks.downstream.judging.recipe import recipe_checks, recipe_record
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.files import write_json
 from tasks.project.main import run_main
 from tasks.project.params import check, load_params, parameter_values
-from tasks.release.release_subject import RELEASED, Subject, subject_of
+from tasks.release.release_subject import RELEASED, SEEDS, Subject, subject_of
 from tasks.release.seal import Hashes, hashes_of
 from tasks.statistics.significance import Interval
 from tasks.tracking.trackers import record_verdict
 
 Task = ScoresTask[Any, Any, Any]
-
-
-@dataclass(frozen=True)
-class Check:
-    """One condition: what was found, what is required."""
-
-    name: str
-    ok: bool
-    found: float | str | None
-    required: float | str | None
 
 
 @dataclass(frozen=True)
@@ -45,9 +37,8 @@ class GateDecision:
     accepted: bool
     reasons: tuple[str, ...]
     checks: tuple[Check, ...]
-
-
-Judged = tuple[Check, str]
+    recipe: Mapping[str, Any]
+    """What the verdict says of all seeds; empty where the model was judged alone."""
 
 
 def decide(task: Task, evidence: Evidence) -> GateDecision:
@@ -64,6 +55,8 @@ def decide(task: Task, evidence: Evidence) -> GateDecision:
     - Every data verdict is there and valid.
     - Every training made no update, or ended with a finite loss.
     - Every example has a prediction, and the scores belong to these predictions.
+    - Where there are other seeds of the recipe, it is asked beside the model, see `recipe_checks`: they can add reasons
+      against a release and take none away, as what is published is this one model.
     """
     found: list[Judged] = [
         _floor(task, limit, evidence.scores[limit.metric], limit.floor)
@@ -76,10 +69,13 @@ def decide(task: Task, evidence: Evidence) -> GateDecision:
         found += _no_drops(task, evidence)
     found += [verdict_check(name, valid) for name, valid in evidence.verdicts.items()]
     found += [loss_check(name, figures) for name, figures in evidence.losses.items()]
+    if evidence.recipe is not None:
+        found += recipe_checks(task, evidence.recipe)
     found.append(_complete(task, evidence))
     found.append(_scores_belong(task, evidence))
     reasons = tuple(reason for check, reason in found if not check.ok)
-    return GateDecision(accepted=not reasons, reasons=reasons, checks=tuple(check for check, _ in found))
+    of_recipe = {} if evidence.recipe is None else recipe_record(task, evidence.recipe)
+    return GateDecision(not reasons, reasons, tuple(check for check, _ in found), of_recipe)
 
 
 def _floor(task: Task, limit: Limit, value: float, floor: float) -> Judged:
@@ -90,13 +86,8 @@ def _floor(task: Task, limit: Limit, value: float, floor: float) -> Judged:
     return Check(name, value >= floor, value, floor), reason
 
 
-def _shown(difference: Interval) -> str:
-    mean, low, high = (round(x, 4) for x in (difference.mean, difference.low, difference.high))
-    return f"{mean:+.2f} points ({low:+.2f} to {high:+.2f})"
-
-
 def _over_constant(task: Task, difference: Interval, examples: int) -> Judged:
-    found, name = _shown(difference), task.limits[0].metric
+    found, name = in_points(difference), task.limits[0].metric
     reason = (
         f"the {name} is not significantly above the best answer that is always the same: {found} at confidence "
         f"{task.confidence:g}; the smallest gain that {examples} {task.record}s could have shown is "
@@ -128,7 +119,7 @@ def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judge
     compared, most = evidence.released, limit.most or 0.0
     assert compared is not None
     difference, test = compared.differences[limit.metric], compared.tests.get(limit.metric)
-    found = f"{_shown(difference)} on {compared.common} {task.record}s"
+    found = f"{in_points(difference)} on {compared.common} {task.record}s"
     fell = not round(difference.high, 4) >= -most  # NaN, where no common example is of the metric's group
     if test is not None:
         found += f", {test.first_only} lost and {test.second_only} won (McNemar's exact test: p = {test.p_value:.4g})"
@@ -201,20 +192,23 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
     params = check(dict(parameters))
     task: Task = part_of(entry_of(params, name), "scores")
     subject, released = subject_of(task, params), Path(task.entry.params.gate.released)
-    hashes = hashes_of(subject.judged(released, root))
-    evidence = gather(task, subject, released, hashes, root)
+    seeds = None if task.entry.params.gate.seeds is None else Path(task.entry.params.gate.seeds)
+    hashes = hashes_of(subject.judged(released, root, seeds))
+    evidence = gather(task, subject, released, hashes, root, seeds)
     decision = decide(task, evidence)
     write_json(root / subject.gate, {**record(decision, evidence), "judged": dict(hashes)})
     return decision
 
 
 def decide_again(task: Task, subject: Subject, hashes: Hashes, held: Path) -> GateDecision:
-    """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them.
+    """The decision on copies of what the gate judged, the released model's in the folder RELEASED among them, those of
+    other seeds in SEEDS.
 
     Raises:
         InputError: see `tasks.downstream.judging.evidence.gather`.
     """
-    return decide(task, gather(task, subject, RELEASED, hashes, held))
+    seeds = None if task.entry.params.gate.seeds is None else SEEDS
+    return decide(task, gather(task, subject, RELEASED, hashes, held, seeds))
 
 
 def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
@@ -226,11 +220,12 @@ def record(decision: GateDecision, evidence: Evidence) -> dict[str, Any]:
 
 
 def decision_values(decision: GateDecision) -> dict[str, Any]:
-    """The decision as plain values: accepted, reasons, checks."""
+    """The decision as plain values: accepted, reasons, checks, and what it says of a recipe."""
     return {
         "accepted": decision.accepted,
         "reasons": list(decision.reasons),
         "checks": [asdict(check) for check in decision.checks],
+        **decision.recipe,
     }
 
 

@@ -59,10 +59,11 @@ def read_released(task: Task, examples: Mapping[str, Any], folder: Path) -> dict
             outcomes[split][[one is None for one in found]] = np.nan
         return outcomes
     scores = read_scores(task, path)
-    return {split: _outcomes(task, one, scores[split]) for split, one in examples.items()}
+    return {split: outcomes_of_scores(task, one, scores[split]) for split, one in examples.items()}
 
 
-def _outcomes(task: Task, examples: Any, scores: Mapping[str, Sequence[float]]) -> Array:
+def outcomes_of_scores(task: Task, examples: Any, scores: Mapping[str, Sequence[float]]) -> Array:
+    """[N, Q] of the examples of a development set, NaN where the scores (key -> quantities) have no answer to one."""
     outcomes = task.outcomes(examples, [None] * len(task.keys(examples)))
     nothing = [math.nan] * (len(task.quantities) - task.given)
     outcomes[:, task.given :] = [scores.get(key, nothing) for key in task.keys(examples)]
