@@ -1,0 +1,285 @@
+"""`python -m bench.fine_tuning`: one BERT fine-tuned on one file of questions, by us and by Hugging Face's Trainer.
+
+Both get the same questions, windows, batch, learning rate and epochs, and their models answer the same development
+questions by the same code of ours. What is compared is the CPU time of the training and the official scores. Each side
+is a process of its own, one after the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.children import OF_PEERS, THREAD_VARIABLES, TUNED_MALLOC
+from bench.host import host_facts, load_average
+from tasks.downstream.applying.entry import entry_of as applied_entry
+from tasks.downstream.applying.evaluate import evaluate
+from tasks.downstream.applying.job import How
+from tasks.downstream.applying.model import find_model
+from tasks.downstream.entries import entry_of
+from tasks.downstream.examples import make_examples
+from tasks.downstream.squad.compare import compare_files
+from tasks.downstream.task import TRAIN, part_of
+from tasks.pretraining.base_model import architecture_of
+from tasks.project import artifacts
+from tasks.project.errors import InputError, PodiumError
+from tasks.project.files import write_json
+from tasks.project.main import run_main
+from tasks.project.overlays import resolve
+from tasks.project.param_sections import Place
+from tasks.project.params import ModelParams, Params, check
+
+ENTRY, OURS = "squad", "podium"
+REPORT = Path("reports/bench/fine-tuning.json")
+CONFIDENCE = 0.95
+BATCH = 32
+"""Rows of a forward pass where the models are judged; the same for all."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What both sides do; files and folders are absolute."""
+
+    model: str
+    train: str
+    dev: str
+    epochs: float
+    learning_rate: float
+    batch_size: int
+    seed: int
+    threads: int
+    limit: int | None
+    """Questions to learn from and as many to be judged on, drawn with the seed; None: all."""
+
+    @property
+    def params(self) -> Params:
+        """The parameters of our side, which also say how long windows are and how the optimizer is set."""
+        found = architecture_of(Path(self.model), f"--model {self.model}")
+        own = {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
+        places = {"base_model.path": self.model, "tokenizer.path": self.model}
+        data: dict[str, Any] = {"source": "files", "train_path": self.train, "dev_path": self.dev, "seed": self.seed}
+        data |= {"limit_train": self.limit, "limit_dev": self.limit}
+        tuning = {"epochs": self.epochs, "learning_rate": self.learning_rate, "global_batch_size": self.batch_size}
+        sections: dict[str, dict[str, Any]] = {"data": data, "finetune": {**tuning, "seed": self.seed}}
+        entry = {f"downstream.{ENTRY}": {"kind": "squad"}}
+        entry |= {
+            f"downstream.{ENTRY}.{section}.{name}": value
+            for section, values in sections.items()
+            for name, value in values.items()
+        }
+        stated = {**own, **places, "device.runtime": "cpu", "device.precision": "fp32", **entry}
+        return check(resolve({}, "finetune", [f"{name}={json.dumps(value)}" for name, value in stated.items()]))
+
+
+@dataclass(frozen=True)
+class Side:
+    """One way to train."""
+
+    name: str
+    worker: str
+    """module:function(recipe, params, folder, settings) -> figures; leaves the model in the folder, the current one."""
+    settings: dict[str, Any] = dataclasses.field(default_factory=dict)
+    environment: dict[str, str] = dataclasses.field(default_factory=dict)
+
+
+def sides(padded_updates: int | None) -> tuple[Side, ...]:
+    """Ours, Trainer at its best, and Trainer as the run_qa example sets it up.
+
+    Args:
+        padded_updates: the last is measured for so many updates and not judged; None: to its end.
+    """
+    peer = "bench.fine_tuning_peer:train"
+    return (
+        Side(OURS, "bench.fine_tuning:train"),
+        Side("hf grouped malloc", peer, {"padding": "longest", "sampling": "group_by_length"}, TUNED_MALLOC),
+        Side("hf padded", peer, {"padding": "max_length", "sampling": "random", "updates": padded_updates}),
+    )
+
+
+def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    """Our side: the stages from the given model and the examples to the fine-tuned model, in the current folder."""
+    from tasks.downstream.jobs.entry_jobs import finetune_job
+    from tasks.downstream.rows import write_rows
+    from tasks.jobs.device_job import run_device_job
+    from tasks.pretraining.base_model import write_base_model
+    from tasks.vocabulary.tokenizer import make_tokenizer
+
+    entry = entry_of(params, ENTRY)
+    make_tokenizer(params.tokenizer, params.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
+    write_base_model(params.base_model, params.model)
+    task = part_of(entry, "rows")
+    write_rows(task, TRAIN, folder.parent / "examples" / f"{TRAIN}.parquet")
+    job = dataclasses.replace(finetune_job(task, params), run_folder=str(artifacts.RUNS / "job"))
+    before = _cpu_of_children()
+    result = run_device_job(job, say=say)
+    cpu = _cpu_of_children() - before
+    return {
+        "training_cpu_seconds": cpu,
+        "updates": result.steps,
+        "real_tokens": result.real_tokens,
+        "peak_memory_mb": result.peak_memory_mb,
+        "model": str(artifacts.model_folder(ENTRY).absolute()),
+        "tokenizer": str(artifacts.TOKENIZER.absolute()),
+    }
+
+
+def _cpu_of_children() -> float:
+    found = os.times()
+    return found.children_user + found.children_system
+
+
+def say(text: str) -> None:
+    """Progress, beside the figures that standard output is for."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def run_side(side: Side, recipe: Recipe, folder: Path) -> dict[str, Any]:
+    """Train one side in a process of its own; its figures.
+
+    Raises:
+        PodiumError: it failed; what it said stands above.
+    """
+    folder.mkdir()
+    threads = dict.fromkeys(THREAD_VARIABLES, str(recipe.threads))
+    spec = json.dumps({"side": dataclasses.asdict(side), "recipe": dataclasses.asdict(recipe)})
+    command = [sys.executable, "-m", "bench.fine_tuning", "--side", spec, "--keep", str(folder)]
+    environment = {**os.environ, **OF_PEERS, **threads, **side.environment, "PYTHONPATH": str(Path.cwd())}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise PodiumError(f"{side.name} ended with {done.returncode}")
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def judge(figures: dict[str, Any], dev: Path, folder: Path, name: str) -> dict[str, Any]:
+    """The official scores of a model that one side left; its predictions.json lies in `folder` then."""
+    model = find_model(figures["model"], Path(figures["tokenizer"]))
+    evaluated = evaluate(applied_entry(model), model, dev, folder, How(Place("cpu", "fp32"), BATCH, say))
+    print(f"{name}:\n{evaluated.words}")
+    return {key: evaluated.metrics[key] for key in ("exact_match", "f1", "f1_low", "f1_high")}
+
+
+def compare(recipe: Recipe, chosen: Sequence[Side], folder: Path) -> dict[str, Any]:
+    """Train and judge all sides; the figures by side, and the differences of scores.
+
+    Args:
+        folder: for everything that is made; new.
+    """
+    made = make_examples(part_of(entry_of(recipe.params, ENTRY), "examples"), folder / "examples")
+    print(made)
+    dev = folder / "dev.jsonl"
+    write_dev(dev_of(folder), dev)
+    found: dict[str, Any] = {}
+    for side in chosen:
+        own = folder / side.name.replace(" ", "-")
+        print(f"{side.name} ...", flush=True)
+        found[side.name] = figures = run_side(side, recipe, own)
+        if figures["model"] is not None:
+            figures["scores"] = judge(figures, dev, own / "evaluation", side.name)
+            if side.name != OURS:
+                figures["podium_f1_difference"] = difference(folder / own.name, folder / OURS, dev_of(folder))
+    return found
+
+
+def dev_of(folder: Path) -> Path:
+    """The development questions, as the stage examples writes them."""
+    return folder / "examples" / "dev.parquet"
+
+
+def difference(theirs: Path, ours: Path, dev: Path) -> dict[str, float]:
+    """By how many points our F1 exceeds theirs on the same questions, with the interval of the paired bootstrap."""
+    first, second = (side / "evaluation" / "predictions.json" for side in (theirs, ours))
+    found = compare_files(dev, first, second, CONFIDENCE).f1_difference
+    points = {name: 100 * value for name, value in dataclasses.asdict(found).items()}
+    print("F1 of {} above {}: {mean:+.2f} ({low:+.2f} to {high:+.2f})".format(ours.name, theirs.name, **points))
+    return points
+
+
+def write_dev(examples: Path, target: Path) -> None:
+    """The development questions as JSON lines, as `podium evaluate` reads them."""
+    import pyarrow.parquet as pq
+
+    lines = (json.dumps(one, ensure_ascii=False) for one in pq.read_table(examples).to_pylist())
+    target.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def table(found: dict[str, Any]) -> str:
+    """Every side a line: CPU seconds, real tokens by CPU second, ours as a share of theirs, scores."""
+    ours = _seconds_a_token(found[OURS])
+    lines = [f"{'':20}{'updates':>8}{'CPU s':>9}{'tokens/CPU s':>14}{'podium is':>11}{'F1':>8}{'peak MB':>9}"]
+    for name, one in found.items():
+        share, score = ours / _seconds_a_token(one), one.get("scores", {}).get("f1")
+        lines.append(
+            f"{name:20}{one['updates']:8,}{one['training_cpu_seconds']:9,.0f}{1 / _seconds_a_token(one):14,.0f}"
+            f"{share:11.3f}{'-' if score is None else f'{score:.2f}':>8}{one['peak_memory_mb']:9,.0f}"
+        )
+    return "\n".join(lines)
+
+
+def _seconds_a_token(figures: dict[str, Any]) -> float:
+    return float(figures["training_cpu_seconds"] / figures["real_tokens"])
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.fine_tuning", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", type=Path, help="a BERT's folder, with its tokenizer")
+    parser.add_argument("--train", type=Path, help="questions, SQuAD v1.1 JSON")
+    parser.add_argument("--dev", type=Path, help="other questions")
+    parser.add_argument("--epochs", type=float, default=2)
+    parser.add_argument("--learning-rate", type=float, default=5e-5)
+    parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--seed", type=int, default=42)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--limit", type=int, help="so many questions of either file, a sample; default: all")
+    parser.add_argument("--padded-updates", type=int, help="end the padded Trainer early; it has no scores then")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for all that is made; default: none")
+    parser.add_argument("--report", type=Path, default=REPORT)
+    parser.add_argument("--side", type=json.loads, help=argparse.SUPPRESS)
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    stated = parse(sys.argv[1:])
+    if stated.side is not None:
+        _be(Side(**stated.side["side"]), Recipe(**stated.side["recipe"]), stated.keep)
+        return
+    for name in ("model", "train", "dev"):
+        if getattr(stated, name) is None or not getattr(stated, name).exists():
+            raise InputError(f"--{name} {getattr(stated, name)} is not there: name a folder with a BERT and two files")
+    files: dict[str, Any] = {name: str(getattr(stated, name).resolve()) for name in ("model", "train", "dev")}
+    numbers = {name: getattr(stated, name) for name in ("epochs", "learning_rate", "batch_size", "seed", "threads")}
+    recipe = Recipe(**files, **numbers, limit=stated.limit)
+    facts = {**host_facts(sys.argv[1:]), "load_at_start": load_average(), "recipe": dataclasses.asdict(recipe)}
+    with contextlib.ExitStack() as stack:
+        folder = stated.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-")))
+        folder = folder.absolute()
+        folder.mkdir(parents=True, exist_ok=stated.keep is None)
+        found = compare(recipe, sides(stated.padded_updates), folder)
+    write_json(stated.report, {**facts, "sides": found})
+    print(f"\n{table(found)}\n{stated.report}")
+
+
+def _be(side: Side, recipe: Recipe, folder: Path) -> None:
+    """Train one side in `folder`; the figures are the last line of standard output."""
+    module, _, function = side.worker.partition(":")
+    params = recipe.params  # presets are read from the current folder, and stages count from it
+    with contextlib.chdir(folder):
+        figures = getattr(importlib.import_module(module), function)(recipe, params, folder, side.settings)
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    run_main(main)
