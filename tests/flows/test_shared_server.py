@@ -53,7 +53,7 @@ def test_runs_of_others_and_a_plain_run_are_left_alone_and_a_killed_workers_run_
         "nightly": [[*TAKEN, "Completed"]],
         "corpus .. validate@corpus": [[*TAKEN, "Completed"]],
         "pretrain@phase1": [[*TAKEN, "Crashed"], [*TAKEN, "Completed"]],
-        "evaluate .. gate": [[*TAKEN, "Completed"]],
+        "evaluate@squad .. gate@squad": [[*TAKEN, "Completed"]],
     }
     assert "sent again, 1 of 3 times" in team.sender.said()
 

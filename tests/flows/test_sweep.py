@@ -142,7 +142,8 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     words = ["sweep", "finetune", "squad", "--model", str(tmp_path / "bert"), "--train", str(train), "--dev", str(dev)]
     command = [sys.executable, "-m", "flows", *words, *rest, "--precision", "fp32"]
     environment = {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True)
+    heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731, a script with & has it ignored
+    first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     assert first.stderr is not None
     said = []
     for line in first.stderr:
