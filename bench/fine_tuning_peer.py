@@ -11,7 +11,7 @@ from datasets import Dataset, disable_progress_bars
 from transformers import AutoTokenizer, BertForQuestionAnswering, DataCollatorWithPadding, Trainer, TrainingArguments
 from transformers.utils import logging
 
-from bench.fine_tuning import Recipe
+from bench.fine_tuning import ENTRY, Recipe
 from bench.host import peak_memory_mb
 from bench.peer import quiet
 from bench.run_qa import prepare_train_features
@@ -28,33 +28,15 @@ def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]
     disable_progress_bars()
     logging.disable_progress_bar()
     torch.set_num_threads(recipe.threads)
-    tuning, rows = entry_of(params, "squad").params.finetune, entry_of(params, "squad").rows
-    assert isinstance(rows, WindowParams)
-    tokenizer = AutoTokenizer.from_pretrained(recipe.model)
-    examples = Dataset.from_parquet(str(folder.parent / "examples/train.parquet"), cache_dir=str(folder / "cache"))
-    padded = settings["padding"] == "max_length"
-    shape = {"tokenizer": tokenizer, "row_length": rows.row_length, "doc_stride": rows.doc_stride, "pad": padded}
-    features = examples.map(prepare_train_features, batched=True, remove_columns=examples.column_names, fn_kwargs=shape)
-    updates = settings.get("updates")
-    arguments = TrainingArguments(
-        str(folder / "trainer"),
-        per_device_train_batch_size=recipe.batch_size,
-        num_train_epochs=recipe.epochs,
-        max_steps=updates or -1,
-        learning_rate=recipe.learning_rate,
-        weight_decay=tuning.weight_decay,
-        adam_beta1=tuning.beta1,
-        adam_beta2=tuning.beta2,
-        adam_epsilon=tuning.eps,
-        max_grad_norm=tuning.max_grad_norm,
-        warmup_steps=tuning.warmup_fraction,
-        seed=recipe.seed,
-        train_sampling_strategy=settings["sampling"],
-        **quiet(),
-    )
+    tokenizer, updates = AutoTokenizer.from_pretrained(recipe.model), settings.get("updates")
     counting = Counting(DataCollatorWithPadding(tokenizer))
     model = BertForQuestionAnswering.from_pretrained(recipe.model)
-    trainer = Trainer(model, arguments, train_dataset=features, data_collator=counting)
+    trainer = Trainer(
+        model,
+        arguments(recipe, params, folder, settings),
+        train_dataset=features(params, folder, tokenizer, padded=settings["padding"] == "max_length"),
+        data_collator=counting,
+    )
     before = time.process_time()
     done = trainer.train()
     cpu = time.process_time() - before
@@ -70,6 +52,36 @@ def train(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]
         "model": saved,
         "tokenizer": saved,
     }
+
+
+def features(params: Params, folder: Path, tokenizer: Any, *, padded: bool) -> Dataset:
+    """The windows of the training questions, as run_qa cuts them."""
+    rows = entry_of(params, ENTRY).rows
+    assert isinstance(rows, WindowParams)
+    examples = Dataset.from_parquet(str(folder.parent / "examples/train.parquet"), cache_dir=str(folder / "cache"))
+    shape = {"tokenizer": tokenizer, "row_length": rows.row_length, "doc_stride": rows.doc_stride, "pad": padded}
+    return examples.map(prepare_train_features, batched=True, remove_columns=examples.column_names, fn_kwargs=shape)
+
+
+def arguments(recipe: Recipe, params: Params, folder: Path, settings: dict[str, Any]) -> TrainingArguments:
+    """Our recipe in Trainer's words."""
+    tuning = entry_of(params, ENTRY).params.finetune
+    return TrainingArguments(
+        str(folder / "trainer"),
+        per_device_train_batch_size=recipe.batch_size,
+        num_train_epochs=recipe.epochs,
+        max_steps=settings.get("updates") or -1,
+        learning_rate=recipe.learning_rate,
+        weight_decay=tuning.weight_decay,
+        adam_beta1=tuning.beta1,
+        adam_beta2=tuning.beta2,
+        adam_epsilon=tuning.eps,
+        max_grad_norm=tuning.max_grad_norm,
+        warmup_steps=tuning.warmup_fraction,
+        seed=recipe.seed,
+        train_sampling_strategy=settings["sampling"],
+        **quiet(),
+    )
 
 
 class Counting:
