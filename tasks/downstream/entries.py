@@ -120,6 +120,11 @@ def behind(entry: Entry, params: Params) -> Behind:
     return Behind(phases, given, needs_corpus(params, phases))
 
 
+def learns_text(entry: Entry, params: Params) -> bool:
+    """Whether the model of an entry is pre-trained on the corpus."""
+    return bool(behind(entry, params).phases) and params.pretrain_rows.source == "corpus"
+
+
 def needs_corpus(params: Params, phases: tuple[str, ...]) -> bool:
     """Whether a vocabulary or these phases are made of the corpus."""
     return params.tokenizer.source == "train" or (bool(phases) and params.pretrain_rows.source == "corpus")

@@ -9,12 +9,13 @@ import argparse
 import time
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol
 
 from tasks.downstream.entries import entry_of
 from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.near_duplicates import NearDuplicates, near_duplicates
 from tasks.downstream.scoring.scores import A, E, L, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.pages.markup import csv_text
@@ -23,6 +24,7 @@ from tasks.project.errors import InputError
 from tasks.project.files import new_folder, sha256_of, write_json, write_text
 from tasks.project.main import run_main
 from tasks.project.params import load_params
+from tasks.reading.near_duplicates import read_report
 from tasks.reading.text_files import read_reading
 from tasks.statistics.calibration import Bin, Calibration, calibration
 
@@ -49,6 +51,8 @@ class Evaluation(Generic[E, A]):
     """The content of the metrics file."""
     note: str = ""
     """What people should know of the development set."""
+    near: NearDuplicates | None = None
+    """Near-duplicates of the development examples in what the model learnt from; None: that is not known."""
 
 
 class PageTask(ScoresTask[E, L, A]):
@@ -86,7 +90,10 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
     weights = root / artifacts.model_folder(name) / "model.safetensors"
     if not weights.is_file():
         raise InputError(f"{weights} is not there; run the stage {task.entry.stage('finetune')}")
+    report = read_report(root / artifacts.near_duplicates_file(name), task.entry.stage("validate_examples"))
     found = answered(task, root)
+    near = near_duplicates(task, report, found.outcomes)
+    found = replace(found, near=near, metrics={**found.metrics, **near.record()})
     with new_folder(root / artifacts.evaluation_folder(name)) as folder:
         predictions = artifacts.predictions_file(name)
         judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}

@@ -1,4 +1,7 @@
-"""Stages validate and validate_rows: Great Expectations' verdict on the examples of an entry, and on their rows.
+"""Stages validate_examples and validate_rows: Great Expectations' verdict on an entry's examples, and on their rows.
+
+Examples that are fit to train on are also searched for near-duplicates: development examples that are nearly the same
+as something the model learns from.
 
 python -m tasks.downstream.validate NAME examples
 python -m tasks.downstream.validate NAME rows
@@ -8,24 +11,40 @@ from __future__ import annotations
 
 import argparse
 from abc import abstractmethod
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
-from tasks.downstream.entries import entry_of
+import pyarrow as pa
+
+from tasks.downstream.entries import entry_of, learns_text
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.main import run_main
 from tasks.project.params import Params, load_params
 from tasks.project.row_folders import HELD_OUT, held_out_folder
+from tasks.reading.near_duplicates import Report, write_report
+from tasks.reading.parquet import read_batches
 from tasks.validation.checks import DataSet
+from tasks.validation.contamination import contamination
 from tasks.validation.row_checks import RowData
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import RowRules
 from tasks.validation.validate import judge_and_report
 
+READ_AT_ONCE = 8192
+
 
 class ChecksTask(DownstreamTask):
-    """What Great Expectations is to judge of examples and of their rows."""
+    """What Great Expectations is to judge of examples and of their rows, and which text of an example counts."""
+
+    text_columns: ClassVar[tuple[str, ...]]
+    """Columns of the text that no development example should have in common with training."""
+
+    @abstractmethod
+    def texts(self, batch: pa.RecordBatch) -> list[str]:
+        """That text of each example, of a batch with these columns."""
 
     @abstractmethod
     def data(self, folder: Path) -> DataSet:
@@ -53,6 +72,35 @@ def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Pa
     return found
 
 
+def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> Report:
+    """Which development examples have a near-duplicate in what the model of an entry learns from.
+
+    Raises:
+        InputError: examples or text are missing or damaged.
+    """
+    threshold = params.validate_.near_duplicates
+    if threshold is None:
+        return Report(None)
+
+    def read(split: str) -> Iterator[list[str]]:
+        path, made_by = task.examples_file(split, root), task.entry.stage("examples")
+        return map(task.texts, read_batches(path, task.text_columns, READ_AT_ONCE, made_by))
+
+    corpus = root / artifacts.CORPUS if learns_text(task.entry, params) else None
+    return contamination(read, TRAIN, task.development, corpus, threshold, task.record)
+
+
+def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
+    """Write them where the evaluation finds them.
+
+    Returns:
+        How many there are of each source, in words, for the page of the verdict.
+    """
+    report = near_duplicates(task, params)
+    write_report(artifacts.near_duplicates_file(task.entry.name), report)
+    return {f"dev {task.record}s with a near-duplicate in {one.name}": len(one.pairs) for one in report.sources}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Judge the examples or the rows of a downstream task.")
     parser.add_argument("name", help="the entry, or what its stage is called")
@@ -65,7 +113,8 @@ def main() -> None:
         print(judge_and_report(entry.verdict("rows"), lambda: row_data(task, params, task.splits), data_docs))
     else:
         folder = artifacts.examples_folder(entry.name)
-        print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], data_docs))
+        more = partial(write_near_duplicates, task, params)
+        print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], data_docs, more))
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ CORPUS = Path("data/corpus")
 READING = "reading.json"
 """Beside a corpus, examples and prepared rows: what their stage read, left out and changed, counted."""
 TOKENIZER = Path("data/tokenizer")
+NEAR_DUPLICATES = Path("data/near_duplicates")
 EXAMPLES = Path("data/examples")
 ROWS = Path("data/rows")
 HELD_OUT = "held-out"
@@ -65,6 +66,11 @@ def examples_folder(name: str) -> Path:
 def examples_file(name: str, split: str) -> Path:
     """Examples of one split of an entry."""
     return examples_folder(name) / f"{split}.parquet"
+
+
+def near_duplicates_file(name: str) -> Path:
+    """Which development examples of an entry have a near-duplicate in what its model learns from."""
+    return NEAR_DUPLICATES / f"{name}.json"
 
 
 def model_folder(name: str) -> Path:

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tasks.downstream.entries import BASE, Entry, behind, entries, needs_corpus, start_model
+from tasks.downstream.entries import BASE, Entry, behind, entries, learns_text, needs_corpus, start_model
 from tasks.downstream.task import about
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -132,6 +132,7 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
         **_parts(entry),
         "facts": {**entry.params.options, "development": list(task.development), "labels": list(task.labels)},
         "given": _given(entry),
+        "text": str(artifacts.CORPUS) if learns_text(entry, params) else "tasks/reading",
         "start": str(start) if start else CODE,
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
         "released": entry.params.gate.released,

@@ -39,6 +39,7 @@ class ValidateParams(Section):
     min_documents: Positive = 10
     max_control_share: Fraction = 0.001
     max_document_characters: Positive = 10_000_000
+    near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
     data_docs: bool = False
 
 

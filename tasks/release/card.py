@@ -13,6 +13,7 @@ from typing import Any
 
 from tasks.downstream.entries import Entry
 from tasks.downstream.judging.recipe_words import recipe_in_words
+from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.downstream.task import DownstreamTask
 from tasks.pages.render import markdown_page
 from tasks.project.artifacts import job_name
@@ -95,7 +96,7 @@ def write_card(
     facts: CardFacts,
     tuning: str,
     front_matter: Mapping[str, Any],
-    scores: Sequence[tuple[str, float, str]],
+    scores: Mapping[str, str],
     **values: Any,
 ) -> str:
     """README.md of a release: deterministic, English, needs no network.
@@ -106,8 +107,11 @@ def write_card(
         facts: what is known of the release.
         tuning: the last training in words.
         front_matter: see `hub_metadata`.
-        scores: name, percent and 95% interval of each metric.
+        scores: name of each metric in the metrics file -> what people call it.
         values: what only this template shows.
+
+    Raises:
+        PublishError: a score is missing, or is no finite number.
     """
     parameters, provenance = facts.parameters, facts.provenance
     return markdown_page(
@@ -119,7 +123,8 @@ def write_card(
         config=facts.config,
         base=provenance["base_model"] or {"source": "none"},
         pretraining=PRETRAINING[len(facts.phases)],
-        scores=scores,
+        scores=[row for name, words in scores.items() for row in _rows(facts.metrics, name, words)],
+        near=_near_duplicates(facts.metrics),
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
         row_length=facts.own["rows"]["row_length"],
@@ -133,6 +138,34 @@ def write_card(
         verdicts=_verdicts(provenance["data"]["verdicts"]),
         **values,
     )
+
+
+def _rows(metrics: Mapping[str, Any], name: str, words: str) -> list[tuple[str, float, str]]:
+    """What people call a metric, percent and 95% interval: of all examples, and without near-duplicates."""
+    found = [_row(metrics, name, words)]
+    near = _near_duplicates(metrics)
+    if near and near["examples"] and name in near["without"]:
+        found.append(_row(near["without"], name, f"{words}, without near-duplicates"))
+    return found
+
+
+def _row(metrics: Mapping[str, Any], name: str, words: str) -> tuple[str, float, str]:
+    return words, round(finite(metrics.get(name), f"{name} of the metrics"), 4), interval_of(metrics, name)
+
+
+def _near_duplicates(metrics: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What the evaluation found of near-duplicates; None where it looked for none."""
+    if not (parts := metrics.get(WITHOUT)):
+        return None
+    sources = parts[:-1] or parts  # the last one is all of them together
+    return {
+        "sources": [(one["in"], one["examples"]) for one in sources],
+        "examples": parts[-1]["examples"],
+        "of": parts[-1]["of"],
+        "left": parts[-1]["of"] - parts[-1]["examples"],
+        "threshold": metrics[FROM],
+        "without": parts[-1],
+    }
 
 
 def hub_metadata(facts: CardFacts, task: str, tags: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Any:

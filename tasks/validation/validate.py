@@ -253,8 +253,16 @@ def write_data_docs(values: Mapping[str, Any], folder: Path) -> None:
         context.build_data_docs(site_names=[name])
 
 
-def judge_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], data_docs: bool) -> str:
+def judge_and_report(
+    name: str,
+    open_sets: Callable[[], Sequence[DataSet]],
+    data_docs: bool,
+    more: Callable[[], Mapping[str, float]] = dict,
+) -> str:
     """Judge data sets that share a verdict, write it and its page; the line that says so.
+
+    Args:
+        more: gives further figures of valid data for the page, by name.
 
     Raises:
         DataInvalid: the data are not fit to train on; what is wrong is in the message and on the page.
@@ -268,6 +276,8 @@ def judge_and_report(name: str, open_sets: Callable[[], Sequence[DataSet]], data
     for other in others:
         values = with_others(values, validate(other, judge), HELD_OUT if other.name == name else other.name)
     values["data"] = name
+    if values["valid"]:
+        values["statistics"]["numbers"] += [{"name": title, "value": value} for title, value in more().items()]
     html = write_reports(values, report)
     if data_docs:
         write_data_docs(values, artifacts.DATA_DOCS / name)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tasks.downstream.classification import about
 from tasks.downstream.classification.scores import TITLES
 from tasks.project.errors import PublishError
-from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, interval_of, write_card
+from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, write_card
 from tasks.release.provenance import finite
 
 TASK = "text-classification"
@@ -49,7 +49,7 @@ def classification_card(facts: CardFacts, *, is_regression: bool) -> str:
         facts,
         "fine-tuning on labelled texts",
         hub_metadata(facts, TASK, ["text-regression" if is_regression else TASK], results),
-        [(TITLES[name], value, interval_of(metrics, name)) for name, value in found.items()],
+        {name: TITLES[name] for name in found},
         dataset=dataset,
         total=metrics["examples"],
         is_regression=is_regression,

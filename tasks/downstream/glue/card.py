@@ -10,7 +10,7 @@ from tasks.downstream.glue import about
 from tasks.downstream.glue.scores import metric_names
 from tasks.downstream.glue.tasks import GlueTask
 from tasks.project.errors import PublishError
-from tasks.release.card import CardFacts, CardTask, hub_metadata, interval_of, write_card
+from tasks.release.card import CardFacts, CardTask, hub_metadata, write_card
 from tasks.release.provenance import finite
 
 TASK = "text-classification"
@@ -50,7 +50,7 @@ def glue_card(task: GlueTask, facts: CardFacts) -> str:
         facts,
         f"fine-tuning on {task.title}",
         hub_metadata(facts, TASK, ["glue", task.name], results),
-        [(name.replace("_", " "), value, interval_of(facts.metrics, name)) for name, value in found.items()],
+        {name: name.replace("_", " ") for name in found},
         task=task,
         total=facts.metrics["examples"],
         constant_score=finite(facts.metrics.get("constant_score"), "constant_score"),

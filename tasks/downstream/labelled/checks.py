@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +24,13 @@ from tasks.validation.row_rules import RowRules
 
 class LabelledChecksTask(LabelledTask, ChecksTask):
     """Texts of one or two columns, and their labels."""
+
+    text_columns: ClassVar[tuple[str, ...]] = ("first", "second")
+
+    def texts(self, batch: pa.RecordBatch) -> list[str]:
+        """The text, or both of a pair."""
+        pairs = zip(*(batch.column(name).to_pylist() for name in self.text_columns), strict=True)
+        return ["\t".join(part for part in pair if part is not None) for pair in pairs]
 
     def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
         return LabelRules(limits, training=training)

@@ -51,6 +51,7 @@ class LabelledPageTask(LabelledScoresTask, PageTask[Examples, Array, Array]):
             "labelled.html.j2",
             title=self.title,
             note=found.note,
+            near=found.near,
             heading="Farthest off" if self.is_regression else "Wrong, and sure of it",
             metrics=found.metrics,
             titles=self.metrics.titles,

@@ -8,7 +8,7 @@ from typing import Any
 from tasks.downstream.ner import about
 from tasks.downstream.ner.scores import METRICS
 from tasks.downstream.ner.tags import parted
-from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, interval_of, percentage, write_card
+from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
 
 TASK = "token-classification"
 HUB_METRICS = {"token_accuracy": "accuracy"}
@@ -51,7 +51,7 @@ def ner_card(facts: CardFacts) -> str:
         facts,
         "fine-tuning on named entities",
         hub_metadata(facts, TASK, ["named-entity-recognition"], results),
-        [(titles[name], value, interval_of(metrics, name)) for name, value in found.items()],
+        {name: titles[name] for name in found},
         dataset=dataset,
         total=metrics["examples"],
         types=sorted({parted(label)[1] for label in facts.config["id2label"].values()} - {""}),

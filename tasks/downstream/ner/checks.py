@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,12 @@ from tasks.validation.row_rules import RowRules
 
 class Task(about.Task, ChecksTask):
     """Training and dev sentences."""
+
+    text_columns: ClassVar[tuple[str, ...]] = ("tokens",)
+
+    def texts(self, batch: pa.RecordBatch) -> list[str]:
+        """The words of the sentence."""
+        return [" ".join(words) for words in batch.column("tokens").to_pylist()]
 
     def data(self, folder: Path) -> DataSet:
         least, section = self.entry.params.data.min_examples, self.entry.key("data")

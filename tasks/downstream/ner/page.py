@@ -59,6 +59,7 @@ class Task(scores.Task, PageTask[Examples, WordLogits, Answers]):
             "ner.html.j2",
             metrics=found.metrics,
             note=found.note,
+            near=found.near,
             titles=self.metrics.titles,
             types=[part for part in found.slices if isinstance(part, TypeSlice)],
             lengths=[part for part in found.slices if not isinstance(part, TypeSlice)],

@@ -9,7 +9,7 @@ from typing import Any
 from tasks.downstream.squad import about
 from tasks.downstream.squad.question_model import NULL_THRESHOLD
 from tasks.downstream.squad.slices import TITLE
-from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, interval_of, percentage, write_card
+from tasks.release.card import CardFacts, CardTask, evaluated_on, hub_metadata, percentage, write_card
 from tasks.release.provenance import finite
 
 TASK = "question-answering"
@@ -61,7 +61,7 @@ def model_card(facts: CardFacts) -> str:
         facts,
         "fine-tuning on questions",
         hub_metadata(facts, TASK, [TASK], results),
-        [(words, percentage(metrics, metric), interval_of(metrics, metric)) for metric, words, _ in names],
+        {metric: words for metric, words, _ in names},
         dataset=dataset,
         total=metrics.get("total"),
         generated=own["data"]["source"] == "demo",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,13 @@ LOOK = "look at train_path and dev_path of its section data in params.yaml"
 
 class Task(about.Task, ChecksTask):
     """Training and dev questions."""
+
+    text_columns: ClassVar[tuple[str, ...]] = ("context",)
+
+    def texts(self, batch: pa.RecordBatch) -> list[str]:
+        """The context: whoever learnt from it has an advantage, whatever was asked of it."""
+        found: list[str] = batch.column("context").to_pylist()
+        return found
 
     def data(self, folder: Path) -> DataSet:
         return QuestionData(folder, self.entry.params.data.min_examples, nullable=self.nullable)

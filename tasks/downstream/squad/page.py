@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.downstream.evaluate import Evaluation, PageTask, Sliced
 from tasks.downstream.scoring.metrics import Array
+from tasks.downstream.scoring.near_duplicates import NearDuplicates
 from tasks.downstream.squad import official_v2, scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.files import Question
@@ -57,9 +58,8 @@ class Task(scores.Task, PageTask[list[Question], Windows, list[list[Answer]]]):
         mistakes = worst_mistakes(questions, found.answers[split], exact, overlap)
         assert found.calibrated is not None
         titles, curve = self.metrics.titles, self._curve(found)
-        return page(
-            found.metrics, titles, _parts(found), f1_counts(overlap), found.calibrated, mistakes, curve, found.note
-        )
+        counts, near = f1_counts(overlap), found.near
+        return page(found.metrics, titles, _parts(found), counts, found.calibrated, mistakes, curve, found.note, near)
 
     def more_files(self, found: Evaluation[list[Question], list[list[Answer]]]) -> dict[str, str]:
         [(split, questions)] = found.examples.items()
@@ -152,6 +152,7 @@ def page(
     mistakes: Sequence[Mistake],
     curve: RiskCoverage | None = None,
     note: str = "",
+    near: NearDuplicates | None = None,
 ) -> str:
     """The page.
 
@@ -164,6 +165,7 @@ def page(
         mistakes: all of them, worst first; the first SHOWN_MISTAKES are shown.
         curve: of risk and coverage, where a question may have no answer.
         note: what people should know of the questions.
+        near: what of them the model learnt from.
     """
     return html_page(
         __file__,
@@ -176,6 +178,7 @@ def page(
         found=calibrated,
         mistakes=mistakes,
         note=note,
+        near=near,
         shown=SHOWN_MISTAKES,
         shown_candidates=SHOWN_CANDIDATES,
         excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),

@@ -18,6 +18,7 @@ from tasks.project.composing import write_plan
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
+from tasks.reading.near_duplicates import Report, Source, write_report
 from tests.places import ROOT
 
 
@@ -48,6 +49,12 @@ def lay_over(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
             lay_over(values[key], value)
         else:
             values[key] = value
+
+
+def no_near_duplicates(root: Path, name: str = "squad") -> None:
+    """What the stage validate_examples leaves for the evaluation of an entry in a checkout, where it found none."""
+    source = Source("training examples", compared=3, passed_over=0, pairs=(), shown=())
+    write_report(root / artifacts.near_duplicates_file(name), Report(0.8, (source,)))
 
 
 def write_parameters(root: Path, values: Mapping[str, Any]) -> Params:

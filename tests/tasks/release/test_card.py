@@ -125,6 +125,37 @@ def test_an_interval_that_was_not_measured_is_not_invented() -> None:
     assert "| F1 | 60.00 | not measured |" in card
 
 
+def with_near_duplicates(*examples: int, **without: float) -> dict[str, Any]:
+    """Metrics of 1,000 questions, so many of which have near-duplicates in each thing, and the scores without them."""
+    names = ("training examples", "pre-training text", "either of them")
+    parts = [
+        {"in": name, "examples": count, "of": 1000, **without} for name, count in zip(names, examples, strict=False)
+    ]
+    found = {"near_duplicates": examples[-1], "near_duplicates_from": 0.8, "without_near_duplicates": parts}
+    return {**METRICS, **found}
+
+
+def test_near_duplicates_stand_on_the_card_with_the_scores_without_them() -> None:
+    without = {"exact_match": 80.5, "f1": 85.25, "f1_low": 84.0, "f1_high": 86.0}
+    card = model_card(facts(metrics=with_near_duplicates(30, 12, 40, **without)))
+    assert "| F1 | 94.57 | 93.00 to 96.00 |\n| F1, without near-duplicates | 85.25 | 84.00 to 86.00 |" in card
+    assert "of 1,000 scored examples, 30 have one in the training examples, 12 have one in the pre-training te" in card
+    alone = model_card(facts(metrics=with_near_duplicates(30, **without)))
+    assert "30 have one in the training examples. Two texts are near-duplicates from a Jaccard" in alone
+
+
+def test_a_card_without_near_duplicates_has_no_second_score() -> None:
+    none = model_card(facts(metrics=with_near_duplicates(0, exact_match=91.2, f1=94.5678)))
+    assert "0 have one in the training examples" in none
+    assert "without near-duplicates" not in none
+    assert "Near-duplicates" not in model_card(facts())
+
+
+def test_a_card_of_near_duplicates_alone_says_that_nothing_is_left() -> None:
+    card = model_card(facts(metrics=with_near_duplicates(1000)))
+    assert "no example is left, so there is no score without them" in card
+
+
 def test_a_model_without_pretraining_says_so() -> None:
     card = model_card(facts(provenance={**ORIGIN, "training": {"squad-finetune": {"steps": 20}}}))
     assert "from random weights, without pre-training" in card

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 
 from ipu_model.distributed.process import StopRequest
@@ -20,7 +22,13 @@ from tasks.downstream.glue.tasks import TASKS, TRAIN
 from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_json
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary, write_tokenizer
-from tests.tasks.downstream.entries import change_parameters, lay_over, values_with, write_parameters
+from tests.tasks.downstream.entries import (
+    change_parameters,
+    lay_over,
+    no_near_duplicates,
+    values_with,
+    write_parameters,
+)
 from tests.tasks.trained_checkout import write_lock
 
 WORDS = [f"word{number}" for number in range(40)]
@@ -85,6 +93,10 @@ def make_checkout(
         model.state_dict(),
         Origin(sha, "pretrain", "pretraining", 0, 1),
     )
+    no_near_duplicates(folder, task)
+    text = {name: pa.array(["x"], pa.string()) for name in ("document_id", "title", "text")}
+    (folder / artifacts.CORPUS).mkdir(parents=True)
+    pq.write_table(pa.table(text), folder / artifacts.CORPUS / "part-00000.parquet")
     for name in ("corpus", "phase1", "phase2"):
         write_json(folder / artifacts.validation_report(name), {"data": name, "valid": True})
     for name in ("pretrain-phase1", "pretrain-phase2"):

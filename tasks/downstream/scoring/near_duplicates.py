@@ -1,0 +1,126 @@
+"""The scores without those development examples that have a near-duplicate in what the model learnt from."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from tasks.downstream.scoring.metrics import Outcomes
+from tasks.downstream.scoring.scores import ScoresTask
+from tasks.reading.near_duplicates import Pair, Report, Source
+
+NEAR_DUPLICATES, FROM, WITHOUT = "near_duplicates", "near_duplicates_from", "without_near_duplicates"
+"""What the metrics file calls their number, the similarity from which they count, and the scores without them."""
+ANY = "either of them"
+AROUND = 15
+"""Words shown before and after those in which two texts differ, where they have more in common."""
+_WORD = re.compile(r"\S+\s*")
+
+
+@dataclass(frozen=True)
+class Without:
+    """The scores without the examples that have a near-duplicate in one thing that the model learnt from."""
+
+    source: str
+    compared: int | None
+    """Texts of it that were looked at; None of several things together."""
+    passed_over: int
+    """Examples that were too short to be looked for."""
+    examples: int
+    """How many have a near-duplicate."""
+    of: int
+    figures: Mapping[str, float]
+    """Every metric in percent with the bounds of its 95% interval; empty where a development set has none left."""
+
+    def record(self) -> dict[str, Any]:
+        """As plain values."""
+        return {"in": self.source, "examples": self.examples, "of": self.of, **self.figures}
+
+
+Pieces = list[tuple[bool, str]]
+"""A text in pieces of words: whether the other text lacks them, and the words."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A pair as people see it."""
+
+    pair: Pair
+    text: Pieces
+    other: Pieces
+
+
+@dataclass(frozen=True)
+class NearDuplicates:
+    """What was found, and what it means for the scores."""
+
+    threshold: float | None
+    """The similarity from which two texts are near-duplicates; None: none were looked for."""
+    sources: tuple[Without, ...]
+    shown: tuple[Compared, ...]
+    """Some pairs."""
+
+    def record(self) -> dict[str, Any]:
+        """What the metrics file says of them: nothing where none were looked for."""
+        if self.threshold is None:
+            return {}
+        parts = [one.record() for one in self.sources]
+        return {NEAR_DUPLICATES: self.sources[-1].examples, FROM: self.threshold, WITHOUT: parts}
+
+
+def near_duplicates(task: ScoresTask[Any, Any, Any], report: Report, outcomes: Outcomes) -> NearDuplicates:
+    """The scores without them: for each thing that the model learnt from, and for all of them.
+
+    Args:
+        outcomes: of all examples of all development sets.
+    """
+    found = [_without(task, outcomes, [one], one.name, one.compared, one.passed_over) for one in report.sources]
+    if len(found) > 1:
+        found.append(_without(task, outcomes, report.sources, ANY, None, 0))
+    shown = tuple(Compared(pair.pair, *compared(pair.text, pair.other)) for one in report.sources for pair in one.shown)
+    return NearDuplicates(report.threshold, tuple(found), shown)
+
+
+def _without(
+    task: ScoresTask[Any, Any, Any],
+    outcomes: Outcomes,
+    sources: Sequence[Source],
+    name: str,
+    compared: int | None,
+    passed_over: int,
+) -> Without:
+    left, taken = {}, 0
+    for split, rows in outcomes.items():
+        kept = np.ones(len(rows), dtype=np.bool_)
+        kept[[number for one in sources for number in one.examples(split)]] = False
+        left[split] = rows[kept]
+        taken += int((~kept).sum())
+    figures = task.metrics.figures(left) if all(map(len, left.values())) else {}
+    known = {metric: value for metric, value in figures.items() if not math.isnan(value)}
+    return Without(name, compared, passed_over, taken, sum(map(len, outcomes.values())), known)
+
+
+def compared(text: str, other: str) -> tuple[Pieces, Pieces]:
+    """Both texts in pieces; case and punctuation do not count."""
+    first, second = _WORD.findall(text), _WORD.findall(other)
+    keys = [["".join(filter(str.isalnum, word.casefold())) for word in words] for words in (first, second)]
+    equal = SequenceMatcher(None, keys[0], keys[1], autojunk=False).get_matching_blocks()
+    shared = [(block.a + step, block.b + step) for block in equal for step in range(block.size)]
+    return _pieces(first, {one for one, _ in shared}), _pieces(second, {one for _, one in shared})
+
+
+def _pieces(words: Sequence[str], shared: set[int]) -> Pieces:
+    pieces: Pieces = []
+    for alone, group in groupby(range(len(words)), lambda number: number not in shared):
+        some = [words[number] for number in group]
+        if not alone and len(some) > 2 * AROUND:
+            some = [*some[:AROUND], "… ", *some[-AROUND:]]
+        pieces.append((alone, "".join(some)))
+    return pieces

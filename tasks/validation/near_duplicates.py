@@ -1,0 +1,170 @@
+"""Near-duplicates of some texts among any number of others.
+
+Two texts are near-duplicates where the Jaccard similarity of their sets of shingles reaches a threshold. The texts that
+are asked about are indexed in memory by MinHash (datasketch), with bands that miss fewer than one pair in a thousand at
+the threshold; whatever the index names is compared exactly, so that nothing is called a near-duplicate that is none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tasks.validation.shingles import Hashes, Letters, Shingles, hashes_at, letters_of, shingles_of
+
+SHINGLE = 5
+"""Characters."""
+PERMUTATIONS = 128
+MOST_MISSED = 0.001
+"""Share of the pairs at the threshold that the bands may miss."""
+ERRORS = 4
+"""Standard errors by which the estimate of a pair's similarity may lie below the threshold."""
+RUN = 32
+"""Letters that a piece of a document must share with a text to be compared with it."""
+STRIDE = 8
+"""Every so manieth run of a document is looked up, so that RUN + STRIDE - 1 equal letters are always seen."""
+_TABLE_BITS = (16, 27)
+
+
+@dataclass(frozen=True)
+class Match:
+    """A text that is asked about, and what it is like."""
+
+    text: int
+    """Its number."""
+    similarity: float
+
+
+def bands_for(threshold: float) -> tuple[int, int]:
+    """How many bands of how many rows: the fewest candidates at MOST_MISSED pairs missed."""
+    for rows in range(PERMUTATIONS // 2, 1, -1):
+        bands = PERMUTATIONS // rows
+        if (1 - threshold**rows) ** bands <= MOST_MISSED:
+            return bands, rows
+    return PERMUTATIONS, 1
+
+
+class NearDuplicates:
+    """Texts that are asked about."""
+
+    def __init__(self, texts: Sequence[str], threshold: float) -> None:
+        """Index the texts.
+
+        Args:
+            texts: each once.
+            threshold: Jaccard similarity, above 0 up to 1.
+        """
+        from datasketch import MinHash, MinHashLSH  # loads much of SciPy
+
+        self.letters = letters_of(texts)
+        self._shingles = shingles_of(self.letters, SHINGLE)
+        self._threshold = threshold
+        self._least = threshold - ERRORS * math.sqrt(threshold * (1 - threshold) / PERMUTATIONS)
+        self._empty = MinHash(PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)
+        self._index = MinHashLSH(num_perm=PERMUTATIONS, params=bands_for(threshold))
+        self._signatures = np.zeros((len(texts), PERMUTATIONS), np.uint32)
+        for number in range(len(texts)):
+            if len(hashes := self._shingles.of(number)):
+                signature = self._signature(hashes)
+                self._index.insert(number, signature, check_duplication=False)
+                self._signatures[number] = signature.hashvalues
+
+    def _signature(self, hashes: Hashes) -> Any:
+        found = self._empty.copy()
+        found.update_batch((hashes >> np.uint64(32)).tolist())
+        return found
+
+    def matches(self, hashes: Hashes) -> Iterator[Match]:
+        """The texts that a text with these shingles is a near-duplicate of, in order of their numbers."""
+        if not len(hashes):
+            return
+        signature = self._signature(hashes)
+        named = np.array(sorted(self._index.query(signature)), np.int64)
+        alike = (self._signatures[named] == signature.hashvalues).mean(axis=1) if len(named) else np.zeros(0)
+        for number in named[alike >= self._least].tolist():
+            similarity = jaccard(hashes, self._shingles.of(number))
+            if similarity >= self._threshold:
+                yield Match(number, similarity)
+
+
+def jaccard(one: Hashes, other: Hashes) -> float:
+    """The share of the shingles of either that both have, 0 to 1."""
+    first, second = np.unique(one), np.unique(other)
+    both = len(np.intersect1d(first, second, assume_unique=True))
+    return both / (len(first) + len(second) - both)
+
+
+class Pieces:
+    """Cuts those pieces out of documents that may be near-duplicates of a text.
+
+    A document is passed over unless it shares a run of letters with a text; where it does, the piece is what lies
+    beside that text when both runs lie beside each other. So a text is found in a document of any length.
+    """
+
+    def __init__(self, letters: Letters) -> None:
+        """Take note of all runs of the texts."""
+        runs = _runs(letters, 1)
+        hashes = hashes_at(letters, runs.starts, RUN)
+        order = np.argsort(hashes, kind="stable")
+        self._hashes, self._owner = hashes[order], runs.owner[order]
+        self._offset = (runs.starts - letters.bounds[runs.owner])[order]
+        self._lengths = np.diff(letters.bounds)
+        low, high = _TABLE_BITS
+        bits = min(high, max(low, (16 * len(hashes)).bit_length()))
+        self._mask = np.uint64((1 << bits) - 1)
+        # A look at a table costs a tenth of a search among all runs, and says no to nearly all of a document.
+        self._table = np.zeros(1 << bits, np.bool_)
+        self._table[self._hashes & self._mask] = True
+
+    @property
+    def too_short(self) -> np.ndarray:
+        """Which texts have fewer letters than a run, so that they are found nowhere. bool [m]."""
+        return self._lengths < RUN
+
+    def of(self, documents: Letters) -> list[tuple[int, int, int]]:
+        """Number of the document, first letter and letter after the last one, of each piece."""
+        runs = _runs(documents, STRIDE)
+        hashes = hashes_at(documents, runs.starts, RUN)
+        seen = np.flatnonzero(self._table[hashes & self._mask])
+        place = np.minimum(np.searchsorted(self._hashes, hashes[seen]), max(0, len(self._hashes) - 1))
+        if not len(seen) or not len(same := np.flatnonzero(self._hashes[place] == hashes[seen])):
+            return []
+        seen, place = seen[same], place[same]
+        document, owner = runs.owner[seen], self._owner[place]
+        found = np.stack([document, owner, runs.starts[seen] - self._offset[place]], axis=1)
+        pieces, votes = np.unique(found, axis=0, return_counts=True)
+        # Of one text in one document, the place that most runs agree on.
+        pieces = pieces[np.lexsort((pieces[:, 2], -votes, pieces[:, 1], pieces[:, 0]))]
+        _, first = np.unique(pieces[:, :2], axis=0, return_index=True)
+        return [self._clipped(documents, *piece) for piece in pieces[np.sort(first)].tolist()]
+
+    def _clipped(self, documents: Letters, document: int, owner: int, start: int) -> tuple[int, int, int]:
+        first, last = documents.bounds[document : document + 2].tolist()
+        return document, max(first, start), min(last, start + int(self._lengths[owner]))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    starts: np.ndarray
+    owner: np.ndarray
+
+
+def _runs(letters: Letters, stride: int) -> _Runs:
+    """First letter, and text, of every `stride`-th run of RUN letters of each text."""
+    lengths = np.diff(letters.bounds)
+    counts = np.maximum(0, (lengths - RUN) // stride + 1)
+    before = np.concatenate([[0], np.cumsum(counts)])
+    owner = np.repeat(np.arange(len(lengths)), counts)
+    starts = (np.arange(before[-1]) - before[owner]) * stride + letters.bounds[owner]
+    return _Runs(starts, owner)
+
+
+def pieces_as_texts(documents: Letters, pieces: Iterable[tuple[int, int, int]]) -> Shingles:
+    """The shingles of pieces, each as a text of its own."""
+    cut = [documents.codes[first:last] for _, first, last in pieces]
+    bounds = np.cumsum([0, *map(len, cut)])
+    return shingles_of(Letters(np.concatenate(cut) if cut else documents.codes[:0], bounds), SHINGLE)

@@ -1,0 +1,288 @@
+"""Near-duplicates, held against sets of strings compared one by one."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.project.errors import InputError
+from tasks.reading.near_duplicates import Report
+from tasks.validation import contamination as searching
+from tasks.validation.contamination import contamination, parts, portions
+from tasks.validation.near_duplicates import MOST_MISSED, PERMUTATIONS, NearDuplicates, bands_for, jaccard
+from tasks.validation.shingles import letters_of, shingles_of
+from tests.places import ROOT
+
+DATA = ROOT.parent / "shared/data"
+
+
+def plain(text: str) -> str:
+    """The letters of a text, in plain Python."""
+    kept = (sign if sign.isalnum() else " " for sign in unicodedata.normalize("NFKC", text).casefold())
+    return " " + " ".join("".join(kept).split())
+
+
+def strings_of(text: str, size: int = 5) -> set[str]:
+    letters = plain(text)
+    return {letters[i : i + size] for i in range(max(1, len(letters) - size + 1))} if letters.strip() else set()
+
+
+def share(first: set[str], second: set[str]) -> float:
+    """Jaccard similarity of sets of strings."""
+    return len(first & second) / len(first | second) if first | second else 0.0
+
+
+def found_by_index(dev: list[str], train: list[str], threshold: float) -> dict[tuple[int, int], float]:
+    index, shingles = NearDuplicates(dev, threshold), shingles_of(letters_of(train), 5)
+    return {(match.text, i): match.similarity for i in range(len(train)) for match in index.matches(shingles.of(i))}
+
+
+def of_questions(name: str) -> list[str]:
+    document = json.loads((DATA / name).read_text(encoding="utf-8"))
+    return [paragraph["context"] for article in document["data"] for paragraph in article["paragraphs"]]
+
+
+def of_lines(name: str) -> list[str]:
+    return [line.rpartition("\t")[0] for line in (DATA / name).read_text(encoding="utf-8").splitlines()]
+
+
+def of_sentences(name: str) -> list[str]:
+    blocks = (DATA / name).read_text(encoding="utf-8").strip().split("\n\n")
+    return [" ".join(line.split("\t")[0] for line in block.splitlines()) for block in blocks]
+
+
+CHANGES: dict[str, Callable[[list[str], random.Random], list[str]]] = {
+    "nothing": lambda words, chance: words,
+    "one word": lambda words, chance: [*words[:-1], "otherwise"],
+    "case": lambda words, chance: [word.upper() for word in words],
+    "punctuation": lambda words, chance: [word + chance.choice([",", "!", " -"]) for word in words],
+    "a cut": lambda words, chance: words[len(words) // 8 :],
+    "two words swapped": lambda words, chance: [*words[2:], *words[:2]],
+}
+
+
+def planted(texts: list[str], seed: int) -> list[str]:
+    """Each text with one of the changes."""
+    chance = random.Random(seed)
+    return [" ".join(CHANGES[chance.choice(sorted(CHANGES))](text.split(), chance)) for text in texts]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason=f"{DATA} is missing")
+@pytest.mark.parametrize("threshold", [0.6, 0.8])
+@pytest.mark.parametrize(
+    ("train", "dev"),
+    [
+        (lambda: of_questions("squad/new-wiki-train.json"), lambda: of_questions("squad/new-wiki-dev.json")),
+        (lambda: of_lines("sst2/train.tsv"), lambda: of_lines("sst2/dev.tsv")),
+        (lambda: of_sentences("ner/wnut17-train.conll"), lambda: of_sentences("ner/wnut17-dev.conll")),
+    ],
+    ids=["contexts", "sentences", "words"],
+)
+def test_what_is_found_is_what_comparing_all_pairs_of_real_texts_finds(train, dev, threshold) -> None:
+    asked = list(dict.fromkeys(dev()))[:90]
+    others = [*dict.fromkeys(train()), *planted(asked, seed=1)][-240:]
+    sets = [[strings_of(text) for text in texts] for texts in (asked, others)]
+    pairs = {(i, j): share(one, other) for i, one in enumerate(sets[0]) for j, other in enumerate(sets[1])}
+    wanted = {pair: value for pair, value in pairs.items() if value >= threshold}
+    found = found_by_index(asked, others, threshold)
+    assert len(wanted) > 60
+    assert found == pytest.approx(wanted)  # no pair that is none, and of 1,000 pairs one may be missed
+
+
+def test_similarity_is_the_share_of_common_runs_of_five_letters() -> None:
+    # " abcd", "abcde", "bcdef" and " abcd", "abcde", "bcdeg": two of four.
+    one, other = (shingles_of(letters_of([text]), 5).of(0) for text in ("abcdef", "Abc-deg"))
+    assert jaccard(one, one) == 1.0
+    assert jaccard(one, shingles_of(letters_of(["ABCDEF!"]), 5).of(0)) == 1.0
+    other = shingles_of(letters_of(["abcdeg"]), 5).of(0)
+    assert jaccard(one, other) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("cool ?", "Cool", True),
+        ("a b", "A  b.", True),
+        ("ab", "a b", False),
+        ("a", "b", False),
+        ("ﬁne", "fine", True),
+        (":-)", ":-)", True),
+        (":-)", ":-(", False),
+        ("东京是日本的首都", "东京是日本的首都。", True),
+        ("", "", False),
+        ("", "a", False),
+        (" \n", "", False),
+    ],
+)
+def test_texts_of_a_few_letters_or_none(one: str, other: str, equal: bool) -> None:
+    assert found_by_index([one], [other], 0.8) == ({(0, 0): 1.0} if equal else {})
+
+
+def test_hashes_of_a_text_do_not_depend_on_its_neighbours() -> None:
+    alone = shingles_of(letters_of(["The river rises."]), 5).of(0)
+    texts = ["", "x" * 5000, "The river rises.", "!?", "and more"]
+    shingles = shingles_of(letters_of(texts), 5)
+    assert shingles.of(2).tolist() == alone.tolist()
+    assert [len(shingles.of(i)) for i in range(5)] == [0, 4997, 12, 4, 5]  # the fourth reads " u21 u3f"
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0])
+def test_the_bands_miss_at_most_one_in_a_thousand_at_the_threshold(threshold: float) -> None:
+    bands, rows = bands_for(threshold)
+    assert bands >= 2
+    assert bands * rows <= PERMUTATIONS
+    assert (1 - threshold**rows) ** bands <= MOST_MISSED
+
+
+def corpus_of(folder: Path, documents: list[str]) -> Path:
+    folder.mkdir(parents=True)
+    half = len(documents) // 2
+    for number, some in enumerate((documents[:half], documents[half:])):
+        rows = [{"document_id": f"{number}-{i}", "title": "", "text": text} for i, text in enumerate(some)]
+        schema = pa.schema([(name, pa.string()) for name in ("document_id", "title", "text")])
+        pq.write_table(pa.Table.from_pylist(rows, schema=schema), folder / f"part-{number:05}.parquet")
+    return folder
+
+
+FILLER = [" ".join(random.Random(seed).choices([f"w{i}x" for i in range(3000)], k=400)) for seed in range(6)]
+CONTEXT = (
+    "The Derwent rises in the northern hills, turns east below the old mill of Calder, and ends after ninety miles in "
+    "a lake that three streams leave again; boats carried lead and wool on it until the railway came in 1867."
+)
+
+
+def report_on(splits: dict[str, list[str]], corpus: Path | None = None, threshold: float = 0.8) -> Report:
+    development = [split for split in splits if split != "train"]
+    return contamination(lambda split: iter([splits[split]]), "train", development, corpus, threshold, "example")
+
+
+def test_a_context_is_found_within_a_document_whatever_stands_around_it(tmp_path: Path) -> None:
+    middle = f"{FILLER[1][:700]} {CONTEXT.replace('ninety', 'a hundred')} {FILLER[1][700:]}"
+    edges = [f"{CONTEXT}\n{FILLER[2]}", f"{FILLER[3]}\n{CONTEXT}"]
+    other = CONTEXT.replace("Derwent", "Tamar").replace("1867", "1859").upper()
+    dev = [CONTEXT, "an altogether different text about nothing that any document has", other]
+    for number, document in enumerate([middle, *edges]):
+        corpus = corpus_of(tmp_path / str(number), [*FILLER[:3], document, *FILLER[3:]])
+        [_, text] = report_on({"train": FILLER, "dev": dev}, corpus).sources
+        assert [pair.example for pair in text.pairs] == [0, 2]
+        assert {pair.other for pair in text.pairs} == {"document 1-0"}
+        assert (text.pairs[0].similarity > 0.99) == (number > 0)
+        assert text.compared == 7
+
+
+def test_half_of_a_context_in_a_document_is_no_near_duplicate(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "corpus", [FILLER[0], FILLER[1] + CONTEXT[: len(CONTEXT) // 2] + FILLER[2]])
+    assert report_on({"train": FILLER, "dev": [CONTEXT]}, corpus).sources[1].pairs == ()
+
+
+def test_texts_too_short_for_a_document_are_counted_and_not_looked_for(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "corpus", ["fine film " + FILLER[0], FILLER[1]])
+    [train, text] = report_on({"train": ["Fine film!"], "dev": ["fine film", "fine film", CONTEXT]}, corpus).sources
+    assert [pair.example for pair in train.pairs] == [0, 1]
+    assert (train.passed_over, text.passed_over, text.pairs) == (0, 2, ())
+
+
+def test_long_documents_are_looked_through_in_parts_and_what_stands_across_them_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(searching, "AT_ONCE", 1000)
+    for before in range(600, 1100, 50):
+        text = " ".join(FILLER)[:before] + " " + CONTEXT + " " + " ".join(FILLER)[before:]
+        corpus = corpus_of(tmp_path / str(before), [text, FILLER[0]])
+        [pair] = report_on({"train": [], "dev": [CONTEXT]}, corpus).sources[1].pairs
+        assert pair.similarity > 0.97
+
+
+@pytest.mark.parametrize(
+    ("length", "overlap"), [(0, 10), (5, 10), (100, 10), (101, 10), (5000, 10), (5000, 99), (900, 700)]
+)
+def test_parts_hold_the_whole_text_and_all_of_its_pieces(
+    monkeypatch: pytest.MonkeyPatch, length: int, overlap: int
+) -> None:
+    monkeypatch.setattr(searching, "AT_ONCE", 100)
+    text = "".join(chr(0x4E00 + i) for i in range(length))
+    found = list(parts(text, overlap))
+    assert max(map(len, found)) <= max(100, 50 + overlap)
+    assert all(any(text[i : i + overlap] in part for part in found) for i in range(max(1, length - overlap + 1)))
+    assert set("".join(found)) == set(text)
+
+
+def test_portions_are_bounded_and_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(searching, "AT_ONCE", 10)
+    texts = [(i, "x" * size) for i, size in enumerate([3, 3, 3, 30, 1, 9, 1])]
+    found = list(portions(texts))
+    assert [one for some in found for one in some] == texts
+    assert [len(some) for some in found] == [3, 1, 2, 1]
+
+
+def test_examples_with_equal_texts_all_count_and_the_nearest_other_text_is_named() -> None:
+    splits = {
+        "train": ["nothing like it at all", CONTEXT.replace("lead", "salt"), CONTEXT, CONTEXT],
+        "dev_a": [CONTEXT, "unlike"],
+        "dev_b": ["unlike", CONTEXT],
+    }
+    [source] = report_on(splits).sources
+    assert [(pair.split, pair.example, pair.other, pair.similarity) for pair in source.pairs] == [
+        ("dev_a", 0, "training example 2", 1.0),
+        ("dev_b", 1, "training example 2", 1.0),
+    ]
+    assert len(source.shown) == 1
+    assert source.examples("dev_b") == [1]
+
+
+def test_what_is_shown_is_cut_and_goes_from_the_nearest_pair_to_the_farthest() -> None:
+    dev = [f"{FILLER[i % 6]} {i}" for i in range(30)]
+    train = [" ".join(text.split()[i:]) for i, text in enumerate(dev)]
+    [source] = report_on({"train": train, "dev": dev}).sources
+    alike = [one.pair.similarity for one in source.shown]
+    assert len(source.shown) == searching.SHOWN
+    assert alike == sorted(alike, reverse=True)
+    assert max(len(one.text) for one in source.shown) <= searching.EXCERPT + 2
+
+
+def test_a_corpus_without_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="run the corpus stage first"):
+        report_on({"train": ["a"], "dev": ["a"]}, tmp_path)
+
+
+def test_no_development_text_at_all_gives_nothing(tmp_path: Path) -> None:
+    corpus = corpus_of(tmp_path / "corpus", FILLER)
+    assert [source.pairs for source in report_on({"train": ["a"], "dev": [""]}, corpus).sources] == [(), ()]
+
+
+SCRIPT = """
+import json, sys
+from dataclasses import asdict
+from tasks.validation.contamination import contamination
+splits = json.load(sys.stdin)
+found = contamination(lambda split: iter([splits[split]]), "train", ["dev"], None, 0.6, "example")
+print(json.dumps(asdict(found)))
+"""
+
+
+def test_every_process_finds_the_same() -> None:
+    dev = [text[:300] for text in FILLER]
+    splits = {"train": planted(dev * 3, seed=2), "dev": dev}
+    for seed in "12":
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            input=json.dumps(splits),
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert json.loads(done.stdout) == json.loads(json.dumps(asdict(report_on(splits, threshold=0.6))))
+        assert len(json.loads(done.stdout)["sources"][0]["pairs"]) == len(dev)
