@@ -33,7 +33,12 @@ FLOW = "podium-stages"
 
 @flow(name=FLOW, retries=0)
 def run_stages(
-    names: list[str], values: dict[str, Any], checkout_name: str, code: dict[str, str], publish: bool = False
+    names: list[str],
+    values: dict[str, Any],
+    checkout_name: str,
+    code: dict[str, str],
+    publish: bool = False,
+    released: dict[str, list[str]] | None = None,
 ) -> State:
     """Bring consecutive stages up to date on this worker. Started by the flow `podium`, not by hand.
 
@@ -43,6 +48,7 @@ def run_stages(
         checkout_name: the folder under runs/checkouts/ to work in.
         code: hashes of the code that sent this run; other code would make other stages.
         publish: publish after the gate, if it accepts.
+        released: entry -> TAG@COMMIT of the releases that its gate compares with, the same on all workers.
 
     Returns:
         Completed, Completed named "Paused", or Failed with the reason.
@@ -55,13 +61,14 @@ def run_stages(
         allowed.require_parameters(values, project)
         allowed.require_name(checkout_name, values)
         allowed.require_stages(names, values, project)
+        allowed.require_releases(released or {}, values)
         checkout.check_inputs(project, values)
     except (InputError, ParamsError) as error:
         return Failed(message=f"on {socket.gethostname()}: {error}")
     with run_locks.held(project, checkout_name, log.info), _recorded(project, checkout_name) as run:
         root = checkout.prepare_own(project, values, checkout_name)
         try:
-            stages.run_plan(names, root, run, publish, True, lambda record: _send(record, root))
+            stages.run_plan(names, root, run, publish, True, lambda record: _send(record, root), released)
         except stages.RunFailed as error:
             run.error = str(error)
             return Failed(message=f"on {socket.gethostname()}: {error}")

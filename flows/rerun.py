@@ -17,6 +17,7 @@ from flows.ending import tell_end
 from flows.plan import PUBLISH, publish_after
 from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
+from flows.releases import READS_THEM
 from flows.screen import screen
 from tasks.project.given import given_paths
 from tasks.project.plan_file import Stage
@@ -33,6 +34,8 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     project, root, plan = wanted.project, wanted.root, list(wanted.stages)
     if wanted.on_workers or may_be_named() or (wanted.publish and wanted.values["publish"]["target"] != "local"):
         return None
+    if any(stage.group == READS_THEM for stage in wanted.plan):
+        return None  # something else may have been released meanwhile
     before = report.read(project, root)
     if before is None or not _is_of(before, plan) or dvc.has_remote(root):
         return None

@@ -16,7 +16,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import dvc, integrity, publishing
+from flows import dvc, integrity, publishing, releases
 from flows.api import extra
 from flows.changes import look
 from flows.estimate import tell_estimate
@@ -55,12 +55,19 @@ def _nothing(record: StageRecord) -> None:
 
 
 def run_plan(
-    plan: Sequence[str], root: Path, run: RunReport, publish: bool, on_worker: bool = False, entered: Entered = _nothing
+    plan: Sequence[str],
+    root: Path,
+    run: RunReport,
+    publish: bool,
+    on_worker: bool = False,
+    entered: Entered = _nothing,
+    released: releases.Chosen | None = None,
 ) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish if they end in an accepting gate.
 
-    Where DVC has a default remote, the outs of each stage are there when the next one starts. On a worker, only the
-    stages of `plan` may run; what they need must be restored.
+    First the released models are fetched that gates compare with. Where DVC has a default remote, the outs of each
+    stage are there when the next one starts. On a worker, only the stages of `plan` may run; what they need must be
+    restored; and `released` says which releases are fetched.
 
     Raises:
         RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
@@ -70,6 +77,7 @@ def run_plan(
     known = read_plan(root)
     gates = [known[stage] for stage in plan if known[stage].is_gate]
     integrity.set_aside_damaged([gate.name for gate in gates], root, tell)
+    fetch_released(plan, root, released)
     found, remote, say = look(root, plan), dvc.has_remote(root), tell
     if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
         tell_estimate(root, say)
@@ -102,6 +110,18 @@ def tell(text: str) -> None:
     """Say a line that is about the run, not of a stage: in the log and to who watches."""
     get_run_logger().info(text)
     screen().tell(text)
+
+
+def fetch_released(plan: Sequence[str], root: Path, chosen: releases.Chosen | None) -> None:
+    """As `releases.fetch`.
+
+    Raises:
+        RunFailed: it failed.
+    """
+    try:
+        releases.fetch(plan, root, tell, chosen)
+    except releases.FetchFailed as error:
+        raise RunFailed(str(error)) from None
 
 
 def _require_restored(gates: Sequence[str], root: Path) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from prefect.client.orchestration import get_client
 from prefect.exceptions import ObjectNotFound
 
-from flows import dvc
+from flows import dvc, releases
 from flows.plan import publish_after
 from flows.sent_runs import Dispatch, Queue, SentRun, deployment_of
+from flows.stages import RunFailed
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.files import read_json
@@ -80,6 +81,7 @@ class Sender(Dispatch):
             RunFailed: see `run`.
         """
         known = read_plan(self.root)
+        self.parameters["released"] = self._released(plan)
         gates = [stage for stage in plan if known[stage].is_gate]
         for queue, names in groups(plan, known, cpu, device):
             before, shares, rest = around_shares(names, known)
@@ -95,6 +97,12 @@ class Sender(Dispatch):
         pages = [stage for stage in plan if "page" in known[stage].meta]
         if dvc.has_remote(self.root) and (said := dvc.pull(pages, self.root, self.say)) is not None:
             self.say(f"the pages of {', '.join(pages)} could not be restored here: {said}")
+
+    def _released(self, plan: Sequence[str]) -> releases.Chosen:
+        try:
+            return releases.choose(plan, self.root)
+        except releases.FetchFailed as error:
+            raise RunFailed(str(error)) from None
 
     def run(self, queue: Queue, together: Sequence[Sequence[str]], publish: bool = False) -> None:
         """Send runs of consecutive stages to `queue` at once, and each again when its worker is lost or a stage paused.

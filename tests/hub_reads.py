@@ -96,6 +96,26 @@ def refs(hub: HubServer, request: Request, repository: Repository) -> Response:
     )
 
 
+@serves("hub", "GET", f"{API}/commits/{REVISION}", "read", "p limit")
+def commits(hub: HubServer, request: Request, repository: Repository, revision: str) -> Response:
+    """Pages of two, the newest first: a client that reads only the first finds too little."""
+    found = [
+        {
+            "id": commit.oid,
+            "title": commit.title,
+            "message": "",
+            "date": "2026-01-01T00:00:00.000Z",
+            "authors": [{"user": "user"}],
+        }
+        for commit in reversed(repository.history(revision))
+    ]
+    page = int(request.query.get("p", ["0"])[0])
+    response = answer(found[2 * page : 2 * page + 2])
+    if found[2 * page + 2 :]:
+        response.headers["Link"] = f'<{hub.endpoint}{request.path}?p={page + 1}>; rel="next"'
+    return response
+
+
 @serves("hub", "GET", f"{API}/discussions", "read", "type status author p")
 def discussions(hub: HubServer, request: Request, repository: Repository) -> Response:
     """Pages of two: a client that reads only the first finds too little."""

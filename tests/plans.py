@@ -18,11 +18,12 @@ EVERYTHING = (
     "pretrain_rows.shares=[1, 2]",
     "base_model.source=folder",
     "downstream.squad.parity.against=['cpu:bf16']",
+    "downstream.squad.gate.released=published",
+    "downstream.names={kind: ner, gate: {released: published}}",
+    "downstream.values={kind: classification, regression: true, gate: {released: published}}",
     "downstream.from-base={kind: squad, start: base, publish: {folder: published/base}}",
-    "downstream.names={kind: ner}",
     "downstream.texts={kind: classification}",
-    "downstream.values={kind: classification, regression: true}",
-    *(f"downstream.glue-{task}={{kind: glue, task: {task}}}" for task in TASKS),
+    *(f"downstream.glue-{task}={{kind: glue, task: {task}, gate: {{released: published}}}}" for task in TASKS),
 )
 
 

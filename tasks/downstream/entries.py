@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
-from tasks.project.param_downstream import EntryParams, RowsParams
+from tasks.project.param_downstream import PUBLISHED, EntryParams, RowsParams
 from tasks.project.params import PHASES, Params, packed
 from tasks.project.strict_yaml import nearest
 
@@ -47,6 +47,16 @@ class Entry:
     def stage(self, what: str) -> str:
         """The stage of dvc.yaml that does this for it: examples, validate_examples, rows, and so on."""
         return f"{what}@{self.name}"
+
+    @property
+    def fetches_released(self) -> bool:
+        """Whether the released model is fetched from where this entry publishes to."""
+        return self.params.gate.released == PUBLISHED
+
+    @property
+    def released(self) -> Path:
+        """The folder in which the gate looks for scores of the released model."""
+        return artifacts.released_scores(self.name) if self.fetches_released else Path(self.params.gate.released)
 
     def verdict(self, what: str = "") -> str:
         """The name of the data verdict on its examples, or on its `rows`."""

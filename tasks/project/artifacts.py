@@ -39,6 +39,8 @@ EXECUTABLES_RECORD = "podium.json"
 REPORTS = Path("reports")
 RUN_REPORT = Path("reports/run.json")
 RUN_PAGE = Path("reports/run.html")
+FETCHED = Path("released")
+"""Ignored by git and by DVC's cache: releases that the flow fetched, which gates compare with."""
 RUNS = Path("runs")
 """Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
 
@@ -86,6 +88,16 @@ def logits_folder(name: str) -> Path:
 def logits_file(name: str, split: str) -> Path:
     """Logits of one development set of an entry."""
     return logits_folder(name) / f"{split}.arrow"
+
+
+def fetched_folder(name: str) -> Path:
+    """The releases that were fetched for an entry, the newest ones of its publish target."""
+    return FETCHED / name
+
+
+def released_scores(name: str) -> Path:
+    """What the fetched release scores on the development sets of an entry."""
+    return PREDICTIONS / f"{name}-released"
 
 
 def evaluation_folder(name: str) -> Path:

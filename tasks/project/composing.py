@@ -62,6 +62,7 @@ def compose(params: Params) -> dict[str, Any]:
             for entry in entries(params)
             for place in entry.params.parity.against
         },
+        "released": {entry.name: _parts(entry) for entry in entries(params) if entry.fetches_released},
         "ipu_config": params.ipu.config if ahead else CODE,
     }
     return {ROOT_KEY: found}
@@ -135,7 +136,7 @@ def _entry(entry: Entry, params: Params) -> dict[str, Any]:
         "text": str(artifacts.CORPUS) if learns_text(entry, params) else "tasks/reading",
         "start": str(start) if start else CODE,
         **{f"{job}_program": _program(artifacts.job_name(entry.name, job), params) for job in ("finetune", "predict")},
-        "released": entry.params.gate.released,
+        "released": str(entry.released),
         "seeds": entry.params.gate.seeds or str(artifacts.TOKENIZER),
         "behind": _behind(entry, params),
     }

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from tasks.project import plans
 from tasks.project.errors import InputError
-from tasks.project.param_downstream import entry_places
+from tasks.project.param_downstream import PUBLISHED, entry_places
 
 Links = Literal["none", "files", "any"]
 """Which links are good inside of a folder: none, those to files of its own, or any whose target can be read."""
@@ -55,8 +55,8 @@ LISTED = ("corpus", "pretrain_rows")
 
 def given_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Parameters that name what is read: dependencies of stages, so that DVC hashes all of them in every run."""
-    of_gates = (*entry_places(values, "gate", "released"), *entry_places(values, "gate", "seeds"))
-    return [*GIVEN, *entry_places(values, "data", "path"), *of_gates]
+    released = [place for place in entry_places(values, "gate", "released") if value_at(values, place) != PUBLISHED]
+    return [*GIVEN, *entry_places(values, "data", "path"), *released, *entry_places(values, "gate", "seeds")]
 
 
 def named_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:

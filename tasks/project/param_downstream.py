@@ -24,8 +24,10 @@ from tasks.project.strict_yaml import nearest
 ENTRY_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 RESERVED = ("base", "corpus", "phase1", "phase2", "publish", "tokenizer")
 """Names of what lies beside the files of entries."""
-ENDINGS = ("-rows", "-finetune", "-predict", "-gate")
+ENDINGS = ("-rows", "-finetune", "-predict", "-gate", "-released")
 """Of files that belong to an entry."""
+PUBLISHED = "published"
+"""In place of a folder: what was released last where this entry publishes to."""
 Points = Annotated[float, Field(ge=0, le=100)]
 
 
@@ -91,7 +93,7 @@ class ParityParams(Section):
 class ReleaseParams(Section):
     """What every gate knows."""
 
-    released: Name = "inputs/released"
+    released: Literal["published"] | Name = "inputs/released"
     seeds: Name | None = None
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
 

@@ -189,7 +189,8 @@ def download_files(
         repository: `user/name`.
         revision: branch, tag or commit; None is the main branch.
         choose: which of all names to download.
-        section: section of params.yaml that the messages name (`tokenizer` or `base_model`).
+        section: section of params.yaml that the messages name (`tokenizer` or `base_model`); empty: the repository
+            was named elsewhere.
 
     Returns:
         The commit, all file names of it, and the local path of each downloaded one.
@@ -198,19 +199,40 @@ def download_files(
         InputError: no such model or revision, no right to read it, or no connection.
     """
     _no_telemetry()
-    import httpx2
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
-    try:
+    place = (
+        f"{section}.repository={repository} (revision {revision})"
+        if section
+        else f"{repository} is no folder here, and as a Hub repository it"
+    )
+    with failures_named(place, repository, f"{section}.revision" if section else "the revision", api.endpoint):
         commit, present = _listing(api, repository, revision)
         # by commit, not by branch: the branch may move between two files
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}
+    return commit, present, files
+
+
+@contextlib.contextmanager
+def failures_named(place: str, repository: str, revision: str, endpoint: str) -> Iterator[None]:
+    """Turn what the Hub's client raises into an InputError that tells gated, missing and not answered apart.
+
+    Args:
+        place: what messages begin with.
+        repository: `user/name`.
+        revision: what names the revision, as people know it.
+        endpoint: the Hub's address.
+    """
+    _no_telemetry()
+    import httpx2
+
+    try:
+        yield
     except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
         # the client's own errors (not found, gated, malformed name, offline) are of these kinds
-        why = _reason(error, repository, section, api.endpoint)
-        raise InputError(f"{section}.repository={repository} (revision {revision}) cannot be read: {why}") from None
-    return commit, present, files
+        why = _reason(error, repository, revision, endpoint)
+        raise InputError(f"{place} cannot be read: {why}") from None
 
 
 def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:
@@ -229,18 +251,21 @@ def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list
     return str(info.sha), sorted(file.rfilename for file in info.siblings or [])
 
 
-def _reason(error: Exception, repository: str, section: str, endpoint: str) -> str:
+def _reason(error: Exception, repository: str, revision: str, endpoint: str) -> str:
     """Why a model of the Hub cannot be read, and what to do."""
+    import httpx2
     from huggingface_hub import constants, errors
 
     if isinstance(error, errors.GatedRepoError):
         return f"it is gated: ask for access on {endpoint}/{repository}, and set HF_TOKEN of that account"
     if isinstance(error, errors.RevisionNotFoundError):
-        return f"it has no such revision: check {section}.revision, a branch, tag or commit"
+        return f"it has no such revision: check {revision}, a branch, tag or commit"
     if isinstance(error, errors.RepositoryNotFoundError):
         return f"{endpoint} has no such model, or HF_TOKEN may not see it: check the name and the token"
     if isinstance(error, errors.LocalEntryNotFoundError):
         offline = "HF_HUB_OFFLINE forbids" if constants.HF_HUB_OFFLINE else f"{endpoint} does not answer"
         return f"there is no copy in {constants.HF_HUB_CACHE}, and no way to get one: {offline}"
     text = str(error).strip().split("\n")[0] or type(error).__name__
-    return f"{text}. Check the name, {section}.revision and the connection; HF_TOKEN opens private models"
+    if isinstance(error, (httpx2.TransportError, ConnectionError)):
+        return f"{endpoint} does not answer ({text}): check the connection and HF_ENDPOINT"
+    return f"{text}. Check the name, {revision} and the connection; HF_TOKEN opens private models"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tasks.project.errors import InputError
+from tasks.reading.hub_inputs import download_files
 
 
 def download_model(repository: str, files: Sequence[str], revision: str | None = None) -> Path:
@@ -20,15 +21,9 @@ def download_model(repository: str, files: Sequence[str], revision: str | None =
     Raises:
         InputError: no such repository or revision, no access, or no connection and nothing in the cache.
     """
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(repository, revision=revision, allow_patterns=list(files)))
-    except (OSError, ValueError) as error:
-        # The library's own errors (not found, gated, offline, malformed name) are of these two kinds.
-        raise InputError(
-            f"{repository} is no folder here, and as a Hub repository it cannot be read: "
-            f"{type(error).__name__}: {error}. Check the name, the connection, and HF_TOKEN if it is private"
-        ) from None
+    _, _, found = download_files(repository, revision, lambda names: [name for name in files if name in names], "")
+    if not found:
+        raise InputError(f"{repository} holds none of {', '.join(files)}: it is no model that can be used here")
+    name, path = next(iter(found.items()))
+    return path.parents[len(Path(name).parts) - 1]

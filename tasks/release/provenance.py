@@ -86,11 +86,14 @@ def provenance(
 
 def stages_sha256(parameters: Mapping[str, Any], subject: Subject, lock: Path) -> str | None:
     """One hash of what dvc.lock says of all stages behind a release: what they read, ran and wrote. Of others it says
-    nothing: they may run again, and the release stays the same. None: there is no dvc.lock."""
+    nothing: they may run again, and the release stays the same. None: there is no dvc.lock.
+
+    Nor of the stage that scores the released model: what it found is stated by the gate, and it reads which releases
+    there are, this one among them once it is published."""
     if not lock.is_file():
         return None
-    stated, gate = stages_of(lock), subject.stages["gate"]
-    behind = plan_of(check(dict(parameters))).behind([gate])
+    stated, left_out = stages_of(lock), subject.stages["predict_released"]
+    behind = [name for name in plan_of(check(dict(parameters))).behind([subject.stages["gate"]]) if name != left_out]
     return hashlib.sha256(canonical({name: stated.get(name) for name in behind}).encode()).hexdigest()
 
 

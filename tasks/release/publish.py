@@ -94,11 +94,8 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
     told = wanted(params, entry_of(params, name))
     subject = told.subject
     require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"))
-    asked = told.entry.params.gate
-    seeds = None if asked.seeds is None else Path(asked.seeds)
-    files = subject.judged(Path(asked.released), root, seeds) | {
-        str(path): root / path for path in (subject.gate, LOCK)
-    }
+    seeds = None if told.entry.params.gate.seeds is None else Path(told.entry.params.gate.seeds)
+    files = subject.judged(told.entry.released, root, seeds) | {str(path): root / path for path in (subject.gate, LOCK)}
     with held(files, root / artifacts.RUNS) as (copies, hashes):
         release = _judged_release(told, parameters, (root, copies), hashes)
         if dry_run:

@@ -55,19 +55,19 @@ class Release:
     files: Mapping[str, ReleaseFile]
 
     @property
-    def tree_sha256(self) -> str:
-        """One hash for names and contents."""
-        lines = (f"{self.files[name].sha256}  {name}\n" for name in sorted(self.files))
-        return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-    @property
     def tag(self) -> str:
         """Name of the release: the same content always has the same tag."""
-        return f"release-{self.tree_sha256[:12]}"
+        return tag_of(self.hashes())
 
     def hashes(self) -> dict[str, str]:
         """Path -> SHA-256, sorted."""
         return {name: self.files[name].sha256 for name in sorted(self.files)}
+
+
+def tag_of(hashes: Mapping[str, str]) -> str:
+    """Name of the release that has these files: path -> SHA-256."""
+    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes))
+    return f"release-{hashlib.sha256(''.join(lines).encode()).hexdigest()[:12]}"
 
 
 def release_file(source: bytes | Path) -> ReleaseFile:
@@ -128,12 +128,12 @@ def write_folder(release: Release, folder: Path) -> bool:
     if recover_folder(folder):
         log.info("%s: cleared away what a killed publish left", folder)
     _refuse_foreign(folder)
-    if folder.is_dir() and _content(folder) == release.hashes():
+    if folder.is_dir() and folder_hashes(folder) == release.hashes():
         return False
     with new_folder(folder) as fresh:
         for name, file in release.files.items():
             _write(file, fresh / name)
-        if _content(fresh) != release.hashes():
+        if folder_hashes(fresh) != release.hashes():
             raise PublishError(
                 f"a file changed while it was being published to {folder}: wait until no stage runs, then publish "
                 f"again; {folder} is as it was"
@@ -152,8 +152,8 @@ def _write(file: ReleaseFile, path: Path) -> None:
         os.fsync(target.fileno())
 
 
-def _content(folder: Path) -> dict[str, str]:
-    """Path -> SHA-256 of every file below `folder`."""
+def folder_hashes(folder: Path) -> dict[str, str]:
+    """Path -> SHA-256 of every file below a folder."""
     paths = (path for path in folder.rglob("*") if not path.is_dir())
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
 

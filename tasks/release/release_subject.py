@@ -43,7 +43,7 @@ class Subject:
     trainings: tuple[str, ...]
     """Their figures are metrics/<name>.json; the last is the fine-tuning."""
     stages: Mapping[str, str]
-    """finetune, evaluate and gate -> the stage of dvc.yaml."""
+    """finetune, evaluate, gate and predict_released, which may not be there -> the stage of dvc.yaml."""
     released: str
     """Where a released model's scores or predictions lie below the folder of released models."""
 
@@ -110,7 +110,7 @@ def subject_of(task: DownstreamTask, params: Params) -> Subject:
         base_model=artifacts.BASE_MODEL / "base_model.json" if found.base_model else None,
         verdicts=(*(["corpus"] if found.corpus else []), *found.phases, entry.verdict(), entry.verdict("rows")),
         trainings=(*(f"pretrain-{phase}" for phase in found.phases), artifacts.job_name(name, "finetune")),
-        stages={what: entry.stage(what) for what in ("finetune", "evaluate", "gate")},
+        stages={what: entry.stage(what) for what in ("finetune", "evaluate", "gate", "predict_released")},
         released=task.released_below,
     )
 

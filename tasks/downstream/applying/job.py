@@ -58,7 +58,7 @@ def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> Jo
     """
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
     write_rows(part_of(task.entry, "rows"), split, tokenizer=model.tokenizer)
-    logits.parent.mkdir(parents=True)
+    logits.parent.mkdir(parents=True, exist_ok=True)
     job = Job(
         kind="predict",
         head=task.head,

@@ -21,6 +21,7 @@ from tasks.downstream.task import part_of
 from tasks.project import artifacts
 from tasks.project.files import write_json
 from tasks.project.main import run_main
+from tasks.project.param_downstream import PUBLISHED
 from tasks.project.params import check, load_params, parameter_values
 from tasks.release.release_subject import RELEASED, SEEDS, Subject, subject_of
 from tasks.release.seal import Hashes, hashes_of
@@ -97,13 +98,14 @@ def _over_constant(task: Task, difference: Interval, examples: int) -> Judged:
 
 
 def _no_drops(task: Task, evidence: Evidence) -> list[Judged]:
-    compared, folder = evidence.released, task.entry.params.gate.released
+    compared = evidence.released
     assert compared is not None
     if not compared.common:
         lead = task.limits[0]
         reason = (
-            f"The released model's scores in {folder} share no {task.record} with the dev {task.record}s, so "
-            f"a drop cannot be ruled out; let the released model answer these {task.record}s, or empty that folder."
+            f"The released model's scores in {task.entry.released} share no {task.record} with the dev {task.record}s, "
+            f"so a drop cannot be ruled out; with {task.entry.key('gate', 'released')}={PUBLISHED} the model that was "
+            f"published answers these {task.record}s; or empty that folder."
         )
         return [(Check("released_model", False, f"no common {task.record}", _no_drop_of(task, lead)), reason)]
     return [
@@ -127,10 +129,18 @@ def _no_drop(task: Task, number: int, limit: Limit, evidence: Evidence) -> Judge
     words = limit.metric.replace("_", " ")
     reason = (
         f"{words} fell significantly against the released model: {found} at confidence {task.confidence:g}, "
-        f"tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)})."
+        f"tolerated are {most:g} points ({task.entry.key('gate', limit.most_key)})"
+        f"{_smallest(difference, f'{compared.common} {task.record}s')}."
     )
     name = "released_model" if number == 0 else f"released_model_{limit.metric}"
     return Check(name, not fell, found, _no_drop_of(task, limit)), reason
+
+
+def _smallest(difference: Interval, among: str) -> str:
+    """The least difference that so many examples could have shown; nothing, where none is of the metric's group."""
+    if not math.isfinite(difference.high):
+        return ""
+    return f"; the smallest drop that {among} could have shown is {difference.high - difference.mean:.2f} points"
 
 
 def verdict_check(name: str, valid: bool | None) -> tuple[Check, str]:
@@ -191,7 +201,7 @@ def gate(parameters: Mapping[str, Any], name: str, root: Path = Path()) -> GateD
     """
     params = check(dict(parameters))
     task: Task = part_of(entry_of(params, name), "scores")
-    subject, released = subject_of(task, params), Path(task.entry.params.gate.released)
+    subject, released = subject_of(task, params), task.entry.released
     seeds = None if task.entry.params.gate.seeds is None else Path(task.entry.params.gate.seeds)
     hashes = hashes_of(subject.judged(released, root, seeds))
     evidence = gather(task, subject, released, hashes, root, seeds)

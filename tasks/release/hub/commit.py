@@ -8,6 +8,8 @@ from typing import Any
 from tasks.project.errors import PublishError
 from tasks.release.release import NAMES, Release
 
+TITLE = "Publish "
+
 
 @dataclass(frozen=True)
 class HubRelease:
@@ -47,7 +49,12 @@ def send(api: Any, repository: str, release: Release, head: Any, *, create_pr: b
 
 def title(release: Release) -> str:
     """Title of a commit or a pull request; the same content always has the same."""
-    return f"Publish {release.tag}"
+    return f"{TITLE}{release.tag}"
+
+
+def tag_of_title(text: str) -> str:
+    """The tag that the title of such a commit names; of any other text its first word or nothing."""
+    return text.removeprefix(TITLE).partition(" ")[0]
 
 
 def outdated(info: Any, release: Release) -> list[str]:

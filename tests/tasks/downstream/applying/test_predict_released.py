@@ -1,0 +1,203 @@
+"""The released model on the development set of now: its own scores where they are whole, else its answers, and never
+a comparison with itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream.applying import job
+from tasks.downstream.applying.evaluate import evaluate
+from tasks.downstream.applying.job import How
+from tasks.downstream.applying.model import find_model
+from tasks.downstream.applying.predict_released import entry_of_model, predict_released
+from tasks.downstream.entries import entry_of
+from tasks.downstream.judging.released import read_scores
+from tasks.downstream.task import part_of
+from tasks.project import artifacts
+from tasks.project.errors import InputError
+from tasks.project.files import read_json, sha256_of, write_json
+from tasks.project.param_sections import Place
+from tasks.project.params import load_params
+from tests.tasks.downstream.applying.head_models import write_head_model
+from tests.tasks.downstream.glue.glue_checkout import device_job_here
+from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
+from tests.tasks.trained_checkout import ASKED, TEXT, make_checkout, write_model
+
+OUT = Path("predictions/squad-released")
+ASKED_NOW = {"n1": ("What rises in the hills?", "river"), "n2": ("What ends in a lake?", "The river")}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of seed 0 is released and fetched; that of seed 1 is the candidate."""
+    root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
+    state(root)
+    release(root)
+    fetch_here(root)
+    shutil.rmtree(root / "models/squad")
+    write_model(root, seed=1)
+    return root
+
+
+@pytest.fixture
+def checkout(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "checkout"))
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The device jobs, which run in this process."""
+    found: list[Any] = []
+
+    def run(asked: Any, **options: Any) -> Any:
+        found.append(asked)
+        return device_job_here(asked, **options)
+
+    monkeypatch.setattr(job, "run_device_job", run)
+    return found
+
+
+def task_of(root: Path) -> Any:
+    return part_of(entry_of(load_params(root / artifacts.PARAMS), "squad"), "scores")
+
+
+def run_stage(root: Path) -> str:
+    return predict_released(task_of(root), load_params(root / artifacts.PARAMS).device, root)
+
+
+def ask(root: Path, asked: dict[str, tuple[str, str]]) -> None:
+    """Other questions in the development set."""
+    rows = [
+        {
+            "id": name,
+            "title": "",
+            "context": TEXT,
+            "question": question,
+            "answers": [{"text": answer, "answer_start": TEXT.index(answer)}],
+        }
+        for name, (question, answer) in asked.items()
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), root / "data/examples/squad/dev.parquet")
+
+
+def test_scores_that_the_release_states_are_taken(checkout: Path, jobs: list[Any]) -> None:
+    tag = fetch_here(checkout).releases[0].tag
+    assert run_stage(checkout) == (
+        f"squad: {tag} scored on all 2 questions when it was released: these scores are taken, nothing is computed"
+    )
+    assert jobs == []
+    stated = checkout / "published/podium-demo/evaluation/scores.json"
+    assert (checkout / OUT / "scores.json").read_bytes() == stated.read_bytes()
+    weights = sha256_of(checkout / "published/podium-demo/model.safetensors")
+    assert read_json(checkout / OUT / "released.json") == {
+        "release": {"tag": tag, "repository": None, "commit": None},
+        "weights": weights,
+    }
+
+
+@pytest.mark.parametrize("asked", [ASKED_NOW, {**ASKED, **ASKED_NOW}], ids=["others", "more"])
+def test_other_questions_are_answered_as_podium_evaluate_answers_them(
+    checkout: Path, jobs: list[Any], asked: dict[str, tuple[str, str]], tmp_path: Path
+) -> None:
+    ask(checkout, asked)
+    assert run_stage(checkout).endswith(
+        f"answered the {len(asked)} questions, which are others than those of its release"
+    )
+    assert len(jobs) == 1
+    table = tmp_path / "asked.jsonl"
+    rows = pq.read_table(checkout / "data/examples/squad/dev.parquet").to_pylist()
+    table.write_text("\n".join(json.dumps(row) for row in rows))
+    model = find_model(str(checkout / "published/podium-demo"))
+    evaluate(entry_of_model(model), model, table, tmp_path / "evaluated", How(Place("cpu", "fp32"), 8, print))
+    task = task_of(checkout)
+    assert read_scores(task, checkout / OUT / "scores.json") == read_scores(task, tmp_path / "evaluated/scores.json")
+    assert len(read_scores(task, checkout / OUT / "scores.json")["dev"]) == len(asked)
+
+
+def test_a_release_without_scores_is_asked(checkout: Path, jobs: list[Any]) -> None:
+    record = read_json(checkout / FOLDER / "releases.json")
+    del record["releases"][0]["files"]["evaluation/scores.json"]
+    write_json(checkout / FOLDER / "releases.json", record)
+    shutil.rmtree(checkout / FOLDER / record["releases"][0]["tag"] / "evaluation")
+    assert "answered the 2 questions" in run_stage(checkout)
+    assert len(jobs) == 1
+
+
+def test_where_nothing_was_released_there_is_nothing_to_compare_with(checkout: Path, jobs: list[Any]) -> None:
+    shutil.rmtree(checkout / "published")
+    fetch_here(checkout)
+    assert run_stage(checkout) == "squad: no other was released, so that the gate has nothing to compare with"
+    assert [path.name for path in (checkout / OUT).iterdir()] == ["released.json"]
+
+
+def test_a_model_that_is_released_is_compared_with_the_one_before_it_and_nothing_changes(
+    checkout: Path, jobs: list[Any]
+) -> None:
+    run_stage(checkout)
+    before = {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()}
+    first = read_json(checkout / OUT / "released.json")["release"]["tag"]
+    second = release(checkout)
+    fetch_here(checkout)
+    said = run_stage(checkout)
+    assert said.startswith(f"squad: {second} is this very model; {first} scored on all 2 questions")
+    assert {path.name: path.read_bytes() for path in (checkout / OUT).iterdir()} == before
+    assert release(checkout) == second, "the same verdict, and so the same release"
+
+
+def test_files_that_are_not_those_fetched_are_refused(checkout: Path) -> None:
+    [one] = fetch_here(checkout).releases
+    path = checkout / FOLDER / one.tag / "config.json"
+    path.unlink()
+    path.write_text("{}")
+    with pytest.raises(InputError, match="is not what was fetched"):
+        run_stage(checkout)
+    assert not (checkout / OUT / "released.json").exists()
+
+
+def swap(root: Path, model: Path) -> None:
+    """Another model in place of the fetched one, as if it had been released there."""
+    record = read_json(root / FOLDER / "releases.json")
+    [one] = record["releases"]
+    folder = root / FOLDER / one["tag"]
+    shutil.rmtree(folder)
+    shutil.copytree(model, folder)
+    one["files"] = {
+        path.name: sha256_of(path) for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")
+    }
+    write_json(root / FOLDER / "releases.json", record)
+
+
+def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
+    swap(checkout, write_head_model(tmp_path / "model", "sequence_classification", ["bad", "good"], ["river"]))
+    with pytest.raises(
+        InputError,
+        match=r"is for kind classification, regression False, this entry for kind squad: "
+        r"let downstream\.squad\.gate\.released name a folder",
+    ):
+        run_stage(checkout)
+    assert jobs == []
+
+
+def test_a_model_of_other_classes_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
+    config = checkout / "models/squad/config.json"
+    write_json(config, {**read_json(config), "id2label": {"0": "start", "1": "end"}})
+    ask(checkout, ASKED_NOW)
+    with pytest.raises(InputError, match="has the classes LABEL_0, LABEL_1, this one start, end"):
+        run_stage(checkout)
+
+
+def test_a_model_without_a_tokenizer_is_refused(checkout: Path, jobs: list[Any]) -> None:
+    record = read_json(checkout / FOLDER / "releases.json")
+    del record["releases"][0]["files"]["tokenizer.json"]
+    write_json(checkout / FOLDER / "releases.json", record)
+    (checkout / FOLDER / record["releases"][0]["tag"] / "tokenizer.json").unlink()
+    ask(checkout, ASKED_NOW)
+    with pytest.raises(InputError, match="tokenizer.json is missing"):
+        run_stage(checkout)

@@ -1,0 +1,42 @@
+"""A checkout whose gate compares with what its entry published, and releases of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.downstream.entries import entry_of
+from tasks.project import artifacts
+from tasks.project.params import load_params, parameter_values
+from tasks.release.fetch import Fetched, fetch
+from tasks.release.publish import publish
+from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.release.hub_publishing import NAME
+from tests.tasks.trained_checkout import write_gate, write_model
+
+GATE = {"released": "published", "min_f1": None}
+FOLDER = Path("released/squad")
+
+
+def state(root: Path, changes: Mapping[str, Any] | None = None, **publish_how: Any) -> None:
+    """Parameters whose gate asks for what was published; `publish_how` is the section publish."""
+    entry = {"gate": GATE, "publish": {"repository": NAME}, **(changes or {})}
+    change_parameters(root, {"downstream": {"squad": entry}, "publish": publish_how})
+
+
+def release(root: Path, seed: int | None = None) -> str:
+    """Publish a model of these weights; its tag."""
+    if seed is not None:
+        shutil.rmtree(root / "models/squad")
+        write_model(root, seed)
+    (root / artifacts.released_scores("squad")).mkdir(parents=True, exist_ok=True)
+    write_gate(root)
+    return str(publish(parameter_values(load_params(root / artifacts.PARAMS)), "squad", root)["tag"])
+
+
+def fetch_here(root: Path, **how: Any) -> Fetched:
+    """Fetch for the entry squad."""
+    params = load_params(root / artifacts.PARAMS)
+    return fetch(params, entry_of(params, "squad"), root, **how)

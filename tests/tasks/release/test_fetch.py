@@ -1,0 +1,241 @@
+"""What was released last is fetched whole or not at all, from a folder or a Hub, and only where it changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tasks.downstream.applying.fetched import read_fetched, require_intact
+from tasks.downstream.entries import entry_of
+from tasks.project import artifacts
+from tasks.project.errors import InputError, ParamsError
+from tasks.project.files import sha256_of
+from tasks.project.params import load_params
+from tasks.release.fetch import Fetched, newest_on_hub, tagged
+from tests.hub_server import HubServer
+from tests.places import ROOT
+from tests.tasks.release.hub_publishing import NAME, repository
+from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
+from tests.tasks.trained_checkout import make_checkout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkout(tmp_path_factory.mktemp("made") / "checkout")
+
+
+@pytest.fixture
+def checkout(made: Path, tmp_path: Path) -> Path:
+    """A checkout whose gate asks for what was published."""
+    root = Path(shutil.copytree(made, tmp_path / "checkout"))
+    state(root)
+    return root
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the Hub's client that is this test's own."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    return tmp_path / "hub-cache"
+
+
+def tags(found: Fetched) -> list[str]:
+    return [one.tag for one in found.releases]
+
+
+def files_below(folder: Path) -> dict[str, str]:
+    return {path.relative_to(folder).as_posix(): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
+
+
+def said(root: Path, cache: Path, *words: str) -> tuple[int, str]:
+    """Exit code and all that the command prints."""
+    command = [sys.executable, "-m", "tasks.release.fetch", "squad", *words]
+    env = {**os.environ, "HF_HUB_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_before_the_first_release_an_empty_record_says_so(checkout: Path) -> None:
+    assert fetch_here(checkout) == Fetched([], True)
+    assert read_fetched(checkout / FOLDER) == []
+    assert fetch_here(checkout) == Fetched([], False)
+
+
+def test_a_folder_is_fetched_and_what_lay_there_before_stays_behind_it(checkout: Path) -> None:
+    first = release(checkout)
+    found = fetch_here(checkout)
+    assert (tags(found), found.changed) == ([first], True)
+    published = checkout / "published/podium-demo"
+    assert found.releases[0].files == {
+        name: sha256
+        for name, sha256 in files_below(published).items()
+        if name not in ("README.md", "evaluation/metrics.json")
+    }
+    second = release(checkout, seed=1)
+    found = fetch_here(checkout)
+    assert tags(found) == [second, first]
+    assert read_fetched(checkout / FOLDER) == found.releases
+    for one in found.releases:
+        require_intact(one, checkout / FOLDER)
+    assert not fetch_here(checkout).changed
+    third = release(checkout, seed=2)
+    assert tags(fetch_here(checkout)) == [third, second], "two are kept"
+    assert {path.name for path in (checkout / FOLDER).iterdir()} == {third, second, "releases.json"}
+
+
+def test_another_card_of_the_same_weights_takes_the_place_of_the_first(checkout: Path) -> None:
+    first = release(checkout)
+    fetch_here(checkout)
+    state(checkout, license="mit")
+    again = release(checkout)
+    assert again != first
+    assert tags(fetch_here(checkout)) == [again]
+
+
+def test_a_folder_of_something_else_is_refused_and_changes_nothing(checkout: Path) -> None:
+    release(checkout)
+    fetch_here(checkout)
+    before = files_below(checkout / FOLDER)
+    (checkout / "published/podium-demo/provenance.json").unlink()
+    with pytest.raises(InputError, match=r"downstream\.squad\.publish\.folder=published/podium-demo holds no release"):
+        fetch_here(checkout)
+    assert files_below(checkout / FOLDER) == before
+
+
+def test_what_changes_while_it_is_fetched_is_refused(checkout: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release(checkout)
+    fetch_here(checkout)
+    before, second = files_below(checkout / FOLDER), release(checkout, seed=1)
+    assert second
+    config = checkout / "published/podium-demo/config.json"
+    real = shutil.copyfile
+
+    def link(source: Path, target: Path) -> None:
+        real(source, target)
+        if target.name == config.name:
+            target.write_text("{}")
+
+    monkeypatch.setattr("tasks.release.fetch.link_or_copy", link)
+    with pytest.raises(InputError, match="changed while it was fetched"):
+        fetch_here(checkout)
+    assert files_below(checkout / FOLDER) == before
+    assert [path.name for path in (checkout / FOLDER).parent.iterdir()] == ["squad"], "nothing half-written is left"
+
+
+@pytest.mark.parametrize("text", ["{}", '{"releases": [{}]}', "no JSON", '{"releases": [{"tag": "../x"}]}'])
+def test_a_damaged_record_is_an_error_for_who_reads_it_and_made_anew_by_who_fetches(checkout: Path, text: str) -> None:
+    release(checkout)
+    fetch_here(checkout)
+    record = checkout / FOLDER / "releases.json"
+    whole = record.read_text()
+    record.write_text(text)
+    with pytest.raises(InputError, match="does not say what was fetched"):
+        read_fetched(checkout / FOLDER)
+    assert fetch_here(checkout).changed
+    assert record.read_text() == whole
+
+
+def test_a_changed_file_is_named(checkout: Path) -> None:
+    release(checkout)
+    [one] = fetch_here(checkout).releases
+    path = checkout / FOLDER / one.tag / "tokenizer.json"
+    path.unlink()  # it may share its bytes with what was published
+    path.write_text("{}")
+    with pytest.raises(InputError, match="tokenizer.json is not what was fetched"):
+        require_intact(one, checkout / FOLDER)
+
+
+def test_the_newest_releases_of_a_repository_come_with_their_commits(
+    checkout: Path, hub: HubServer, cache: Path
+) -> None:
+    state(checkout, target="hub")
+    assert fetch_here(checkout).releases == []
+    first, second = release(checkout), release(checkout, seed=1)
+    hub.store.add_files(repository(hub), {"notes.md": b"by hand"})
+    found = fetch_here(checkout)
+    assert [(one.tag, one.repository, one.commit) for one in found.releases] == [
+        (tag, NAME, repository(hub).tags[tag]) for tag in (second, first)
+    ]
+    for one in found.releases:
+        require_intact(one, checkout / FOLDER)
+    hub.requests.clear()
+    assert not fetch_here(checkout).changed
+    assert not hub.sent("GET", "/resolve/"), "the same revisions: nothing is downloaded"
+
+
+def test_what_is_released_again_after_another_is_the_newest(checkout: Path, hub: HubServer, cache: Path) -> None:
+    state(checkout, target="hub")
+    first, second = release(checkout, seed=0), release(checkout, seed=1)
+    assert release(checkout, seed=0) == first, "the same content keeps its tag, which stays at the first commit"
+    assert tags(fetch_here(checkout)) == [first, second]
+
+
+def test_what_another_host_chose_is_fetched_without_asking(checkout: Path, hub: HubServer, cache: Path) -> None:
+    state(checkout, target="hub")
+    first = release(checkout)
+    params = load_params(checkout / artifacts.PARAMS)
+    chosen = newest_on_hub(entry_of(params, "squad"))
+    release(checkout, seed=1)
+    hub.requests.clear()
+    assert tags(fetch_here(checkout, these=chosen)) == [first]
+    assert not hub.sent("GET", "/refs$")
+    assert fetch_here(checkout, these=[]).releases == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "release-0123456789ab", "--list", "release-0123456789ab@main", "../x@" + 40 * "0"]
+)
+def test_what_is_no_release_is_no_choice(text: str) -> None:
+    with pytest.raises(ParamsError, match="TAG@COMMIT is required"):
+        tagged(text)
+
+
+def test_a_fetch_that_breaks_off_leaves_what_was_there(checkout: Path, hub: HubServer, cache: Path) -> None:
+    state(checkout, target="hub")
+    first = release(checkout)
+    fetch_here(checkout)
+    before, second = files_below(checkout / FOLDER), release(checkout, seed=1)
+    hub.fault("HEAD", "/resolve/.*/model.safetensors", times=99, status=403)
+    with pytest.raises(InputError, match=r"downstream\.squad\.publish\.repository=user/demo .* cannot be read"):
+        fetch_here(checkout)
+    assert files_below(checkout / FOLDER) == before
+    hub.faults.clear()
+    assert tags(fetch_here(checkout)) == [second, first]
+
+
+def test_gated_missing_and_no_answer_are_three_messages(
+    checkout: Path, hub: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state(checkout, target="hub")
+    release(checkout)
+    hub.fault("GET", "/refs$", status=403, headers={"X-Error-Code": "GatedRepo"})
+    with pytest.raises(InputError, match="it is gated: ask for access"):
+        fetch_here(checkout)
+    monkeypatch.delenv("HF_TOKEN")
+    monkeypatch.setenv("HF_TOKEN_PATH", "/nonexistent")
+    monkeypatch.setattr("huggingface_hub.constants.HF_TOKEN_PATH", "/nonexistent")
+    with pytest.raises(InputError, match="a private one is not told from none: export HF_TOKEN"):
+        fetch_here(checkout)
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    code, text = said(checkout, cache)
+    assert (code, "http://127.0.0.1:9 does not answer" in text) == (1, True)
+    assert not (checkout / FOLDER).exists()
+
+
+def test_the_command_says_what_lies_there_and_what_it_would_take(checkout: Path, hub: HubServer, cache: Path) -> None:
+    assert said(checkout, cache) == (0, "squad: nothing was released yet where it publishes to\n")
+    code, text = said(checkout, cache, "--list")
+    assert code == 2
+    assert "each worker has its own" in text
+    state(checkout, target="hub")
+    tag = release(checkout)
+    assert said(checkout, cache, "--list") == (0, f"{tag}@{repository(hub).tags[tag]}\n")
+    assert said(checkout, cache) == (0, f"squad: {tag} of user/demo (fetched)\n")
+    assert said(checkout, cache) == (0, f"squad: {tag} of user/demo (already here)\n")
+    assert json.loads((checkout / FOLDER / "releases.json").read_text())["releases"][0]["tag"] == tag
