@@ -18,7 +18,7 @@ import yaml
 
 from flows.checkout import key_of
 from flows.plan import stages_to_run
-from tasks.downstream.applying.fetched import COMMIT, TAG
+from tasks.downstream.applying.fetched import CHOSEN
 from tasks.pages.markup import yaml_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
@@ -42,7 +42,6 @@ FOLDERS: dict[tuple[str, ...], Path] = {
 RELEASES = Path("published")
 """Where in the checkout the releases of entries may always be."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
-RELEASE = re.compile(f"{TAG.pattern}@{COMMIT.pattern}")
 IPU_CACHE = "executable_cache_dir"
 """The one key of an ipu_config.json that names a folder."""
 IPU_CACHE_OFF = (None, "", "disabled")
@@ -117,7 +116,7 @@ def require_releases(released: Mapping[str, Sequence[str]], values: dict[str, An
     """
     for name, sent in released.items():
         texts = [sent] if isinstance(sent, str) else sent
-        if bad := [text for text in texts if not (isinstance(text, str) and RELEASE.fullmatch(text))]:
+        if bad := [text for text in texts if not (isinstance(text, str) and CHOSEN.fullmatch(text))]:
             raise ParamsError(f"released={_quoted(bad[0])}: a release is named TAG@COMMIT")
         if name not in values["downstream"]:
             raise ParamsError(f"released={_quoted(name)}: these parameters have no such entry of downstream")

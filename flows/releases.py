@@ -8,6 +8,7 @@ from pathlib import Path
 
 from flows import dvc
 from flows.stopping import stop
+from tasks.downstream.applying.fetched import CHOSEN
 from tasks.project.plan_file import read_plan
 from tasks.project.process import describe_exit
 
@@ -47,7 +48,9 @@ def choose(plan: Sequence[str], root: Path) -> Chosen:
     Raises:
         FetchFailed: the Hub could not be asked, or releases go to a folder, of which each worker has its own.
     """
-    return {name: _run([name, "--list"], root, lambda line: None) for name in _entries(plan, root)}
+    said = {name: _run([name, "--list"], root, lambda line: None) for name in _entries(plan, root)}
+    # Warnings of the Hub's client come the same way.
+    return {name: [line for line in lines if CHOSEN.fullmatch(line)] for name, lines in said.items()}
 
 
 def _entries(plan: Sequence[str], root: Path) -> list[str]:

@@ -58,8 +58,8 @@ DOCUMENTS = (
     *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")),
 )  # fmt: skip
 MADE_BY_RUNS = (
-    "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "released", "reports",
-    "runs",
+    "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "released",
+    "reports", "runs",
 )  # fmt: skip
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40

@@ -180,7 +180,8 @@ def main() -> None:
     entry = entry_of(params, words.name)
     if words.list:
         _require_hub(params, entry)
-        print("\n".join(f"{one.tag}@{one.commit}" for one in newest_on_hub(entry)))
+        for one in newest_on_hub(entry):
+            print(f"{one.tag}@{one.commit}")
         return
     these = None if words.releases is None else [tagged(text) for text in words.releases]
     print(_told(entry, fetch(params, entry, these=these)), flush=True)

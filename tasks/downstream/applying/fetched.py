@@ -23,6 +23,8 @@ TAKEN = (CONFIG, WEIGHTS, PROVENANCE, IPU_CONFIG, "podium.json", STATED_SCORES, 
 KEPT = 2
 TAG = re.compile(r"release-[0-9a-f]{12}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
+CHOSEN = re.compile(f"{TAG.pattern}@{COMMIT.pattern}")
+"""A release as one host names it to others."""
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
