@@ -17,6 +17,9 @@ from tasks.project.params import Params, parameter_values
 from tasks.project.params_command import ABSENT, differing, table
 from tasks.project.strict_yaml import read_yaml
 
+LATER = ".gate.seeds"
+"""Of an entry: a gate may be told of other seeds once these are trained, and nothing that was learned depends on it."""
+
 
 def params_of(project: Path, folder: Path) -> dict[str, Any]:
     """params.yaml of a run's folder, with the defaults of what is not in it, its paths as the project states them.
@@ -60,7 +63,8 @@ def require_same(project: Path, values: dict[str, Any], name: str | None) -> Non
     if name is None or not (folder / artifacts.PARAMS).is_file():
         return
     seen = seen_from(_whole(values), project.resolve(), folder.resolve())
-    rows = differing([params_of(project, folder), seen_from(seen, folder.resolve(), project.resolve())])
+    differ = differing([params_of(project, folder), seen_from(seen, folder.resolve(), project.resolve())])
+    rows = [(parameter, values) for parameter, values in differ if not parameter.endswith(LATER)]
     if not rows:
         return
     run = report.read(project, folder)

@@ -1,7 +1,8 @@
 """A search over recipes: ordinary runs, one after the other, and the best of them by what training did not see.
 
 Every run trains and is scored on held-out training examples (`--to finetune@ENTRY`). The development set has no part
-in the choice: only the run that was chosen is judged on it, and published.
+in the choice: only the run that was chosen is judged on it, and published. Where a recipe is repeated with several
+seeds, all models of the best one answer the development set, and the gate of the chosen one judges the recipe.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import checkout, dvc
+from flows import checkout, dvc, report
 from flows.stopping import stop
+from tasks.downstream.judging.held_out import held_out_score
 from tasks.project import artifacts
 from tasks.project.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.project.files import read_json, write_json
@@ -39,7 +41,9 @@ class Sweep:
     grid: dict[str, list[Any]]
     """Parameters of the entry's section `finetune`, and the values to try; `seed` repeats a recipe."""
     more: tuple[str, ...] = ()
-    """Other words for `podium run`, such as --on-workers."""
+    """Other words for `podium run`, such as --verbose."""
+    sent: tuple[str, ...] = ()
+    """Words that send stages to workers; none: they run here."""
 
     def members(self) -> list[Member]:
         """The runs, those of one recipe after each other."""
@@ -65,13 +69,18 @@ class Member:
         """What it was trained with, the seed aside."""
         return tuple((name, value) for name, value in self.values.items() if name != SEED)
 
-    def command(self, *last: str) -> list[str]:
-        """The words that run it."""
+    def command(self, *last: str, here: bool = False) -> list[str]:
+        """The words that run it.
+
+        Args:
+            last: words that only this call has.
+            here: not on workers, whatever the sweep says.
+        """
         place = f"downstream.{self.sweep.entry}.finetune"
         own = [f"{place}.{name}={value}" for name, value in self.values.items()]
         stated = [word for text in (*self.sweep.overrides, *own) for word in ("--set", text)]
         start = [sys.executable, "-m", "flows", "run", "--preset", self.sweep.preset]
-        return [*start, *stated, "--name", self.name, *self.sweep.more, *last]
+        return [*start, *stated, "--name", self.name, *self.sweep.more, *(() if here else self.sweep.sent), *last]
 
     def held_out(self, project: Path) -> dict[str, Any] | None:
         """Figures on held-out rows; None where the training did not end."""
@@ -109,12 +118,53 @@ def carry_out(sweep: Sweep, project: Path, say: Callable[[str], None]) -> dict[s
     if not found:
         raise PodiumError(f"none of the {len(members)} runs came to its end; podium runs {sweep.name} lists them")
     best = max(found, key=lambda one: (_mean(one[0].recipe, found), _score(one[1])))[0]
-    record = _record(sweep, members, found, best)
-    write_json(project / SWEEPS / f"{sweep.name}.json", record)
+    record, place = _record(sweep, members, found, best), project / SWEEPS / f"{sweep.name}.json"
+    write_json(place, record)
+    alike = [member for member, _ in found if member.recipe == best.recipe]
     say(f"the best by held-out {record['judged_by']}: {best.name}; it is judged on the development set now")
-    if code := _run(best.command(), project, say):
+    if code := _run(_last(best, alike, project, say), project, say):
         raise SystemExit(code)
+    record["verdict"] = _verdict(best, project)
+    write_json(place, record)
     return record
+
+
+def _verdict(best: Member, project: Path) -> list[str]:
+    """What the gate says of the recipe, in words; nothing where one model stands for it."""
+    run = report.read(project, checkout.own_folder(project, best.name))
+    results = run.results.values() if run is not None else ()
+    return [line for one in results for line in report.recipe_words(one["decision"], one["published"])]
+
+
+def _last(best: Member, alike: Sequence[Member], project: Path, say: Callable[[str], None]) -> list[str]:
+    """The words that judge and publish the best run, once all models of its recipe have answered the development set.
+
+    Args:
+        best: the run.
+        alike: those of its recipe that came to their end, itself among them.
+        project: where the sweep runs.
+        say: told what happens.
+
+    Raises:
+        SystemExit: as `_run`, or one of them failed.
+        PodiumError: one of them has no answers.
+    """
+    wanted = len(best.sweep.grid.get(SEED, [None]))
+    if len(alike) < wanted:
+        say(f"{wanted - len(alike)} of {wanted} seeds of this recipe did not come to their end and are not in its mean")
+    if len(alike) == 1:
+        return best.command()
+    from flows.sweep_seeds import write_others  # imports numpy, which most commands need not wait for
+
+    for number, member in enumerate(alike, 1):
+        say(f"answers of seed {number} of {len(alike)}: {member.name}")
+        if code := _run(member.command("--to", f"evaluate@{best.sweep.entry}"), project, say):
+            raise SystemExit(code)
+    others = {member.values[SEED]: checkout.own_folder(project, member.name) for member in alike if member != best}
+    folder = SWEEPS / best.sweep.name / best.name
+    write_others(project / folder, others, best.sweep.entry, say)
+    # What others scored lies here, and no worker sees it: gate and publish run here, too.
+    return best.command("--set", f"downstream.{best.sweep.entry}.gate.seeds={folder.as_posix()}", here=True)
 
 
 def _run(command: list[str], project: Path, say: Callable[[str], None]) -> int:
@@ -132,8 +182,7 @@ def _run(command: list[str], project: Path, say: Callable[[str], None]) -> int:
 
 def _score(figures: Mapping[str, Any]) -> float:
     """The figure that the head is judged by, larger is better."""
-    name = figures["judged_by"]
-    return -figures[name] if name == "loss" else figures[name]
+    return held_out_score(figures)[1]
 
 
 def _mean(recipe: tuple[tuple[str, Any], ...], found: Sequence[tuple[Member, dict[str, Any]]]) -> float:

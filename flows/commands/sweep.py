@@ -37,7 +37,13 @@ LISTS = options.together(
     click.option("--learning-rate", type=_List(float), metavar="RATE,...", help="to try"),
     click.option("--epochs", type=_List(float), metavar="N,...", help="to try"),
     click.option("--batch-size", "global_batch_size", type=_List(int), metavar="N,...", help="to try"),
-    click.option("--seeds", type=click.IntRange(min=1), default=1, metavar="N", help="runs of each recipe"),
+    click.option(
+        "--seeds",
+        type=click.IntRange(min=1),
+        default=1,
+        metavar="N",
+        help="runs of each recipe; the gate judges it by all of them",
+    ),
     click.option("--on-workers", is_flag=True, help="send the stages to workers (PREFECT_API_URL)"),
     click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction"),
 )
@@ -87,8 +93,9 @@ def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     check(resolve({}, finetune.PRESET, overrides), "the parameters")
     name = stated["name"] or "sweep-" + hashlib.sha256(json.dumps([overrides, grid]).encode()).hexdigest()[:8]
     queue = ["--device-queue", stated["device_queue"]] if stated["device_queue"] else []
-    more = [*(f"--{word.replace('_', '-')}" for word in ("on_workers", "verbose") if stated[word]), *queue]
-    sweep = Sweep(name, entry, finetune.PRESET, tuple(overrides), grid, tuple(more))
+    more = ("--verbose",) if stated["verbose"] else ()
+    sent = ("--on-workers", *queue) if stated["on_workers"] else ()
+    sweep = Sweep(name, entry, finetune.PRESET, tuple(overrides), grid, more, sent)
     with stop.listening():
         try:
             found = carry_out(sweep, project, lambda text: click.echo(text, err=stated["json_wanted"]))
@@ -108,6 +115,7 @@ def _tell(found: dict[str, Any], json_wanted: bool) -> None:
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
     rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _spread(one)) for one in found["recipes"]]
     sys.stdout.write(f"\n{table([heads, *rows])}")
+    sys.stdout.writelines(f"{line}\n" for line in found["verdict"])
     options.say_next(f"podium runs show {found['best']}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
@@ -41,9 +42,13 @@ def test_every_recipe_is_run_with_every_seed_and_named_by_them() -> None:
     ]
 
 
-def ended(project: Path, monkeypatch: pytest.MonkeyPatch, scores: dict[str, dict[str, Any]]) -> list[list[str]]:
-    """Runs that are not made: those with scores leave their figures, the others fail; their commands."""
+def ended(
+    project: Path, monkeypatch: pytest.MonkeyPatch, scores: dict[str, dict[str, Any]]
+) -> tuple[list[list[str]], list[Any]]:
+    """Runs that are not made: those with scores leave their figures, the others fail; their commands, and where the
+    scores of other seeds would have been written."""
     ran: list[list[str]] = []
+    others: list[Any] = []
 
     def run(command: list[str], where: Path, say: Any) -> int:
         ran.append(command)
@@ -55,7 +60,8 @@ def ended(project: Path, monkeypatch: pytest.MonkeyPatch, scores: dict[str, dict
         return 0
 
     monkeypatch.setattr("flows.sweeps._run", run)
-    return ran
+    monkeypatch.setattr("flows.sweep_seeds.write_others", lambda *told: others.append(told[:3]))
+    return ran, others
 
 
 def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
@@ -66,16 +72,51 @@ def test_the_best_recipe_is_that_of_the_best_mean_and_only_it_is_judged(
         member.name: {"judged_by": "span_accuracy", "span_accuracy": score, "loss": 1.0}
         for member, score in zip(SWEEP.members(), found, strict=True)
     }
-    ran = ended(tmp_path, monkeypatch, scores)
+    ran, others = ended(tmp_path, monkeypatch, scores)
     record = carry_out(SWEEP, tmp_path, lambda text: None)
     assert record["best"] == "tries-lr1e-05-s6"
     assert [one["mean"] for one in record["recipes"]] == [pytest.approx(0.55), pytest.approx(0.5)]
     assert record["recipes"][0]["deviation"] == pytest.approx(0.0707106781)
-    assert [("--to" in command, command[command.index("--name") + 1]) for command in ran] == [
-        *((True, member.name) for member in SWEEP.members()),
-        (False, "tries-lr1e-05-s6"),
+    assert [(told(command, "--to"), told(command, "--name")) for command in ran] == [
+        *(("finetune@squad", member.name) for member in SWEEP.members()),
+        ("evaluate@squad", "tries-lr1e-05-s5"),
+        ("evaluate@squad", "tries-lr1e-05-s6"),
+        (None, "tries-lr1e-05-s6"),
     ]
+    folder = SWEEPS / "tries" / "tries-lr1e-05-s6"
+    assert others == [(tmp_path / folder, {5: checkout.own_folder(tmp_path, "tries-lr1e-05-s5")}, "squad")]
+    assert ran[-1][-1] == f"downstream.squad.gate.seeds={folder}"
     assert json.loads((tmp_path / SWEEPS / "tries.json").read_text()) == record
+
+
+def told(command: list[str], word: str) -> str | None:
+    """What follows a word of a command."""
+    return command[command.index(word) + 1] if word in command else None
+
+
+def test_stages_go_to_workers_but_for_a_gate_that_reads_what_lies_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, several = {"learning_rate": [1e-5]}, {"learning_rate": [1e-5], "seed": [5, 6]}
+    for grid, here in ((one, False), (several, True)):
+        sent = dataclasses.replace(SWEEP, grid=grid, sent=("--on-workers",))
+        figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
+        ran, _ = ended(tmp_path, monkeypatch, {member.name: figures for member in sent.members()})
+        carry_out(sent, tmp_path, lambda text: None)
+        assert all("--on-workers" in command for command in ran[:-1])
+        assert ("--on-workers" not in ran[-1]) is here
+
+
+def test_a_recipe_of_which_one_seed_came_to_its_end_is_judged_by_that_one_and_the_others_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = {"judged_by": "span_accuracy", "span_accuracy": 0.5}
+    ran, others = ended(tmp_path, monkeypatch, {"tries-lr3e-05-s6": figures})
+    said: list[str] = []
+    carry_out(SWEEP, tmp_path, said.append)
+    assert others == []
+    assert "gate.seeds" not in " ".join(ran[-1])
+    assert "1 of 2 seeds of this recipe did not come to their end and are not in its mean" in said
 
 
 def test_a_smaller_loss_is_better_and_a_run_that_failed_is_left_behind(
@@ -124,8 +165,8 @@ def questions(path: Path, titles: range) -> Path:
     return path
 
 
-@pytest.mark.soak
-def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_path: Path) -> None:
+def real_sweep(tmp_path: Path, *words: str) -> tuple[Path, list[str], dict[str, str]]:
+    """A project of its own, a command that searches there for the best recipe for 48 questions, and its environment."""
     project = tmp_path / "project"
     project.mkdir()
     for part in (*checkout.CODE, "params.yaml", "presets", "inputs"):
@@ -138,10 +179,15 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     write_tiny_model(tmp_path / "bert", [*"abcdefghijklmnopqrstuvwxyz0123456789", "what", "is", *WORDS])
     train, dev = questions(tmp_path / "train.json", range(12)), questions(tmp_path / "dev.json", range(12, 16))
     held = "downstream.squad.rows.held_out_fraction=0.25"
-    rest = ["--learning-rate", "1e-3,1e-4", "--epochs", "1", "--runtime", "cpu", "--set", held, "--name", "t", "--json"]
-    words = ["sweep", "finetune", "squad", "--model", str(tmp_path / "bert"), "--train", str(train), "--dev", str(dev)]
-    command = [sys.executable, "-m", "flows", *words, *rest, "--precision", "fp32"]
+    rest = ["--epochs", "1", "--runtime", "cpu", "--precision", "fp32", "--set", held, "--name", "t", "--json", *words]
+    given = ["--model", str(tmp_path / "bert"), "--train", str(train), "--dev", str(dev)]
     environment = {**os.environ, "PYTHONPATH": str(project), "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    return project, [sys.executable, "-m", "flows", "sweep", "finetune", "squad", *given, *rest], environment
+
+
+@pytest.mark.soak
+def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_path: Path) -> None:
+    project, command, environment = real_sweep(tmp_path, "--learning-rate", "1e-3,1e-4")
     heard = lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)  # noqa: E731, a script with & has it ignored
     first = subprocess.Popen(command, cwd=project, env=environment, stderr=subprocess.PIPE, text=True, preexec_fn=heard)
     assert first.stderr is not None
@@ -161,3 +207,37 @@ def test_a_sweep_that_is_interrupted_goes_on_and_its_best_run_is_published(tmp_p
     assert (project / "published/t/model.safetensors").is_file()
     judged = [path.parts[-3] for path in (project / "runs/checkouts").glob("*/metrics/squad.json")]
     assert judged == [record["best"]]
+
+
+@pytest.mark.soak
+def test_the_gate_of_a_sweep_over_seeds_judges_the_recipe_and_the_same_command_changes_nothing(tmp_path: Path) -> None:
+    floor = ("--set", "downstream.squad.gate.min_f1=0.0")
+    project, command, environment = real_sweep(tmp_path, "--learning-rate", "1e-3", "--seeds", "3", *floor)
+    first = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
+    assert first.returncode == 0, first.stderr
+    record = json.loads(first.stdout)
+    own = checkout.own_folder(project, record["best"])
+    verdict = json.loads((own / "metrics/squad-gate.json").read_text())
+    assert [one["seed"] for one in verdict["seeds"]] == [42, 43, 44]
+    [judged] = [one for one in verdict["seeds"] if one["this_model"]]
+    assert record["best"].endswith(f"-s{judged['seed']}")
+    held_out = [one["held_out"]["span_accuracy"] for one in verdict["seeds"]]
+    assert judged["held_out"]["span_accuracy"] == max(held_out)
+    assert record["verdict"][0].startswith("recipe over 3 seeds: ")
+    assert record["verdict"][0].endswith(f"published: seed {judged['seed']}, best held-out")
+    assert "recipe over 3 seeds" in (project / "published/t/README.md").read_text()
+    scores = {
+        path.parts[-3]: json.loads(path.read_text())["f1"]
+        for path in (project / "runs/checkouts").glob("*/metrics/squad.json")
+    }
+    assert [scores[f"t-lr0.001-e1-s{one['seed']}"] for one in verdict["seeds"]] == [
+        one["f1"] for one in verdict["seeds"]
+    ]
+    released = (project / "published/t/provenance.json").read_bytes()
+    again = subprocess.run(command, cwd=project, env=environment, text=True, capture_output=True)
+    assert again.returncode == 0, again.stderr
+    assert json.loads(again.stdout) == record
+    assert (project / "published/t/provenance.json").read_bytes() == released
+    shown = [sys.executable, "-m", "flows", "runs", "show", record["best"]]
+    told = subprocess.run(shown, cwd=project, env=environment, text=True, capture_output=True)
+    assert record["verdict"][0] in told.stdout, told.stdout + told.stderr
