@@ -15,12 +15,18 @@ from typing import Any
 import pytest
 
 from flows import checkout
+from flows.run_params import require_same
+from flows.sweep_seeds import write_others
 from flows.sweeps import SWEEPS, Sweep, carry_out, require_held_out
+from tasks.downstream.judging.gate import gate
 from tasks.project import artifacts
-from tasks.project.errors import ParamsError, PodiumError
+from tasks.project.errors import InputError, ParamsError, PodiumError
 from tasks.project.files import write_json
+from tasks.project.params import load_params, parameter_values
 from tests.places import ROOT
+from tests.tasks.downstream.entries import change_parameters, values_with, write_parameters
 from tests.tasks.tiny_model import write_tiny_model
+from tests.tasks.trained_checkout import make_glue_checkout
 
 GRID: dict[str, list[Any]] = {"seed": [5, 6], "learning_rate": [1e-5, 3e-5]}
 SWEEP = Sweep("tries", "squad", "finetune", ("device.runtime=cpu",), GRID)
@@ -142,6 +148,52 @@ def test_a_sweep_of_which_no_run_ends_has_failed(tmp_path: Path, monkeypatch: py
 def test_nothing_is_chosen_by_the_development_set() -> None:
     with pytest.raises(ParamsError, match=r"--set downstream.squad.rows.held_out_fraction=0.1"):
         require_held_out({"downstream": {"squad": {"rows": {"held_out_fraction": 0.0}}}}, "squad")
+
+
+@pytest.fixture
+def judged(tmp_path: Path) -> Path:
+    """A checkout that has come to its evaluation, with figures on held-out examples."""
+    root = make_glue_checkout(tmp_path / "checkout")
+    path = root / artifacts.metrics_file("glue-sst2", "finetune")
+    figures = {"judged_by": "accuracy", "accuracy": 0.7, "loss": 0.5}
+    write_json(path, {**json.loads(path.read_text()), "held_out": figures})
+    return root
+
+
+def test_what_other_seeds_scored_is_read_by_the_gate_as_that_of_the_same_recipe(judged: Path, tmp_path: Path) -> None:
+    entry, folder = "glue-sst2", judged / "seeds"
+    write_others(folder, {43: judged}, entry, lambda text: None)
+    change_parameters(judged, {"downstream": {entry: {"gate": {"seeds": "seeds"}}}})
+    values = parameter_values(load_params(judged / artifacts.PARAMS))
+    with pytest.raises(InputError, match="the seeds 42 and 43 are the same model"):  # as it is, and the file says so
+        gate(values, entry, judged)
+    path = folder / "seed-43.json"
+    write_json(path, {**json.loads(path.read_text()), "weights_sha256": "0" * 64})
+    assert gate(values, entry, judged).accepted
+    verdict = json.loads((judged / artifacts.metrics_file(entry, "gate")).read_text())
+    assert verdict["chosen_by"] == "accuracy"
+    assert [one["score"] for one in verdict["seeds"]] == [90.0, 90.0]
+
+
+def test_a_run_without_answers_is_named_and_what_was_written_before_stays(judged: Path, tmp_path: Path) -> None:
+    write_others(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+    before = (tmp_path / "seeds/seed-43.json").read_bytes()
+    (judged / artifacts.predictions_file("glue-sst2")).unlink()
+    with pytest.raises(PodiumError, match="predictions.json is not there: the run checkout did not come to its eval"):
+        write_others(tmp_path / "seeds", {43: judged}, "glue-sst2", lambda text: None)
+    assert (tmp_path / "seeds/seed-43.json").read_bytes() == before
+
+
+def test_a_gate_may_be_told_of_other_seeds_later_and_nothing_else_may_change(tmp_path: Path) -> None:
+    values = values_with()
+    own = checkout.own_folder(tmp_path, "first")
+    write_parameters(own, checkout.seen_from(values, tmp_path, own))
+    values["downstream"]["squad"]["gate"]["seeds"] = "runs/sweeps/t/first"
+    require_same(tmp_path, values, "first")
+    values["downstream"]["squad"]["gate"]["min_f1"] = 1.0
+    with pytest.raises(ParamsError, match="there is a run first of other parameters") as refused:
+        require_same(tmp_path, values, "first")
+    assert "gate.seeds" not in str(refused.value)
 
 
 WORDS = [f"word{number}" for number in range(40)]
