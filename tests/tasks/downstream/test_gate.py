@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,12 @@ def test_exact_match_falls_significantly_only_if_mcnemar_agrees() -> None:
     assert len(decision.reasons) == 1
     assert decision.reasons[0].startswith("exact match fell significantly against the released model: -15.00 points")
     assert "6 lost and 0 won (McNemar's exact test: p = 0.03125)" in decision.reasons[0]
+    # Six of 40: standard error sqrt(.15 * .85 / 40) = 5.6 points, 1.96 of them 11.1; so few questions show no less.
+    shown = re.search(
+        r"the smallest drop that 40 questions could have shown is ([\d.]+) points\.$", decision.reasons[0]
+    )
+    assert shown is not None
+    assert 9 < float(shown[1]) < 13
     assert decide(evidence(released=six), limits(max_exact_match_drop=15.0)).accepted
 
 

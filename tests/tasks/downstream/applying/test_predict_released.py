@@ -24,11 +24,16 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import read_json, sha256_of, write_json
 from tasks.project.param_sections import Place
-from tasks.project.params import load_params
+from tasks.project.params import load_params, parameter_values
+from tasks.release.fetch import fetch
+from tasks.release.provenance import stages_sha256
+from tasks.release.publish import publish
+from tasks.release.release_subject import subject_of
 from tests.tasks.downstream.applying.head_models import write_head_model
+from tests.tasks.downstream.entries import change_parameters
 from tests.tasks.downstream.glue.glue_checkout import device_job_here
 from tests.tasks.release.released_checkout import FOLDER, fetch_here, release, state
-from tests.tasks.trained_checkout import ASKED, TEXT, make_checkout, write_model
+from tests.tasks.trained_checkout import ASKED, TEXT, make_checkout, make_glue_checkout, write_gate, write_model
 
 OUT = Path("predictions/squad-released")
 ASKED_NOW = {"n1": ("What rises in the hills?", "river"), "n2": ("What ends in a lake?", "The river")}
@@ -201,3 +206,36 @@ def test_a_model_without_a_tokenizer_is_refused(checkout: Path, jobs: list[Any])
     ask(checkout, ASKED_NOW)
     with pytest.raises(InputError, match="tokenizer.json is missing"):
         run_stage(checkout)
+
+
+def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: list[Any]) -> None:
+    root = make_glue_checkout(tmp_path / "checkout")
+    change_parameters(root, {"downstream": {"glue-sst2": {"gate": {"released": "published"}}}})
+    params = load_params(root / artifacts.PARAMS)
+    entry = entry_of(params, "glue-sst2")
+    (root / entry.released).mkdir(parents=True)
+    write_gate(root, name="glue-sst2")
+    publish(parameter_values(params), "glue-sst2", root)
+    fetch(params, entry, root)
+    shutil.rmtree(root / "models/glue-sst2")
+    write_model(root, 1, "glue-sst2")
+    assert "scored on all 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    assert jobs == []
+    write_gate(root, name="glue-sst2")
+    checks = read_json(root / "metrics/glue-sst2-gate.json")["checks"]
+    assert [one["found"] for one in checks if one["name"] == "released_model"] == [
+        "+0.00 points (+0.00 to +0.00) on 20 examples"
+    ]
+
+
+def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout: Path) -> None:
+    params = load_params(checkout / artifacts.PARAMS)
+    subject, lock = subject_of(task_of(checkout), params), checkout / "dvc.lock"
+    stated = read_json(lock)
+    found = set()
+    for stage in (None, "predict_released@squad", "gate@squad"):
+        changed = {**stated["stages"], **({stage: {"cmd": "other"}} if stage else {})}
+        write_json(lock, {**stated, "stages": changed})
+        found.add((stage == "gate@squad", stages_sha256(parameter_values(params), subject, lock)))
+    assert len({sha256 for of_gate, sha256 in found if not of_gate}) == 1
+    assert len({sha256 for _, sha256 in found}) == 2
