@@ -50,10 +50,6 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
                 f"{key}={repository}: {api.endpoint} shows no such repository without a token, and a private one is "
                 "not told from none: export HF_TOKEN of an account that may read it"
             ) from None
-        except errors.HfHubHTTPError as error:
-            if error.response.status_code == 409:  # what the Hub says of a repository without a commit
-                return []
-            raise
         found: dict[Any, Tagged] = {}
         for one in _in_history(api, repository, {tag: commit for tag, commit in tags.items() if TAG.fullmatch(tag)}):
             if len(found) == count:

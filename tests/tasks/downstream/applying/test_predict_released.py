@@ -18,6 +18,7 @@ from tasks.downstream.applying.job import How
 from tasks.downstream.applying.model import find_model
 from tasks.downstream.applying.predict_released import entry_of_model, predict_released
 from tasks.downstream.entries import entry_of
+from tasks.downstream.glue.tasks import TASKS
 from tasks.downstream.judging.released import read_scores
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
@@ -166,17 +167,17 @@ def test_files_that_are_not_those_fetched_are_refused(checkout: Path) -> None:
     assert not (checkout / OUT / "released.json").exists()
 
 
-def swap(root: Path, model: Path) -> None:
+def swap(root: Path, model: Path, fetched: Path = FOLDER) -> None:
     """Another model in place of the fetched one, as if it had been released there."""
-    record = read_json(root / FOLDER / "releases.json")
+    record = read_json(root / fetched / "releases.json")
     [one] = record["releases"]
-    folder = root / FOLDER / one["tag"]
+    folder = root / fetched / one["tag"]
     shutil.rmtree(folder)
     shutil.copytree(model, folder)
     one["files"] = {
         path.name: sha256_of(path) for path in folder.iterdir() if path.name not in ("podium.json", "vocab.txt")
     }
-    write_json(root / FOLDER / "releases.json", record)
+    write_json(root / fetched / "releases.json", record)
 
 
 def test_a_model_of_another_task_is_refused(checkout: Path, jobs: list[Any], tmp_path: Path) -> None:
@@ -226,6 +227,14 @@ def test_scores_of_glue_lie_where_its_gate_looks_for_them(tmp_path: Path, jobs: 
     assert [one["found"] for one in checks if one["name"] == "released_model"] == [
         "+0.00 points (+0.00 to +0.00) on 20 examples"
     ]
+    labels = TASKS["sst2"].labels
+    model = write_head_model(tmp_path / "model", "sequence_classification", labels, ["text"])
+    swap(root, model, artifacts.fetched_folder("glue-sst2"))
+    config = root / "models/glue-sst2/config.json"
+    write_json(config, {**read_json(config), "id2label": dict(enumerate(labels))})
+    assert "answered the 20 examples" in predict_released(part_of(entry, "scores"), params.device, root)
+    found = read_scores(part_of(entry, "scores"), root / entry.released / "sst2/scores.json")["dev"]
+    assert (len(jobs), len(found)) == (1, 20)
 
 
 def test_which_releases_there_are_is_no_part_of_where_a_release_comes_from(checkout: Path) -> None:
