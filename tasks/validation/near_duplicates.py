@@ -101,18 +101,20 @@ def jaccard(one: Hashes, other: Hashes) -> float:
 class Pieces:
     """Cuts those pieces out of documents that may be near-duplicates of a text.
 
-    A document is passed over unless it shares a run of letters with a text; where it does, the piece is what lies
-    beside that text when both runs lie beside each other. So a text is found in a document of any length.
+    A document is passed over unless it shares a run of letters with a text; where it does, the pieces are what lies
+    beside that text when the common runs lie beside each other. So a text is found in a document of any length.
     """
 
     def __init__(self, letters: Letters) -> None:
         """Take note of all runs of the texts."""
+        self._lengths = np.diff(letters.bounds)
         runs = _runs(letters, 1)
+        kept = ~self.too_short[runs.owner]
+        runs = _Runs(runs.starts[kept], runs.owner[kept])
         hashes = hashes_at(letters, runs.starts, RUN)
         order = np.argsort(hashes, kind="stable")
         self._hashes, self._owner = hashes[order], runs.owner[order]
         self._offset = (runs.starts - letters.bounds[runs.owner])[order]
-        self._lengths = np.diff(letters.bounds)
         low, high = _TABLE_BITS
         bits = min(high, max(low, (16 * len(hashes)).bit_length()))
         self._mask = np.uint64((1 << bits) - 1)
@@ -122,29 +124,52 @@ class Pieces:
 
     @property
     def too_short(self) -> np.ndarray:
-        """Which texts have fewer letters than a run, so that they are found nowhere. bool [m]."""
-        return self._lengths < RUN
+        """Which texts are looked for nowhere: copies of so few letters might be passed over. bool [m]."""
+        return self._lengths < RUN + STRIDE - 1
 
     def of(self, documents: Letters) -> list[tuple[int, int, int]]:
         """Number of the document, first letter and letter after the last one, of each piece."""
+        hits = self._hits(documents)
+        pieces: list[tuple[int, int, int]] = []
+        for some in np.split(hits, np.flatnonzero(np.diff(hits[:, :2], axis=0).any(axis=1)) + 1):
+            if len(some):
+                document, owner = some[0, :2].tolist()
+                low, high = documents.bounds[document : document + 2].tolist()
+                found = _spans(some[:, 2], some[:, 3], int(self._lengths[owner]))
+                pieces += [(document, max(low, first), min(high, last)) for first, last in found]
+        return pieces
+
+    def _hits(self, documents: Letters) -> np.ndarray:
+        """Document, text, first letter in the documents and first letter in the text, of each common run. [k, 4]."""
         runs = _runs(documents, STRIDE)
         hashes = hashes_at(documents, runs.starts, RUN)
         seen = np.flatnonzero(self._table[hashes & self._mask])
-        place = np.minimum(np.searchsorted(self._hashes, hashes[seen]), max(0, len(self._hashes) - 1))
-        if not len(seen) or not len(same := np.flatnonzero(self._hashes[place] == hashes[seen])):
-            return []
+        if not len(seen):
+            return np.zeros((0, 4), np.int64)
+        place = np.minimum(np.searchsorted(self._hashes, hashes[seen]), len(self._hashes) - 1)
+        same = np.flatnonzero(self._hashes[place] == hashes[seen])
         seen, place = seen[same], place[same]
-        document, owner = runs.owner[seen], self._owner[place]
-        found = np.stack([document, owner, runs.starts[seen] - self._offset[place]], axis=1)
-        pieces, votes = np.unique(found, axis=0, return_counts=True)
-        # Of one text in one document, the place that most runs agree on.
-        pieces = pieces[np.lexsort((pieces[:, 2], -votes, pieces[:, 1], pieces[:, 0]))]
-        _, first = np.unique(pieces[:, :2], axis=0, return_index=True)
-        return [self._clipped(documents, *piece) for piece in pieces[np.sort(first)].tolist()]
+        found = np.stack([runs.owner[seen], self._owner[place], runs.starts[seen], self._offset[place]], axis=1)
+        return found[np.lexsort(found.T[2::-1])]
 
-    def _clipped(self, documents: Letters, document: int, owner: int, start: int) -> tuple[int, int, int]:
-        first, last = documents.bounds[document : document + 2].tolist()
-        return document, max(first, start), min(last, start + int(self._lengths[owner]))
+
+def _spans(starts: np.ndarray, offsets: np.ndarray, length: int) -> set[tuple[int, int]]:
+    """Where a text of `length` letters may lie in a document, as first letter and letter after the last one.
+
+    Both ends are tried as the outermost common runs stand and as far out as the text goes on beyond them: the one is
+    right where the document lacks an end of the text, the other where it has another word there.
+
+    Args:
+        starts: [k] of each common run in the document, rising.
+        offsets: [k] of the same in the text.
+    """
+    places, votes = np.unique(starts - offsets, return_counts=True)
+    # What is added or missing between two runs moves the second one; what lies farther off is another occurrence.
+    near = np.abs(starts - offsets - places[votes.argmax()]) <= length // 4
+    first, last = np.flatnonzero(near)[[0, -1]]
+    ends = int(starts[last]) + RUN, int(starts[last] - offsets[last]) + length
+    begins = int(starts[first]), int(starts[first] - offsets[first])
+    return {(begin, end) for begin in begins for end in ends}
 
 
 @dataclass(frozen=True)

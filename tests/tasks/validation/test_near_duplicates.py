@@ -181,6 +181,17 @@ def test_a_context_is_found_within_a_document_whatever_stands_around_it(tmp_path
         assert text.compared == 7
 
 
+def test_a_context_is_found_though_a_sentence_was_cut_from_it_or_its_ends_were_changed(tmp_path: Path) -> None:
+    words = CONTEXT.split()
+    changed = [words[5:], words[:-5], [*words[:14], *words[18:]], ["Here", *words[1:-1], "then."]]
+    for number, some in enumerate(changed):
+        text = " ".join(some)
+        assert share(strings_of(text), strings_of(CONTEXT)) >= 0.8
+        corpus = corpus_of(tmp_path / str(number), [FILLER[0], f"{FILLER[1]} {text} {FILLER[2]}"])
+        [pair] = report_on({"train": [], "dev": [CONTEXT]}, corpus).sources[1].pairs
+        assert pair.similarity >= 0.8
+
+
 def test_half_of_a_context_in_a_document_is_no_near_duplicate(tmp_path: Path) -> None:
     corpus = corpus_of(tmp_path / "corpus", [FILLER[0], FILLER[1] + CONTEXT[: len(CONTEXT) // 2] + FILLER[2]])
     assert report_on({"train": FILLER, "dev": [CONTEXT]}, corpus).sources[1].pairs == ()

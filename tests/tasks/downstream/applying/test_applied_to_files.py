@@ -24,6 +24,7 @@ from tasks.downstream.jobs import predict as predict_stage
 from tasks.project import artifacts
 from tasks.project.files import write_json
 from tasks.project.param_sections import Place
+from tasks.reading.near_duplicates import Report, write_report
 from tests.tasks.downstream.applying.head_models import write_head_model
 from tests.tasks.downstream.classification.classification_checkout import CLASSES, write_texts
 from tests.tasks.downstream.entries import values_with, write_parameters
@@ -103,6 +104,7 @@ def staged(folder: Path, entry: Mapping[str, Any], model: Path, monkeypatch: pyt
     (folder / artifacts.TOKENIZER).parent.mkdir(parents=True)
     (folder / artifacts.TOKENIZER).symlink_to(model)
     write_json(folder / artifacts.validation_report("plan-rows"), {"valid": True})
+    write_report(folder / artifacts.near_duplicates_file("plan"), Report(None))
     monkeypatch.chdir(folder)
     for module in (examples, rows, predict_stage, evaluate_stage):
         run_stage(module, "plan")
