@@ -234,7 +234,7 @@ def _seconds_a_token(figures: dict[str, Any]) -> float:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.fine_tuning", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m bench.fine_tuning", description="Compare a whole fine-tuning.")
     parser.add_argument("--model", type=Path, help="a BERT's folder, with its tokenizer")
     parser.add_argument("--train", type=Path, help="questions, SQuAD v1.1 JSON")
     parser.add_argument("--dev", type=Path, help="other questions")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ def new_log(project: Path) -> Path:
 @contextlib.contextmanager
 def logged(path: Path) -> Iterator[None]:
     """Let what is logged in this process go to the file `path`, and not to the terminal."""
-    file = logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
+    file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
     file.addFilter(lambda record: not record.getMessage().startswith(SAID_BETTER))
     loggers = {name: logging.getLogger(name) for name in TO_THE_TERMINAL}
     before = {name: list(logger.handlers) for name, logger in loggers.items()}
@@ -43,7 +44,22 @@ def logged(path: Path) -> Iterator[None]:
     finally:
         for name, logger in loggers.items():
             logger.handlers = before[name]
-        file.close()
+        with contextlib.suppress(OSError):  # what a full disk did not take was said to be lost
+            file.close()
+
+
+class _LogFile(logging.FileHandler):
+    """Says once, in a line, that lines of it are lost: what fills the disk ends the run with a word of its own."""
+
+    _told = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 (of logging)
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._told:
+            self._told = True
+            sys.stderr.write(f"note: {self.baseFilename} cannot be written ({error.strerror}): lines of it are lost\n")
 
 
 def _writes_to_a_terminal(handler: logging.Handler) -> bool:

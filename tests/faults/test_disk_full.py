@@ -26,7 +26,8 @@ from tests.faults.small_run import PUBLISH, Case
 
 ROW = "disk full"
 PAGE = 4096
-FULL = ("No space left on device", "os error 28")
+FULL = ("No space left on device", "os error 28", "nothing was started. disk: ")
+"""What says so: the system, a library, or the look around before a run."""
 
 MOUNTED = (
     ("corpus@text", "data", 0),
