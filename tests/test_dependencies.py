@@ -157,6 +157,7 @@ def has_history() -> bool:
     return done.returncode == 0
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 @pytest.mark.skipif(not has_history(), reason=f"the history of git does not go back to {reruns.LAST}")
 def test_fewer_commits_than_before_would_have_trained_again_and_none_for_the_frame() -> None:

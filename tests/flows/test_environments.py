@@ -240,6 +240,7 @@ for host in ("127.0.0.1", "localhost", "[::1]"):
 """
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_loopback_never_goes_through_a_proxy(clone, proxy):
     machine = clone()

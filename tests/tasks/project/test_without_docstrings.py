@@ -39,7 +39,7 @@ def run(folder: Path, stage: str, level: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=300)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_stages_run_without_docstrings_and_asserts(tmp_path: Path) -> None:
     values = values_with(
         {"squad": {"data": {"demo_train": 60, "demo_dev": 20}}},
