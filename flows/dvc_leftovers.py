@@ -74,12 +74,29 @@ def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
         values: Any = read_dvc_file(path)
     except yaml.YAMLError:
         values = None
-    if (isinstance(values, dict) and "schema" in values) or at_work(root):
+    if _is_whole_lock(values) or at_work(root):
         return
     aside = root / RUNS / "dvc.lock.broken"
     aside.parent.mkdir(exist_ok=True)
     path.replace(aside)
     say(f"{path} was written by half and now is {aside}: stages are found again in DVC's run-cache")
+
+
+def _is_whole_lock(values: Any) -> bool:
+    """Whether DVC takes it: what ends too early may be YAML all the same, of which the last key has no value."""
+    stages = values.get("stages", {}) if isinstance(values, dict) and "schema" in values else None
+    return isinstance(stages, dict) and all(map(_is_whole_stage, stages.values()))
+
+
+def _is_whole_stage(stage: Any) -> bool:
+    if not isinstance(stage, dict) or not isinstance(stage.get("cmd"), (str, list)):
+        return False
+    entries, files = [stage.get(part, []) for part in ("deps", "outs")], stage.get("params", {})
+    if not all(isinstance(part, list) for part in entries) or not isinstance(files, dict):
+        return False
+    items = [item for part in entries for item in part]
+    whole = all(isinstance(item, dict) and "path" in item and None not in item.values() for item in items)
+    return whole and all(isinstance(params, dict) for params in files.values())
 
 
 def _mend_list(root: Path, say: Callable[[str], None]) -> None:

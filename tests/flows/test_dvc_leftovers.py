@@ -61,7 +61,22 @@ def test_a_broken_list_stays_while_another_dvc_works_here(toy_project, rwlock):
     assert rwlock.exists()
 
 
-@pytest.mark.parametrize("left", ["", "schema: '2.0'\nstages:\n  first:\n    cmd: 'pyth", "stages: {}\n"])
+FIRST = "schema: '2.0'\nstages:\n  first:\n"
+HALVES = (
+    "",
+    "stages: {}\n",
+    "schema: '2.0'\nstages:",
+    FIRST,
+    f"{FIRST}    cmd: 'pyth",
+    f"{FIRST}    cmd: a\n    deps:\n",
+    f"{FIRST}    cmd: a\n    deps:\n    - pa",
+    f"{FIRST}    cmd: a\n    deps:\n    - path: b\n      hash:",
+    f"{FIRST}    cmd: a\n    params:\n      params.yaml:\n",
+)
+"""What a full disk or a kill leaves of dvc.lock; some of it is YAML."""
+
+
+@pytest.mark.parametrize("left", HALVES)
 def test_a_half_written_lock_file_is_set_aside_and_no_stage_runs_again(toy_project, ran, left):
     repro("second", toy_project)
     assert ran() == ["first", "second"]
