@@ -62,6 +62,15 @@ def read_table(path: Path, columns: Sequence[Column], key: str, reading: Reading
     return _READ[ending_of(path)](path, columns, key, reading)
 
 
+def stated_by(section: str) -> str:
+    """What messages say to set for the part ({}) of an example that another column of a user's table holds.
+
+    Args:
+        section: the key of the section `data` of an entry of `downstream`.
+    """
+    return f"{section}.columns.{{0}} (podium finetune: --column {{0}}=NAME)"
+
+
 def check_columns(present: Sequence[str], columns: Sequence[Column], source: str, reading: Reading) -> None:
     """Note the columns of `present` that nobody asks for.
 

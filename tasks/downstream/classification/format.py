@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tasks.downstream.classification.params import ColumnParams, TextsParams
 from tasks.inputs.problems import Problems
-from tasks.inputs.tables import NUMBERS, Column, Line, checked, column_names, read_table
+from tasks.inputs.tables import NUMBERS, Column, Line, checked, column_names, read_table, stated_by
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
@@ -139,11 +139,11 @@ def _sources(params: TextsParams, section: str, split: str, reading: Reading) ->
         columns = columns_of(list(first), params.columns)
         numbered = enumerate(itertools.chain([first] if first else [], rows))
         lines = (Line(f"row {number}", row) for number, row in numbered)
-        yield source, columns, checked(lines, columns.wanted(f"{section}.columns.{{}}"), source, reading)
+        yield source, columns, checked(lines, columns.wanted(stated_by(section)), source, reading)
         return
     key = f"{section}.{split}_path"
     for path in files_of(Path(params.train_path if split == "train" else str(params.dev_path)), key):
-        yield opened_file(path, key, params.columns, reading, f"{section}.columns.{{}}")
+        yield opened_file(path, key, params.columns, reading, stated_by(section))
 
 
 def opened_file(
@@ -154,7 +154,7 @@ def opened_file(
     Args:
         key: what messages call it.
         names: of its columns.
-        named_by: what messages say to set for a part ({}) that another column holds.
+        named_by: see tables.stated_by.
         labelled: whether a column of labels must be there.
     """
     reading.files += 1

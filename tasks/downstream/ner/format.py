@@ -10,7 +10,7 @@ from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
 from tasks.inputs.problems import Problems
-from tasks.inputs.tables import Column, Line, read_table
+from tasks.inputs.tables import Column, Line, read_table, stated_by
 from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
@@ -99,12 +99,7 @@ def _opened(params: SentencesParams, section: str, split: str, reading: Reading)
     if params.source == "hub":
         return _hub_sentences(params, section, split, reading)
     path = Path(params.train_path if split == "train" else str(params.dev_path))
-    return opened_file(path, f"{section}.{split}_path", params, reading, named_by(section))
-
-
-def named_by(section: str) -> str:
-    """What messages say to set for a part ({}) of sentences that another column holds."""
-    return f"{section}.columns.{{}}"
+    return opened_file(path, f"{section}.{split}_path", params, reading, stated_by(section))
 
 
 def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading, named_by: str) -> Opened:
@@ -112,7 +107,7 @@ def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading,
 
     Args:
         key: what messages call it.
-        named_by: see the function of that name.
+        named_by: see tables.stated_by.
 
     Raises:
         InputError: as `known_ending`, and what cannot be read while the sentences are consumed.
@@ -136,7 +131,7 @@ def _hub_sentences(
     rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, (columns.tags,))
     lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
     problems = Problems(source, MEANT)
-    asked = with_columns(lines, _wanted(params, named_by(section)), source, reading)
+    asked = with_columns(lines, _wanted(params, stated_by(section)), source, reading)
     return source, _table_sentences(asked, params, [], problems), problems
 
 

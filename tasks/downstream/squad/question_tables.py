@@ -16,7 +16,7 @@ from typing import Any
 
 from tasks.downstream.squad.format import CHOICES, Problems, Question, answers_of, checked_questions, text_of
 from tasks.downstream.squad.params import ColumnParams
-from tasks.inputs.tables import NUMBERS, Column, Line, read_table
+from tasks.inputs.tables import NUMBERS, Column, Line, read_table, stated_by
 from tasks.project.errors import InputError
 from tasks.project.files import parse_json
 from tasks.reading.packed import ending_of
@@ -25,8 +25,8 @@ from tasks.reading.text_files import Reading
 TEXT, START, ANSWERS = "answer_text", "answer_start", "answers"
 IMPOSSIBLE = "is_impossible"
 MADE = "ids made of context, question and place, as there is no column of ids"
-_KEY = "downstream.*.data.columns"
-NAMED_BY = _KEY + ".{}"
+_DATA = "downstream.*.data"
+NAMED_BY = stated_by(_DATA)
 """What messages say to set for a part that has another column."""
 _WHOLE = re.compile(r"[+-]?\d+")
 
@@ -39,7 +39,7 @@ def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> dict[str, C
         part: Column(name or part, named_by.format(part), part in always or name is not None)
         for part, name in given.items()
     }
-    return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _KEY, False)}
+    return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _DATA, False)}
 
 
 def read_question_table(
@@ -66,9 +66,8 @@ def read_question_table(
     """
     lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading)
     is_csv = ending_of(path) == ".csv"
-    return questions_of(
-        lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv, unanswerable=unanswerable, choices=choices
-    )
+    said = {"named_by": named_by, "unanswerable": unanswerable, "choices": choices}
+    return questions_of(lines, names, f"{path} ({key})", reading, numbers_are_text=is_csv, **said)
 
 
 def questions_of(
@@ -77,6 +76,7 @@ def questions_of(
     source: str,
     reading: Reading,
     *,
+    named_by: str = NAMED_BY,
     numbers_are_text: bool = False,
     unanswerable: str = "refuse",
     choices: str = CHOICES,
@@ -88,21 +88,24 @@ def questions_of(
         names: section `columns` of the data.
         source: for messages.
         reading: gets what was taken as text, and columns not used.
+        named_by: for messages, see NAMED_BY.
         numbers_are_text: as in CSV, where "20" is the number 20.
         unanswerable, choices: see `Problems`; who calls drops.
 
     Raises:
         InputError: no record, or questions that cannot be used: all problems in one message.
     """
-    rows = _Rows(names, Problems(source, unanswerable, choices), reading, numbers_are_text)
+    rows = _Rows(names, named_by, Problems(source, unanswerable, choices), reading, numbers_are_text)
     return checked_questions(list(rows.questions(iter(lines))), rows.problems)
 
 
 class _Rows:
     """Turns the records of one table into questions, and collects what is wrong with them."""
 
-    def __init__(self, names: ColumnParams, problems: Problems, reading: Reading, numbers_are_text: bool) -> None:
-        self.columns = wanted_columns(names)
+    def __init__(
+        self, names: ColumnParams, named_by: str, problems: Problems, reading: Reading, numbers_are_text: bool
+    ) -> None:
+        self.columns = wanted_columns(names, named_by)
         self.problems, self.reading, self.numbers_are_text = problems, reading, numbers_are_text
         self.asks_flat = names.answer_text is not None or names.answer_start is not None
         self.forms: dict[str, str] = {}
@@ -123,15 +126,17 @@ class _Rows:
 
     def _is_flat(self, first: Line) -> bool:
         """Whether answers stand in two columns."""
-        answers, text, start = (self.columns[part].name for part in (ANSWERS, TEXT, START))
+        columns = [self.columns[part] for part in (ANSWERS, TEXT, START)]
+        answers, text, start = (one.name for one in columns)
         if not self.asks_flat and answers in first.values:
             self.reading.unused_columns |= {text, start} & set(first.values)
             return False
         if {text, start} <= set(first.values):
             return True
+        whole, words, place = (one.key for one in columns)
         raise InputError(
             f"{self.problems.source} has no column of answers: required is {answers!r}, or {text!r} and {start!r}; "
-            f"found {', '.join(first.values)}; set {_KEY}.answers, or {_KEY}.answer_text and {_KEY}.answer_start"
+            f"found {', '.join(first.values)}; set {whole}, or {words} and {place}"
         )
 
     def _question(self, line: Line, flat: bool) -> Question | None:

@@ -99,7 +99,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "qa", "questions.csv", "--precision", "fp16", "--runtime", "cpu"], 1, "the cpu runtime has no fp16"),
     (["evaluate", "sst2", "sentences.csv"], 1, "no column 'label'"),
     (["evaluate", "sst2", "labelled.tsv", "--output", "qa"], 1, "qa is there already"),
-    (["evaluate", "qa", "questions.csv"], 1, "has no column of answers"),
+    (["evaluate", "qa", "questions.csv"], 1, "or --column answer_text=NAME and --column answer_start=NAME"),
 ]
 
 

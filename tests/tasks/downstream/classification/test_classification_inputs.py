@@ -85,7 +85,7 @@ def test_names_of_classes_come_with_parquet_of_datasets_and_from_the_hub(tmp_pat
     assert rows_in(made(tmp_path, tmp_path / "hub/train.parquet")) == [("a", None, "yes"), ("b", None, "no")]
     hub = {"source": "hub", "dataset": str(tmp_path / "hub")}
     assert rows_in(made(tmp_path, tmp_path, data=hub), "dev") == [("a", None, "yes"), ("b", None, "no")]
-    with pytest.raises(InputError, match="no column 'txt'"):
+    with pytest.raises(InputError, match=r"no column 'txt'.*\(podium finetune: --column text=NAME\)"):
         made(tmp_path, tmp_path, data={**hub, "columns": {"text": "txt"}})
 
 

@@ -196,7 +196,7 @@ def test_bad_columns_are_refused_with_their_lines(tmp_path: Path, name: str) -> 
         ({"tokens": None, "ner_tags": None}, "no lists: line 2"),
         ({"tokens": ["a"] * 50_001, "ner_tags": ["O"] * 50_001}, "more than 50,000 words: line 2"),
         ({"tokens": ["\ud800"], "ner_tags": ["O"]}, "half a surrogate pair.*: line 2, word 0"),
-        ({"tokens": ["a"]}, "has no column 'ner_tags'.*set downstream.ner.data.columns.tags"),
+        ({"tokens": ["a"]}, "has no column 'ner_tags'.*set downstream.ner.data.columns.tags .*--column tags=NAME"),
     ],
 )
 def test_bad_records_are_refused_with_their_lines(tmp_path: Path, row: dict[str, Any], said: str) -> None:

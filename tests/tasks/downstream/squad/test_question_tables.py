@@ -190,7 +190,11 @@ def test_is_impossible_false_is_no_squad_v2_also_as_text(tmp_path: Path) -> None
         ("t.jsonl", [{**ONE, "id": None}], "line 1.id must be text, found NoneType"),
         ("t.jsonl", [{**ONE, "title": 5}], "line 1.title must be text, found int"),
         ("t.jsonl", [ONE, {**ONE, "question": "Again?"}], "stands more than once (questions number 1 and 2)"),
-        ("t.parquet", [{k: v for k, v in ONE.items() if k != "answers"}], "has no column of answers"),
+        (
+            "t.parquet",
+            [{k: v for k, v in ONE.items() if k != "answers"}],
+            "(podium finetune: --column answers=NAME), or ",
+        ),
         (
             "t.parquet",
             [{**{k: v for k, v in ONE.items() if k != "context"}, "contexts": "x"}],
