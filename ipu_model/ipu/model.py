@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from ipu_model.ipu.ops import DeviceOps
 from ipu_model.ipu.placement import Placement
+from ipu_model.ipu.word_table import WordTable
 from ipu_model.models.encoder import Embeddings, Residual, SelfAttention
 from ipu_model.rows.format import IGNORED
 
@@ -35,7 +36,8 @@ class DeviceLayout:
     """How the model is cut and computed; from the IPU config."""
 
     placement: Placement
-    embedding_serialization_factor: int = 1
+    table_pieces: int = 1
+    """Parameters that the word table is cut into."""
     projection_serialization_factor: int = 1
     recompute_checkpoint_every_layer: bool = False
     hidden_dropout: float = 0.0
@@ -47,6 +49,7 @@ class DeviceModel(nn.Module):
 
     Args:
         bert_model: A model of `build_model`; held under this name, so parameters are "bert_model.<Hugging Face name>".
+            Its word table is replaced where the layout cuts it.
         layout: Placement and serialisation.
         ops: PopTorch's functions, or the plain ones.
     """
@@ -55,6 +58,10 @@ class DeviceModel(nn.Module):
         super().__init__()
         self.bert_model: Any = bert_model
         self.layout, self.ops = layout, ops
+        if layout.table_pieces > 1:
+            bert: Any = bert_model.bert
+            whole = bert.embeddings.word_embeddings.weight
+            bert.embeddings.word_embeddings = WordTable(whole, layout.table_pieces)
 
     def encode(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, dropping: bool
@@ -77,8 +84,11 @@ class DeviceModel(nn.Module):
         return hidden
 
     def _embed(self, table: Embeddings, ids: Tensor, types: Tensor, positions: Tensor, dropping: bool) -> Tensor:
-        # No padding_idx, which PopTorch does not have: pads reach no loss, so their gradient is zero anyway.
-        words = embed_serially(ids, table.word_embeddings.weight, self.layout.embedding_serialization_factor)
+        word_table: Any = table.word_embeddings
+        if isinstance(word_table, WordTable):
+            words = word_table(ids)
+        else:  # no padding_idx, which PopTorch does not have: pads reach no loss, so their gradient is zero anyway
+            words = functional.embedding(ids, word_table.weight)
         summed = words + functional.embedding(types, table.token_type_embeddings.weight)
         summed = summed + functional.embedding(positions, table.position_embeddings.weight)
         # Not outlined with the LayerNorms of the encoder: it would tie the tile layout of the pipeline's stashes.
@@ -132,25 +142,6 @@ def pick(hidden: Tensor, positions: Tensor) -> Tensor:
     """
     places = torch.arange(hidden.shape[1], dtype=positions.dtype, device=positions.device)
     return (positions[:, :, None] == places[None, None, :]).to(hidden.dtype) @ hidden
-
-
-def embed_serially(ids: Tensor, table: Tensor, factor: int) -> Tensor:
-    """Word embeddings [B, L, H], looked up in `factor` pieces of the table to bound the memory of each.
-
-    The table stays one parameter: LAMB's trust ratio, the tie to the decoder and checkpoints see it whole.
-    """
-    if factor == 1:
-        return functional.embedding(ids, table)
-    size = table.shape[0] // factor
-    total: Optional[Tensor] = None
-    for piece in range(factor):
-        inside = ids - piece * size
-        here = (inside >= 0).logical_and(inside < size)
-        found = functional.embedding(inside.clamp(0, size - 1), table[piece * size : (piece + 1) * size])
-        found = found * here[:, :, None].to(table.dtype)
-        total = found if total is None else total + found
-    assert total is not None  # factor is at least 1
-    return total
 
 
 def by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:

@@ -51,6 +51,8 @@ class IpuPlan:
     instances: PopRunInstances
     half: bool
     half_accumulators: bool
+    table_pieces: int
+    """Parameters that the word table is in training and in inference beside it, or in a predict job: word_table.py."""
 
     @property
     def micro_batches(self) -> int:
@@ -89,7 +91,7 @@ class IpuPlan:
         mode = self.config.inference if inference else self.config.training
         return DeviceLayout(
             self.inference_placement if inference else self.placement,
-            mode.embedding_serialization_factor if not heads.of(self.head).tied else 1,
+            self.table_pieces,
             decoder_factor(mode),
             self.config.recompute_checkpoint_every_layer and not inference,
             model.hidden_dropout,
@@ -159,7 +161,8 @@ def plan_ipu(
     accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
     placements, counts = (placement, inference_placement), (replicas, local_replicas, accumulation)
     shape = (job.head, job.geometry.micro_batch_size, config, *placements, *counts, mode.device_iterations)
-    return IpuPlan(*shape, pipelined, instances, half, is_half(accumulators, half))
+    pieces = _table_pieces(job, mode, say)
+    return IpuPlan(*shape, pipelined, instances, half, is_half(accumulators, half), pieces)
 
 
 def _place(head: str, model: ModelConfig, config: IpuConfig, mode: ModeConfig) -> Placement:
@@ -193,6 +196,15 @@ def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
         checks.check_serialization(model.vocab_size, decoder_factor(mode), stated)
     else:
         checks.check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
+
+
+def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int:
+    """1 where the decoder is tied to the table, and in LAMB."""
+    pieces = 1 if heads.of(job.head).tied else mode.embedding_serialization_factor
+    if pieces > 1 and job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb":
+        say(f"embedding_serialization_factor {pieces}: with lamb 1, as its trust ratio is that of the whole word table")
+        return 1
+    return pieces
 
 
 def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: float) -> int:

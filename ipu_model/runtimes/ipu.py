@@ -35,6 +35,7 @@ from ipu_model.ipu.optimizers import (
 from ipu_model.ipu.planning import IpuPlan, executable_parts
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
 from ipu_model.ipu.watch import compile_timeout, watching
+from ipu_model.ipu.word_table import cut_table, join_pieces
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
@@ -237,21 +238,21 @@ class IpuRuntime(Immediate):
         if self._training is not None:
             self._training.copyWeightsToHostIfNeeded()
         state = self._model.state_dict()
-        return {name[len(PREFIX) :]: x.detach().float().clone() for name, x in state.items()}
+        return join_pieces({name[len(PREFIX) :]: x.detach().float().clone() for name, x in state.items()})
 
     def load_state_dict(self, state: Dict[str, Tensor]) -> None:
         """Set the weights, on the device too once there is a program."""
-        named = {PREFIX + name: x for name, x in state.items()}
+        named = {PREFIX + name: x for name, x in cut_table(state, self._plan.table_pieces).items()}
         (self._model if self._training is None else self._training).load_state_dict(named)
 
     def optimizer_state(self) -> Dict[str, Tensor]:
-        """PopTorch's own state, by its names."""
-        return {} if self._optimizer is None else optimizer_tensors(self._optimizer)
+        """PopTorch's own state, by its names but for the word table, which is whole."""
+        return {} if self._optimizer is None else join_pieces(optimizer_tensors(self._optimizer))
 
     def load_optimizer_state(self, state: Dict[str, Tensor]) -> None:
         """Set what optimizer_state gave; before the first compile too."""
         if self._optimizer is not None and state:
-            load_optimizer_tensors(self._poptorch, self._optimizer, state)
+            load_optimizer_tensors(self._poptorch, self._optimizer, cut_table(state, self._plan.table_pieces))
 
     def rng_state(self) -> Dict[str, Tensor]:
         """The IPUs' generators: dropout and stochastic rounding draw from them."""

@@ -41,6 +41,9 @@ NOT_OF_THE_PLAN = (
     *OF_PREDICTING,
     "plan.device.config.executable_cache_dir",  # of the host
     "plan.device.config.gradient_accumulation_steps",  # stated or derived: the plan itself has it
+    # pieces of the word table: memory; checkpoints hold it whole
+    "plan.device.config.embedding_serialization_factor",
+    "plan.device.config.serialized_embedding_splits_per_ipu",
 )
 """Beginnings of names."""
 

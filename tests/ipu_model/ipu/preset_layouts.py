@@ -66,6 +66,12 @@ class Layout:
         return self.job != "predict"
 
     @property
+    def table_pieces(self) -> int:
+        """Parameters of the word table: tied to the decoder, or trained by LAMB, it stays one."""
+        whole = self.job.startswith("phase") or (self.optimizer is not None and self.optimizer.name == "lamb")
+        return 1 if whole else self.factor
+
+    @property
     def offchip(self) -> bool:
         return "offchip" in self.memory_saving
 

@@ -80,9 +80,27 @@ def test_one_activation_is_kept_per_layer_and_products_are_cut_as_the_factor_say
     # 1 row with 4 masked slots and a vocabulary of 60, cut over the vocabulary, summed in no other type
     decoder = [[[1, 4, 60], "output_channels", layout.factor, False]]
     assert record["matmul_serialization"] == (decoder if layout.job.startswith("phase") and layout.factor > 1 else [])
-    pieces = layout.factor if layout.head == "question_answering" and layout.training else 1
-    assert record["ops"]["aten.embedding.default"] == 2 + pieces, "token types, positions and the words"
+    assert record["ops"]["aten.embedding.default"] == 2 + layout.table_pieces, "token types, positions and the words"
     assert record["attributes"] == [["__outline", "layer", "embeddings"]]
+
+
+@every_layout
+def test_the_word_table_is_a_parameter_for_each_of_its_pieces(layout: Layout, tmp_path: Path) -> None:
+    """60 words of 16 numbers."""
+    table = "bert_model.bert.embeddings.word_embeddings."
+    parameters = record_of(layout, tmp_path)["parameters"]
+    found = {name: tuple(shape) for name, (shape, *_) in parameters.items() if name.startswith(table)}
+    names = [f"pieces.{number}" for number in range(layout.table_pieces)] if layout.table_pieces > 1 else ["weight"]
+    assert found == {table + name: (60 // layout.table_pieces, 16) for name in names}
+
+
+def test_no_slice_is_taken_of_the_word_table_in_pieces(tmp_path: Path) -> None:
+    """PopART would pad the gradient of each slice back to the whole table, in every micro-batch."""
+    layout = next(x for x in LAYOUTS if x.table_pieces > 1)
+    whole = compiled(job_of(layout, tmp_path, embedding_serialization_factor=1), layout)
+    assert record_of(layout, tmp_path)["ops"]["aten.slice.Tensor"] == whole["ops"]["aten.slice.Tensor"]
+    assert record_of(layout, tmp_path)["ops"]["aten.embedding.default"] == 4
+    assert whole["ops"]["aten.embedding.default"] == 3
 
 
 @every_layout
@@ -164,10 +182,11 @@ def test_every_parameter_is_updated_by_exactly_one_group(layout: Layout, tmp_pat
     assert record["trainable_parameters_not_in_optimizer"] == []
     assert all(name.endswith(".bias") or ".LayerNorm." in name for name in exempt)
     assert not [name for name in decayed if name.endswith("bias") or "LayerNorm" in name]
-    # a layer: 6 matrices; 6 biases and two LayerNorms. Outside: 3 tables with a LayerNorm; then pooler, transform
+    # a layer: 6 matrices; 6 biases and two LayerNorms. Outside: 3 tables, that of words maybe in pieces, with a
+    # LayerNorm; then pooler, transform
     # (with LayerNorm), decoder bias and next-sentence classifier, or the classifier of answers.
     layers, pretraining = sum(layout.layers), layout.head == "pretraining"
-    assert len(decayed) == 6 * layers + 3 + (3 if pretraining else 1)
+    assert len(decayed) == 6 * layers + 2 + layout.table_pieces + (3 if pretraining else 1)
     assert len(exempt) == 10 * layers + 2 + (6 if pretraining else 1)
 
 

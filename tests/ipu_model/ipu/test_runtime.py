@@ -176,18 +176,6 @@ def test_the_model_of_the_job_is_never_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.ipu
-def test_embeddings_and_decoder_computed_in_pieces_give_the_same_numbers(tmp_path: Path) -> None:
-    """Factor 3 of the tiny vocabulary of 60: the decoder when pre-training, the table when fine-tuning."""
-    for head in ("pretraining", "question_answering"):
-        settings: Dict[str, Any] = {"replicas": 2, "iterations": 1, "packed": True, "folder": tmp_path}
-        in_pieces = {"embedding_serialization_factor": 3, "recompute_checkpoint_every_layer": True}
-        whole, weights = train("ipu", head, LAMB, **settings)
-        pieces, cut_weights = train("ipu", head, LAMB, ipu_config=in_pieces, **settings)
-        np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-6)
-        assert max(float((weights[n] - cut_weights[n]).abs().max()) for n in weights) < 1e-5
-
-
-@pytest.mark.ipu
 @pytest.mark.parametrize("mode", ["sum", "all", "final"])
 def test_every_output_mode_reports_what_it_says(mode: str, tmp_path: Path) -> None:
     """sum and all: the loss of the update; final: that of the last micro-batch of each replica."""

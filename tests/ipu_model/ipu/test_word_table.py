@@ -1,0 +1,198 @@
+"""The word table in pieces: separate parameters on the device, one table in every state, checkpoint and model."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+import torch
+from ipu_jobs import ipu_job as job_with_rows
+from ipu_jobs import rows_of
+from safetensors.torch import load_file
+from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_batches, make_model, train
+from tiny_jobs import run_here
+from torch import Tensor
+from torch.nn import functional
+
+from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.errors import CheckpointError
+from ipu_model.ipu.word_table import TABLE, WordTable, cut_table, join_pieces
+from ipu_model.jobs.job import OptimizerConfig, ScheduleConfig
+from ipu_model.runtimes.ipu import IpuRuntime
+from ipu_model.train.running import run_job
+
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, loss_scaling=64.0)
+LAMB = OptimizerConfig(name="lamb", learning_rate=1e-3, loss_scaling=64.0)
+QUESTIONS = "question_answering"
+DROPPING = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
+State = Dict[str, Tensor]
+
+
+def in_pieces(factor: int) -> Dict[str, Any]:
+    return {"embedding_serialization_factor": factor, "recompute_checkpoint_every_layer": True}
+
+
+def same(ours: State, theirs: State) -> bool:
+    return sorted(ours) == sorted(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def furthest(ours: State, theirs: State) -> float:
+    assert sorted(ours) == sorted(theirs)
+    return max(float((ours[name] - theirs[name]).abs().max()) for name in ours)
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 4])
+def test_words_and_their_gradients_are_those_of_the_whole_table(pieces: int) -> None:
+    """Bit for bit: every word has its one row, and what the other pieces add is zero."""
+    table = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    ids = torch.tensor([[0, 11, 3, 3, 4], [5, 6, 7, 8, 0]])
+    upstream = torch.randn(2, 5, 5, generator=torch.Generator().manual_seed(1))
+    cut = WordTable(table, pieces)
+    found, expected = cut(ids), functional.embedding(ids, table)
+    assert torch.equal(found, expected)
+    (found * upstream).sum().backward()
+    (expected * upstream).sum().backward()
+    gradients = [piece.grad for piece in cut.pieces]
+    assert [list(x.shape) for x in gradients if x is not None] == [[12 // pieces, 5]] * pieces
+    assert table.grad is not None
+    assert torch.equal(torch.cat([x for x in gradients if x is not None]), table.grad)
+
+
+def optimizer_state(pieces: int, shape: Tuple[int, ...] = (12, 5)) -> State:
+    """As PopTorch names it, of a table in pieces and of another parameter."""
+    table = "bert_model." + TABLE
+    names = [f"{table}.pieces.{number}" for number in range(pieces)] if pieces > 1 else [f"{table}.weight"]
+    moments = torch.arange(60.0).view(shape).chunk(pieces)
+    state = {f"ipu_state/Accl1___{name}": moments[number] for number, name in enumerate(names)}
+    state.update((f"ipu_state/Step___{name}", torch.tensor(7.0)) for name in names)
+    state.update((f"ipu_param/learningRate___specific___{name}", torch.tensor([0.5])) for name in names)
+    return {"ipu_state/Accl1___bert_model.bert.pooler.dense.weight": torch.ones(2, 2), **state}
+
+
+@pytest.mark.parametrize("saved", [1, 2, 12])
+@pytest.mark.parametrize("loaded", [1, 3, 12])
+def test_state_saved_in_some_pieces_is_loaded_in_others(saved: int, loaded: int) -> None:
+    """Twelve pieces: number 10 comes before 2 as text."""
+    scrambled = dict(sorted(optimizer_state(saved).items()))
+    whole = join_pieces(scrambled)
+    assert same(whole, optimizer_state(1))
+    assert same(cut_table(whole, loaded), optimizer_state(loaded))
+
+
+@pytest.mark.parametrize(("saved", "loaded"), [(1, 2), (2, 1), (3, 2)])
+def test_state_in_a_layout_of_its_own_stays_with_its_pieces_and_is_refused_by_others(saved: int, loaded: int) -> None:
+    shards = join_pieces(optimizer_state(saved, (60,)))
+    assert same(cut_table(shards, saved), optimizer_state(saved, (60,)))
+    with pytest.raises(CheckpointError, match=f"go on with embedding_serialization_factor {saved}"):
+        cut_table(shards, loaded)
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize(
+    ("head", "optimizer"),
+    [("pretraining", LAMB), (QUESTIONS, LAMB), (QUESTIONS, ADAMW), ("sequence_regression", ADAMW)],
+    ids=lambda x: getattr(x, "name", x),
+)
+def test_four_updates_in_pieces_give_the_numbers_of_the_whole(
+    head: str, optimizer: OptimizerConfig, tmp_path: Path
+) -> None:
+    """Factor 3 of the tiny vocabulary of 60: the decoder in pre-training, the table in fine-tuning."""
+    settings: Dict[str, Any] = {"replicas": 1, "iterations": 1, "packed": True, "folder": tmp_path, "updates": 4}
+    whole, weights = train("ipu", head, optimizer, **settings)
+    pieces, cut_weights = train("ipu", head, optimizer, ipu_config=in_pieces(3), **settings)
+    np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-6)
+    assert furthest(cut_weights, weights) < 1e-5
+
+
+@pytest.mark.ipu
+def test_lamb_has_the_trust_ratio_of_the_whole_table(tmp_path: Path) -> None:
+    """PopART would take one for each piece, so the table stays one parameter, and a line says so."""
+    said: List[str] = []
+    runtime = ipu_runtime(ipu_job(QUESTIONS, LAMB, tmp_path, 1, 1, ipu_config=in_pieces(3)), said)
+    assert "embedding_serialization_factor 3: with lamb 1, as its trust ratio is that of the whole word table" in said
+    batch = make_batches(QUESTIONS, 1, 16)[0]
+    runtime.compile(batch)
+    before = runtime.state_dict()[TABLE + ".weight"]
+    runtime.train_step(batch, 0.5)
+    after, moments = runtime.state_dict()[TABLE + ".weight"], runtime.optimizer_state()
+    runtime.close()
+    assert moments[f"ipu_state/Accl1___bert_model.{TABLE}.weight"].shape == (60, 16)
+    ratio = (before - after).norm() / before.norm()
+    assert float(ratio) == pytest.approx(0.5, rel=1e-5)  # |update| = rate x |table|
+    of_pieces = [float((x - y).norm() / x.norm()) for x, y in zip(before.chunk(3), after.chunk(3))]
+    assert max(of_pieces) / min(of_pieces) > 1.01  # not 0.5 each
+
+
+def updates(runtime: IpuRuntime, batches: List[Any], first: int, last: int) -> List[float]:
+    return [runtime.train_step(batches[step], RATES[step]).loss for step in range(first, last)]
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize(("saved", "loaded"), [(3, 3), (3, 1), (1, 2)])
+def test_a_run_resumed_with_another_factor_equals_one_that_was_not_stopped(
+    saved: int, loaded: int, tmp_path: Path
+) -> None:
+    """Bit for bit, with dropout: weights, moments and step counts travel as those of one table."""
+    batches = make_batches(QUESTIONS, 4, 16)
+
+    def runtime(factor: int) -> IpuRuntime:
+        job = ipu_job(QUESTIONS, ADAMW, tmp_path, 1, 1, ipu_config=in_pieces(factor), model=DROPPING)
+        return ipu_runtime(job, config=DROPPING, model=make_model(QUESTIONS, DROPPING))
+
+    straight, first, second = runtime(saved), runtime(saved), runtime(loaded)
+    for one in (straight, first):
+        one.compile(batches[0])
+    whole, begun = updates(straight, batches, 0, 4), updates(first, batches, 0, 2)
+    state, moments, generators = first.state_dict(), first.optimizer_state(), first.rng_state()
+    first.close()
+    assert sorted(state) == sorted(make_model(QUESTIONS, DROPPING).state_dict())
+    assert moments[f"ipu_state/Accl1___bert_model.{TABLE}.weight"].shape == (60, 16)
+    assert not [name for name in moments if "pieces" in name]
+    second.load_state_dict(state)
+    second.load_optimizer_state(moments)
+    second.load_rng_state(generators)
+    second.compile(batches[2])
+    assert begun + updates(second, batches, 2, 4) == whole
+    assert same(second.state_dict(), straight.state_dict())
+    assert same(second.optimizer_state(), straight.optimizer_state())
+    for one in (straight, second):
+        one.close()
+
+
+@pytest.mark.ipu
+def test_predictions_between_updates_are_made_with_the_pieces_of_training(tmp_path: Path) -> None:
+    batches = make_batches(QUESTIONS, 2, 16)
+    answers = []
+    for factor in (1, 3):
+        runtime = ipu_runtime(ipu_job(QUESTIONS, ADAMW, tmp_path, 1, 1, ipu_config=in_pieces(factor)))
+        runtime.compile(batches[0])
+        updates(runtime, batches, 0, 1)
+        answers.append(runtime.predict(batches[1]))
+        runtime.close()
+    for one, other in zip(*answers):
+        np.testing.assert_allclose(one.columns["start_logits"], other.columns["start_logits"], rtol=0, atol=1e-6)
+
+
+@pytest.mark.ipu
+def test_a_checkpoint_of_one_factor_goes_on_under_another_and_the_model_has_hugging_faces_names(
+    tmp_path: Path,
+) -> None:
+    rows = rows_of(tmp_path / "rows", QUESTIONS, 50)
+    settings: Dict[str, Any] = {"model": DROPPING, "schedule": ScheduleConfig(steps=4), "optimizer": ADAMW}
+    first = job_with_rows(tmp_path / "a", "finetune", rows, ipu_config=in_pieces(3), **settings)
+    stop = StopRequest()
+    stop.requested = True
+    with pytest.raises(Terminated):
+        run_job(first, lambda event, **fields: None, stop)
+    [checkpoint] = Path(first.run_folder).glob("step-*")
+    assert load_file(str(checkpoint / "model.safetensors"))[TABLE + ".weight"].shape == (60, 16)
+    other = {**(first.ipu_config or {}), "embedding_serialization_factor": 2}
+    done = run_here(dataclasses.replace(first, ipu_config=other))
+    assert any("continuing after update 1 of 4" in x["text"] for x in done.of("message"))
+    straight = job_with_rows(tmp_path / "b", "finetune", rows, **settings)
+    run_here(straight)
+    ours, theirs = (load_file(str(Path(x.output) / "model.safetensors")) for x in (first, straight))
+    assert same(ours, theirs)
