@@ -87,6 +87,13 @@ def _arguments(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
     return arguments
 
 
+def compiled_in(config: OptimizerConfig, half: bool) -> Dict[str, Any]:
+    """What of the optimizer is part of its program, as plain data: all but the values that stay variable."""
+    values = {name: value for name, value in _arguments(config, half).items() if name not in VARIABLE}
+    plain = {name: list(x) if isinstance(x, tuple) else x for name, x in values.items()}
+    return {"name": config.name, **{n: str(x) if isinstance(x, torch.dtype) else x for n, x in plain.items()}}
+
+
 def set_learning_rate(optimizer: Any, rate: float) -> None:
     """Set the rate of every group; it reaches the device by `executor.setOptimizer(optimizer)`."""
     for group in optimizer.param_groups:

@@ -3,8 +3,9 @@
 Departures from Optimum, with what they buy:
 
 - The seed is always set, 0 included, so that a run can be repeated.
-- `saveInitializersToFile` is left out: it works around a 2 GB limit of the graph's file that BERT does not reach,
-  and its name, fresh in every process, may change the key of the executable cache.
+- `saveInitializersToFile` is left out: it keeps the weights out of the graph's protobuf, which ends at 2 GB, and BERT
+  large has 1.3 GB in fp32. Without it no file is written at every compile. PopART's key (program_parts.py) holds
+  neither its name nor what it holds, so the cache finds the same program either way.
 - Stochastic rounding and fp16 partials only where the job is in fp16: an fp32 job stays comparable with a CPU's.
 - Inference can be pipelined: up to as many IPUs work at a time as there are stages, where sharding lets one work.
 

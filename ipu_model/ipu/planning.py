@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Callable, Dict, Tuple
-
-import torch
-from torch import Tensor
+from typing import Any, Callable, Dict
 
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
@@ -20,7 +16,6 @@ from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ip
 from ipu_model.ipu.model import DeviceLayout
 from ipu_model.ipu.optimizers import check_optimizer, is_half
 from ipu_model.ipu.placement import Placement
-from ipu_model.ipu.sdk import sdk_name
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Division
 from ipu_model.models.config import ModelConfig
@@ -89,13 +84,13 @@ class IpuPlan:
     def layout(self, model: ModelConfig, inference: bool) -> DeviceLayout:
         """How the device model is cut and computed."""
         mode = self.config.inference if inference else self.config.training
+        dropout = (0.0, 0.0) if inference else (model.hidden_dropout, model.attention_dropout)
         return DeviceLayout(
             self.inference_placement if inference else self.placement,
             self.table_pieces,
             decoder_factor(mode),
             self.config.recompute_checkpoint_every_layer and not inference,
-            model.hidden_dropout,
-            model.attention_dropout,
+            *dropout,
         )
 
     def save(self, folder: Path) -> None:
@@ -240,31 +235,3 @@ def _pipelined(job: Job, config: IpuConfig, placement: Placement, say: Callable[
 
 def _ignore(text: str) -> None:
     """Inference of a training job is no news."""
-
-
-def executable_parts(
-    poptorch_version: str, mode: str, job: Job, plan: IpuPlan, model: ModelConfig, inputs: Tuple[Tensor, ...]
-) -> Dict[str, Any]:
-    """Everything that decides a compiled program, by dotted name; rates and weights do not."""
-    optimizer = job.optimizer if mode == "training" else None
-    free = ("learning_rate", "loss_scaling")
-    stated = {k: v for k, v in (vars(optimizer) if optimizer is not None else {}).items() if k not in free}
-    return {
-        "mode": mode,
-        "head": job.head,
-        "poptorch": poptorch_version,
-        "torch": torch.__version__,
-        "poplar_sdk": sdk_name(os.environ),
-        "micro_batch_size": job.geometry.micro_batch_size,
-        "half": plan.half,
-        "accumulation": plan.accumulation,
-        "replicas": plan.replicas,
-        "instances": plan.instances.count,
-        "pipelined_inference": plan.pipelined_inference,
-        "seed": job.seed,
-        "inputs": [list(x.shape) for x in inputs],
-        **({} if job.labels is None else {"labels": len(job.labels)}),
-        "model": dict(vars(model)),
-        "optimizer": stated,
-        "config": {k: v for k, v in plan.config.to_dict().items() if k != "executable_cache_dir"},
-    }

@@ -32,7 +32,8 @@ from ipu_model.ipu.optimizers import (
     optimizer_tensors,
     set_learning_rate,
 )
-from ipu_model.ipu.planning import IpuPlan, executable_parts
+from ipu_model.ipu.planning import IpuPlan
+from ipu_model.ipu.program_parts import executable_parts, host_parts
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
 from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.ipu.word_table import cut_table, join_pieces
@@ -126,7 +127,7 @@ class IpuRuntime(Immediate):
 
     def _compile_training(self, example: Batch) -> None:
         tensors = self._training_tensors(example)
-        parts = executable_parts(self._poptorch.__version__, "training", self._job, self._plan, self._config, tensors)
+        parts = self._parts("training", tensors)
         options = self._options("training", parts)
         self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
         self._compile(self._training, tensors, parts, "training")
@@ -135,13 +136,17 @@ class IpuRuntime(Immediate):
 
     def _compile_inference(self, example: Batch) -> None:
         tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._head, self._plan.rows_per_call)
-        parts = executable_parts(self._poptorch.__version__, "inference", self._job, self._plan, self._config, tensors)
+        parts = self._parts("inference", tensors)
         options = self._options("inference", parts)
         training_layout = self._model.layout
         self._model.layout = self._plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
         self._inference = self._poptorch.inferenceModel(self._model, options)
         self._model.layout = training_layout
         self._compile(self._inference, tensors, parts, "inference")
+
+    def _parts(self, mode: str, inputs: Tuple[Tensor, ...]) -> Dict[str, Any]:
+        host = host_parts(self._poptorch, self._job.compile_only)
+        return executable_parts(host, mode, self._job, self._plan, self._config, inputs)
 
     def _options(self, mode: str, parts: Dict[str, Any]) -> Any:
         plan, cache = self._plan, self._cache

@@ -20,7 +20,7 @@ from tasks.project.errors import DeviceJobFailed
 from tasks.project.files import read_json, write_json
 from tasks.project.params import DeviceParams
 
-OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "instances")
+OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")
 """Parts of a fingerprint that the host decides, not the parameters: checked before a program is used, not reported."""
 
 

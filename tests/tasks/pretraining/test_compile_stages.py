@@ -162,7 +162,7 @@ def test_programs_are_built_before_there_are_weights_and_the_report_says_what_de
     report = builder.report()
     assert report["job"] == "phase1"
     assert report["parts"]["micro_batch_size"] == 1
-    assert not {"poptorch", "torch", "poplar_sdk", "instances"} & set(report["parts"])
+    assert not {"poptorch", "torch", "poplar_sdk", "ipu_version", "instances"} & set(report["parts"])
     assert set(report) == {"job", "parts", "program"}
     assert report["program"] != builder.report("phase2")["program"]
 
@@ -204,15 +204,23 @@ def test_building_again_with_other_bytes_trains_nothing_again(trainer: tuple[Hos
 
 
 @pytest.mark.soak
-def test_other_rows_of_the_same_shape_and_another_learning_rate_build_nothing(trainer: tuple[Host, str]) -> None:
+def test_other_rows_of_the_same_shape_another_seed_and_another_learning_rate_build_nothing(
+    trainer: tuple[Host, str],
+) -> None:
     host, _ = trainer
     manifest = host.folder / artifacts.rows_folder("phase1") / "manifest.json"
     values = json.loads(manifest.read_text())
     write_json(manifest, {**values, "seed": values["seed"] + 1})
-    host.set("pretrain.phase1.learning_rate=2e-3", "pretrain.phase1.steps=4", "pretrain.phase1.loss_scaling=8.0")
-    said = host.dvc("repro", "--dry", "pretrain@phase1")
-    assert "Stage 'compile_pretrain@phase1' didn't change, skipping" in said
-    assert "Running stage 'pretrain@phase1'" in said
+    rates = ("pretrain.phase1.learning_rate=2e-3", "pretrain.phase1.steps=4", "pretrain.phase1.loss_scaling=8.0")
+    host.set(*rates, "pretrain.seed=9", "downstream.squad.finetune.seed=9")
+    said = host.dvc("repro", "--dry", "finetune@squad")
+    for stage in ("compile_pretrain@phase1", "compile_pretrain@phase2", "compile@squad"):
+        assert f"Stage '{stage}' didn't change, skipping" in said
+    for stage in ("pretrain@phase1", "pretrain@phase2", "finetune@squad"):
+        assert f"Running stage '{stage}'" in said
+    said = host.dvc("repro", "pretrain@phase1")
+    assert "training program ready" in said
+    assert "loaded from the cache, nothing was compiled" in said
     write_json(manifest, values)
     host.set()
 
@@ -223,9 +231,9 @@ def test_another_ipu_config_builds_and_trains_again(trainer: tuple[Host, str]) -
     before = host.report()
     host.set("ipu.phase1.matmul_proportion=0.3")
     said = host.dvc("repro", "--pull", "compile_pretrain@phase1")
-    assert "the nearest stored one differs in config.matmul_proportion 0.2 -> 0.3" in said
+    assert "the nearest stored one differs in config.matmul_proportion [0.2, 0.2] -> [0.3, 0.3]" in said
     assert host.report()["program"] != before["program"]
-    assert host.report()["parts"]["config.matmul_proportion"] == 0.3
+    assert host.report()["parts"]["config.matmul_proportion"] == [0.3, 0.3]
     assert "Running stage 'pretrain@phase1'" in host.dvc("repro", "--dry", "pretrain@phase1")
 
 

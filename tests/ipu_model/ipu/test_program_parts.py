@@ -1,0 +1,128 @@
+"""The fingerprint of a program beside the key that PopART would find it by: both change, or neither."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Callable, Dict, Optional, Set, Tuple
+
+import pytest
+from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches
+
+from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
+
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3)
+TWO_LAYERS = dataclasses.replace(FOUR_LAYERS, num_layers=2)
+ROWS = 16
+NEITHER = {
+    "seed": 8,
+    "schedule": ScheduleConfig(steps=9),
+    "optimizer": dataclasses.replace(
+        ADAMW, learning_rate=2e-3, loss_scaling=128.0, momentum=0.8, accumulator_precision="fp32"
+    ),
+    "model": dataclasses.replace(TWO_LAYERS, initializer_range=0.5),
+    "ipu_config": {
+        "seed": 8,
+        "layers_per_ipu": [1, -1],
+        "gradient_accumulation_steps": 8,
+        "enable_half_partials": False,
+        "matmul_proportion": [0.2, 0.2],
+    },
+}
+"""What decides no program of either mode, all at once. The job is in fp32, which has no half partials."""
+TRAINING_ALONE = {
+    "optimizer": dataclasses.replace(ADAMW, name="lamb", weight_decay=0.02, beta2=0.98, first_moment_precision="fp16"),
+    "model": dataclasses.replace(TWO_LAYERS, hidden_dropout=0.1, attention_dropout=0.1),
+    "ipu_config": {"device_iterations": 2, "output_mode": "all", "recompute_checkpoint_every_layer": True},
+}
+INFERENCE_ALONE = {
+    "ipu_config": {
+        "inference_device_iterations": 4,
+        "inference_matmul_proportion": 0.3,
+        "inference_layers_per_ipu": [2],
+        "inference_embedding_serialization_factor": 3,
+        "explicit_ir_inference": True,
+    },
+    "inference_execution": "sharded",
+}
+OF_TRAINING = [
+    {"optimizer": dataclasses.replace(ADAMW, weight_decay=0.02)},
+    {"optimizer": dataclasses.replace(ADAMW, beta2=0.98)},
+    {"optimizer": dataclasses.replace(ADAMW, eps=1e-5)},
+    {"optimizer": dataclasses.replace(ADAMW, name="lamb")},
+    {"optimizer": dataclasses.replace(ADAMW, max_grad_norm=1.0)},
+    {"optimizer": dataclasses.replace(ADAMW, accumulator_precision="fp16")},
+    {"optimizer": dataclasses.replace(ADAMW, first_moment_precision="fp16")},
+    {"model": dataclasses.replace(TWO_LAYERS, hidden_dropout=0.1)},
+    {"model": dataclasses.replace(TWO_LAYERS, attention_dropout=0.1)},
+    {"geometry": BatchGeometry(ROWS // 2, 1)},
+    {"ipu_config": {"device_iterations": 2}, "geometry": BatchGeometry(ROWS // 2, 1)},
+    {"ipu_config": {"output_mode": "all"}},
+]
+OF_INFERENCE = [
+    {"ipu_config": {"inference_device_iterations": 4}},
+    {"ipu_config": {"inference_device_iterations": 4}, "inference_execution": "sharded"},
+    {"ipu_config": {"inference_matmul_proportion": 0.3}},
+    {"ipu_config": {"inference_embedding_serialization_factor": 3}},
+    {"ipu_config": {"inference_layers_per_ipu": [2]}},
+    {"ipu_config": {"explicit_ir_inference": True}},
+]
+OF_BOTH = [
+    {"precision": "fp16"},
+    {"geometry": BatchGeometry(ROWS, 2)},
+    {"model": dataclasses.replace(TWO_LAYERS, layer_norm_eps=1e-6)},
+    {"ipu_config": {"matmul_proportion": 0.4}},
+    {"ipu_config": {"layers_per_ipu": [0, 2]}},
+    {"ipu_config": {"embedding_serialization_factor": 5}},
+    {"ipu_config": {"replicated_tensor_sharding": True}},
+    {"ipu_config": {"optimizer_state_offchip": True}},
+]
+"""inference_... follows training where it is not stated; where the optimizer's state lies is a session option of
+inference, too."""
+Names = Tuple[str, Set[str]]
+
+
+@pytest.fixture
+def name_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any) -> Callable[..., Names]:
+    """name_of(mode, **changes of the job): our name of its program, and PopART's."""
+
+    def name_of(mode: str, ipu_config: Optional[Dict[str, Any]] = None, **changes: Any) -> Names:
+        cache = tmp_path / f"cache-{len(list(tmp_path.iterdir()))}"
+        monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(cache))
+        kind = "predict" if mode == "inference" else "finetune"
+        config = {"layers_per_ipu": [1, 1], "inference_device_iterations": 1, **(ipu_config or {})}
+        job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1, kind=kind, ipu_config=config)
+        job = dataclasses.replace(job, **{"geometry": BatchGeometry(ROWS, 1), "model": TWO_LAYERS, **changes})
+        build(job)
+        (folder,) = cache.iterdir()
+        return folder.name, {path.stem for path in folder.glob("*.popef")}
+
+    return name_of
+
+
+def build(job: Job) -> None:
+    assert job.model is not None
+    assert job.ipu_config is not None
+    rows = job.geometry.global_batch_size * int(job.ipu_config["device_iterations"])
+    runtime = ipu_runtime(job, config=job.model)
+    runtime.compile(make_batches("question_answering", 1, rows)[0])
+    runtime.close()
+
+
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_the_fingerprint_changes_where_the_key_of_popart_does(mode: str, name_of: Callable[..., Names]) -> None:
+    before = name_of(mode)
+    for change in (NEITHER, INFERENCE_ALONE if mode == "training" else TRAINING_ALONE):
+        assert name_of(mode, **change) == before
+    names, keys = [before[0]], [before[1]]
+    for change in [*(OF_TRAINING if mode == "training" else OF_INFERENCE), *OF_BOTH]:
+        name, key = name_of(mode, **change)
+        assert name not in names, change
+        assert key not in keys, change
+        names.append(name)
+        keys.append(key)
+
+
+def test_a_program_built_without_ipus_is_the_one_that_a_run_on_ipus_looks_for(name_of: Callable[..., Names]) -> None:
+    assert name_of("training", compile_only=True) == name_of("training", seed=9)
+    assert name_of("inference", compile_only=True) == name_of("inference")
