@@ -27,7 +27,7 @@ def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None
     """
     screen().close()
     found = report.results(run)
-    lines = [*rows, f"{'wall time':<34} {seconds_since_start():7.1f}", "", report.headline(run), ""]
+    lines = [*rows, f"{'wall time':<{report.NAMES}} {'':<9} {seconds_since_start():7.1f}", "", report.headline(run), ""]
     lines += [*found, *([""] if found else []), report.to_look_at(run)]
     if log is not None:
         lines.append(f"log of this run: {log}")

@@ -19,7 +19,9 @@ from tasks.project.plan_file import Plan, Stage, read_plan
 OWN_RECORD = artifacts.RUNS / "run.json"
 DECIDED = ("accepted", "reasons", *RECIPE)
 """What a run keeps of a verdict."""
-HEADER = f"{'stage':<24} {'status':<9} seconds"
+NAMES = 32
+"""Characters of the longest name of a stage, validate_examples@classification."""
+HEADER = f"{'stage':<{NAMES}} {'status':<9} seconds"
 
 
 @dataclass(frozen=True)
@@ -221,12 +223,12 @@ def headline(report: RunReport) -> str:
 
 def row(stage: StageRecord) -> str:
     """A stage in one line."""
-    return f"{stage.name:<24} {stage.status:<9} {stage.seconds:7.1f}{_place(stage)}"
+    return f"{stage.name:<{NAMES}} {stage.status:<9} {stage.seconds:7.1f}{_place(stage)}"
 
 
 def total(report: RunReport) -> str:
     """The last line below the rows of all stages."""
-    return f"{'all stages':<24} {'':<9} {sum(stage.seconds for stage in report.stages):7.1f}"
+    return f"{'all stages':<{NAMES}} {'':<9} {sum(stage.seconds for stage in report.stages):7.1f}"
 
 
 def results(report: RunReport) -> list[str]:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flows.commands.options import Column, together
-from flows.commands.project import given
+from flows.commands.project import Place, given
 
 if TYPE_CHECKING:
+    from flows.run_model import NamedModel
     from tasks.downstream.applying.job import How
     from tasks.downstream.applying.model import FoundModel
     from tasks.downstream.entries import Entry
@@ -49,21 +50,40 @@ using_a_model = together(*OPTIONS)
 """The options, as arguments of their names; `columns` are pairs."""
 
 
+def named_model(ctx: click.Context, name: str, tokenizer: Path | None) -> NamedModel:
+    """A model by its folder, seen from where one stands, by the run that trained it, or by its name on the Hub.
+
+    Raises:
+        ParamsError: a run that trained no model yet, or several.
+    """
+    from flows.checkout import own_folder
+    from flows.run_model import NamedModel, trained_in
+    from tasks.project import artifacts
+
+    place: Place = ctx.obj
+    folder = given(ctx, Path(name))
+    run = folder if folder.exists() or place.found is None else own_folder(place.found, name)
+    if tokenizer is None and place.found is not None and (run / artifacts.PARAMS).is_file():
+        return trained_in(place.found, run)
+    return NamedModel(str(folder) if folder.exists() else name, tokenizer and given(ctx, tokenizer))
+
+
 def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tuple[FoundModel, Entry]:
     """The model that was named, and what it is for."""
     from tasks.downstream.applying.entry import entry_of
     from tasks.downstream.applying.model import find_model
 
-    folder = given(ctx, Path(name))
-    tokenizer = None if stated["tokenizer"] is None else given(ctx, stated["tokenizer"])
-    model = find_model(str(folder) if folder.exists() else name, tokenizer)
+    named = named_model(ctx, name, stated["tokenizer"])
+    model = find_model(named.name, named.tokenizer)
     rows = {key: stated[key] for key in ("row_length", "doc_stride") if stated[key] is not None}
-    data: dict[str, Any] = {"columns": dict(stated["columns"])} if stated["columns"] else {}
+    columns = {**named.entry.get("data", {}).get("columns", {}), **dict(stated["columns"])}
+    data: dict[str, Any] = {"columns": columns} if columns else {}
     sections = {"rows": rows, "data": data}
     if stated["null_threshold"] is not None:
         sections["evaluate"] = {"null_threshold": stated["null_threshold"]}
         data["unanswerable"] = "use"
-    return model, entry_of(model, stated["task"], {name: values for name, values in sections.items() if values})
+    own = {name: values for name, values in sections.items() if values}
+    return model, entry_of(model, stated["task"], own, named.entry)
 
 
 def how(stated: Mapping[str, Any]) -> How:

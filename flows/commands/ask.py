@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.commands import options
+from flows.commands import applying, options
 from flows.commands.project import given
 from tasks.pages.markup import readable
 from tasks.project.errors import InputError
@@ -37,7 +37,7 @@ class _Place(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-@click.command(help="Ask MODEL, a published folder, a model folder or a Hub repository, a question about a text.")
+@click.command(help="Ask MODEL, a run, a published or model folder, or a Hub repository, a question about a text.")
 @click.argument("model")
 @click.argument("question")
 @click.option("--context", metavar="TEXT", help="the text that holds the answer")
@@ -60,9 +60,8 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
     from tasks.project.param_sections import Place
 
     context = _read_context(ctx, stated["context"], stated["context_file"])
-    folder = given(ctx, Path(model))
-    tokenizer = None if stated["tokenizer"] is None else given(ctx, stated["tokenizer"])
-    found = find_model(str(folder) if folder.exists() else model, tokenizer)
+    named = applying.named_model(ctx, model, stated["tokenizer"])
+    found = find_model(named.name, named.tokenizer)
     odds = null_threshold_of(found.folder) if stated["null_threshold"] is None else stated["null_threshold"]
     place = Place(stated["runtime"], "auto" if stated["runtime"] == "ipu" else "fp32")
     shape = WindowShape.for_model(found, stated["row_length"], stated["doc_stride"])

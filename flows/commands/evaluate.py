@@ -14,7 +14,7 @@ from flows.commands.project import given
 
 
 @click.command(
-    help="Score MODEL, a published folder, a model folder or a Hub repository, on the labelled examples in FILE: the "
+    help="Score MODEL, a run, a published or model folder, or a Hub repository, on the labelled examples in FILE: the "
     "official metrics with 95% intervals, and a page, in a new folder."
 )
 @click.argument("model")
@@ -27,7 +27,9 @@ def command(ctx: click.Context, model: str, file: Path, output: Path | None, jso
     from tasks.downstream.applying.evaluate import evaluate
 
     found, entry = applying.found_model(ctx, model, stated)
-    folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{found.folder.resolve().name}-{file.stem}"))
+    named = given(ctx, Path(model))
+    called = named.resolve().name if named.exists() else model
+    folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
     done = evaluate(entry, found, given(ctx, file), given(ctx, folder), applying.how(stated))
     if json_wanted:
         options.print_json(done.metrics)

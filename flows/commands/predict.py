@@ -15,7 +15,7 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 
 
 @click.command(
-    help="Answer the questions, or classify the sentences, in IN with MODEL, a published folder, a model folder or "
+    help="Answer the questions, or classify the sentences, in IN with MODEL, a run, a published or model folder, or "
     "a Hub repository. OUT ends in .jsonl, .csv, .parquet, or .json for {question id: text}; - is a standard stream."
 )
 @click.argument("model")

@@ -23,21 +23,24 @@ TAKEN = ("rows", "evaluate")
 Stated = Mapping[str, Mapping[str, Any]]
 
 
-def entry_of(model: FoundModel, task: str | None = None, stated: Stated | None = None) -> Entry:
+def entry_of(
+    model: FoundModel, task: str | None = None, stated: Stated | None = None, run: Mapping[str, Any] | None = None
+) -> Entry:
     """The entry whose model this is.
 
-    Its rows and its evaluation are those that the release states; else a kind's defaults, as far as the model bears
-    them.
+    Its rows and its evaluation are those that its run or its release states; else a kind's defaults, as far as the
+    model bears them.
 
     Args:
         task: the word that says which, where the model alone does not.
         stated: parameters by section, which win.
+        run: the entry as the run states it that trained the model; empty or None for any other model.
 
     Raises:
         InputError: the model is for nothing that is known here.
         ParamsError: the model may be for several tasks, and `task` is none of them; a parameter out of its range.
     """
-    released = _released(model)
+    released = run or _released(model)
     kind, options = (released["kind"], _options(released)) if released and task is None else _chosen(model, task)
     values = {**defaults_of(kind, NAME), **options}
     if values["rows"]["row_length"] > model.longest:

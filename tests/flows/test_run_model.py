@@ -1,0 +1,80 @@
+"""A run stands for the model that it trained: where it is, its tokenizer, its rows and its columns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from flows.checkout import own_folder
+from flows.commands import evaluate
+from flows.commands.project import Place
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.param_downstream import defaults_of
+from tests.tasks.downstream.applying.head_models import write_head_model
+
+WORDS = ("word1", "word2", "word3")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A project with the run `mine`, which trained nothing yet, and a file to be judged on."""
+    entries = {}
+    for name in ("moods", "topics"):
+        values = defaults_of("classification", name)
+        values["data"] |= {"columns": {"text": "review", "text_pair": None, "label": "mood"}}
+        values["rows"] |= {"row_length": 48}
+        entries[name] = values
+    folder = own_folder(tmp_path, "mine")
+    folder.mkdir(parents=True)
+    (folder / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": entries}))
+    (tmp_path / "dev.csv").write_text("review,mood\nword1 word2,good\nword3,bad\n")
+    return tmp_path
+
+
+def train(project: Path, name: str) -> None:
+    """Leave what the stages tokenizer and finetune leave."""
+    run = own_folder(project, "mine")
+    model = write_head_model(run / artifacts.model_folder(name), "sequence_classification", ("bad", "good"), WORDS)
+    (run / artifacts.TOKENIZER).mkdir(parents=True, exist_ok=True)
+    for path in model.glob("tokenizer*"):
+        shutil.move(str(path), str(run / artifacts.TOKENIZER / path.name))
+
+
+def judge(project: Path, *words: str) -> None:
+    with click.Context(evaluate.command, obj=Place(project, project, None)) as ctx:
+        evaluate.command.main(list(words), standalone_mode=False, obj=ctx.obj, parent=ctx)
+
+
+@pytest.mark.parametrize("said", ["mine", "runs/checkouts/mine"])
+def test_a_run_is_judged_by_its_name_or_its_folder(
+    project: Path, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(project, "moods")
+    judge(project, said, "dev.csv", "--json")
+    found = json.loads(capsys.readouterr().out)
+    assert found["predict"]["features"] == 2
+    assert 0 <= found["accuracy"] <= 100
+    assert (project / "evaluation-mine-dev/report.html").is_file()
+
+
+def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
+    train(project, "moods")
+    (project / "mine").mkdir()
+    with pytest.raises(Exception, match="config.json is missing"):
+        judge(project, "mine", "dev.csv")
+
+
+def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> None:
+    with pytest.raises(ParamsError, match="has not trained a model for a task yet"):
+        judge(project, "mine", "dev.csv")
+    train(project, "moods")
+    train(project, "topics")
+    with pytest.raises(ParamsError, match=r"several models: name one .*models/moods, .*models/topics"):
+        judge(project, "mine", "dev.csv")
+    assert not (project / "evaluation-mine-dev").exists()
