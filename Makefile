@@ -106,9 +106,9 @@ test-device-env: $(DEVICE)  ## tests of ipu_model on Python 3.8 and torch 2.0.1 
 	@echo "test-device-env: tests/ipu_model on $$(.venv-poplar/bin/python --version)"
 	@.venv-poplar/bin/python -m pytest -q -n 3 --dist loadfile -m "not soak" tests/ipu_model
 
-test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's Python (Poplar SDK hosts)
-	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double"
-	@PODIUM_TEST_POPTORCH=real "$${PODIUM_DEVICE_PYTHON:-python3}" -m pytest -q tests/ipu_model/ipu
+test-poptorch:  ## the IPU tests against the installed PopTorch, in the device's Python (Poplar SDK hosts); PART=1/6
+	@echo "test-poptorch: tests/ipu_model/ipu on $$("$${PODIUM_DEVICE_PYTHON:-python3}" --version), no double$(PART:%=, part %)"
+	@PODIUM_TEST_POPTORCH=real PODIUM_TEST_PART="$(PART)" "$${PODIUM_DEVICE_PYTHON:-python3}" -m pytest -q tests/ipu_model/ipu
 
 refresh-constraints: $(HOST)  ## record what the public wheels of the pins ask for (some minutes, needs a connection)
 	@python -m constraints.refresh

@@ -1,7 +1,8 @@
 """Where these tests get `poptorch`: the installed one, or else our double (tests/doubles/poptorch_double).
 
 The double is on the path only while this folder is collected and while its tests run: other tests of the same
-process see a machine without PopTorch. PODIUM_TEST_POPTORCH=real refuses the double.
+process see a machine without PopTorch. PODIUM_TEST_POPTORCH=real refuses the double; PODIUM_TEST_PART=1/6 runs a sixth
+of the tests (parts.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from types import ModuleType
 from typing import Any, Callable, Dict, Iterator, List
 
 import pytest
+from parts import deal, read_part
 
 HERE = Path(__file__).resolve().parent
 DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
@@ -49,6 +51,14 @@ def _take_double_away() -> None:
 
 if not INSTALLED:
     _put_double()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item]) -> None:
+    stated = os.environ.get("PODIUM_TEST_PART")
+    if stated:
+        kept = {item.nodeid for item in deal(items, *read_part(stated))}
+        config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
+        items[:] = [item for item in items if item.nodeid in kept]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
