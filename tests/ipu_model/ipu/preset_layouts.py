@@ -48,7 +48,7 @@ class Layout:
     memory_saving: str = ""
     """Which of offchip, sharded (the optimizer state) and auto_loss_scaling are on."""
     iterations: int = 1
-    """Device iterations of predict."""
+    """Device iterations: updates of a call in fine-tuning, micro-batches of a call in predict."""
     head_on: Optional[int] = None
     """IPU of the question answering head where it has a stage of its own; None = with the last layers."""
 
@@ -94,6 +94,8 @@ class Layout:
             config.update(pipeline_stages=[*stages, ["qa_head"]], device_mapping=[0, 1, 2, 3, self.head_on])
         if self.factor != 1:
             config["embedding_serialization_factor"] = self.factor
+        if self.job == "finetune":
+            config["device_iterations"] = self.iterations
         if not self.training:
             return {**config, "inference_device_iterations": self.iterations}
         if "auto_loss_scaling" in self.memory_saving:
@@ -175,29 +177,34 @@ LAYOUTS: List[Layout] = [
            memory_saving="offchip sharded"),
     Layout("large-pod64-tf2-384", "phase2", LARGE, 16, (0.15, 0.2, 0.2, 0.25), lamb(32768), factor=6,
            memory_saving="offchip"),
-    Layout("base-pod16-examples", "finetune", BASE, 4, 0.25, adamw(64), memory_saving="sharded"),
-    Layout("base-pod4-optimum-packed", "finetune", BASE, 1, 0.22, adamw(64, eps=1e-8), memory_saving="sharded"),
+    Layout("base-pod16-examples", "finetune", BASE, 4, 0.25, adamw(64), memory_saving="sharded", iterations=2),
+    Layout("base-pod4-optimum-packed", "finetune", BASE, 1, 0.22, adamw(64, eps=1e-8), memory_saving="sharded",
+           iterations=32),
     Layout("base-pod16-optimum base-pod16-run-qa", "finetune", BASE, 4, 0.25, adamw(64, eps=1e-8),
            memory_saving="sharded"),
     Layout("base-pod16-paddle", "finetune", (6, 6), 4, 0.4,
-           adamw(256, first_moment_precision="fp32", weight_decay=0.0), memory_saving="sharded"),
+           adamw(256, first_moment_precision="fp32", weight_decay=0.0), memory_saving="sharded", iterations=4),
+    Layout("base-pod16-run-qa-fast", "finetune", (6, 6), 8, 0.2, adamw(64, eps=1e-8), factor=2,
+           memory_saving="sharded", iterations=8),
     Layout("base-pod16-tf2-384 base-pod16-tf2-512", "finetune", BASE, 4, (0.25, 0.23, 0.28, 0.25), lamb(1),
            factor=2, head_on=0, memory_saving="offchip"),
-    Layout("base-pod4-examples", "finetune", BASE, 1, 0.25, adamw(64), memory_saving="sharded"),
+    Layout("base-pod4-examples", "finetune", BASE, 1, 0.25, adamw(64), memory_saving="sharded", iterations=2),
     Layout("base-pod4-tf2-384 base-pod4-tf2-512", "finetune", BASE, 1, (0.25, 0.23, 0.28, 0.25), lamb(1), factor=2,
            head_on=0, memory_saving="offchip"),
     Layout("large-pod16-examples-8ipu", "finetune", (2, 3, 3, 3, 3, 3, 3, 4), 2,
-           (0.08, 0.25, 0.32, 0.32, 0.36, 0.38, 0.4, 0.32), adamw(64), memory_saving="sharded"),
+           (0.08, 0.25, 0.32, 0.32, 0.36, 0.38, 0.4, 0.32), adamw(64), memory_saving="sharded", iterations=2),
     Layout(EXAMPLES, "finetune", LARGE, 4, (0.15, 0.25, 0.25, 0.25), adamw(64), memory_saving="offchip sharded"),
     Layout("large-pod16-optimum large-pod16-notebook large-pod64-optimum", "finetune", LARGE, 4,
            (0.15, 0.18, 0.2, 0.25), adamw(1, eps=1e-8, weight_decay=0.0), factor=2, memory_saving="offchip sharded"),
+    Layout("large-pod16-notebook-fast", "finetune", LARGE, 4, (0.15, 0.18, 0.2, 0.25),
+           adamw(1, eps=1e-8, weight_decay=0.0), factor=2, memory_saving="offchip sharded", iterations=8),
     Layout("large-pod16-tf2-384 large-pod16-tf2-512 large-pod64-tf2-384", "finetune", LARGE, 4,
            (0.08, 0.15, 0.15, 0.15), lamb(1), factor=2, head_on=0, memory_saving="offchip"),
     Layout("large-pod4-examples-packed large-pod4-examples", "finetune", LARGE, 1, (0.15, 0.25, 0.25, 0.25),
            adamw(64), memory_saving="offchip sharded"),
     Layout("large-pod4-tf2-384 large-pod4-tf2-512", "finetune", LARGE, 1, (0.08, 0.15, 0.15, 0.15), lamb(1),
            factor=2, head_on=0, memory_saving="offchip"),
-    Layout("base-pod16-examples", "predict", (6, 6), 8, 0.25, iterations=4),
+    Layout("base-pod16-examples base-pod16-run-qa-fast", "predict", (6, 6), 8, 0.25, iterations=4),
     Layout("base-pod4-optimum-packed", "predict", BASE, 1, 0.22, iterations=64),
     Layout("base-pod16-optimum base-pod16-run-qa", "predict", BASE, 4, 0.25, iterations=5),
     Layout("base-pod16-paddle", "predict", (6, 6), 4, 0.4, iterations=4),
@@ -206,7 +213,8 @@ LAYOUTS: List[Layout] = [
     Layout("base-pod4-examples", "predict", (6, 6), 2, 0.25, iterations=4),
     Layout("base-pod4-tf2-384 base-pod4-tf2-512", "predict", BASE, 1, (0.25, 0.23, 0.28, 0.25), iterations=5,
            head_on=0),
-    Layout(EXAMPLES + " large-pod16-examples-8ipu", "predict", (12, 12), 8, 0.25, iterations=4),
+    Layout(EXAMPLES + " large-pod16-examples-8ipu large-pod16-notebook-fast", "predict", (12, 12), 8, 0.25,
+           iterations=4),
     Layout("large-pod16-optimum large-pod16-notebook large-pod64-optimum", "predict", LARGE, 4,
            (0.15, 0.18, 0.2, 0.25), iterations=4),
     Layout("large-pod16-tf2-384 large-pod16-tf2-512 large-pod64-tf2-384", "predict", LARGE, 4,

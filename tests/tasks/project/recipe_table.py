@@ -24,6 +24,8 @@ class Row:
     layers: tuple[int, ...]
     """Encoder layers on each IPU."""
     forward_stages: int
+    updates_per_call: int = 1
+    """device_iterations: updates with one learning rate."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Recipe:
 BASE, LARGE, EIGHT = (0, 4, 4, 4), (3, 7, 7, 7), (2, 3, 3, 3, 3, 3, 3, 4)
 
 # graphcore/examples, PyTorch
-EX_BASE_SQUAD = Row(384, 0, 32, 1, 4, 8, 3, 6e-5, 0.25, 64, BASE, 4)
+EX_BASE_SQUAD = Row(384, 0, 32, 1, 4, 8, 3, 6e-5, 0.25, 64, BASE, 4, 2)
 EX_LARGE_SQUAD = Row(384, 0, 512, 2, 4, 64, 3, 5e-5, 0.1, 64, LARGE, 4)
 EX_LARGE_1 = Row(128, 20, 65536, 8, 4, 2048, 7038, 0.006, 0.28, 4096, LARGE, 5)
 EX_LARGE_2 = Row(512, 76, 16384, 2, 4, 2048, 2137, 0.002828, 0.128, 8192, LARGE, 5)
@@ -89,7 +91,14 @@ RECIPES = {
     ),
     # 64 rows of 2.2 windows are 140.8; 140 / 2.2 / 2 = 31.8
     "ipu-base-pod4-optimum-packed": Recipe(
-        None, None, Row(512, 0, 140, 2, 1, 32, 3, 9e-5, 0.25, 64, BASE, 4), (8, 1, 64, BASE), True, "cosine"
+        None, None, Row(512, 0, 140, 2, 1, 32, 3, 9e-5, 0.25, 64, BASE, 4, 32), (8, 1, 64, BASE), True, "cosine"
+    ),
+    # 256 / 2.18 windows in a row / (4 x 8) = 3.7, and / (2 x 4) = 14.7
+    "ipu-base-pod16-run-qa-fast": Recipe(
+        None, None, Row(384, 0, 256, 4, 8, 4, 3, 6e-5, 0.1, 64, (6, 6), 2, 8), (16, 8, 4, (6, 6)), True
+    ),
+    "ipu-large-pod16-notebook-fast": Recipe(
+        None, None, Row(384, 0, 256, 2, 4, 15, 2, 2e-4, 0.0, 1, LARGE, 4, 8), EX_PREDICT, True
     ),
     "ipu-base-pod16-examples": Recipe(
         Row(128, 20, 65536, 32, 4, 512, 7038, 0.006, 0.28, 16384, BASE, 5),
@@ -100,12 +109,12 @@ RECIPES = {
     "ipu-base-pod4-examples": Recipe(
         Row(128, 20, 65536, 32, 1, 2048, 7038, 0.006, 0.28, 16384, BASE, 5),
         Row(512, 76, 16384, 8, 1, 2048, 2137, 0.002828, 0.128, 128, BASE, 5),
-        Row(384, 0, 32, 1, 1, 32, 3, 6e-5, 0.25, 64, BASE, 4),
+        Row(384, 0, 32, 1, 1, 32, 3, 6e-5, 0.25, 64, BASE, 4, 2),
         (20, 2, 4, (6, 6)),
     ),
     "ipu-large-pod16-examples": Recipe(EX_LARGE_1, EX_LARGE_2, EX_LARGE_SQUAD, EX_PREDICT),
     "ipu-large-pod16-examples-8ipu": Recipe(
-        EX_LARGE_1, EX_LARGE_2, Row(384, 0, 256, 4, 2, 32, 3, 5e-5, 0.1, 64, EIGHT, 8), EX_PREDICT
+        EX_LARGE_1, EX_LARGE_2, Row(384, 0, 256, 4, 2, 32, 3, 5e-5, 0.1, 64, EIGHT, 8, 2), EX_PREDICT
     ),
     "ipu-large-pod16-examples-als": Recipe(
         Row(128, 20, 65536, 8, 4, 2048, 7038, 0.006, 0.28, 1, LARGE, 5), EX_LARGE_2, EX_LARGE_SQUAD, EX_PREDICT
@@ -203,7 +212,7 @@ RECIPES = {
     "ipu-base-pod16-paddle": Recipe(
         Row(128, 20, 65536, 32, 4, 512, 7038, 0.006, 0.28417, 512, BASE, 5),
         Row(384, 56, 16384, 8, 4, 512, 2137, 0.002828427, 0.12822, 128, BASE, 5),
-        Row(384, 0, 128, 2, 4, 16, 4, 5.6e-5, 0.07514, 256, (6, 6), 2),
+        Row(384, 0, 128, 2, 4, 16, 4, 5.6e-5, 0.07514, 256, (6, 6), 2, 4),
         (2, 4, 4, (6, 6)),
     ),
 }

@@ -1,0 +1,101 @@
+"""The arithmetic of docs/ipu.md on fine-tuning, done again from the presets: what is expected, and that it fits."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.jobs.entry_jobs import finetune_job
+from tasks.downstream.task import about
+from tasks.jobs.training import model_config
+from tasks.project import artifacts
+from tests.places import ROOT
+from tests.tasks.project.test_recipes import SQUAD_PACKING_FACTOR, layers_of, manifest, planned, resolved
+
+CALL_S = {"base": 0.27, "large": 0.46}
+FAST = ("ipu-base-pod16-run-qa-fast", "ipu-large-pod16-notebook-fast")
+SECTION = (ROOT / "docs/ipu.md").read_text(encoding="utf-8").split("## Fine-tuning: memory and speed")[1]
+ON_TILES_MB, CODE_MB, MOST_CODE_MB = 900.0, 200.0, 300.0
+
+
+def lines_of(name: str) -> list[list[str]]:
+    """The cells of the lines that begin with this preset."""
+    found = re.findall(rf"^\| `{name}`(.*)\|$", SECTION.split("\n## ")[0], re.MULTILINE)
+    return [[cell.strip() for cell in line.split("|")] for line in found]
+
+
+class Tuning:
+    """The fine-tuning of a preset, planned."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        params = resolved(name)
+        rows = params.downstream["squad"].rows
+        self.packing = SQUAD_PACKING_FACTOR[rows.row_length] if rows.max_sequences_per_row > 1 else 1.0
+        self.length, self.model = rows.row_length, model_config(params.model, manifest("phase1", 128, 1.0))
+        folder = root / artifacts.rows_folder("squad/train")
+        folder.mkdir(parents=True)
+        (folder / "manifest.json").write_text(manifest("squad/train", self.length, self.packing).to_json())
+        (root / params.ipu.config).mkdir(parents=True)
+        self.plan = planned(finetune_job(about(entry_of(params, "squad")), params, root), self.model, self.packing)
+
+    @property
+    def micro_batch_s(self) -> float:
+        hidden, length = self.model.hidden_size, self.length
+        layer = 24 * hidden**2 * length + 4 * length**2 * hidden
+        return 4 * max(layers_of(self.plan)) * layer * self.plan.micro_batch_size / (0.334 * 250e12)
+
+    @property
+    def windows(self) -> float:
+        plan = self.plan
+        return plan.micro_batches * plan.micro_batch_size * plan.updates_per_call * self.packing
+
+    def call_s(self, cost: float) -> float:
+        micro_batches = self.plan.accumulation + 2 * self.plan.placement.forward_stages - 2
+        return self.plan.updates_per_call * micro_batches * self.micro_batch_s + cost
+
+    def memory_mb(self, ipu: int) -> list[float]:
+        """As the columns of the table, without code."""
+        plan, model, rows = self.plan, self.model, self.plan.micro_batch_size
+        layers, hidden = layers_of(plan)[ipu], model.hidden_size
+        words = model.vocab_size * hidden if ipu == 0 else 0
+        tables = words + (model.max_positions + 4) * hidden if ipu == 0 else 0  # positions, token types, LayerNorm
+        parameters = layers * (12 * hidden**2 + 13 * hidden) + tables
+        moments = 0.0 if plan.config.optimizer_state_offchip else 6 * parameters / plan.replicas
+        stashed = 2 * (plan.placement.forward_stages - 1 - ipu) + 1
+        stash = stashed * (layers + 1) * rows * self.length * hidden * 2
+        scores = rows * model.num_heads * self.length**2 * 2
+        gradient = 2 * words / plan.table_pieces
+        found = [4.0 * parameters, moments, stash, scores, gradient]
+        return [x / 1e6 for x in found] + [ON_TILES_MB * plan.config.training.matmul_proportion[ipu]]
+
+
+@pytest.mark.parametrize("name", [*FAST, *(name[: -len("-fast")] for name in FAST)])
+def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
+    [line] = [cells for cells in lines_of(name) if not cells[0].startswith(",")]
+    tuning = Tuning(name, tmp_path)
+    seconds = tuning.call_s(CALL_S[name.split("-")[1]])
+    assert line[1] == f"{tuning.micro_batch_s * 1e3:.2f} ms"
+    assert line[2] == f"{tuning.plan.accumulation}, {tuning.plan.placement.forward_stages}"
+    assert line[3:5] == [f"{seconds:.3f}", f"{tuning.windows:,.0f}"]
+    rate = float(line[5].replace(",", ""))
+    assert rate == pytest.approx(tuning.windows / seconds, rel=0.005)
+    if line[6]:
+        assert float(line[6]) == pytest.approx(rate, rel=0.02), "the formula explains what was published"
+    else:
+        assert f"{line[5]} sequences/s" in (ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str, tmp_path: Path):
+    tuning = Tuning(name, tmp_path)
+    lines = [cells for cells in lines_of(name) if cells[0].startswith(",")]
+    assert [cells[0] for cells in lines] == [f", {ipu}" for ipu in range(tuning.plan.placement.ipus_per_replica)]
+    for ipu, cells in enumerate(lines):
+        parts = tuning.memory_mb(ipu)
+        stated = [float(cell) for cell in cells[1:]]
+        assert stated[:6] == pytest.approx(parts, abs=0.06)
+        assert stated[6:] == pytest.approx([CODE_MB, sum(parts) + CODE_MB], abs=0.06)
+        assert sum(parts) + MOST_CODE_MB <= ON_TILES_MB
