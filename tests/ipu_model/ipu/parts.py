@@ -6,6 +6,7 @@ import re
 from typing import Dict, List, Sequence, Tuple
 
 import pytest
+from preset_layouts import Layout
 
 
 def read_part(stated: str) -> Tuple[int, int]:
@@ -28,5 +29,5 @@ def deal(items: Sequence[pytest.Item], part: int, parts: int) -> List[pytest.Ite
     for item in items:
         parameters = item.callspec.params if hasattr(item, "callspec") else {}
         layout = parameters.get("layout")
-        hands.setdefault(item.nodeid if layout is None else layout.name, []).append(item)
+        hands.setdefault(layout.name if isinstance(layout, Layout) else item.nodeid, []).append(item)
     return [item for hand in list(hands.values())[part - 1 :: parts] for item in hand]

@@ -12,13 +12,16 @@ from typing import Any, List
 
 import pytest
 from parts import deal, read_part
+from preset_layouts import LAYOUTS
 
 HERE = Path(__file__).resolve().parent
 
 
-def toy(name: str, layout: str = "") -> Any:
-    parameters = {"layout": SimpleNamespace(name=layout)} if layout else {"rows": 3}
-    return SimpleNamespace(nodeid=name, callspec=SimpleNamespace(params=parameters))
+X, Y = LAYOUTS[:2]
+
+
+def toy(name: str, layout: Any = None) -> Any:
+    return SimpleNamespace(nodeid=name, callspec=SimpleNamespace(params={"layout": layout}))
 
 
 def names(items: List[Any]) -> List[str]:
@@ -26,7 +29,7 @@ def names(items: List[Any]) -> List[str]:
 
 
 def test_tests_are_dealt_one_by_one_and_those_of_a_layout_stay_together() -> None:
-    items = [toy("a"), toy("b"), toy("blocks-x", "x"), toy("blocks-y", "y"), toy("c"), toy("memory-x", "x")]
+    items = [toy("a"), toy("b", [0, 1]), toy("blocks-x", X), toy("blocks-y", Y), toy("c"), toy("memory-x", X)]
     assert names(deal(items, 1, 2)) == ["a", "blocks-x", "memory-x", "c"]
     assert names(deal(items, 2, 2)) == ["b", "blocks-y"]
 
