@@ -20,7 +20,8 @@ from types import FrameType
 from tasks.project.process import die_with_parent
 
 PATIENCE_S = 600
-"""How long a stage may take to end once it was asked to: a checkpoint of a large model on a slow disk."""
+"""How long a stage may take to end once it was asked to: the call that IPUs are at, up to 90 s, and a checkpoint of
+a large model on a slow disk. As TimeoutStopSec of deploy/podium-worker@.service."""
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 AGAIN = "run it again to continue"
 

@@ -185,6 +185,11 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8")
 
 
+def json_text(values: Any) -> str:
+    """JSON, keys sorted, NaN refused."""
+    return json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, values: Any) -> None:
-    """Write JSON, keys sorted, NaN refused, whole or not at all."""
-    write_text(path, json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n")
+    """Write json_text, whole or not at all."""
+    write_text(path, json_text(values))

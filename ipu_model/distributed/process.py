@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Callable, Iterator, Optional
+from typing import Callable, Iterator, List, Optional, Sequence, Tuple
 
 from ipu_model.errors import ConfigError
 
@@ -49,9 +49,9 @@ class StopRequest:
 
     def __init__(self, stop_at: Optional[float] = None, clock: Callable[[], float] = time.time) -> None:
         self.requested = False
-        self.agree: Callable[[bool], bool] = bool
-        """Whether any of several processes that train together was told to stop. They must end with the
-        same update, as one that went on would wait for the others forever."""
+        self.agree: Callable[[Sequence[bool]], List[bool]] = list
+        """Whether any of several processes that train together says so, one answer for each question. They must end
+        with the same update, as one that went on would wait for the others forever."""
         self._stop_at, self._clock = stop_at, clock
         self._requested_at: Optional[float] = None
         self._time_was_up = False
@@ -66,17 +66,19 @@ class StopRequest:
         if self._requested_at is None:
             self._requested_at = time.monotonic()
 
-    def decide(self, seconds_needed: float = 0.0) -> bool:
-        """Whether to stop now; called once per update, by every process.
+    def decide(self, seconds_needed: float = 0.0, save: bool = False) -> Tuple[bool, bool]:
+        """Whether to stop now, and whether to make a checkpoint; called once per update, by every process.
 
         Args:
             seconds_needed: By one more update and the checkpoint after it.
+            save: Whether one is due by the clock of this process; clocks differ, so one process asks for all.
         """
-        return self.agree(self.requested or self._time_is_up(seconds_needed))
+        stopping, saving = self.agree([self.requested or self._time_is_up(seconds_needed), save])
+        return stopping, saving
 
     def time_is_up(self, seconds_needed: float) -> bool:
         """Whether any process has not that much time left; every process must ask."""
-        return self.agree(self._time_is_up(seconds_needed))
+        return self.agree([self._time_is_up(seconds_needed)])[0]
 
     def _time_is_up(self, seconds_needed: float) -> bool:
         if self._stop_at is not None and self._clock() + seconds_needed >= self._stop_at:
@@ -138,8 +140,8 @@ def _moment(text: str) -> float:
     return moment.timestamp() if moment.tzinfo is not None else math.nan
 
 
-def die_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent ends, so that no trainer outlives its flow (Linux).
+def die_with_parent(number: int = signal.SIGTERM) -> None:
+    """Ask the kernel for a signal when the parent ends, so that no trainer outlives its flow (Linux).
 
     Raises:
         Terminated: the parent had ended already.
@@ -147,7 +149,7 @@ def die_with_parent() -> None:
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number)
     # It may have ended before the call above; then this process already belongs to init (or a reaper).
     if os.getppid() != parent:
         raise Terminated("the process that started this one has ended")

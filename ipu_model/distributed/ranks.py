@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping
+from typing import TYPE_CHECKING, Dict, Iterator, List, Mapping, Sequence
 
 from ipu_model.distributed.process import Terminated
 from ipu_model.errors import ConfigError
@@ -64,7 +64,11 @@ class Instances:
 
     def any_of(self, mine: bool) -> bool:
         """Whether any instance says yes; every instance must ask."""
-        return self.mean({"yes": float(mine)}, "any")["yes"] > 0
+        return self.any_of_each([mine])[0]
+
+    def any_of_each(self, mine: Sequence[bool]) -> List[bool]:
+        """The same for several questions at once; every instance must ask as many."""
+        return [share > 0 for share in self._means([float(yes) for yes in mine], "any")]
 
     def barrier(self) -> None:
         """Wait until every instance came here."""

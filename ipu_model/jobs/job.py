@@ -146,8 +146,10 @@ class Job:
     schedule: Optional[ScheduleConfig] = None
     evaluation: Optional[EvaluationConfig] = None
     """Held-out rows to look at while training; null: none."""
+    checkpoint_every_minutes: float = 0.0
+    """Minutes between checkpoints, counted to the next end of a host call; 0 makes none."""
     checkpoint_every_updates: int = 0
-    """Updates between checkpoints; 0 makes none."""
+    """Updates between checkpoints, beside those by time; 0 makes none."""
     log_every_updates: int = 10
     ipu_config: Optional[Dict[str, Any]] = None
     """The keys of an ipu_config.json; only the ipu runtime reads it."""

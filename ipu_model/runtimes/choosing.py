@@ -106,11 +106,17 @@ def plan_device(
             "ipu_config.json says: set device.recompute to false"
         )
     from ipu_model.ipu.planning import plan_ipu
+    from ipu_model.ipu.timing import call_seconds, stops_in_words
     from ipu_model.runtimes.ipu import check_host
 
     half = precision == "fp16"
     plan = plan_ipu(job, config, manifest.packing_factor, half, poprun, lambda text: emit("message", text=text))
     check_host(plan, job.compile_only, emit)
+    if job.kind != "predict":
+        row = (manifest.row_length, manifest.max_predictions)
+        batch = (plan.micro_batch_size, plan.accumulation, plan.updates_per_call)
+        seconds = call_seconds(config, plan.placement, *row, *batch)
+        emit("message", text=stops_in_words(seconds, job.checkpoint_every_minutes, job.checkpoint_every_updates))
     return plan
 
 

@@ -22,11 +22,12 @@ import torch
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
-from ipu_model.files import PARTIAL, new_folder, read_json, sha256_of, write_json
+from ipu_model.files import PARTIAL, json_text, new_folder, read_json, sha256_of, write_json, write_text
 from ipu_model.models.tensors import load_tensors, save_tensors
 from ipu_model.progress import Emit
+from ipu_model.train.checkpoint_process import HASHES
 
-MODEL, OPTIMIZER, STATE, HASHES = "model.safetensors", "optimizer.safetensors", "state.json", "sha256.json"
+MODEL, OPTIMIZER, STATE = "model.safetensors", "optimizer.safetensors", "state.json"
 BEST = "best.safetensors"
 KEPT = 2
 """Checkpoints that stay: the newest, and one before it in case the newest is damaged."""
@@ -49,6 +50,14 @@ class Checkpoint:
     """What Evaluations.state gave."""
     best: Dict[str, Tensor] = field(default_factory=dict)
     """Weights of the best evaluation; none where only the last weights count."""
+    host_rng: Dict[str, Any] = field(default_factory=lambda: _host_rng())
+    """Generators of Python and NumPy, as they are when this is made."""
+
+    @property
+    def tensors(self) -> Dict[str, Dict[str, Tensor]]:
+        """By file and name."""
+        files = {MODEL: self.model, OPTIMIZER: self.optimizer, BEST: self.best}
+        return {name: tensors for name, tensors in files.items() if tensors or name != BEST}
 
 
 class Checkpoints:
@@ -58,15 +67,19 @@ class Checkpoints:
         run_folder: Held by this process (process.only_one).
         fingerprint: Of the run that writes and reads here.
         emit: Told of checkpoints that are left out, and why.
-        writer: False for the processes that train along with another one, which writes for all.
+        writer: False for the processes that train along with another one, which alone saves and removes for all.
         precision_reason: Why the run has its precision, for who continues it.
     """
 
     def __init__(
         self, run_folder: Path, fingerprint: Fingerprint, emit: Emit, writer: bool = True, precision_reason: str = ""
     ) -> None:
-        self._folder, self._fingerprint, self._emit, self._writer = Path(run_folder), fingerprint, emit, writer
+        self._folder, self._fingerprint, self._emit, self.is_writer = Path(run_folder), fingerprint, emit, writer
         self._precision_reason = precision_reason
+
+    def path_of(self, step: int) -> Path:
+        """Where the checkpoint after that update lies."""
+        return self._folder / f"step-{step:08d}"
 
     def save(self, checkpoint: Checkpoint) -> Path:
         """Write one, then remove all but the newest KEPT.
@@ -74,28 +87,32 @@ class Checkpoints:
         Raises:
             OSError: disk full or not writable; the checkpoints before it stay.
         """
-        path = self._folder / f"step-{checkpoint.step:08d}"
-        if not self._writer:
-            return path
+        path = self.path_of(checkpoint.step)
         with new_folder(path) as partial:
-            save_tensors(partial / MODEL, checkpoint.model)
-            save_tensors(partial / OPTIMIZER, checkpoint.optimizer)
-            if checkpoint.best:
-                save_tensors(partial / BEST, checkpoint.best)
-            state = {
-                "step": checkpoint.step,
-                "fingerprint": self._fingerprint,
-                "precision_reason": self._precision_reason,
-                "history": checkpoint.history,
-                "evaluations": checkpoint.evaluations,
-                "rng": _host_rng(),
-                "device_rng": {name: _to_hex(x) for name, x in checkpoint.device_rng.items()},
-            }
-            write_json(partial / STATE, state)
+            for name, tensors in checkpoint.tensors.items():
+                save_tensors(partial / name, tensors)
+            write_text(partial / STATE, self.state_text(checkpoint))
             write_json(partial / HASHES, {path.name: sha256_of(path) for path in sorted(partial.iterdir())})
+        self.remove_old()
+        return path
+
+    def state_text(self, checkpoint: Checkpoint) -> str:
+        """What its state.json holds."""
+        state = {
+            "step": checkpoint.step,
+            "fingerprint": self._fingerprint,
+            "precision_reason": self._precision_reason,
+            "history": checkpoint.history,
+            "evaluations": checkpoint.evaluations,
+            "rng": checkpoint.host_rng,
+            "device_rng": {name: _to_hex(x) for name, x in checkpoint.device_rng.items()},
+        }
+        return json_text(state)
+
+    def remove_old(self) -> None:
+        """Remove all but the newest KEPT."""
         for old in self._paths()[KEPT:]:
             shutil.rmtree(str(old))
-        return path
 
     def latest(self) -> Optional[Checkpoint]:
         """The newest one that is whole; restores the generators of Python and NumPy.
@@ -103,7 +120,7 @@ class Checkpoints:
         Raises:
             CheckpointError: it was made for another run; the message lists what differs.
         """
-        if self._writer:
+        if self.is_writer:
             self._clear_partial()
         for path in self._paths():
             try:
@@ -139,7 +156,8 @@ class Checkpoints:
         rng = {name: _from_hex(x) for name, x in state["device_rng"].items()}
         model, optimizer = load_tensors(path / MODEL), load_tensors(path / OPTIMIZER)
         best = load_tensors(path / BEST) if (path / BEST).exists() else {}
-        return Checkpoint(state["step"], model, optimizer, rng, state["history"], state["evaluations"], best)
+        told = (state["history"], state["evaluations"])
+        return Checkpoint(state["step"], model, optimizer, rng, *told, best, state["rng"])
 
     def remove_all(self) -> None:
         """Once the result is on disk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import os
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -27,6 +28,7 @@ OF_THE_FOLDER = (
     "run_folder",
     "output",
     "log_every_updates",
+    "checkpoint_every_minutes",
     "checkpoint_every_updates",
     "recompute",
 )  # change no weights
@@ -68,6 +70,8 @@ def check_job(job: Job) -> None:
         raise ConfigError(f"log_every_updates={job.log_every_updates} must be at least 1")
     if job.checkpoint_every_updates < 0:
         raise ConfigError(f"checkpoint_every_updates={job.checkpoint_every_updates} must be at least 0 (0: none)")
+    if not 0 <= job.checkpoint_every_minutes < math.inf:
+        raise ConfigError(f"checkpoint_every_minutes={job.checkpoint_every_minutes} must be at least 0 (0: none)")
     if job.evaluation is not None:
         read_manifest(Path(job.evaluation.rows))  # a missing one is told now, and not when training begins
     for folder in (Path(job.output).absolute().parent, Path(job.run_folder).absolute()):

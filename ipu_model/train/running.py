@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import platform
 import time
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Dict, Optional
@@ -41,7 +42,8 @@ from ipu_model.train.preparation import (
     make_model,
     with_labels,
 )
-from ipu_model.train.training import CheckpointWriter, Totals, require_time, train
+from ipu_model.train.saving import CheckpointWriter, require_time
+from ipu_model.train.training import Totals, train
 
 RESULT = "result.json"
 
@@ -80,7 +82,7 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     rows = _rows(job, job.rows, config)
     check_tokenizer(rows, base)
     precision = choose_precision(job.precision, chosen.value)
-    stop.agree = instances.any_of
+    stop.agree = instances.any_of_each
     device = plan_device(job, rows.manifest, config, chosen.value, precision.value, instances, emit)
     if device is None:
         job = dataclasses.replace(job, geometry=spread(job.geometry, instances.count))
@@ -151,14 +153,14 @@ def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) ->
         runtime.load_optimizer_state(saved.optimizer)
         runtime.load_rng_state(saved.device_rng)
         emit("message", text=f"continuing after update {first_step} of {plan.updates}")
-    compile_seconds = 0.0
     if first_step < plan.updates:
         require_time(run.stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
-        compile_seconds = _compile(run)
     history = History(run_folder, heads.of(job.head).parts, saved.history if saved is not None else None)
     evaluations = _evaluations(run, saved)
-    keep = CheckpointWriter(runtime, checkpoints, history, evaluations, emit, first_step)
-    totals = train(job, plan, run.rows, runtime, keep, emit, run.stop)
+    # Before a device is attached: it may write into pages of this process, which must not be shared with a child then.
+    with closing(CheckpointWriter(job, runtime, checkpoints, history, evaluations, emit, first_step)) as keep:
+        compile_seconds = _compile(run) if first_step < plan.updates else 0.0
+        totals = train(job, plan, run.rows, runtime, keep, emit, run.stop)
     steps, best = evaluations.result(totals.updates)
     weights = require_finite(runtime.state_dict() if best is None else best, steps)
     if instances.is_writer:

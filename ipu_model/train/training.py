@@ -6,26 +6,19 @@ import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Generator, NoReturn, Tuple
+from typing import Generator, Tuple
 
-from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import NonFiniteLoss
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
-from ipu_model.models.tensors import require_finite
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp
-from ipu_model.train.checkpoint import Checkpoint, Checkpoints
-from ipu_model.train.early_stopping import NoEvaluations
 from ipu_model.train.history import History
 from ipu_model.train.prefetch import prefetch
-
-GUESSED_SAVE_SECONDS = 60.0
-"""What a checkpoint is taken to need until one was made: more than that of BERT large on a slow disk."""
-SAVE_MARGIN = 2.0
-"""The next checkpoint may take this many times as long as the slowest before it."""
+from ipu_model.train.saving import CheckpointWriter
 
 
 @dataclass
@@ -46,6 +39,7 @@ def train(
 
     Raises:
         NonFiniteLoss, NonFiniteWeights: before anything of that update is saved.
+        OSError: a checkpoint cannot be written.
         Terminated: SIGTERM came, or the time of this host ends; a checkpoint holds everything up to here.
     """
     assert job.optimizer is not None  # job.py requires it
@@ -70,12 +64,15 @@ def train(
                 meter.tell(done, rate)
             if evaluations.is_due(done + per_call, per_call):
                 needed += evaluations.slowest
-            if stop.decide(needed + keep.save_seconds):
+            keep.look()
+            stopping, saving = stop.decide(needed + keep.save_seconds, keep.is_due)
+            if stopping:
                 keep.stop_here(done, plan.updates, stop)
-            if _due(done, per_call, job.checkpoint_every_updates):
+            if saving or _due(done, per_call, job.checkpoint_every_updates):
                 keep.save(done)
             if evaluations.stops:
                 break
+    keep.finish()
     return meter.totals
 
 
@@ -117,63 +114,6 @@ class Meter:
         speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(speed, 1)}
         self._emit("step", step=done, steps=self._updates, learning_rate=rate, **speeds, **means)
         self._window_tokens, self._window_started = 0, self._now
-
-
-class CheckpointWriter:
-    """Makes checkpoints of a training, and knows how long they take.
-
-    Attributes:
-        done: Updates that are in the newest checkpoint.
-        save_seconds: What the next one may need.
-    """
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        checkpoints: Checkpoints,
-        history: History,
-        evaluations: NoEvaluations,
-        emit: Emit,
-        done: int = 0,
-    ) -> None:
-        self.history, self.done, self.save_seconds = history, done, GUESSED_SAVE_SECONDS
-        self._runtime, self._checkpoints, self.evaluations, self._emit = runtime, checkpoints, evaluations, emit
-        self._slowest = 0.0
-
-    def save(self, done: int) -> None:
-        """Write a checkpoint after update `done`.
-
-        Raises:
-            NonFiniteWeights: there is nothing worth it.
-            OSError: it cannot be written; those before it stay.
-        """
-        began = time.perf_counter()
-        runtime, evaluations = self._runtime, self.evaluations
-        weights = require_finite(runtime.state_dict(), done)
-        states = (runtime.optimizer_state(), runtime.rng_state(), self.history.state(), evaluations.state())
-        path = self._checkpoints.save(Checkpoint(done, weights, *states, evaluations.best))
-        self._emit("saved", path=str(path))
-        self.done, self._slowest = done, max(self._slowest, time.perf_counter() - began)
-        self.save_seconds = SAVE_MARGIN * self._slowest
-
-    def stop_here(self, done: int, updates: int, stop: StopRequest) -> NoReturn:
-        """Raises: Terminated, after a checkpoint of what the newest one lacks."""
-        if done > self.done:
-            self.save(done)
-        # A launcher ends all processes soon after the first one: nobody leaves before the checkpoint is written.
-        stop.agree(True)
-        raise Terminated(_stopped(stop, done, updates))
-
-
-def require_time(stop: StopRequest, done: int, updates: int) -> None:
-    """Raises: Terminated, if the time of any process's host ends before an update and a checkpoint can be made."""
-    if stop.time_is_up(GUESSED_SAVE_SECONDS):
-        raise Terminated(_stopped(stop, done, updates))
-
-
-def _stopped(stop: StopRequest, done: int, updates: int) -> str:
-    where = f"after update {done} of {updates}, which a checkpoint holds" if done else "before the first update"
-    return f"{stop.reason()}, {where}"
 
 
 def _batches(

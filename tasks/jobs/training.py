@@ -36,6 +36,7 @@ from tasks.tracking.trackers import Trackers, description, tracked
 EXECUTION_ONLY = (
     "output",
     "run_folder",
+    "checkpoint_every_minutes",
     "checkpoint_every_updates",
     "log_every_updates",
     "recompute",

@@ -75,6 +75,7 @@ def pretrain_job(
         init_checkpoint=None if start is None else str(root / start),
         optimizer=optimizer_config(params, settings),
         schedule=_schedule(settings),
+        checkpoint_every_minutes=params.checkpoint_every_minutes,
         checkpoint_every_updates=params.checkpoint_every_updates,
         evaluation=evaluation(rows, params.evaluate_every_updates, max_rows=params.evaluate_rows),
         ipu_config=ipu_config(ipu, getattr(ipu, phase), device, root),

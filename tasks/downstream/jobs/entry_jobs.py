@@ -50,6 +50,7 @@ def finetune_job(task: DownstreamTask, params: Params, root: Path = Path(), *, u
         init_checkpoint=None if start is None or untrained else str(root / start),
         optimizer=optimizer_config(tuning, tuning),
         schedule=ScheduleConfig(epochs=tuning.epochs, warmup_fraction=tuning.warmup_fraction, shape=tuning.schedule),
+        checkpoint_every_minutes=tuning.checkpoint_every_minutes,
         checkpoint_every_updates=tuning.checkpoint_every_updates,
         evaluation=evaluation(rows, tuning.evaluate_every_updates, keep=tuning.keep, patience=tuning.patience),
         ipu_config=ipu_config(params.ipu, entry.params.ipu.finetune, device, root),

@@ -20,7 +20,15 @@ NUM_IPUS = ("PODIUM_DOUBLE_IPUS", "POPTORCH_STANDIN_NUM_IPUS")
 DYING = """
 import os, signal, sys
 from ipu_model import __main__ as program, progress
+from ipu_model.train.saving import CheckpointWriter
 event, step = sys.argv.pop(), sys.argv.pop()
+save = CheckpointWriter.save
+
+def save_in_turn(self, done):
+    save(self, done)
+    self.finish()
+
+CheckpointWriter.save = save_in_turn
 
 class Dying(progress.Progress):
     def __call__(self, name, **fields):
@@ -31,7 +39,8 @@ class Dying(progress.Progress):
 program.Progress = Dying
 sys.exit(program.main())
 """
-"""The program, killed by SIGKILL right after it said `event` of `step`: nothing of it runs on, no handler is called."""
+"""The program, killed by SIGKILL right after it said `event` of `step`: nothing of it runs on, no handler is called.
+Its checkpoints are on disk before the next update begins, so that it is known which is the newest."""
 
 
 def rows_of(folder: Path, kind: str, rows: int, seed: int = 1, packed: bool = True) -> Path:

@@ -122,16 +122,16 @@ def test_metrics_are_averaged_over_the_instances_by_name(poprun: Any) -> None:
     assert hvd.CALLS == ["init", "allreduce podium.mean", "allreduce podium.barrier"]
 
 
-def test_all_instances_stop_when_one_was_told_to(poprun: Any) -> None:
-    """Else the one that goes on waits in the next reduction for ever."""
+def test_all_instances_stop_or_save_when_one_was_told_to(poprun: Any) -> None:
+    """Else the one that goes on waits in the next reduction for ever. One reduction tells both."""
     instance = poprun(0, 2)
     hvd = importlib.import_module("horovod.torch")
     stop = StopRequest()
-    stop.agree = instance.any_of
-    hvd.OTHERS["podium.any"] = [torch.tensor([0.0], dtype=torch.float64)]
-    assert not stop.decide()
-    hvd.OTHERS["podium.any"] = [torch.tensor([1.0], dtype=torch.float64)]
-    assert stop.decide()
+    stop.agree = instance.any_of_each
+    others = {(0.0, 0.0): (False, False), (1.0, 0.0): (True, False), (0.0, 1.0): (False, True)}
+    for said, agreed in others.items():
+        hvd.OTHERS["podium.any"] = [torch.tensor(said, dtype=torch.float64)]
+        assert stop.decide() == agreed
     assert not stop.requested
 
 

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 import pytest
 from tiny_jobs import ROOT, finish, make_job, run_here, start_job
@@ -20,8 +20,9 @@ from ipu_model.distributed.process import PATIENCE_SECONDS, PAUSED, StopRequest,
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
+from ipu_model.train.beside import InTurn
 from ipu_model.train.running import run_job
-from ipu_model.train.training import GUESSED_SAVE_SECONDS
+from ipu_model.train.saving import GUESSED_SAVE_SECONDS
 
 NOON = 1_800_000_000.0
 
@@ -70,7 +71,13 @@ def test_at_the_end_of_the_hosts_time_a_checkpoint_is_made_while_there_is_time_f
     assert output_bytes(job) == output_bytes(straight)
 
 
-def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(tmp_path: Path, pretrain_rows: Path) -> None:
+def test_a_checkpoint_that_was_timed_lets_the_job_go_on_longer(
+    tmp_path: Path, pretrain_rows: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_turn() -> None:
+        raise InTurn("its time is known before the next update")
+
+    monkeypatch.setattr("ipu_model.train.saving.Beside", in_turn)
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, checkpoint_every_updates=1)
     # Of the 60 seconds that are kept for a first checkpoint, those of this size need none: the job ends in time.
     with only_one(Path(job.run_folder)):
@@ -200,9 +207,9 @@ def test_no_process_leaves_before_the_checkpoint_is_written(tmp_path: Path, pret
     seen: List[str] = []
 
     class Watched(Instances):
-        def any_of(self, mine: bool) -> bool:
+        def any_of_each(self, mine: Sequence[bool]) -> List[bool]:
             seen.append("asked")
-            return mine
+            return list(mine)
 
     job = make_job(tmp_path / "a", "pretrain", pretrain_rows, checkpoint_every_updates=0)
     stop = StopRequest()

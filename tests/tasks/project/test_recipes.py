@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 
+from flows.stopping import PATIENCE_S
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
+from ipu_model.ipu.timing import call_seconds
 from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
+from ipu_model.train.saving import GUESSED_SAVE_SECONDS, SAVE_MARGIN
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
 from tasks.downstream.task import about
@@ -115,13 +118,26 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
         plan = planned(jobs[phase], model, factors.get(phase, 1.0))
         found = row(jobs[phase], plan, shape.row_length, shape.max_predictions_per_row, batch.steps)
         assert found == getattr(recipe, phase), phase
+        assert seconds_to_stop(plan, model, shape.row_length, shape.max_predictions_per_row) < PATIENCE_S
     squad = params.downstream["squad"]
     plan = planned(jobs["finetune"], model, factors.get("squad/train", 1.0))
     assert squad.finetune.schedule == recipe.schedule
     assert row(jobs["finetune"], plan, squad.rows.row_length, 0, squad.finetune.epochs) == recipe.finetune
+    assert seconds_to_stop(plan, model, squad.rows.row_length, 0) < PATIENCE_S
     plan = planned(jobs["predict"], model, 1.0)
     assert (plan.micro_batch_size, plan.replicas, plan.device_iterations, layers_of(plan)) == recipe.predict
     assert plan.pipelined_inference
+
+
+def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
+    """From SIGTERM to the end of a training on a POD of Mk2: the call at work, and a checkpoint on a slow disk."""
+    batch = (plan.micro_batch_size, plan.accumulation, plan.updates_per_call)
+    return call_seconds(model, plan.placement, row_length, masks, *batch) + SAVE_MARGIN * GUESSED_SAVE_SECONDS
+
+
+def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
+    unit = (ROOT / "deploy" / "podium-worker@.service").read_text(encoding="utf-8")
+    assert f"\nTimeoutStopSec={PATIENCE_S}\n" in unit
 
 
 def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:

@@ -1,0 +1,335 @@
+"""Checkpoints written beside a training: the same files, of the state as it was, and none half."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Callable, Dict, Iterator, List
+
+import pytest
+import torch
+from tiny_jobs import ROOT, Finished, finish, make_job, run_here, start_job
+from torch import Tensor
+
+from ipu_model.distributed.process import StopRequest, Terminated
+from ipu_model.errors import ConfigError, NonFiniteWeights
+from ipu_model.jobs.job import ScheduleConfig
+from ipu_model.models.tensors import DTYPES
+from ipu_model.runtimes.host import free_memory
+from ipu_model.train.beside import Beside
+from ipu_model.train.checkpoint import STATE, Checkpoint, Checkpoints
+from ipu_model.train.early_stopping import NoEvaluations
+from ipu_model.train.preparation import check_job
+from ipu_model.train.saving import GUESSED_SAVE_SECONDS, CheckpointWriter
+
+
+class Weights:
+    """A runtime of which only the state is asked for, and given as it is: no copies."""
+
+    def __init__(self) -> None:
+        self.model = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.ones(5)}
+        self.moments: Dict[str, Tensor] = {str(kind): torch.arange(3).to(kind) for kind in DTYPES}
+        self.moments.update(step=torch.tensor(7.0), none=torch.zeros(0, 4))
+
+    def state_dict(self) -> Dict[str, Tensor]:
+        return self.model
+
+    def optimizer_state(self) -> Dict[str, Tensor]:
+        return self.moments
+
+    def rng_state(self) -> Dict[str, Tensor]:
+        return {"torch": torch.arange(9, dtype=torch.uint8)}
+
+
+class Training:
+    """A CheckpointWriter with its surroundings; `now` is its clock."""
+
+    def __init__(self, folder: Path, minutes: float = 1.0, writer: bool = True) -> None:
+        self.folder, self.now, self.events = folder, 0.0, []  # type: Path, float, List[Dict[str, Any]]
+        self.runtime: Any = Weights()
+        self.checkpoints = Checkpoints(folder, {"seed": 1}, self.emit, writer)
+        history: Any = SimpleNamespace(state=lambda: {"lines": ["1,0.5"]})
+        job: Any = SimpleNamespace(checkpoint_every_minutes=minutes, checkpoint_every_updates=0)
+        self.keep = CheckpointWriter(
+            job, self.runtime, self.checkpoints, history, NoEvaluations(), self.emit, clock=lambda: self.now
+        )
+
+    def emit(self, event: str, **fields: Any) -> None:
+        self.events.append({"event": event, **fields})
+
+    def texts(self) -> List[str]:
+        return [event["text"] for event in self.events if event["event"] == "message"]
+
+    def saved(self) -> List[str]:
+        return [Path(event["path"]).name for event in self.events if event["event"] == "saved"]
+
+    @property
+    def process(self) -> int:
+        """The one that writes."""
+        assert self.keep._beside is not None
+        return self.keep._beside._process.pid
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[Callable[..., Training]]:
+    """Makes trainings, and ends them."""
+    trainings: List[Training] = []
+
+    def make(**how: Any) -> Training:
+        trainings.append(Training(tmp_path, **how))
+        return trainings[-1]
+
+    yield make
+    for training in trainings:
+        training.keep.close()
+
+
+def contents(folder: Path) -> Dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_beside_and_in_turn_the_files_are_the_same(tmp_path: Path) -> None:
+    runtime = Weights()
+    state = Checkpoint(3, runtime.model, runtime.moments, {}, {"lines": []}, {}, {"best": torch.full((2,), 2.0)})
+    checkpoints = Checkpoints(tmp_path, {}, lambda event, **fields: None)
+    in_turn = contents(checkpoints.save(state))
+    beside = Beside()
+    beside.start(tmp_path / "beside", state.tensors, {STATE: checkpoints.state_text(state).encode()})
+    assert beside.take() > 0
+    beside.close()
+    assert contents(tmp_path / "beside") == in_turn
+    assert sorted(in_turn) == [
+        "best.safetensors",
+        "model.safetensors",
+        "optimizer.safetensors",
+        "sha256.json",
+        "state.json",
+    ]
+
+
+def test_it_holds_the_state_as_it_was_and_comes_back(made: Callable[..., Training]) -> None:
+    training = made()
+    os.kill(training.process, signal.SIGSTOP)
+    training.keep.save(4)
+    training.runtime.model["a"].fill_(-1.0)  # the next update, while nothing is written yet
+    training.runtime.moments["step"].fill_(8.0)
+    assert training.saved() == []
+    os.kill(training.process, signal.SIGCONT)
+    training.keep.finish()
+    assert training.saved() == ["step-00000004"]
+    assert "written beside the training, from a copy of its state of 0 MB" in training.texts()[0]
+    found = training.checkpoints.latest()
+    assert found is not None
+    assert found.model["a"].tolist() == [1.0] * 5
+    assert {name: x.tolist() for name, x in found.optimizer.items()} == {
+        name: x.tolist() for name, x in Weights().moments.items()
+    }
+
+
+def test_it_is_due_after_so_many_minutes_and_not_while_one_is_under_way(made: Callable[..., Training]) -> None:
+    training = made(minutes=2.0)
+    keep = training.keep
+    training.now = 119.0
+    assert not keep.is_due
+    training.now = 120.0
+    assert keep.is_due
+    os.kill(training.process, signal.SIGSTOP)
+    keep.save(1)
+    training.now = 500.0
+    keep.look()
+    assert not keep.is_due
+    assert keep.save_seconds == GUESSED_SAVE_SECONDS
+    os.kill(training.process, signal.SIGCONT)
+    keep.finish()
+    assert keep.is_due
+    assert 0 < keep.save_seconds < GUESSED_SAVE_SECONDS
+    keep.save(2)
+    assert not keep.is_due  # counted from the copy
+    assert keep.done == 2
+    keep.save(3)  # waits for the one before
+    keep.finish()
+    assert training.saved() == ["step-00000001", "step-00000002", "step-00000003"]
+    assert sorted(path.name for path in training.folder.glob("step-*")) == training.saved()[1:]
+
+
+@pytest.mark.parametrize("how", [{"minutes": 0.0}, {"writer": False}])
+def test_without_minutes_and_in_processes_that_do_not_write_none_is_due(
+    how: Dict[str, Any], made: Callable[..., Training]
+) -> None:
+    training = made(**how)
+    training.now = 1e9
+    assert not training.keep.is_due
+    assert training.keep._beside is None
+
+
+def test_a_stop_waits_for_the_one_under_way_and_makes_no_second_of_the_same_update(
+    made: Callable[..., Training],
+) -> None:
+    training = made()
+    training.keep.save(6)
+    with pytest.raises(Terminated, match="after update 6 of 9, which a checkpoint holds"):
+        training.keep.stop_here(6, 9, StopRequest())
+    assert training.saved() == ["step-00000006"]
+
+
+def test_what_cannot_be_written_is_told_at_the_next_look_and_leaves_nothing_half(made: Callable[..., Training]) -> None:
+    training = made()
+    training.keep.save(1)
+    training.keep.finish()
+    resource.prlimit(training.process, resource.RLIMIT_FSIZE, (100, 100))
+    training.keep.save(2)
+    assert training.keep._beside is not None
+    while not training.keep._beside.has_answered():
+        pass
+    with pytest.raises(OSError, match="File too large") as failed:
+        training.keep.look()
+    assert failed.value.errno == errno.EFBIG
+    assert failed.value.filename == str(training.folder / "step-00000002" / "model.safetensors")
+    assert [path.name for path in training.folder.iterdir()] == ["step-00000001"]
+
+
+def test_when_its_process_is_killed_the_training_writes_in_turn_and_loses_nothing(
+    made: Callable[..., Training],
+) -> None:
+    training = made()
+    os.kill(training.process, signal.SIGSTOP)
+    training.keep.save(1)
+    os.kill(training.process, signal.SIGKILL)
+    training.keep.finish()
+    assert (
+        "checkpoints are written in turn with the training, which waits: the process that wrote checkpoints has ended "
+        "(SIGKILL; often the system ran out of memory)"
+    ) in training.texts()
+    training.keep.save(2)
+    assert training.saved() == ["step-00000001", "step-00000002"]
+    assert sorted(path.name for path in training.folder.iterdir()) == training.saved()
+
+
+def test_signals_to_the_whole_group_do_not_reach_what_is_under_way(made: Callable[..., Training]) -> None:
+    training = made()
+    training.keep.save(1)
+    training.keep.finish()  # it listens by now
+    os.kill(training.process, signal.SIGTERM)
+    os.kill(training.process, signal.SIGINT)
+    training.keep.save(2)
+    training.keep.finish()
+    assert training.keep._beside is not None
+    assert training.saved() == ["step-00000001", "step-00000002"]
+
+
+def test_where_memory_is_short_they_are_written_in_turn(
+    made: Callable[..., Training], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ipu_model.train.beside.free_memory", lambda: 3 << 20)
+    training = made()
+    training.runtime.model["large"] = torch.zeros(1 << 19)  # 2 MB
+    training.keep.save(1)
+    assert training.saved() == ["step-00000001"]
+    assert training.texts() == [
+        "checkpoints are written in turn with the training, which waits: a copy of the state takes 2 MB, 2 times that "
+        "is needed and 3 MB are free"
+    ]
+
+
+def test_weights_that_are_not_finite_are_not_kept(made: Callable[..., Training]) -> None:
+    training = made()
+    training.runtime.model["a"][2] = float("nan")
+    with pytest.raises(NonFiniteWeights):
+        training.keep.save(1)
+    assert list(training.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("minutes", [-1.0, float("inf"), float("nan")])
+def test_minutes_that_cannot_be_are_refused(minutes: float, tmp_path: Path, pretrain_rows: Path) -> None:
+    with pytest.raises(ConfigError, match=r"checkpoint_every_minutes=.* must be at least 0 \(0: none\)"):
+        check_job(make_job(tmp_path, "pretrain", pretrain_rows, checkpoint_every_minutes=minutes))
+
+
+def test_the_process_that_writes_starts_without_torch() -> None:
+    code = "import sys, ipu_model.train.checkpoint_process; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=str(ROOT)).returncode == 0
+
+
+def children_of(parent: int) -> List[int]:
+    """Process numbers, by /proc."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended
+        if int(fields[1]) == parent and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_path: Path, pretrain_rows: Path) -> None:
+    settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=60), "checkpoint_every_updates": 5}
+    straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
+    run_here(straight)
+    job = make_job(tmp_path / "b", "pretrain", pretrain_rows, **settings)
+    process = start_job(job)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if json.loads(line)["event"] == "saved":
+            break
+    [writing] = children_of(process.pid)
+    os.kill(writing, signal.SIGSTOP)
+    while not list(Path(job.run_folder).glob("step-*.partial")) and process.poll() is None:
+        os.kill(writing, signal.SIGCONT)  # a little further, until it is caught with a checkpoint half written
+        os.kill(writing, signal.SIGSTOP)
+    process.kill()
+    process.communicate()
+    whole = sorted(path.name for path in Path(job.run_folder).glob("step-*[0-9]"))
+    assert whole
+    done: Finished = finish(start_job(job))
+    assert (done.code, done.stderr) == (0, "")
+    assert not Path(f"/proc/{writing}").exists()
+    texts = [event["text"] for event in done.of("message")]
+    assert f"continuing after update {int(whole[-1][-8:])} of 60" in texts
+    for name in ("model.safetensors", "config.json"):
+        assert (Path(job.output) / name).read_bytes() == (Path(straight.output) / name).read_bytes()
+    assert (Path(job.run_folder) / "history.csv").read_bytes() == (
+        Path(straight.run_folder) / "history.csv"
+    ).read_bytes()
+
+
+def kernel_files(root: Path, files: Dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+MEMINFO = {"proc/meminfo": "MemTotal: 9000 kB\nMemAvailable:    4000 kB\n"}
+V2 = {
+    "proc/self/cgroup": "0::/pod/job\n",
+    "sys/fs/cgroup/pod/job/memory.max": "max\n",
+    "sys/fs/cgroup/pod/job/memory.current": "900000\n",
+    "sys/fs/cgroup/pod/memory.max": "2000000\n",
+    "sys/fs/cgroup/pod/memory.current": "1500000\n",
+    "sys/fs/cgroup/pod/memory.stat": "anon 5\ninactive_file 200000\n",
+}
+V1 = {
+    "proc/self/cgroup": "5:cpu:/\n4:memory:/job\n0::/\n",
+    "sys/fs/cgroup/memory/job/memory.limit_in_bytes": "3000000\n",
+    "sys/fs/cgroup/memory/job/memory.usage_in_bytes": "1000000\n",
+    "sys/fs/cgroup/memory/job/memory.stat": "total_inactive_file 7\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("files", "free"),
+    [({}, None), (MEMINFO, 4096000), ({**MEMINFO, **V2}, 700000), ({**MEMINFO, **V1}, 2000007)],
+)
+def test_the_memory_that_is_free_is_what_host_and_limits_leave(
+    files: Dict[str, str], free: Any, tmp_path: Path
+) -> None:
+    assert free_memory(kernel_files(tmp_path, files)) == free
