@@ -45,7 +45,7 @@ def batch_of(rows: int, length: int, seed: int) -> Batch:
     """[rows, length] tokens, one sequence a row and no padding."""
     rng = np.random.default_rng(seed)
     at, one = np.arange(length, dtype=np.uint16), np.ones((rows, 1), np.int16)
-    columns = {
+    columns: dict[str, np.ndarray] = {
         "input_ids": rng.integers(5, VOCABULARY, (rows, length)).astype(np.uint16),
         "token_type_ids": np.zeros((rows, length), np.uint8),
         "position_ids": np.tile(at, (rows, 1)),

@@ -97,7 +97,7 @@ class CheckpointWriter:
     def _start(self, beside: Beside, made: Checkpoint) -> None:
         before, texts = beside.bytes, {STATE: self._checkpoints.state_text(made).encode()}
         beside.start(self._checkpoints.path_of(made.step), made.tensors, texts)
-        if beside.bytes != before:
+        if not before:
             what = f"checkpoints are written beside the training, from a copy of its state of {mb(beside.bytes)}"
             self._emit("message", text=what)
 
