@@ -30,6 +30,10 @@ HASHES = "sha256.json"
 BEHIND = 10
 """Niceness: the training goes first."""
 
+USAGE_TEXT = """usage: python -m ipu_model.train.checkpoint_process FD
+Writes the checkpoints of a training, which starts this; FD is memory that both see.
+"""
+
 Places = List[Tuple[str, int, int]]
 """Name, first byte and number of bytes of each file."""
 
@@ -60,6 +64,9 @@ def write_checkpoint(path: Path, memory: int, places: Places) -> None:
 
 def main() -> None:
     """Write what is asked for until nobody asks any more."""
+    if sys.argv[1:] in (["--help"], ["-h"]):
+        sys.stdout.write(USAGE_TEXT)
+        return
     memory = int(sys.argv[1])
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)  # they reach whole groups of processes; the training waits for this one

@@ -76,10 +76,12 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: 
     write_rows(held_out, "question_answering", make_columns("question_answering", 9, seed=8))
     settings = {"model": STILL, "evaluation": EvaluationConfig(str(held_out), 4)}
     one = make_job(tmp_path / "one", "finetune", answer_rows, **settings)
-    two = make_job(tmp_path / "two", "finetune", answer_rows, **settings)
+    timed = {"checkpoint_every_updates": 0, "checkpoint_every_minutes": 1e-6}
+    two = make_job(tmp_path / "two", "finetune", answer_rows, **settings, **timed)
     run_here(one)
     first, second = run_two(two)
     assert (first.code, second.code) == (0, 0), first.stderr + second.stderr
+    assert first.of("saved")[0]["path"].endswith("step-00000001")  # by the clock of one, with the generators of both
     assert second.events == []
     for name, expected in weights(one).items():
         torch.testing.assert_close(weights(two)[name], expected, rtol=1e-5, atol=1e-6)
