@@ -1,7 +1,7 @@
 """The word table in pieces: one parameter for each where a device trains it, one table wherever it is written down.
 
 A look-up's gradient has the size of what was looked up in. Slices of one parameter would bound nothing: PopART pads the
-gradient of each slice back to all [V, H] (SliceGradOp of willow/src/op/slice.cpp is a pad) and adds the padded ones up,
+gradient of each slice back to all [V, H] (SliceGradOp in popart/op/slice.hpp is a pad) and adds the padded ones up,
 for every micro-batch; 62.5 MB each for BERT large in fp16. Parameters of their own have gradients and accumulators of
 their own size, V / pieces x H. Optimum Graphcore cuts its table in the same way (SerializedEmbedding).
 

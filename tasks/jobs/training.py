@@ -44,6 +44,8 @@ EXECUTION_ONLY = (
     "executables",
 )
 """Fields of a job that say where and how often, not what."""
+TABLE_PIECES = ("embedding_serialization_factor", "serialized_embedding_splits_per_ipu")
+"""Keys of an ipu_config that only save memory: checkpoints hold the word table whole, whatever it was cut into."""
 IPU_CONFIG = "ipu_config.json"
 """Name of the file in the folder `ipu.config`."""
 
@@ -208,6 +210,8 @@ def fingerprint(job: Job) -> str:
     parts: dict[str, Any] = dataclasses.asdict(job)
     for name in EXECUTION_ONLY:
         parts.pop(name)
+    if job.ipu_config is not None:
+        parts["ipu_config"] = {name: value for name, value in job.ipu_config.items() if name not in TABLE_PIECES}
     parts["rows"] = json.loads(read_manifest(Path(job.rows)).to_json())
     if job.evaluation is not None:
         parts["evaluation"]["rows"] = json.loads(read_manifest(Path(job.evaluation.rows)).to_json())

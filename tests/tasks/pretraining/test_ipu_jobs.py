@@ -189,6 +189,17 @@ def test_where_programs_are_does_not_name_a_run(checkout):
     assert fingerprint(job) == fingerprint(dataclasses.replace(job, compile_only=True, executables=None))
 
 
+def test_pieces_of_the_word_table_do_not_name_a_run_and_its_placement_does(checkout):
+    """A run that needs more memory goes on from its checkpoint with more pieces."""
+    job = jobs(params_with(*ON_IPU), checkout)["phase1"]
+    config = job.ipu_config
+    assert config is not None
+    for name, value in (("embedding_serialization_factor", 2), ("serialized_embedding_splits_per_ipu", [2, 0])):
+        assert fingerprint(dataclasses.replace(job, ipu_config={**config, name: value})) == fingerprint(job)
+    for name, value in (("layers_per_ipu", [1, 1]), ("projection_serialization_factor", 2)):
+        assert fingerprint(dataclasses.replace(job, ipu_config={**config, name: value})) != fingerprint(job)
+
+
 def test_a_compilation_that_keeps_nothing_is_no_success(checkout, monkeypatch):
     result = JobResult(
         kind="pretrain",
