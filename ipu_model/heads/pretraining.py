@@ -7,14 +7,14 @@ size; B rows of a micro-batch, S sequences and P masked positions a row at most.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, Mapping, Tuple
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ipu_model.ipu.model import DeviceModel, pick, weighted_loss
+from ipu_model.ipu.model import DeviceModel, losses_of, pick, real, right, sums_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import TOKEN_TILE, FlatBatch, Places, fill, to_tensor
@@ -62,7 +62,7 @@ class BertForPreTraining(nn.Module):
 
 
 class PretrainingOnIpu(DeviceModel):
-    """Masked-token and next-sentence losses of one micro-batch."""
+    """Masked-token and next-sentence losses of one micro-batch, or what is judged of it where no weights are given."""
 
     def forward(
         self,
@@ -74,22 +74,26 @@ class PretrainingOnIpu(DeviceModel):
         masked_positions: Tensor,
         masked_labels: Tensor,
         next_sentence_labels: Tensor,
-        label_weights: Tensor,
-    ) -> Tuple[Tensor, Tensor, Tensor]:
+        label_weights: Optional[Tensor] = None,
+    ) -> Any:
         """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
 
         Returns:
-            loss, mlm_loss and nsp_loss, fp32 scalars.
+            With weights: loss, mlm_loss and nsp_loss, fp32 scalars. Without: Head.sums of every row, [B, 6] fp32.
         """
-        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=True)
+        training = label_weights is not None
+        hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         placement, model = self.layout.placement, self.bert_model
         assert placement.pooler is not None  # of a pretraining placement
         with self.ops.block("pooler", placement.pooler):
             pooled = model.bert.pool(pick(hidden, cls_positions))  # [B, S, H]
         with self.ops.block("heads", placement.heads):
-            predictions = self._predictions(pick(hidden, masked_positions))
-            mlm = weighted_loss(predictions, masked_labels, label_weights[:, :1])
-            nsp = weighted_loss(model.cls["seq_relationship"](pooled), next_sentence_labels, label_weights[:, 1:])
+            words, following = self._predictions(pick(hidden, masked_positions)), model.cls["seq_relationship"](pooled)
+            mlm, nsp = losses_of(words, masked_labels), losses_of(following, next_sentence_labels)
+            if label_weights is None:
+                masked = (mlm, right(words, masked_labels), real(masked_labels))
+                return sums_by_row(*masked, nsp, right(following, next_sentence_labels), real(next_sentence_labels))
+            mlm, nsp = (mlm * label_weights[:, :1]).sum(), (nsp * label_weights[:, 1:]).sum()
             return self.ops.final_loss(mlm + nsp), mlm, nsp
 
     def _predictions(self, hidden: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from ipu_model.ipu.model import DeviceModel, by_sequence, weighted_loss
+from ipu_model.ipu.model import DeviceModel, by_sequence, losses_of, real, right, sums_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Bert, Dense, Tokens
 from ipu_model.models.flat import FlatBatch, Places, per_sequence, split_sequences, to_tensor
@@ -36,7 +36,7 @@ class BertForQuestionAnswering(nn.Module):
 
 
 class QuestionAnsweringOnIpu(DeviceModel):
-    """Losses of one micro-batch, or its logits where no labels are given."""
+    """Losses of one micro-batch, what is judged of it where no weights are given, or its logits without labels."""
 
     def forward(
         self,
@@ -51,18 +51,22 @@ class QuestionAnsweringOnIpu(DeviceModel):
         """All inputs [B, width] int32, the columns of the rows; label_weights [B, 2] fp32, see ipu/batches.py.
 
         Returns:
-            With labels: loss, start_loss and end_loss, fp32 scalars. Without: start and end logits [B, L, 2] fp32.
+            With weights: loss, start_loss and end_loss, fp32 scalars. With labels alone: Head.sums of every row,
+            [B, 4] fp32. Without labels: start and end logits [B, L, 2] fp32.
         """
-        training = start_positions is not None
+        training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         with self.ops.block("heads", self.layout.placement.heads):
             logits = self.bert_model.qa_outputs(hidden)
-            if start_positions is None or end_positions is None or label_weights is None:
+            if start_positions is None or end_positions is None:
                 return logits.float()
             slots = start_positions.shape[1]
             starts, ends = (by_sequence(logits[..., part], sequence_ids, slots) for part in (0, 1))
-            start = weighted_loss(starts, start_positions, label_weights[:, :1])
-            end = weighted_loss(ends, end_positions, label_weights[:, 1:])
+            start, end = losses_of(starts, start_positions), losses_of(ends, end_positions)
+            if label_weights is None:
+                both = right(starts, start_positions) * right(ends, end_positions)
+                return sums_by_row(start, end, both, real(start_positions))
+            start, end = (start * label_weights[:, :1]).sum(), (end * label_weights[:, 1:]).sum()
             return self.ops.final_loss((start + end) / 2), start, end
 
 

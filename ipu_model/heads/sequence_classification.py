@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ipu_model.ipu.model import DeviceModel, drop_out, pick, weighted_loss, weighted_squares
+from ipu_model.ipu.model import DeviceModel, drop_out, losses_of, pick, real, right, squares_of, sums_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.dropout import drop, mask_for
 from ipu_model.models.encoder import Bert, Dense, Tokens
@@ -39,7 +39,7 @@ class BertForSequenceClassification(nn.Module):
 
 
 class SequenceClassificationOnIpu(DeviceModel):
-    """Loss of one micro-batch, or the logits of its sequences where no labels are given."""
+    """Loss of one micro-batch, what is judged of it where no weights are given, or its logits without labels."""
 
     def forward(
         self,
@@ -55,9 +55,10 @@ class SequenceClassificationOnIpu(DeviceModel):
         regression (C = 1); label_weights [B, 1] fp32, see ipu/batches.py.
 
         Returns:
-            With labels: loss and label_loss, the same fp32 scalar. Without: logits [B, S, C] fp32.
+            With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
+            [B, 4] fp32. Without labels: logits [B, S, C] fp32.
         """
-        training = labels is not None
+        training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         placement, model = self.layout.placement, self.bert_model
         assert placement.pooler is not None  # of a classification placement
@@ -65,10 +66,14 @@ class SequenceClassificationOnIpu(DeviceModel):
             pooled = drop_out(model.bert.pool(pick(hidden, cls_positions)), self.layout.hidden_dropout, training)
         with self.ops.block("heads", placement.heads):
             logits = model.classifier(pooled)  # [B, S, C]
-            if labels is None or label_weights is None:
+            if labels is None:
                 return logits.float()
-            compare = weighted_squares if labels.is_floating_point() else weighted_loss
-            loss = compare(logits, labels, label_weights)
+            values = labels.is_floating_point()
+            losses = squares_of(logits, labels) if values else losses_of(logits, labels)
+            if label_weights is None:
+                classes = real(labels) * (0.0 if values else 1.0)
+                return sums_by_row(losses, right(logits, labels) * classes, real(labels), classes)
+            loss = (losses * label_weights).sum()
             return self.ops.final_loss(loss), loss
 
 

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import numpy as np
 from torch import Tensor, nn
 
-from ipu_model.ipu.model import DeviceModel, drop_out, weighted_loss
+from ipu_model.ipu.model import DeviceModel, drop_out, losses_of, real, right, sums_by_row
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.dropout import drop, mask_for
 from ipu_model.models.encoder import Bert, Dense, Tokens
@@ -38,7 +38,7 @@ class BertForTokenClassification(nn.Module):
 
 
 class TokenClassificationOnIpu(DeviceModel):
-    """Loss of one micro-batch, or the logits of its tokens where no labels are given."""
+    """Loss of one micro-batch, what is judged of it where no weights are given, or its logits without labels."""
 
     def forward(
         self,
@@ -52,15 +52,19 @@ class TokenClassificationOnIpu(DeviceModel):
         """All inputs [B, width] int32, the columns of the rows; label_weights [B, 1] fp32, see ipu/batches.py.
 
         Returns:
-            With labels: loss and label_loss, the same fp32 scalar. Without: logits [B, L, C] fp32.
+            With weights: loss and label_loss, the same fp32 scalar. With labels alone: Head.sums of every row,
+            [B, 3] fp32. Without labels: logits [B, L, C] fp32.
         """
-        training = labels is not None
+        training = label_weights is not None
         hidden = self.encode(input_ids, token_type_ids, position_ids, sequence_ids, dropping=training)
         with self.ops.block("heads", self.layout.placement.heads):
             logits = self.bert_model.classifier(drop_out(hidden, self.layout.hidden_dropout, training))
-            if labels is None or label_weights is None:
+            if labels is None:
                 return logits.float()
-            loss = weighted_loss(logits, labels, label_weights)
+            losses = losses_of(logits, labels)
+            if label_weights is None:
+                return sums_by_row(losses, right(logits, labels), real(labels))
+            loss = (losses * label_weights).sum()
             return self.ops.final_loss(loss), loss
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ipu_model.errors import RowsError
 from ipu_model.models.head import Head, Logits
-from ipu_model.rows.format import ABSENT
+from ipu_model.rows.format import ABSENT, IGNORED
 from ipu_model.rows.reading import Batch
 
 TOKENS = ("input_ids", "token_type_ids", "position_ids", "sequence_ids")
@@ -51,16 +52,48 @@ def _dtype(column: np.ndarray) -> type:
     return np.float32 if column.dtype.kind == "f" else np.int32
 
 
-def inference_tensors(batch: Batch, head: Head, rows: int) -> Tuple[Tensor, ...]:
-    """Inputs of an inference executor: the rows of `batch`, filled up with empty ones to `rows`."""
+def inference_tensors(batch: Batch, head: Head, rows: int, judged: bool = False) -> Tuple[Tensor, ...]:
+    """Inputs of an inference executor: the rows of `batch`, filled up with empty ones to `rows`.
+
+    Args:
+        judged: With the labels, for a program that evaluates.
+    """
+    labels = head.label_inputs(batch) if judged else ()
+    nothing = {"cls_positions": ABSENT, **dict.fromkeys(labels, IGNORED)}
     tensors = []
-    for name in TOKENS + head.inputs:
+    for name in TOKENS + head.inputs + labels:
         values = batch.columns[name]
-        nothing = ABSENT if name == "cls_positions" else 0
-        padded = np.full((rows, values.shape[1]), nothing, dtype=np.int32)
+        padded: np.ndarray = np.full((rows, values.shape[1]), nothing.get(name, 0), dtype=_dtype(values))
         padded[: len(values)] = values
         tensors.append(torch.from_numpy(padded))
     return tuple(tensors)
+
+
+def with_shared_positions(tensors: Tuple[Tensor, ...], micro_batch_size: int) -> Tuple[Tensor, ...]:
+    """Inputs of a call whose rows hold one sequence each: a micro-batch has one row of positions for all its rows.
+
+    So they are looked up once, and their gradient is a sum over the rows, where one position for each token would cost
+    a scatter-add of all of them. Padding gets the positions that it stands at, which nothing reads.
+
+    Args:
+        tensors: TOKENS, [rows, L] each, and what follows them.
+
+    Returns:
+        The same, but [rows / micro_batch_size, L] positions: PopTorch gives each micro-batch its part.
+
+    Raises:
+        RowsError: a sequence does not begin where its row does.
+    """
+    ids, types, positions, sequences, *rest = tensors
+    along = torch.arange(positions.shape[1], dtype=positions.dtype)
+    moved = (positions != along) & (sequences != 0)
+    if bool(moved.any()):
+        row, place = moved.nonzero()[0].tolist()
+        raise RowsError(
+            f"row {row} of a call has position {int(positions[row, place])} at token {place}, but rows of one sequence "
+            "(max_sequences 1 in their manifest) begin with it: make the rows again"
+        )
+    return (ids, types, along.repeat(len(positions) // micro_batch_size, 1), sequences, *rest)
 
 
 def sequence_logits(batch: Batch, head: Head, logits: np.ndarray) -> List[Logits]:

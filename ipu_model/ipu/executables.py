@@ -18,7 +18,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import CACHE_OFF
 from ipu_model.ipu.program_folder import CACHE_VARIABLE, RECORD, ProgramFolder, Say, Sizes, link, read_record, states
 from ipu_model.ipu.pruning import run
-from ipu_model.ipu.shared_programs import difference, differing, give, take
+from ipu_model.ipu.shared_programs import carried, difference, differing, give, take
 from ipu_model.jobs.fingerprint import fingerprint, flat
 
 LIVE = ".live"
@@ -80,10 +80,13 @@ class ExecutableCache:
         damaged = f"{opened.damage}: discarded" if opened.damage else ""
         if opened.filled:
             also = f"; in it {damaged}" if damaged else ""
-            return True, f"hit, {_amount(opened.sizes)} from {self._shared}, checked and put into {opened.path}{also}"
+            return (
+                True,
+                f"hit, {_amount(opened.sizes)} from {self._source_of(parts)}, checked and put into {opened.path}{also}",
+            )
         if opened.before:
             return True, f"hit, {_amount(opened.sizes)} in {opened.path}"
-        refused = f"{self._shared} {opened.not_filled}" if opened.not_filled else ""
+        refused = f"{self._source_of(parts)} {opened.not_filled}" if opened.not_filled else ""
         why = "; ".join(filter(None, [damaged, refused])) or self._nearest(flat(parts))
         opened.told = f"built: {why}"
         return False, f"miss, {why}{', built anew' if damaged or refused else ''}"
@@ -108,7 +111,7 @@ class ExecutableCache:
             return text
         if opened.before:
             opened.touch()
-            opened.told = f"restored from {self._shared}" if opened.filled else "loaded from the cache"
+            opened.told = f"restored from {self._source_of(parts)}" if opened.filled else "loaded from the cache"
             return "loaded from the cache, nothing was compiled"
         return "built, but PopART kept nothing (the IPU Model has no cache): the next run compiles again"
 
@@ -117,13 +120,13 @@ class ExecutableCache:
         return self._open(parts).told
 
     def give(self, parts: Dict[str, Any], target: Optional[str]) -> None:
-        """After outcome: fill the folder `target`, where there is one, for other hosts.
+        """After outcome: fill the folder `target` of a job, where there is one, for other hosts.
 
         Raises:
             OSError: it cannot be written.
         """
         if target is not None:
-            give(self._open(parts).path, flat(parts), Path(target))
+            give(self._open(parts).path, flat(parts), carried(Path(target), parts["mode"]))
 
     def close(self) -> None:
         """Let go of the folders."""
@@ -148,8 +151,11 @@ class ExecutableCache:
         return self._opened[key]
 
     def _fill(self, parts: Dict[str, Any]) -> Optional[Callable[[Path], str]]:
-        source = self._shared
-        return None if source is None else lambda path: take(Path(source), flat(parts), path)
+        source = self._source_of(parts)
+        return None if source is None else lambda path: take(source, flat(parts), path)
+
+    def _source_of(self, parts: Dict[str, Any]) -> Optional[Path]:
+        return None if self._shared is None else carried(Path(self._shared), parts["mode"])
 
     def _nearest(self, parts: Dict[str, Any]) -> str:
         """The stored configuration of the same mode that differs least, and in what."""

@@ -37,7 +37,8 @@ DROPPED = {
     "profile_dir": "profiling is switched on by POPLAR_ENGINE_OPTIONS in the environment",
     "use_popdist": "a run under poprun is recognised by its environment",
     "compile_only": "compile_only of the job decides",
-    "sharded_execution_for_inference": "inference is sharded unless inference_execution of the job says pipelined",
+    "sharded_execution_for_inference": "inference_execution of the job decides: auto is pipelined where "
+    "inference_device_iterations fill the stages",
     "enable_half_first_order_momentum": "first_moment_precision of the job's optimizer decides",
 }
 """Old keys without effect here, and where their matter is decided now."""

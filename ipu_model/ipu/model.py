@@ -66,7 +66,10 @@ class DeviceModel(nn.Module):
     def encode(
         self, input_ids: Tensor, token_type_ids: Tensor, position_ids: Tensor, sequence_ids: Tensor, dropping: bool
     ) -> Tensor:
-        """[B, L] each -> hidden states [B, L, H]. `dropping`: dropout is on."""
+        """[B, L] each -> hidden states [B, L, H]. `dropping`: dropout is on.
+
+        Where rows hold one sequence each, position_ids may be [1, L], for all rows.
+        """
         layout, ops, bert = self.layout, self.ops, self.bert_model.bert
         with ops.block("embeddings", layout.placement.embeddings):
             hidden = self._embed(bert.embeddings, input_ids, token_type_ids, position_ids, dropping)
@@ -151,27 +154,40 @@ def by_sequence(logits: Tensor, sequence_ids: Tensor, slots: int) -> Tensor:
     return logits[:, None, :] * inside + (inside - 1.0) * -MASKED
 
 
-def weighted_loss(logits: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
-    """Sum of cross-entropy x weight over real labels, a fp32 scalar.
+def losses_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of every label, [B, N] fp32, 0 where there is none.
 
     Args:
         logits: [B, N, C].
         labels: [B, N] int32, -100 = none.
-        weights: [B, 1] fp32, of every label in the row.
     """
     losses = functional.cross_entropy(
         logits.flatten(0, 1), labels.flatten().long(), ignore_index=IGNORED, reduction="none"
     )
-    return (losses.float().view(labels.shape) * weights).sum()
+    return losses.float().view(labels.shape)
 
 
-def weighted_squares(values: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
-    """Sum of squared error x weight over real targets, a fp32 scalar.
+def squares_of(values: Tensor, targets: Tensor) -> Tensor:
+    """Squared error of every target, [B, N] fp32, 0 where there is none.
 
     Args:
         values: [B, N, 1].
         targets: [B, N] fp32, -100 = none.
-        weights: [B, 1] fp32.
     """
-    errors = (values[..., 0].float() - targets) * (targets != IGNORED).float()
-    return (errors * errors * weights).sum()
+    errors = (values[..., 0].float() - targets) * real(targets)
+    return errors * errors
+
+
+def right(logits: Tensor, labels: Tensor) -> Tensor:
+    """1 where the most probable class is the label, else (and without a label) 0: [B, N, C], [B, N] -> [B, N] fp32."""
+    return (logits.argmax(-1).to(labels.dtype) == labels).float()
+
+
+def real(labels: Tensor) -> Tensor:
+    """1 where there is a label, else 0: [B, N] -> [B, N] fp32."""
+    return (labels != IGNORED).float()
+
+
+def sums_by_row(*figures: Tensor) -> Tensor:
+    """[B, N] fp32 each -> [B, figures]: what evaluation returns in place of logits, of which pre-training has many."""
+    return torch.cat([x.sum(1, keepdim=True) for x in figures], 1)

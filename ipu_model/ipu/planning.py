@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Dict
@@ -10,7 +11,7 @@ from typing import Any, Callable, Dict
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError
-from ipu_model.ipu import checks
+from ipu_model.ipu import checks, timing
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
 from ipu_model.ipu.model import DeviceLayout
@@ -19,6 +20,7 @@ from ipu_model.ipu.placement import Placement
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Division
 from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
 
 CONFIG = "ipu_config.json"
 """Name of the file in a model folder."""
@@ -66,9 +68,24 @@ class IpuPlan:
 
     @property
     def rows_per_call(self) -> int:
-        """Rows of one call of predict."""
+        """Rows of one call of predict, or of evaluate with for_evaluation(), over all processes."""
         mode = self.config.inference
         return self.micro_batch_size * mode.device_iterations * mode.replication_factor
+
+    def for_evaluation(self) -> IpuPlan:
+        """The plan of the program that judges held-out rows beside this training.
+
+        It has the replicas of training, whose IPUs are there anyway, and fills its pipeline, whatever the ipu_config
+        says for predict jobs: neither changes what it finds.
+        """
+        config, stages = self.config, self.inference_placement.forward_stages
+        same = self.inference_placement.ipus_per_replica == self.placement.ipus_per_replica
+        config = dataclasses.replace(
+            config,
+            inference_replication_factor=self.replicas if same else config.inference_replication_factor,
+            inference_device_iterations=max(config.inference_device_iterations, stages),
+        )
+        return dataclasses.replace(self, config=config, pipelined_inference=stages > 1)
 
     def smaller_batch(self, rows: int, packing_factor: float) -> str:
         """A global batch that `rows` rows can fill, or what the pipeline needs at least."""
@@ -92,6 +109,15 @@ class IpuPlan:
             self.config.recompute_checkpoint_every_layer and not inference,
             *dropout,
         )
+
+    def evaluations_in_words(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
+        """What it costs to judge so many held-out rows `count` times in a training of so many updates."""
+        judging, shape = self.for_evaluation(), (manifest.row_length, manifest.max_predictions, self.micro_batch_size)
+        calls = math.ceil(rows / judging.rows_per_call)
+        iterations = judging.config.inference_device_iterations
+        each = timing.evaluation_seconds(model, self.inference_placement, *shape, iterations, calls)
+        call = timing.call_seconds(model, self.placement, *shape, self.accumulation, self.updates_per_call)
+        return timing.evaluations_in_words(each, count, updates / self.updates_per_call * call)
 
     def save(self, folder: Path) -> None:
         """Write ipu_config.json into a model folder: how it was trained, for this program and for Optimum Graphcore.

@@ -53,7 +53,8 @@ def executable_parts(
 
     Args:
         host: From host_parts.
-        mode: training or inference.
+        mode: training; inference, which returns logits; or evaluation, which returns sums over labels.
+        plan: of that mode.
         inputs: Of one call.
     """
     training = mode == "training"

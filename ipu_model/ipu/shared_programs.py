@@ -20,8 +20,16 @@ SHOWN = 4
 """Differences that a line names."""
 VERSIONS = ("poptorch", "poplar_sdk", "torch")
 """Parts, by the last word of their name, that name a version."""
+EVALUATION = "evaluation"
+"""Mode of the program of a training that judges held-out rows. It travels in a folder of this name in that of its job,
+whose own record is then that of its training."""
 NOTHING = "nothing"
 """Key of the record of a folder without programs: why there are none."""
+
+
+def carried(folder: Path, mode: str) -> Path:
+    """Where in the folder of a job the programs of this mode travel."""
+    return folder / EVALUATION if mode == EVALUATION else folder
 
 
 def give(folder: Path, parts: Dict[str, Any], target: Path) -> None:

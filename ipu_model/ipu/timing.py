@@ -26,6 +26,12 @@ SECONDS_PER_WEIGHT = 9.1e-10
 """The fixed cost of a call: a line through what is left of the published seconds of SQuAD on a POD16 of Mk2, 0.27 of
 0.355 a call with BERT base (720.877 questions/s) and 0.48 of 0.708 with large (361.48)."""
 
+SWAP_SECONDS = 30.0
+"""Assumed of an evaluation, as nobody published it: its program and the weights go to the IPUs, then those of training
+with the optimizer's state. To fill 16 IPUs of 900 MB takes 1.2 s through a host link of 100 Gb/s; loading does more."""
+WORTHWHILE_SHARE = 0.01
+"""Of a training, for its evaluations: where they take more, a line says how to make them fewer."""
+
 
 def call_seconds(
     model: ModelConfig,
@@ -50,6 +56,47 @@ def call_seconds(
     beats = accumulation + 2 * placement.forward_stages - 2
     fixed = CALL_SECONDS + SECONDS_PER_WEIGHT * _weights(model)
     return updates * beats * micro_batch / (USED_SHARE * PEAK_FLOPS) + fixed
+
+
+def evaluation_seconds(
+    model: ModelConfig,
+    placement: Placement,
+    row_length: int,
+    masked: int,
+    micro_batch_size: int,
+    iterations: int,
+    calls: int,
+) -> float:
+    """Seconds that IPUs are kept from training by one evaluation: the forward passes of call_seconds, and the change.
+
+    Args:
+        placement, micro_batch_size: of inference; the others as for call_seconds.
+        iterations: micro-batches of a replica in one call.
+        calls: that all held-out rows take.
+    """
+    micro_batch = micro_batch_size * max(forward_flops(model, placement, row_length, masked))
+    beats = iterations + placement.forward_stages - 1
+    return SWAP_SECONDS + calls * (beats * micro_batch / (USED_SHARE * PEAK_FLOPS) + CALL_SECONDS)
+
+
+def evaluations_in_words(seconds: float, count: int, training_seconds: float) -> str:
+    """What the evaluations of a training cost.
+
+    Args:
+        seconds: of one evaluation.
+        count: how many the training makes; one of them follows the last update.
+        training_seconds: of all updates.
+    """
+    share = count * seconds / training_seconds
+    told = (
+        f"held-out rows are judged {count} times on the IPUs, by turns with training: about {seconds:.0f} s each, "
+        f"{SWAP_SECONDS:.0f} s of them assumed for changing programs, {share:.1%} of the training"
+    )
+    if share <= WORTHWHILE_SHARE:
+        return told
+    fits = int(WORTHWHILE_SHARE * training_seconds / seconds)
+    enough = f"make it at most {fits}, with evaluate_every_updates" if fits else "set evaluate_every_updates to null"
+    return f"{told}; to stay under {WORTHWHILE_SHARE:.0%}, {enough}"
 
 
 def forward_flops(model: ModelConfig, placement: Placement, row_length: int, masked: int) -> List[float]:

@@ -107,6 +107,14 @@ class EvaluationConfig:
     patience: Optional[int] = None
     """Training stops after so many evaluations in a row that were not better than the best; null: never."""
 
+    def count(self, updates: int) -> int:
+        """Evaluations of a training of so many updates, one of them after the last."""
+        return -(-updates // self.every_updates)
+
+    def rows_of(self, rows: int) -> int:
+        """How many of so many rows are looked at."""
+        return min(rows, self.max_rows or rows)
+
     def __post_init__(self) -> None:
         if self.every_updates < 1:
             raise ConfigError(

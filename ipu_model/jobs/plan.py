@@ -9,6 +9,7 @@ from typing import Any, Dict, Optional, Protocol, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.jobs.job import BatchGeometry, Job, ScheduleConfig
+from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
 
@@ -94,6 +95,9 @@ class DevicePlan(Protocol):
 
     def smaller_batch(self, rows: int, packing_factor: float) -> str:
         """What to do where an update needs more rows than there are."""
+
+    def evaluations_in_words(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
+        """What it costs to judge so many held-out rows `count` times in a training of so many updates."""
 
     def as_dict(self) -> Dict[str, Any]:
         """The rest, as plain data."""

@@ -2,7 +2,7 @@
 
 The order is always: split the model, make the optimizer, make the executor. PopTorch wraps a copy of the
 model; the model of the job is never touched, so nothing that is saved can show how it was cut. The
-executors of training and inference share their weights, and whichever runs next has the IPUs.
+executors of training, inference and evaluation share their weights, and whichever runs next has the IPUs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import platform
 import time
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.ipu import options as ipu_options
-from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors
+from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors, with_shared_positions
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import explained
 from ipu_model.ipu.model import DeviceModel
@@ -35,6 +35,7 @@ from ipu_model.ipu.optimizers import (
 from ipu_model.ipu.planning import IpuPlan
 from ipu_model.ipu.program_parts import executable_parts, host_parts
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
+from ipu_model.ipu.shared_programs import EVALUATION
 from ipu_model.ipu.watch import compile_timeout, watching
 from ipu_model.ipu.word_table import cut_table, join_pieces
 from ipu_model.jobs.job import Job
@@ -43,7 +44,6 @@ from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.runtime import Immediate, StepMetrics
-from ipu_model.train.evaluation import add_up
 
 PREFIX = "bert_model."
 """What the names of the device model's parameters begin with: DeviceModel holds the model under this name."""
@@ -87,7 +87,7 @@ class IpuRuntime(Immediate):
         poptorch: From load_poptorch.
         job: Its batch, optimizer and folders.
         plan: Of ipu_model.ipu.planning.
-        model: With its weights; copied for the device. Evaluation puts the trained weights into it.
+        model: With its weights; copied for the device.
         config: Its architecture.
         emit: Told of the placement, of cache hits and misses, and of progress while compiling.
     """
@@ -96,7 +96,7 @@ class IpuRuntime(Immediate):
         self, poptorch: Any, job: Job, plan: IpuPlan, model: nn.Module, config: ModelConfig, emit: Emit
     ) -> None:
         self._poptorch, self._job, self._plan, self._config, self._emit = poptorch, job, plan, config, emit
-        self._host, self._head = model, heads.of(job.head)
+        self._head = heads.of(job.head)
         layout = plan.layout(config, inference=job.kind == "predict")
         device_model: Any = self._head.on_ipu
         self._model: DeviceModel = device_model(copy.deepcopy(model), layout, device_ops(poptorch))
@@ -106,27 +106,30 @@ class IpuRuntime(Immediate):
         if job.kind != "predict":
             assert job.optimizer is not None  # job.py requires it
             self._optimizer = make_ipu_optimizer(poptorch, job.optimizer, self._model.named_parameters(), plan.half)
-        self._settings = plan.config.to_dict()
+        self._settings, self._judging = plan.config.to_dict(), plan.for_evaluation()
         self._training: Any = None
         self._inference: Any = None
+        self._evaluation: Any = None
         self._rng: Optional[List[int]] = None
         root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
         shared = None if job.compile_only else job.executables
         self._cache = None if root is None else ExecutableCache(root, self._say, shared)
 
-    def compile(self, example: Batch) -> None:
-        """Build the executable, or find it in the cache; the weights stay as they are.
+    def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
+        """Build the executables, or find them in the cache; the weights stay as they are.
 
         Raises:
             IpuFailure: PopTorch failed; the message has the likely knob and the path of the whole log.
         """
         if self._job.kind == "predict":
-            self._compile_inference(example)
+            self._inference = self._compile_inference(example, "inference")
         else:
             self._compile_training(example)
+        if held_out is not None:
+            self._evaluation = self._compile_inference(held_out, EVALUATION)
 
     def _compile_training(self, example: Batch) -> None:
-        tensors = self._training_tensors(example)
+        tensors = self._as_read(example, self._training_tensors(example))
         parts = self._parts("training", tensors)
         options = self._options("training", parts)
         self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
@@ -134,22 +137,27 @@ class IpuRuntime(Immediate):
         if self._rng is not None:
             self._training.rng_state = self._rng
 
-    def _compile_inference(self, example: Batch) -> None:
-        tensors = inference_tensors(example.part(0, self._plan.rows_per_call), self._head, self._plan.rows_per_call)
-        parts = self._parts("inference", tensors)
-        options = self._options("inference", parts)
+    def _compile_inference(self, example: Batch, mode: str) -> Any:
+        plan = self._plan_of(mode)
+        tensors = self._inference_tensors(example, mode)
+        parts = self._parts(mode, tensors)
+        options = self._options(mode, parts)
         training_layout = self._model.layout
-        self._model.layout = self._plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
-        self._inference = self._poptorch.inferenceModel(self._model, options)
+        self._model.layout = plan.layout(self._config, inference=True)  # the executor keeps a shallow copy
+        executor = self._poptorch.inferenceModel(self._model, options)
         self._model.layout = training_layout
-        self._compile(self._inference, tensors, parts, "inference")
+        self._compile(executor, tensors, parts, mode)
+        return executor
 
     def _parts(self, mode: str, inputs: Tuple[Tensor, ...]) -> Dict[str, Any]:
         host = host_parts(self._poptorch, self._job.compile_only)
-        return executable_parts(host, mode, self._job, self._plan, self._config, inputs)
+        return executable_parts(host, mode, self._job, self._plan_of(mode), self._config, inputs)
+
+    def _plan_of(self, mode: str) -> IpuPlan:
+        return self._judging if mode == EVALUATION else self._plan
 
     def _options(self, mode: str, parts: Dict[str, Any]) -> Any:
-        plan, cache = self._plan, self._cache
+        plan, cache = self._plan_of(mode), self._cache
         ipus = (plan.placement if mode == "training" else plan.inference_placement).ipus_per_replica
         options, owns_replication = plan.instances.make_options(self._poptorch, ipus)
         of_mode: Dict[str, Any] = {"set_replication": not owns_replication, "seed": self._job.seed, "half": plan.half}
@@ -176,9 +184,14 @@ class IpuRuntime(Immediate):
         outcome = self._cache.outcome(parts) if self._cache is not None else "no executable cache is set"
         self._say(f"{what} program ready after {seconds:.1f} s: {outcome}")
         if self._cache is not None:
-            self.program = self._cache.summary(parts)
-            if self._job.compile_only and self._plan.instances.is_writer:
-                self._cache.give(parts, self._job.executables)
+            self._travel(self._cache, parts, what)
+
+    def _travel(self, cache: ExecutableCache, parts: Dict[str, Any], what: str) -> None:
+        """Say how the program of the job came to be, and give it to other hosts where the job only compiles."""
+        if what != EVALUATION:
+            self.program = cache.summary(parts)
+        if self._job.compile_only and self._plan.instances.is_writer:
+            cache.give(parts, self._job.executables)
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
         """One host call: `updates_per_call` updates with one learning rate."""
@@ -186,7 +199,7 @@ class IpuRuntime(Immediate):
             raise ConfigError("compile comes before train_step; a predict job does not train")
         set_learning_rate(self._optimizer, learning_rate)
         self._training.setOptimizer(self._optimizer)  # else the device keeps the old rate
-        tensors = self._training_tensors(batch)
+        tensors = self._as_read(batch, self._training_tensors(batch))
         with self._explained():
             self._hold(self._training)
             outputs = self._training(*tensors)
@@ -207,20 +220,44 @@ class IpuRuntime(Immediate):
     def predict(self, batch: Batch) -> Sequence[Logits]:
         """Logits of every feature in the batch; the weights are those of the last update."""
         answers: List[Logits] = []
-        for start in range(0, len(batch.rows), self._plan.rows_per_call):
-            part = batch.part(start, start + self._plan.rows_per_call)
+        for part in _parts(batch, self._plan.rows_per_call):
             if self._inference is None:
-                self._compile_inference(part)
+                self._inference = self._compile_inference(part, "inference")
             with self._explained():
                 self._hold(self._inference)
-                logits = self._inference(*inference_tensors(part, self._head, self._plan.rows_per_call))
+                logits = self._inference(*self._inference_tensors(part, "inference"))
             answers += sequence_logits(part, self._head, logits.numpy())
         return answers
 
     def evaluate(self, batches: Iterable[Batch]) -> Dict[str, float]:
-        """On the host, in fp32: an inference program would have to take turns with that of training on the IPUs."""
-        self._host.load_state_dict(self.state_dict())
-        return self._plan.instances.mean(add_up(self._host, self._head, batches), "evaluate")
+        """On the IPUs, by turns with training, whose program comes back with the next update.
+
+        Every instance judges its part of each call, and all make the same number of calls: the replicas of one program
+        run together.
+        """
+        instances, totals, rows = self._judging.instances, np.zeros(len(self._head.sums)), self._judging.rows_per_call
+        share = instances.share(rows)
+        for part in (part for batch in batches for part in _parts(batch, rows)):
+            if self._evaluation is None:
+                self._evaluation = self._compile_inference(part, EVALUATION)
+            tensors = self._inference_tensors(part.part(share.start, share.stop), EVALUATION)
+            with self._explained():
+                self._hold(self._evaluation)
+                totals += self._evaluation(*tensors).double().sum(0).numpy()
+        means = instances.mean(dict(zip(self._head.sums, totals)), "evaluate")
+        return {name: means[name] * instances.count for name in self._head.sums}
+
+    def _inference_tensors(self, batch: Batch, mode: str) -> Tuple[Tensor, ...]:
+        """Inputs of a call of this instance; rows beyond it are left out."""
+        plan = self._plan_of(mode)
+        rows = plan.rows_per_call // plan.instances.count
+        part = batch.part(0, rows)
+        return self._as_read(part, inference_tensors(part, self._head, rows, judged=mode == EVALUATION))
+
+    def _as_read(self, batch: Batch, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        """Where every row is one sequence, a micro-batch reads one row of positions."""
+        packed = batch.columns["cls_positions"].shape[1] > 1
+        return tensors if packed else with_shared_positions(tensors, self._plan.micro_batch_size)
 
     def _training_tensors(self, batch: Batch) -> Tuple[Tensor, ...]:
         plan = self._plan
@@ -234,7 +271,7 @@ class IpuRuntime(Immediate):
             executor.attachToDevice()
 
     def _let_go(self, holder_to_be: Any) -> None:
-        for other in (self._training, self._inference):
+        for other in (self._training, self._inference, self._evaluation):
             if other is not None and other is not holder_to_be and other.isAttachedToDevice():
                 other.detachFromDevice()
 
@@ -280,12 +317,12 @@ class IpuRuntime(Immediate):
 
     def close(self) -> None:
         """Let go of the IPUs and of the programs."""
-        for executor in (self._training, self._inference):
+        for executor in (self._training, self._inference, self._evaluation):
             if executor is not None and executor.isCompiled():
                 if executor.isAttachedToDevice():
                     executor.detachFromDevice()
                 executor.destroy()
-        self._training = self._inference = None
+        self._training = self._inference = self._evaluation = None
         if self._cache is not None:
             self._cache.close()
 
@@ -295,3 +332,8 @@ class IpuRuntime(Immediate):
     def _explained(self) -> ContextManager[None]:
         """PopTorch's errors with what happened, what to do and where the whole of it is logged."""
         return explained(self._poptorch, Path(self._job.run_folder), self._settings)
+
+
+def _parts(batch: Batch, rows: int) -> Iterator[Batch]:
+    for start in range(0, len(batch.rows), rows):
+        yield batch.part(start, start + rows)

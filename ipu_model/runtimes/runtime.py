@@ -44,8 +44,11 @@ class Runtime(Protocol):
     def prepare(self, batch: Batch) -> Batch:
         """What can be done to a batch before its turn, on any thread; train_step and predict take either."""
 
-    def compile(self, example: Batch) -> None:
+    def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
         """Make ready for batches of this shape; the weights stay as they are.
+
+        Args:
+            held_out: What evaluate will be given, in a job that evaluates.
 
         Raises:
             ConfigError: the batch does not fit the plan.

@@ -83,7 +83,7 @@ class TorchRuntime:
         """Batches to prepare while one trains."""
         return self._device.reads_ahead
 
-    def compile(self, example: Batch) -> None:
+    def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
         """The batch must cut into whole micro-batches.
 
         Raises:

@@ -75,7 +75,9 @@ class Evaluations(NoEvaluations):
     ) -> None:
         assert job.evaluation is not None  # else NoEvaluations
         self._head, self._config, self._rows, self._runtime = heads.of(job.head), job.evaluation, rows, runtime
-        self._batch_rows, self._updates, self._emit = plan.micro_batch_size, plan.updates, emit
+        # A device that programs are compiled for cuts what it is given into calls; on others a batch is one pass.
+        self._batch_rows = plan.rows_per_update if plan.device else plan.micro_batch_size
+        self._updates, self._emit = plan.updates, emit
         state, best = (saved.evaluations, saved.best) if saved is not None else ({}, {})
         self._path = Path(job.run_folder) / EVALUATIONS
         self._lines: List[Dict[str, float]] = list(state.get("lines", []))
@@ -144,9 +146,8 @@ class Evaluations(NoEvaluations):
         return next(line for line in self._lines if line["step"] == step)
 
     def _chosen(self) -> np.ndarray:
-        rows = len(self._rows)
-        count = min(rows, self._config.max_rows or rows)
-        return np.arange(count, dtype=np.int64) * rows // count
+        count = self._config.rows_of(len(self._rows))
+        return np.arange(count, dtype=np.int64) * len(self._rows) // count
 
     def _batches(self) -> Iterator[Batch]:
         chosen = self._chosen()

@@ -30,7 +30,7 @@ from ipu_model.rows.reading import RowFolder, UpdateRows
 from ipu_model.runtimes.auto_precision import PRECISION, settle_precision
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
-from ipu_model.train.checkpoint import Checkpoint, Checkpoints, Fingerprint
+from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.early_stopping import Evaluations, NoEvaluations
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
@@ -56,6 +56,7 @@ class _Run:
     plan: Plan
     config: ModelConfig
     rows: RowFolder
+    held_out: Optional[RowFolder]
     runtime: Runtime
     instances: Instances
     emit: Emit
@@ -90,10 +91,11 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     fingerprint = make_fingerprint(job, plan, config, rows, base) if job.kind != "predict" else {}
     plan = settle_precision(plan, fingerprint, job, config, rows, instances, emit)
     emit("plan", **plan.as_dict())
+    held_out = _held_out(job, plan, config, rows, device, emit)
     model = make_model(job, config, base, emit)
     runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
     try:
-        run = _Run(job, plan, config, rows, runtime, instances, emit, stop)
+        run = _Run(job, plan, config, rows, held_out, runtime, instances, emit, stop)
         if job.compile_only or job.kind == "predict":
             result = _compile_only(run) if job.compile_only else _predict(run)
         else:
@@ -156,7 +158,9 @@ def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) ->
     if first_step < plan.updates:
         require_time(run.stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
     history = History(run_folder, heads.of(job.head).parts, saved.history if saved is not None else None)
-    evaluations = _evaluations(run, saved)
+    evaluations = NoEvaluations()
+    if run.held_out is not None:
+        evaluations = Evaluations(job, plan, run.held_out, runtime, emit, saved)
     # Before a device is attached: it may write into pages of this process, which must not be shared with a child then.
     with closing(CheckpointWriter(job, runtime, checkpoints, history, evaluations, emit, first_step)) as keep:
         compile_seconds = _compile(run) if first_step < plan.updates else 0.0
@@ -175,21 +179,23 @@ def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) ->
     return dataclasses.replace(result, steps=steps, evaluation=evaluations.summary())
 
 
-def _evaluations(run: _Run, saved: Optional[Checkpoint]) -> NoEvaluations:
-    """The evaluations that the job asks for.
+def _held_out(
+    job: Job, plan: Plan, config: ModelConfig, rows: RowFolder, device: Optional[DevicePlan], emit: Emit
+) -> Optional[RowFolder]:
+    """The rows that the job is to evaluate its model on; what that costs is said where the device can tell.
 
     Raises:
-        RowsError: the held-out rows are of another tokenizer than the training rows, or damaged.
+        RowsError: they are of another tokenizer than the training rows, or damaged.
     """
-    job, rows = run.job, run.rows
-    if job.evaluation is None or not run.plan.updates:
-        return NoEvaluations()
-    held_out = _rows(job, job.evaluation.rows, run.config)
+    if job.evaluation is None or not plan.updates:
+        return None
+    held_out = _rows(job, job.evaluation.rows, config)
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
-    if run.plan.runtime == "ipu":
-        run.emit("message", text="held-out rows are evaluated on the host, in fp32: the IPUs keep the training program")
-    return Evaluations(job, run.plan, held_out, run.runtime, run.emit, saved)
+    if device is not None:
+        judged = (job.evaluation.rows_of(len(held_out)), job.evaluation.count(plan.updates), plan.updates)
+        emit("message", text=device.evaluations_in_words(config, rows.manifest, *judged))
+    return held_out
 
 
 def _require_one_place(instances: Instances, first_step: int, run_folder: Path) -> None:
@@ -212,8 +218,9 @@ def _compile(run: _Run) -> float:
     if run.job.kind == "predict":
         run.runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
     elif plan.updates:
-        order = UpdateRows(len(rows), plan.rows_per_update, run.job.seed)
-        run.runtime.compile(rows.take(order(0, plan.updates_per_call)))
+        order, held_out = UpdateRows(len(rows), plan.rows_per_update, run.job.seed), run.held_out
+        judged = None if held_out is None else held_out.take(np.arange(1))
+        run.runtime.compile(rows.take(order(0, plan.updates_per_call)), judged)
     return time.perf_counter() - started
 
 

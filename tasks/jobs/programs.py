@@ -27,9 +27,7 @@ OF_THE_HOST = ("poptorch", "torch", "poplar_sdk", "ipu_version", "instances")
 def compiling(job: Job, name: str, root: Path = Path()) -> Job:
     """The job called `name`, so that it only fills `executables/<name>/`."""
     folder, run_folder = str(root / artifacts.executables_folder(name)), str(root / artifacts.RUNS / f"compile-{name}")
-    return dataclasses.replace(
-        job, output=folder, executables=folder, run_folder=run_folder, compile_only=True, evaluation=None
-    )
+    return dataclasses.replace(job, output=folder, executables=folder, run_folder=run_folder, compile_only=True)
 
 
 def build_program(name: str, job: Job, device: DeviceParams, root: Path = Path()) -> JobResult:

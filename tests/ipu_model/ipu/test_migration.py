@@ -33,8 +33,8 @@ def test_every_change_to_the_published_large_config_is_said_in_one_line() -> Non
         "decompose_grad_sum=false: dropped, PopART's gradient sums are no longer configured",
         'profile_dir="": dropped, profiling is switched on by POPLAR_ENGINE_OPTIONS in the environment',
         "use_popdist=false: dropped, a run under poprun is recognised by its environment",
-        "sharded_execution_for_inference=false: dropped, inference is sharded unless inference_execution of the job "
-        "says pipelined",
+        "sharded_execution_for_inference=false: dropped, inference_execution of the job decides: auto is pipelined "
+        "where inference_device_iterations fill the stages",
         "enable_half_first_order_momentum=true: dropped, first_moment_precision of the job's optimizer decides",
         "execute_encoder_on_cpu_for_generation=false: dropped, it asks for nothing",
         'optimum_version="1.3.0": dropped, it describes the program that wrote the file',

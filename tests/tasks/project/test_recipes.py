@@ -12,7 +12,7 @@ from flows.stopping import PATIENCE_S
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
 from ipu_model.ipu.timing import call_seconds
-from ipu_model.jobs.job import Job
+from ipu_model.jobs.job import EvaluationConfig, Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from ipu_model.train.saving import GUESSED_SAVE_SECONDS, SAVE_MARGIN
@@ -24,6 +24,7 @@ from tasks.pretraining.pretrain import pretrain_job
 from tasks.project import artifacts
 from tasks.project.overlays import read_preset, resolve
 from tasks.project.params import Params, check
+from tasks.project.row_folders import read_manifest
 from tests.places import ROOT
 from tests.tasks.project.recipe_table import PORTABLE, RECIPES, Phase, Row, Squad
 
@@ -138,6 +139,24 @@ def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: i
 def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():
     unit = (ROOT / "deploy" / "podium-worker@.service").read_text(encoding="utf-8")
     assert f"\nTimeoutStopSec={PATIENCE_S}\n" in unit
+
+
+@pytest.mark.parametrize("name", [name for name in RECIPES if RECIPES[name].phase1])
+def test_evaluations_take_no_more_than_a_hundredth_of_a_phase(name: str, tmp_path: Path):
+    """As far as it can be worked out: what is over that says so, and what to do."""
+    recipe, params = RECIPES[name], resolved(name)
+    factors = PACKING_FACTOR if recipe.packed else {}
+    jobs = jobs_of(params, tmp_path, {})
+    for phase in ("phase1", "phase2"):
+        batch = getattr(params.pretrain, phase)
+        rows = read_manifest(Path(jobs[phase].rows))
+        model = model_config(params.model, rows)
+        plan = planned(jobs[phase], model, factors.get(rows.row_length, 1.0))
+        judged = EvaluationConfig("", params.pretrain.evaluate_every_updates or batch.steps)
+        held_out = params.pretrain.evaluate_rows
+        assert held_out is not None
+        told = plan.evaluations_in_words(model, rows, held_out, judged.count(batch.steps), batch.steps)
+        assert told.endswith("% of the training"), phase
 
 
 def row(job: Job, plan: IpuPlan, row_length: int, masks: int, length: Any) -> Row:

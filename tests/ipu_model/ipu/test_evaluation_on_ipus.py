@@ -1,0 +1,204 @@
+"""Held-out rows on the IPUs, by turns with training: what is judged, what is kept and where the program travels."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Dict, List, Optional
+
+import numpy as np
+import pytest
+import torch
+from ipu_jobs import ipu_job as whole_job
+from ipu_jobs import on_cpu, rows_of
+from test_poprun import poprun
+from test_poprun_jobs import start_one
+from test_recorded_numbers import SUPPORTED, operations
+from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
+from tiny_jobs import head_of, run_here
+
+from ipu_model.ipu.planning import plan_ipu
+from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
+from ipu_model.runtimes.torch_device import TorchRuntime
+
+__all__ = ["poprun"]
+ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3, loss_scaling=128.0)
+HEADS = [
+    "pretraining",
+    "question_answering",
+    "sequence_classification",
+    "sequence_regression",
+    "token_classification",
+]
+DROPPING = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
+ROWS = 36
+"""Of an update: 9 micro-batches of two rows on each of two replicas."""
+
+
+def labels_of(head: str) -> Any:
+    return {"sequence_regression": ["value"]}.get(head, ["a", "b", "c"] if head.endswith("classification") else None)
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("packed", [True, False], ids=["packed", "unpacked"])
+@pytest.mark.parametrize("head", HEADS)
+def test_sums_are_those_of_the_cpu_after_training_whatever_is_dropped_there(
+    head: str, packed: bool, tmp_path: Path
+) -> None:
+    """21 rows in calls of 2 replicas x 4 micro-batches x 2 rows: the last call has empty rows."""
+    config = {"inference_device_iterations": 4}
+    changes: Dict[str, Any] = {"geometry": BatchGeometry(ROWS, 2), "model": DROPPING, "labels": labels_of(head)}
+    job = ipu_job(head, ADAMW, tmp_path, 2, 1, ipu_config=config, **changes)
+    batch, other = make_batches(head, 2, ROWS, packed)
+    held_out = other.part(0, 21)
+    ipu = ipu_runtime(job, config=DROPPING, model=make_model(head, DROPPING))
+    ipu.compile(batch, held_out)
+    ipu.train_step(batch, 1e-3)
+    found = ipu.evaluate([held_out])
+    cpu = TorchRuntime(make_model(head), head_of(head), ROWS, "fp32", None, seed=7)
+    cpu.load_state_dict(ipu.state_dict())
+    ipu.close()
+    assert found == pytest.approx(cpu.evaluate([held_out]), rel=1e-5)
+
+
+@pytest.mark.ipu
+def test_rows_of_one_sequence_train_as_on_the_cpu_with_one_row_of_positions(tmp_path: Path) -> None:
+    """Two rows of a micro-batch share their positions; those of padding are others than in the rows."""
+    job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1, geometry=BatchGeometry(ROWS, 2))
+    batches = make_batches("question_answering", 3, ROWS, packed=False)
+    ipu = ipu_runtime(job)
+    ipu.compile(batches[0])
+    cpu = TorchRuntime(make_model("question_answering"), "question_answering", ROWS, "fp32", ADAMW, seed=7)
+    for batch in batches:
+        assert ipu.train_step(batch, 1e-3).loss == pytest.approx(cpu.train_step(batch, 1e-3).loss, abs=1e-5)
+    ours, theirs = ipu.state_dict(), cpu.state_dict()
+    answers = {x.feature_id: x.columns for x in ipu.predict(batches[0])}
+    for expected in cpu.predict(batches[0]):
+        for name, logits in expected.columns.items():
+            np.testing.assert_allclose(answers[expected.feature_id][name], logits, rtol=0, atol=1e-4)
+    ipu.close()
+    learned = "bert.embeddings.position_embeddings.weight"
+    torch.testing.assert_close(ours[learned], theirs[learned], rtol=0, atol=1e-5)
+
+
+def test_positions_of_rows_with_one_sequence_are_looked_up_once_in_a_micro_batch(record: Any, tmp_path: Path) -> None:
+    shapes: Dict[bool, List[int]] = {}
+    for packed in (True, False):
+        job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1, geometry=BatchGeometry(ROWS, 2))
+        batch = make_batches("question_answering", 1, ROWS, packed)[0]
+        runtime = ipu_runtime(job)
+        runtime.compile(batch)
+        runtime.close()
+        shapes[packed] = [x["shape"][0] for x in record()[-1]["inputs"]]
+    assert shapes == {True: [2] * 7, False: [2, 2, 1, 2, 2, 2, 2]}
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_every_operation_of_an_evaluation_is_one_that_poptorch_supports(head: str, record: Any, tmp_path: Path) -> None:
+    job = ipu_job(head, ADAMW, tmp_path, 1, 1, labels=labels_of(head))
+    runtime = ipu_runtime(job, model=make_model(head))
+    runtime.evaluate([make_batches(head, 1, 1)[0]])
+    runtime.close()
+    found = record()[-1]
+    assert operations(found) - SUPPORTED - {"argmax", "ne"} == set()  # both are in the guide's list
+    assert found["pipeline_stages"] == found["device_iterations"] == (4 if head != "pretraining" else 5)
+
+
+def jobs(folder: Path, kind: str, **evaluation: Any) -> List[Job]:
+    """The same training with evaluations on IPUs and on the CPU."""
+    rows, held_out = (rows_of(folder / name, kind, n, seed=n) for name, n in (("rows", 70), ("held-out", 21)))
+    judged = EvaluationConfig(str(held_out), **evaluation)
+    optimizer = dataclasses.replace(ADAMW, learning_rate=3e-2)
+    changes: Dict[str, Any] = {"evaluation": judged, "optimizer": optimizer, "schedule": ScheduleConfig(steps=8)}
+    changes["ipu_config"] = {"inference_device_iterations": 4}
+    job = whole_job(folder / "ipu", "pretrain" if kind == "pretrain" else "finetune", rows, 9, 2, **changes)
+    return [job, on_cpu(job, folder / "cpu")]
+
+
+def curve(job: Job) -> np.ndarray:
+    return np.loadtxt(str(Path(job.run_folder) / "evaluations.csv"), delimiter=",", skiprows=1, ndmin=2)
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("kind", ["pretrain", "question_answering"])
+def test_a_job_judges_and_keeps_what_one_on_the_cpu_does(kind: str, tmp_path: Path) -> None:
+    keep = {} if kind == "pretrain" else {"keep": "best", "patience": 3}
+    both = jobs(tmp_path, kind, every_updates=1, max_rows=18, **keep)
+    results = []
+    for job in both:
+        run_here(job)
+        results.append(JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8")))
+    np.testing.assert_allclose(curve(both[0]), curve(both[1]), rtol=0, atol=1e-4)
+    ipu, cpu = (result.evaluation for result in results)
+    assert ipu is not None
+    assert cpu is not None
+    assert (ipu["best_step"], ipu["rows"], ipu["evaluations"]) == (cpu["best_step"], 18, cpu["evaluations"])
+    assert results[0].steps == results[1].steps
+
+
+@pytest.mark.ipu
+def test_the_program_is_built_ahead_and_travels_with_that_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs(tmp_path, "pretrain", every_updates=4)[0]
+    carried = tmp_path / "executables" / "phase1"
+    job = dataclasses.replace(job, executables=str(carried))
+    monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(tmp_path / "builder"))
+    run_here(dataclasses.replace(job, compile_only=True, run_folder=str(tmp_path / "compiling")))
+    assert [len(list(folder.glob("*.popef"))) for folder in (carried, carried / "evaluation")] == [1, 1]
+    monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(tmp_path / "trainer"))
+    told = [x["text"] for x in run_here(job).of("message")]
+    for mode, folder in (("training", carried), ("evaluation", carried / "evaluation")):
+        assert [x for x in told if x.startswith(f"{mode}: hit, ") and f"from {folder}, " in x]
+    ready = [x for x in told if "program ready after" in x]
+    assert len(ready) == 2
+    assert all(x.endswith("loaded from the cache, nothing was compiled") for x in ready)
+    result = JobResult.from_json((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+    assert result.program == f"restored from {carried}"
+
+
+class Means:
+    """horovod.torch between instance 1, which has judged, and instance 0, which judges after it."""
+
+    Average = object()
+
+    def __init__(self, other: Optional[torch.Tensor] = None) -> None:
+        self.given: List[torch.Tensor] = []
+        self._other = other
+
+    def allreduce(self, tensor: torch.Tensor, *, name: str, op: object) -> torch.Tensor:
+        assert op is self.Average
+        assert name == "podium.evaluate"
+        self.given.append(tensor)
+        return tensor if self._other is None else (tensor + self._other) / 2
+
+
+def test_two_instances_judge_a_part_each_in_as_many_calls(
+    tmp_path: Path, poprun: Any, poptorch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """21 rows in calls of 4 replicas x 4 micro-batches: instance 1 has 8 rows of the first and none of the second."""
+    calls: List[int] = []
+    real = poptorch.PoplarExecutor.__call__
+
+    def call(self: Any, *tensors: torch.Tensor) -> Any:
+        calls.append(int((tensors[3].sum(1) > 0).sum()))
+        return real(self, *tensors)
+
+    monkeypatch.setattr(poptorch.PoplarExecutor, "__call__", call)
+    job = ipu_job("question_answering", ADAMW, tmp_path, 4, 1)
+    Path(job.run_folder).mkdir(parents=True)
+    held_out = make_batches("question_answering", 1, 21)[0]
+    given: List[torch.Tensor] = []
+    for index in (1, 0):
+        collectives = Means(*given)
+        instance = dataclasses.replace(start_one(poprun, index), collectives=collectives)
+        plan = plan_ipu(job, FOUR_LAYERS, 1.0, False, instance, lambda text: None)
+        model = make_model("question_answering")
+        runtime = IpuRuntime(load_poptorch(), job, plan, model, FOUR_LAYERS, lambda event, **fields: None)
+        found = runtime.evaluate([held_out])
+        runtime.close()
+        given = collectives.given
+    assert calls == [8, 0, 8, 5]
+    cpu = TorchRuntime(make_model("question_answering"), "question_answering", ROWS, "fp32", None, seed=7)
+    assert found == pytest.approx(cpu.evaluate([held_out]), rel=1e-5)
