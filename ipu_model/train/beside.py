@@ -132,8 +132,9 @@ class Beside:
         answer, path = self._process.stdout.readline(), self.path
         self.path = None
         if not answer:
+            ended = _end_of(self._process.wait())  # first: what it left half is removed once it is gone
             write_checkpoint(path, self._memory, self._places)
-            raise InTurn(f"the process that wrote checkpoints has ended ({_end_of(self._process.wait())})")
+            raise InTurn(f"the process that wrote checkpoints has ended ({ended})")
         said = json.loads(answer)
         if "seconds" not in said:
             raise OSError(said["errno"], said["strerror"], said["filename"])

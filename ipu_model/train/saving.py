@@ -49,12 +49,17 @@ class CheckpointWriter:
         self.history, self.evaluations, self.done = history, evaluations, done
         self._runtime, self._checkpoints, self._emit, self._clock = runtime, checkpoints, emit, clock
         self._seconds_between, self._last, self._slowest = 60.0 * job.checkpoint_every_minutes, clock(), 0.0
+        self._copying = 0.0  # seconds, of the state of the newest one
         self._beside: Optional[Beside] = None
         if checkpoints.is_writer and (job.checkpoint_every_minutes or job.checkpoint_every_updates):
             try:
                 self._beside = Beside()
             except InTurn as reason:
                 self._say_in_turn(reason)
+
+    def begin(self) -> None:
+        """Count the minutes from now on: what is computed before, such as a program, a kill does not cost."""
+        self._last = self._clock()
 
     @property
     def is_due(self) -> bool:
@@ -92,7 +97,7 @@ class CheckpointWriter:
                 self._write_in_turn_from_now(reason)
         if self._is_free:
             self._told(self._checkpoints.save(made), time.perf_counter() - began)
-        self._last = self._clock()
+        self._copying, self._last = time.perf_counter() - began, self._clock()
 
     def _start(self, beside: Beside, made: Checkpoint) -> None:
         before, texts = beside.bytes, {STATE: self._checkpoints.state_text(made).encode()}
@@ -132,7 +137,7 @@ class CheckpointWriter:
             self._write_in_turn_from_now(reason)
             seconds = time.perf_counter() - began
         self._checkpoints.remove_old()
-        self._told(path, seconds)
+        self._told(path, self._copying + seconds)
 
     def _told(self, path: Path, seconds: float) -> None:
         self._emit("saved", path=str(path))

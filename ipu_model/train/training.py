@@ -44,6 +44,7 @@ def train(
     """
     assert job.optimizer is not None  # job.py requires it
     meter, evaluations = Meter(plan.updates, keep.done, keep.history, emit), keep.evaluations
+    keep.begin()
     per_call, last = plan.updates_per_call, keep.done if evaluations.stops else plan.updates
     with closing(_batches(runtime, rows, plan, job.seed, range(keep.done, last, per_call))) as batches:
         for step, batch in batches:
