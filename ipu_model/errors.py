@@ -7,6 +7,7 @@
     |-- NonFiniteLoss      the loss became NaN or infinite; nothing was saved
     |-- NonFiniteWeights   the weights did, after a finite loss; they were not saved
     |-- InstanceLost       another process of this training ended, or does not answer
+    |-- RowWorkerLost      the process that makes rows ready for the IPUs ended
     `-- IpuFailure         PopTorch or the IPUs failed: what happened, which knob, where the full text is
 
 `python -m ipu_model` turns the first three into exit code 2 and the others into exit code 1.
@@ -76,6 +77,16 @@ class InstanceLost(DeviceJobError):
         super().__init__(
             f"another process of this training ended or does not answer ({first}). Its own error is in the log, "
             "before this one. Nothing was saved after the last checkpoint; run the job again: it continues from there."
+        )
+
+
+class RowWorkerLost(DeviceJobError):
+    """The process that makes rows ready while the IPUs work has ended, without a word of its own."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__(
+            f"the process that makes rows ready for the IPUs {how}. Nothing was saved after the last checkpoint; run "
+            "the job again: it continues from there."
         )
 
 

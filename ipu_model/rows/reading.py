@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Protocol, Tuple
+from typing import Dict, List, Optional, Protocol, Tuple
 
 import numpy as np
 import pyarrow as pa
@@ -216,20 +216,29 @@ class UpdateRows:
 
     Epochs follow one another without a gap: an update may end one and begin the next, and every row
     is used exactly once per epoch.
+
+    Args:
+        share: Which of the rows of an update are wanted; by default all.
     """
 
-    def __init__(self, rows: int, rows_per_update: int, seed: int) -> None:
-        self._rows, self._per_update, self._seed = rows, rows_per_update, seed
+    def __init__(self, rows: int, rows_per_update: int, seed: int, share: Optional[slice] = None) -> None:
+        self.rows_per_update, self.seed, self.share = rows_per_update, seed, share or slice(0, rows_per_update)
+        self._rows = rows
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __call__(self, step: int, updates: int = 1) -> np.ndarray:
-        """Row numbers [updates x rows_per_update] of update `step`, counted from 0, and those that follow it."""
+        """Row numbers of update `step`, counted from 0, and those that follow it: the share of each, one after the
+        other."""
+        return self.of_all(step, updates).reshape(updates, -1)[:, self.share].reshape(-1)
+
+    def of_all(self, step: int, updates: int = 1) -> np.ndarray:
+        """Row numbers [updates x rows_per_update], whatever the share."""
         taken: List[np.ndarray] = []
-        position, stop = step * self._per_update, (step + updates) * self._per_update
+        position, stop = step * self.rows_per_update, (step + updates) * self.rows_per_update
         while position < stop:
             epoch, offset = divmod(position, self._rows)
             if epoch != self._epoch:
-                self._epoch, self._order = epoch, row_order(self._rows, self._seed, epoch)
+                self._epoch, self._order = epoch, row_order(self._rows, self.seed, epoch)
             part = self._order[offset : offset + stop - position]
             taken.append(part)
             position += len(part)

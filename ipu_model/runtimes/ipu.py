@@ -11,19 +11,22 @@ import copy
 import os
 import platform
 import time
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, ContextManager, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ipu_model import heads
-from ipu_model.errors import ConfigError
+from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.ipu import options as ipu_options
-from ipu_model.ipu.batches import inference_tensors, sequence_logits, training_tensors, with_shared_positions
+from ipu_model.ipu.batches import inference_tensors, sequence_logits, with_shared_positions
 from ipu_model.ipu.executables import ExecutableCache, cache_root
 from ipu_model.ipu.failures import explained
+from ipu_model.ipu.feeding import Feed, HostCall, ahead_or_in_turn, in_memory, training_inputs
+from ipu_model.ipu.laying import Inputs, require_positions
 from ipu_model.ipu.model import DeviceModel
 from ipu_model.ipu.ops import device_ops
 from ipu_model.ipu.optimizers import (
@@ -34,6 +37,7 @@ from ipu_model.ipu.optimizers import (
 )
 from ipu_model.ipu.planning import IpuPlan
 from ipu_model.ipu.program_parts import executable_parts, host_parts
+from ipu_model.ipu.row_source import RowSource
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
 from ipu_model.ipu.shared_programs import EVALUATION
 from ipu_model.ipu.watch import compile_timeout, watching
@@ -42,7 +46,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.head import Logits
 from ipu_model.progress import Emit
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Immediate, StepMetrics
 
 PREFIX = "bert_model."
@@ -129,7 +133,7 @@ class IpuRuntime(Immediate):
             self._evaluation = self._compile_inference(held_out, EVALUATION)
 
     def _compile_training(self, example: Batch) -> None:
-        tensors = self._as_read(example, self._training_tensors(example))
+        tensors = self._of(example).tensors
         parts = self._parts("training", tensors)
         options = self._options("training", parts)
         self._training = self._poptorch.trainingModel(self._model, options, self._optimizer)
@@ -193,22 +197,41 @@ class IpuRuntime(Immediate):
         if self._job.compile_only and self._plan.instances.is_writer:
             cache.give(parts, self._job.executables)
 
-    def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
-        """One host call: `updates_per_call` updates with one learning rate."""
+    def share(self, rows: int) -> slice:
+        """The rows of an update that this instance reads and trains on."""
+        return self._plan.instances.share(rows)
+
+    def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[HostCall, None, None]:
+        """Host calls, whose rows another process makes ready while the IPUs work."""
+        inputs = training_inputs(self._head, rows.take(np.arange(1)))
+        with closing(ahead_or_in_turn(rows, order, steps, inputs, self._say)) as source:
+            yield from self._feed(source, len(steps), inputs)
+
+    def _feed(self, source: RowSource, calls: int, inputs: Inputs) -> Feed:
+        plan = self._plan
+        sizes = (plan.device_iterations, plan.micro_batches, plan.micro_batch_size)
+        return Feed(source, calls, *sizes, inputs, plan.instances)
+
+    def _of(self, batch: Batch) -> HostCall:
+        inputs = training_inputs(self._head, batch)
+        return next(iter(self._feed(in_memory(batch, inputs, self._plan.device_iterations), 1, inputs)))
+
+    def train_step(self, batch: Union[HostCall, Batch], learning_rate: float) -> StepMetrics:
+        """One host call: `updates_per_call` updates with one learning rate; of this instance's rows."""
         if self._training is None:
             raise ConfigError("compile comes before train_step; a predict job does not train")
         set_learning_rate(self._optimizer, learning_rate)
         self._training.setOptimizer(self._optimizer)  # else the device keeps the old rate
-        tensors = self._as_read(batch, self._training_tensors(batch))
+        call = batch if isinstance(batch, HostCall) else self._of(batch)
         with self._explained():
             self._hold(self._training)
-            outputs = self._training(*tensors)
+            outputs = self._training(*call.tensors)
         loss, *parts = (self._mean(x) for x in outputs)
         figures = {"loss": loss, **dict(zip(self._head.parts, parts))}
-        figures = self._plan.instances.mean(figures)
+        figures = call.mean(figures)
         loss = figures.pop("loss")
         scaling = self._job.optimizer.loss_scaling if self._job.optimizer is not None else None
-        return StepMetrics(loss, figures, batch.sequences, batch.real_tokens, None, scaling)
+        return StepMetrics(loss, figures, call.counts["sequences"], call.counts["real_tokens"], None, scaling)
 
     def _mean(self, output: Tensor) -> float:
         """Mean over the micro-batches that the output mode returns."""
@@ -252,17 +275,11 @@ class IpuRuntime(Immediate):
         plan = self._plan_of(mode)
         rows = plan.rows_per_call // plan.instances.count
         part = batch.part(0, rows)
-        return self._as_read(part, inference_tensors(part, self._head, rows, judged=mode == EVALUATION))
-
-    def _as_read(self, batch: Batch, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
-        """Where every row is one sequence, a micro-batch reads one row of positions."""
-        packed = batch.columns["cls_positions"].shape[1] > 1
-        return tensors if packed else with_shared_positions(tensors, self._plan.micro_batch_size)
-
-    def _training_tensors(self, batch: Batch) -> Tuple[Tensor, ...]:
-        plan = self._plan
-        share = plan.instances.share(len(batch.rows) // plan.device_iterations)
-        return training_tensors(batch, self._head, plan.device_iterations, plan.micro_batches, share)
+        tensors = inference_tensors(part, self._head, rows, judged=mode == EVALUATION)
+        if part.columns["cls_positions"].shape[1] > 1:
+            return tensors
+        require_positions(part)
+        return with_shared_positions(tensors, self._plan.micro_batch_size)
 
     def _hold(self, executor: Any) -> None:
         """Give the IPUs to `executor`: whoever had them lets go, its weights and state come to the host first."""
@@ -297,17 +314,24 @@ class IpuRuntime(Immediate):
             load_optimizer_tensors(self._poptorch, self._optimizer, cut_table(state, self._plan.table_pieces))
 
     def rng_state(self) -> Dict[str, Tensor]:
-        """The IPUs' generators: dropout and stochastic rounding draw from them."""
+        """The generators of the IPUs of all instances: dropout and stochastic rounding draw from them."""
         if self._training is None:
             return {}
         values = np.array(self._training.rng_state, dtype=np.int64)
-        return {"ipu": torch.from_numpy(values.view(np.uint8).copy())}
+        return self._plan.instances.gather({"ipu": torch.from_numpy(values.view(np.uint8).copy())})
 
     def load_rng_state(self, state: Dict[str, Tensor]) -> None:
         """Set what rng_state gave; before the first compile it is kept for it."""
-        if "ipu" not in state:
+        if not state:
             return
-        self._rng = [int(x) for x in state["ipu"].numpy().view(np.int64)]
+        own = self._plan.instances.own(state)
+        if "ipu" not in own:
+            instances = self._plan.instances
+            raise CheckpointError(
+                f"the checkpoint has the random numbers of {len(state)} instances, this training {instances.count}: an "
+                "older version wrote it. Remove the run folder to start anew"
+            )
+        self._rng = [int(x) for x in own["ipu"].numpy().view(np.int64)]
         if self._training is not None:
             self._training.rng_state = self._rng
 

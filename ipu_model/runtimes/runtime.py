@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Dict, Iterable, Optional, Protocol, Sequence
+from typing import Any, Dict, Generator, Iterable, Optional, Protocol, Sequence
 
 from torch import Tensor
 
 from ipu_model.models.head import Logits
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,22 @@ class Runtime(Protocol):
     def prepare(self, batch: Batch) -> Batch:
         """What can be done to a batch before its turn, on any thread; train_step and predict take either."""
 
+    def share(self, rows: int) -> slice:
+        """Which of the rows of an update this process reads, of so many."""
+
+    def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[Any, None, None]:
+        """What train_step takes, for the calls that begin with these updates, made ready as far ahead as can be.
+
+        What is yielded holds until the next is asked for. Close it (contextlib.closing) to stop early.
+
+        Args:
+            order: Made with `share`.
+            steps: First updates, counted from 0, as far apart as a call has updates.
+
+        Raises:
+            RowsError: damaged rows, with the file and the row.
+        """
+
     def compile(self, example: Batch, held_out: Optional[Batch] = None) -> None:
         """Make ready for batches of this shape; the weights stay as they are.
 
@@ -54,8 +70,8 @@ class Runtime(Protocol):
             ConfigError: the batch does not fit the plan.
         """
 
-    def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
-        """One host call over all rows of the batch: one update, or on IPU `plan.updates_per_call` of them.
+    def train_step(self, batch: Any, learning_rate: float) -> StepMetrics:
+        """One host call over what `calls` gave, or a Batch: one update, or on IPU `plan.updates_per_call` of them.
 
         The figures are those of the update, or means over the updates of the call.
 

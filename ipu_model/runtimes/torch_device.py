@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -19,11 +19,12 @@ from ipu_model.models.head import Logits
 from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import Blocked
 from ipu_model.optim.optimizers import load_optimizer_tensors, make_optimizer, optimizer_tensors
-from ipu_model.rows.reading import Batch
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.cpu import CpuDevice
 from ipu_model.runtimes.device import Device
 from ipu_model.runtimes.runtime import StepMetrics, UpdateGivenUp
 from ipu_model.train.evaluation import add_up
+from ipu_model.train.prefetch import prefetch
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,14 @@ class TorchRuntime:
 
     def _flatten(self, batch: Batch) -> FlatBatch:
         return flatten(batch, self._head.flat_labels)
+
+    def share(self, rows: int) -> slice:
+        """All of them: every process counts the labels of the whole update, and trains on its part of it."""
+        return slice(0, rows)
+
+    def calls(self, rows: RowFolder, order: UpdateRows, steps: range) -> Generator[Batch, None, None]:
+        """Batches, prepared in another thread where the device lets this process read ahead."""
+        return prefetch(lambda step: self.prepare(rows.take(order(step, steps.step))), steps, self.reads_ahead)
 
     def train_step(self, batch: Batch, learning_rate: float) -> StepMetrics:
         """One update: forward and backward per micro-batch, clip, step.

@@ -26,7 +26,7 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.models.model_folder import ModelFolder, Origin, read_model, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
-from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.rows.reading import RowFolder
 from ipu_model.runtimes.auto_precision import PRECISION, settle_precision
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime, plan_device
 from ipu_model.runtimes.runtime import Runtime
@@ -43,7 +43,7 @@ from ipu_model.train.preparation import (
     with_labels,
 )
 from ipu_model.train.saving import CheckpointWriter, require_time
-from ipu_model.train.training import Totals, train
+from ipu_model.train.training import Totals, train, update_rows
 
 RESULT = "result.json"
 
@@ -218,7 +218,7 @@ def _compile(run: _Run) -> float:
     if run.job.kind == "predict":
         run.runtime.compile(rows.take(np.arange(min(len(rows), plan.rows_per_call))))
     elif plan.updates:
-        order, held_out = UpdateRows(len(rows), plan.rows_per_update, run.job.seed), run.held_out
+        order, held_out = update_rows(run.job, plan, rows, run.runtime), run.held_out
         judged = None if held_out is None else held_out.take(np.arange(1))
         run.runtime.compile(rows.take(order(0, plan.updates_per_call)), judged)
     return time.perf_counter() - started

@@ -6,7 +6,6 @@ import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Generator, Tuple
 
 from ipu_model.distributed.process import StopRequest
 from ipu_model.errors import NonFiniteLoss
@@ -14,10 +13,9 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.progress import Emit
-from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.rows.reading import RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp
 from ipu_model.train.history import History
-from ipu_model.train.prefetch import prefetch
 from ipu_model.train.saving import CheckpointWriter
 
 
@@ -46,8 +44,9 @@ def train(
     meter, evaluations = Meter(plan.updates, keep.done, keep.history, emit), keep.evaluations
     keep.begin()
     per_call, last = plan.updates_per_call, keep.done if evaluations.stops else plan.updates
-    with closing(_batches(runtime, rows, plan, job.seed, range(keep.done, last, per_call))) as batches:
-        for step, batch in batches:
+    steps, order = range(keep.done, last, per_call), update_rows(job, plan, rows, runtime)
+    with closing(runtime.calls(rows, order, steps)) as calls:
+        for step, batch in zip(steps, calls):
             rate = learning_rate(step, plan.updates, plan.warmup_updates, job.optimizer.learning_rate, plan.schedule)
             began = time.perf_counter()
             try:
@@ -56,7 +55,8 @@ def train(
                 keep.stop_here(step, plan.updates, stop)
             done = step + per_call
             if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
-                found = (metrics.loss, rate, batch.rows.tolist(), metrics.loss_scaling, metrics.gradient_norm, done)
+                numbers = order.of_all(step, per_call).tolist()
+                found = (metrics.loss, rate, numbers, metrics.loss_scaling, metrics.gradient_norm, done)
                 raise NonFiniteLoss(step + 1, *found)
             needed = meter.count(metrics, done) - began
             if evaluations.is_due(done, per_call):
@@ -75,6 +75,11 @@ def train(
                 break
     keep.finish()
     return meter.totals
+
+
+def update_rows(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
+    """The rows of every update that this process reads."""
+    return UpdateRows(len(rows), plan.rows_per_update, job.seed, runtime.share(plan.rows_per_update))
 
 
 class Meter:
@@ -115,19 +120,6 @@ class Meter:
         speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(speed, 1)}
         self._emit("step", step=done, steps=self._updates, learning_rate=rate, **speeds, **means)
         self._window_tokens, self._window_started = 0, self._now
-
-
-def _batches(
-    runtime: Runtime, rows: RowFolder, plan: Plan, seed: int, steps: range
-) -> Generator[Tuple[int, Batch], None, None]:
-    """Every call of the device: its first update, counted from 0, and its rows, made ready as far as can be."""
-    order = UpdateRows(len(rows), plan.rows_per_update, seed)
-
-    def read(step: int) -> Batch:
-        return runtime.prepare(rows.take(order(step, plan.updates_per_call)))
-
-    with closing(prefetch(read, steps, runtime.reads_ahead)) as made:
-        yield from zip(steps, made)
 
 
 def _due(done: int, per_call: int, every: int) -> bool:

@@ -1,0 +1,131 @@
+"""The host calls of a training, one after the other: the rows of this instance, weighted by the labels of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, Dict, Generator, Mapping, Optional, Tuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ipu_model.distributed.ranks import Instances
+from ipu_model.ipu.laying import TOKENS, Counts, Inputs, Piece, Shape, input_type, label_count, shapes_of
+from ipu_model.ipu.row_source import Ahead, InTurn, Made, RowSource
+from ipu_model.models.head import Head
+from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+
+
+@dataclass(frozen=True)
+class HostCall:
+    """What one call of a training executor is given."""
+
+    tensors: Tuple[Tensor, ...]
+    """[rows, width] int32 for each column, but fp32 for values, then [rows, parts] fp32, a weight per part of the loss;
+    valid until the next call is asked for."""
+    counts: Counts
+    """Of the whole call, over all instances."""
+    mean: Callable[[Dict[str, float]], Dict[str, float]]
+    """Mean of figures over the instances; once, after the call."""
+
+
+def training_inputs(head: Head, example: Batch) -> Inputs:
+    """What the training program of a head reads of rows like these."""
+    return Inputs(TOKENS + head.inputs + head.label_inputs(example), head.label_columns(example))
+
+
+class Feed:
+    """Host calls in order.
+
+    The labels of an update must be known before it begins, and under poprun each instance counts its own rows only. So
+    that this costs no reduction of its own, the counts of the next call travel with the figures of this one.
+
+    Args:
+        calls: How many the source has.
+        updates: Of one call.
+        micro_batches: Of one update: accumulation x replicas, over all instances.
+    """
+
+    def __init__(
+        self, source: RowSource, calls: int, updates: int, micro_batches: int, inputs: Inputs, instances: Instances
+    ) -> None:
+        self._source, self._left, self._instances = source, calls, instances
+        self._updates, self._micro_batches, self._parts = updates, micro_batches, tuple(inputs.labels)
+        self._current: Optional[Made] = None
+        self._next: Optional[Made] = None
+        self._counts: Optional[Counts] = None
+
+    def __iter__(self) -> Generator[HostCall, None, None]:
+        """Each call, when its rows are ready."""
+        while self._left:
+            if self._current is not None:
+                self._source.give_back(self._current)
+            made = self._wait()
+            counts = self._counts or self._sums(self._instances.mean(_figures(made.counts), "counts"))
+            self._current, self._next, self._counts = made, None, None
+            self._left -= 1
+            tensors = [torch.from_numpy(column) for column in made.columns]
+            yield HostCall((*tensors, self._weights(len(tensors[0]), counts)), counts, self._mean)
+
+    def _wait(self) -> Made:
+        if self._next is None:
+            self._next = self._source.take()
+        return self._next
+
+    def _mean(self, figures: Dict[str, float]) -> Dict[str, float]:
+        """Every instance comes here after every call, so what one has to add, all have."""
+        if self._instances.count == 1:
+            return figures
+        own = _figures(self._wait().counts) if self._left else {}
+        found = self._instances.mean({**figures, **own})
+        if own:
+            self._counts = self._sums({name: found.pop(name) for name in own})
+        return found
+
+    def _sums(self, means: Mapping[str, float]) -> Counts:
+        return {name: round(mean * self._instances.count) for name, mean in means.items()}
+
+    def _weights(self, rows: int, counts: Counts) -> Tensor:
+        """The weight of a label, [rows, parts] fp32.
+
+        PopTorch averages gradients over the micro-batches of an update, so a label weighs micro_batches / labels of the
+        update, and the average is the mean over all of them, as on every runtime.
+        """
+        labels = [[max(1, counts[label_count(x, update)]) for x in self._parts] for update in range(self._updates)]
+        weights = (self._micro_batches / np.array(labels)).astype(np.float32)
+        return torch.from_numpy(np.repeat(weights, rows // self._updates, axis=0))
+
+
+def _figures(counts: Counts) -> Dict[str, float]:
+    return {name: float(count) for name, count in counts.items()}
+
+
+def ahead_or_in_turn(
+    rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs, say: Callable[[str], None]
+) -> RowSource:
+    """The rows of calls that begin with these updates, made ready in another process where this host can.
+
+    It cannot where memory or processes are bounded; such a training goes on, only slower.
+    """
+    try:
+        return Ahead(rows, order, steps, inputs)
+    except OSError as error:
+        say(
+            f"rows are made ready in turn, while the IPUs wait: no process could be given memory for it ({error}). "
+            "Raise the memory limit of this container or host, or the number of its processes"
+        )
+    count, updates = len(order(0, steps.step)), steps.step
+    pieces = (taking(rows, order(step, updates)) for step in steps)
+    return InTurn(pieces, shapes_of(rows.manifest, inputs, count), updates, inputs)
+
+
+def taking(rows: RowFolder, numbers: np.ndarray) -> Piece:
+    """The rows of a call, from their folder."""
+    return lambda first, stop: rows.take(numbers[first:stop])
+
+
+def in_memory(batch: Batch, inputs: Inputs, updates: int) -> RowSource:
+    """One call, of rows that are there already: those of this instance."""
+    columns = [batch.columns[name] for name in inputs.columns]
+    shapes = [Shape(len(x), x.shape[1], input_type(str(x.dtype))) for x in columns]
+    return InTurn(iter([batch.part]), shapes, updates, inputs)

@@ -1,0 +1,224 @@
+"""Where the rows of the next host calls come from: a process that makes them ready while the IPUs work.
+
+`execute` of PopTorch keeps Python's lock from its start to its end (graphcore/poptorch, python/poptorch.cpp: only
+compiling lets go of it), so that no thread can prepare anything meanwhile. PopTorch's own answer is
+AsynchronousDataAccessor: a process that copies what a data set yields into a ring of tensors in shared memory. Ours
+does the same, as a program of its own, because that one sends the data set with pickle, begins at its first item
+always, polls with sleeps where a pipe wakes at once, takes shared memory of /dev/shm, which Docker bounds to 64 MB,
+and tells any error as "An error occurred in the data fetcher".
+
+An executor reads its inputs where they lie (PoplarExecutable::run gives PopART their addresses, and requires nothing
+but that they are contiguous), and has read them when it returns: no copy is needed between the shared memory and
+the IPUs, and a slot is free when its call has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Dict, Iterator, List, Protocol, Tuple
+
+import numpy as np
+
+import ipu_model
+from ipu_model.errors import ConfigError, RowsError, RowWorkerLost
+from ipu_model.ipu.laying import Counts, Inputs, Piece, Shape, Slots, lay, shapes_of
+from ipu_model.ipu.row_worker import Work
+from ipu_model.rows.reading import RowFolder, UpdateRows
+
+SLOTS = 3
+"""One that the IPUs read, one that is ready, one that is being filled."""
+ERRORS = {"RowsError": RowsError, "ConfigError": ConfigError, "OSError": OSError}
+"""What a worker tells, by the name that it gives."""
+LIKELY = {
+    signal.SIGKILL: "; the kernel does so when the memory of the host or of the container is used up (dmesg says)",
+    signal.SIGBUS: "; a row file was cut short, or its disk failed while it was read",
+}
+
+
+@dataclass(frozen=True)
+class Made:
+    """The rows of one host call of this process."""
+
+    columns: Tuple[np.ndarray, ...]
+    """[rows, width] int32, fp32 for values; valid until the source gets it back."""
+    counts: Counts
+    slot: int = 0
+
+
+class RowSource(Protocol):
+    """Gives the calls of a training in order."""
+
+    def take(self) -> Made:
+        """The next call; waits until it is ready.
+
+        Raises:
+            RowsError: damaged rows, with the file and the row.
+            RowWorkerLost: the process that makes rows ready has ended.
+        """
+
+    def give_back(self, made: Made) -> None:
+        """Its call has ended: its memory may be used again."""
+
+    def close(self) -> None:
+        """Nothing is taken any more."""
+
+
+class InTurn:
+    """Makes each call when it is taken, in this process.
+
+    Args:
+        pieces: Gives the rows of each call (laying.Piece).
+        shapes: Of its columns.
+    """
+
+    def __init__(self, pieces: Iterator[Piece], shapes: List[Shape], updates: int, inputs: Inputs) -> None:
+        self._pieces, self._shapes, self._updates, self._inputs = pieces, shapes, updates, inputs
+
+    def take(self) -> Made:
+        """The next call, in memory of its own."""
+        columns = tuple(np.empty((x.rows, x.width), x.dtype) for x in self._shapes)
+        counts = lay(next(self._pieces), self._shapes[0].rows, self._updates, self._inputs, columns)
+        return Made(columns, counts)
+
+    def give_back(self, made: Made) -> None:
+        """Nothing is used twice."""
+
+    def close(self) -> None:
+        """There is nothing to end."""
+
+
+class Ahead:
+    """Makes the next calls ready in a process of its own, `process`, while this one cannot run.
+
+    Args:
+        steps: First update of every call.
+
+    Raises:
+        OSError: no such memory, or no process.
+    """
+
+    def __init__(self, rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> None:
+        count = len(range(*order.share.indices(order.rows_per_update))) * steps.step
+        slots = Slots(shapes_of(rows.manifest, inputs, count), SLOTS)
+        descriptor = _anonymous_memory(slots.bytes)
+        try:
+            self._memory = mmap.mmap(descriptor, slots.bytes)
+            self.process = _start(_work(rows, order, steps.step, inputs, descriptor), descriptor)
+        finally:
+            os.close(descriptor)  # the worker has its own, and both have the memory
+        self._columns = [tuple(slots.columns(self._memory, slot)) for slot in range(SLOTS)]
+        self._steps = iter(steps)
+        for slot in range(SLOTS):
+            self._ask(slot)
+
+    def take(self) -> Made:
+        """The next call. Waiting lets other threads run, and signals be noticed."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RowWorkerLost(_how(self.process.wait()))
+        reply: Dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise ERRORS[reply["error"]](*reply["arguments"])
+        return Made(self._columns[reply["slot"]], reply["counts"], reply["slot"])
+
+    def give_back(self, made: Made) -> None:
+        """Let the worker fill the slot with the call that nobody has asked for yet."""
+        self._ask(made.slot)
+
+    def _ask(self, slot: int) -> None:
+        step = next(self._steps, None)
+        if step is not None:
+            self._send(f"{step} {slot}\n")
+
+    def _send(self, line: str) -> None:
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # `take` says why nobody reads it
+            self.process.stdin.write(line.encode())
+            self.process.stdin.flush()
+
+    def close(self) -> None:
+        """End the worker, at once: nothing that it does is of use to anybody else."""
+        self.process.kill()
+        self.process.communicate()
+
+
+def _anonymous_memory(size: int) -> int:
+    """Shared memory without a name, which goes with the last process that has it; its file descriptor.
+
+    Not of /dev/shm, whose size Docker bounds, and reserved whole, as a page that cannot be had later is a SIGBUS.
+
+    Raises:
+        OSError: there is not as much.
+    """
+    try:
+        descriptor = os.memfd_create("podium-rows")
+    except AttributeError:
+        raise OSError("this Python was built without os.memfd_create") from None
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _work(rows: RowFolder, order: UpdateRows, updates: int, inputs: Inputs, memory: int) -> Work:
+    sizes = rows.sizes
+    first, stop, _ = order.share.indices(order.rows_per_update)
+    return Work(
+        folder=str(rows.folder),
+        manifest_sha256=rows.sha256,
+        kind=rows.manifest.kind,
+        labels=rows.manifest.num_labels,
+        vocab_size=sizes["vocab_size"],
+        type_vocab_size=sizes["type_vocab_size"],
+        max_positions=sizes["max_positions"],
+        seed=order.seed,
+        rows_per_update=order.rows_per_update,
+        share=(first, stop),
+        updates=updates,
+        columns=inputs.columns,
+        label_columns=inputs.labels,
+        slots=SLOTS,
+        memory=memory,
+    )
+
+
+def _start(work: Work, memory: int) -> subprocess.Popen[bytes]:
+    """A new program and no fork: threads of PopTorch may hold locks that a copy of this process would wait for.
+
+    SIGINT and SIGTERM stay blocked in it from its first moment, as a signal mask is inherited.
+    """
+    root = str(Path(ipu_model.__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ipu_model.ipu.row_worker"],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=(memory,),
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert process.stdin is not None
+    process.stdin.write(work.to_json().encode() + b"\n")
+    return process
+
+
+def _how(code: int) -> str:
+    """How a worker ended, in words."""
+    if code >= 0:
+        return f"ended with exit code {code}; its last words are in the log, before this line"
+    number = signal.Signals(-code)
+    return f"was ended by {number.name}{LIKELY.get(number, '')}"

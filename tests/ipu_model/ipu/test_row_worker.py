@@ -1,0 +1,181 @@
+"""The process that makes rows ready while the IPUs work: the same tensors, in order; its errors and its end."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import signal
+import sys
+import time
+from collections import deque
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Dict, List, Tuple
+
+import numpy as np
+import pytest
+from ipu_jobs import rows_of
+from tiny_ipu import FOUR_LAYERS
+from tiny_jobs import ROOT, head_of, labels_of, make_columns, start, write_rows
+
+from ipu_model import heads
+from ipu_model.distributed.ranks import Instances
+from ipu_model.errors import RowsError, RowWorkerLost
+from ipu_model.ipu.feeding import Feed, ahead_or_in_turn, training_inputs
+from ipu_model.ipu.laying import Inputs
+from ipu_model.ipu.row_source import Ahead, InTurn
+from ipu_model.rows.format import MANIFEST
+from ipu_model.rows.reading import RowFolder, UpdateRows
+
+KINDS = ["pretrain", "question_answering", "sequence_classification", "sequence_regression", "token_classification"]
+ROWS, PER_UPDATE, UPDATES, MICRO_BATCHES = 90, 24, 2, 12
+"""Rows of the folder and of an update, updates of a call, micro-batches of an update."""
+STEPS = range(2, 10, UPDATES)
+"""A resumed training; the first epoch ends in the middle of update 3."""
+SECOND_HALF = slice(12, 24)
+
+
+def open_rows(folder: Path, kind: str) -> RowFolder:
+    return RowFolder(folder, kind, FOUR_LAYERS, labels_of(kind))
+
+
+def inputs_of(rows: RowFolder) -> Inputs:
+    return training_inputs(heads.of(head_of(rows.manifest.kind)), rows.take(np.arange(1)))
+
+
+def order_of(share: slice) -> UpdateRows:
+    return UpdateRows(ROWS, PER_UPDATE, 7, share)
+
+
+def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
+    """Every call, made row by row and label by label."""
+    head, calls = heads.of(head_of(rows.manifest.kind)), []
+    for step in STEPS:
+        parts, weights = [], []
+        for update in range(step, step + UPDATES):
+            own = rows.take(UpdateRows(ROWS, PER_UPDATE, 7)(update)[share])
+            counts = head.label_counts(own)
+            parts.append(own)
+            weights += [[np.float32(MICRO_BATCHES / counts[part]) for part in head.parts]] * len(own.rows)
+        names = inputs_of(rows).columns
+        columns = [np.concatenate([part.columns[name] for part in parts]) for name in names]
+        typed = [x.astype(np.float32 if x.dtype.kind == "f" else np.int32) for x in columns]
+        calls.append((*typed, np.array(weights)))
+    return calls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_worker_makes_the_bits_that_this_process_would(kind: str, tmp_path: Path) -> None:
+    rows = open_rows(rows_of(tmp_path / "rows", kind, ROWS), kind)
+    inputs, wanted = inputs_of(rows), expected(rows, SECOND_HALF)
+    with closing(Ahead(rows, order_of(SECOND_HALF), STEPS, inputs)) as source:
+        feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, inputs, Instances())
+        for number, call in enumerate(feed):
+            assert len(call.tensors) == len(wanted[number])
+            for ours, theirs in zip(call.tensors, wanted[number]):
+                assert ours.is_contiguous()  # an executor reads it where it lies
+                assert ours.numpy().dtype == theirs.dtype
+                np.testing.assert_array_equal(ours.numpy(), theirs)
+            tokens = call.tensors[inputs.columns.index("sequence_ids")]
+            assert call.counts["real_tokens"] == int((tokens != 0).sum())
+        assert number == len(STEPS) - 1
+
+
+def test_where_there_is_no_memory_to_share_rows_are_made_in_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = open_rows(rows_of(tmp_path / "rows", "question_answering", ROWS), "question_answering")
+    inputs, wanted = inputs_of(rows), expected(rows, SECOND_HALF)
+
+    def refuse(descriptor: int, offset: int, size: int) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    said: List[str] = []
+    source = ahead_or_in_turn(rows, order_of(SECOND_HALF), STEPS, inputs, said.append)
+    assert isinstance(source, InTurn)
+    assert "Cannot allocate memory" in said[0]
+    assert "Raise the memory limit" in said[0]
+    feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, inputs, Instances())
+    for call, theirs in zip(feed, wanted):
+        assert all((x.numpy() == y).all() for x, y in zip(call.tensors, theirs))
+
+
+def test_damaged_rows_are_told_with_file_and_row_when_their_call_comes(tmp_path: Path) -> None:
+    columns: Dict[str, Any] = make_columns("pretrain", ROWS)
+    damaged = int(UpdateRows(ROWS, PER_UPDATE, 7)(STEPS[1])[0])
+    columns["token_type_ids"][damaged] = 9
+    write_rows(tmp_path / "rows", "pretrain", columns)
+    rows = open_rows(tmp_path / "rows", "pretrain")
+    inputs = Inputs(("input_ids",), {"mlm_loss": "masked_labels"})
+    with closing(Ahead(rows, order_of(slice(0, PER_UPDATE)), STEPS, inputs)) as source:
+        source.take()
+        with pytest.raises(RowsError, match=rf"rows-00000.arrow, row {damaged}: token_type_ids\[0\] is 9, required"):
+            source.take()
+
+
+def test_another_folder_in_the_place_of_the_first_is_refused(tmp_path: Path) -> None:
+    folder = rows_of(tmp_path / "rows", "pretrain", ROWS)
+    rows = open_rows(folder, "pretrain")
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "seed": 99}))
+    source = Ahead(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))
+    with closing(source), pytest.raises(RowsError, match="was replaced since this training began"):
+        source.take()
+
+
+def test_a_worker_that_the_kernel_killed_is_told_in_words(tmp_path: Path) -> None:
+    rows = open_rows(rows_of(tmp_path / "rows", "pretrain", ROWS), "pretrain")
+    with closing(Ahead(rows, order_of(SECOND_HALF), STEPS, inputs_of(rows))) as source:
+        first = source.take()
+        os.kill(source.process.pid, signal.SIGKILL)
+        source.process.wait()
+        source.give_back(first)  # whether it can still be told
+        likely = "the kernel does so when the memory of the host or of the container is used up"
+        with pytest.raises(RowWorkerLost, match=f"was ended by SIGKILL; {likely}"):
+            deque(source.take() for _ in STEPS)  # what it answered before is still taken
+
+
+STARTER = """
+import os, signal, sys, time
+from types import SimpleNamespace
+from ipu_model.ipu.laying import Inputs
+from ipu_model.ipu.row_source import Ahead
+from ipu_model.rows.reading import RowFolder, UpdateRows
+
+sizes = SimpleNamespace(vocab_size=60, type_vocab_size=2, max_positions=32)
+rows = RowFolder(sys.argv[1], "pretrain", sizes)
+source = Ahead(rows, UpdateRows(90, 24, 7), range(40), Inputs(("input_ids",), {"mlm_loss": "masked_labels"}))
+for number in (signal.SIGINT, signal.SIGTERM):
+    os.kill(source.process.pid, number)
+for _ in range(10):
+    source.give_back(source.take())
+with open(f"/proc/{source.process.pid}/maps") as maps:
+    print(source.process.pid, "libtorch" in maps.read(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_worker_ends_with_its_starter_and_by_no_signal_that_is_meant_for_it(tmp_path: Path) -> None:
+    """SIGKILL of the starter, of which nobody can be told; the worker is small, as it never loads torch."""
+    folder = rows_of(tmp_path / "rows", "pretrain", ROWS)
+    starter = start([sys.executable, "-c", STARTER, str(folder)], {**os.environ, "PYTHONPATH": str(ROOT)})
+    assert starter.stdout is not None
+    worker, torch_is_loaded = starter.stdout.readline().split()
+    assert torch_is_loaded == "False"
+    assert Path(f"/proc/{worker}").exists()
+    starter.kill()
+    assert "Traceback" not in starter.communicate(timeout=60)[1]  # the worker holds the other end of its errors
+    deadline = time.monotonic() + 30
+    while is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(worker)
+
+
+def is_running(process: str) -> bool:
+    """Not gone, and not merely waiting to be collected by whoever inherited it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
