@@ -1,8 +1,8 @@
 """Several processes that train one model on IPUs, under Graphcore's PopRun.
 
 PopRun starts the same command N times and tells each process its place in POPDIST_* variables, which the SDK's
-package `popdist` reads. On the devices PopTorch and PopDist reduce the gradients; on the host only shares of
-the rows and means of the metrics are left to do, the latter through Horovod, which the SDK's examples pair with it.
+package `popdist` reads. On the devices PopTorch and PopDist reduce the gradients. On the host each process reads its
+share of the rows, and Horovod, which the SDK's examples pair with it, carries means of figures and generators.
 Names and order of the calls: PopDist's Python API reference, and nlp/bert/pytorch and
 tutorials/feature_examples/pytorch/popdist of graphcore/examples.
 """
@@ -10,10 +10,13 @@ tutorials/feature_examples/pytorch/popdist of graphcore/examples.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Importer = Callable[[str], Any]
 POPRUN_VARIABLES = "POPDIST_"
@@ -64,6 +67,16 @@ class PopRunInstances(Instances):
                 "give both the same number"
             )
         return self.popdist.poptorch.Options(ipus_per_replica=ipus_per_replica), True
+
+    def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
+        """What all instances gave, by name; each must give the same names and sizes, flat and on the host."""
+        if self.collectives is None:
+            return state
+        gathered = {}
+        for name in sorted(state):
+            found = self.collectives.allgather(state[name], name=f"podium.gather.{name}").chunk(self.count)
+            gathered.update({name if i == 0 else f"{name}@{i}": x.clone() for i, x in enumerate(found)})
+        return gathered
 
     def _means(self, values: List[float], purpose: str) -> List[float]:
         if self.collectives is None:

@@ -1,8 +1,8 @@
 """Several processes that train one model; alone, everything here is the identity.
 
-Every process reads all rows of an update, so that all know its labels, its loss and its rows, and trains on its
-share of them. What the processes have to tell one another depends on who started them: PopRun (poprun.py) or torchrun
-(torchrun.py); launch.py finds out.
+Every process trains on its share of the rows of an update. On IPUs it reads no others, and the processes add up what
+theirs hold; on CPUs and GPUs each reads the whole update, so that all know its labels without a word. What they have to
+tell one another depends on who started them: PopRun (poprun.py) or torchrun (torchrun.py); launch.py finds out.
 """
 
 from __future__ import annotations

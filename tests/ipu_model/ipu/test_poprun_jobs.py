@@ -1,5 +1,4 @@
-"""A job of two instances, as PopRun starts them. Here nothing averages their gradients, which PopTorch does between
-hosts: each instance trains by itself, so only what the host does, and the first update, can be compared."""
+"""A job of several instances, as PopRun starts them, in processes (instance_program.py) beside one instance."""
 
 from __future__ import annotations
 
@@ -8,19 +7,20 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
 import torch
-from ipu_jobs import ipu_job, model_folder, rows_of
+from ipu_jobs import ipu_job, model_folder, rows_of, write_job
+from safetensors.torch import load_file
 from test_poprun import DOUBLE, poprun
 from tiny_ipu import FOUR_LAYERS
-from tiny_jobs import finish, run_here, start_job
+from tiny_jobs import ROOT, Finished, finish, run_here, start, start_job
 
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.distributed.process import StopRequest
+from ipu_model.distributed.process import PAUSED, StopRequest
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import Job, ScheduleConfig
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
@@ -28,106 +28,97 @@ from ipu_model.train.running import run_job
 
 __all__ = ["poprun"]
 Poprun = Callable[[int, int], PopRunInstances]
+PROGRAM = Path(__file__).resolve().parent / "instance_program.py"
 REPLICAS = 4
-"""Of both instances together; test_poprun.poprun gives each instance 2, of 4 IPUs."""
-PER_INSTANCE = 18
-"""Rows of an update in one instance: 9 micro-batches x 2 replicas x 1 row."""
-
-
-class Collectives:
-    """horovod.torch between instance 1, which has run, and instance 0, which runs after it: call by call."""
-
-    Average = object()
-
-    def __init__(self, other: Optional[List[torch.Tensor]] = None) -> None:
-        self.given: List[torch.Tensor] = []
-        self._other = other
-
-    def allreduce(self, tensor: torch.Tensor, *, name: str, op: object) -> torch.Tensor:
-        assert op is self.Average
-        if name in ("podium.any", "podium.first_step"):
-            return tensor  # nobody was told to stop; both begin at the first update
-        assert name == "podium.mean"
-        self.given.append(tensor)
-        return tensor if self._other is None else (tensor + self._other[len(self.given) - 1]) / 2
+"""Of all instances together; those that test_poprun.poprun makes have 2, of 4 IPUs."""
+PER_UPDATE = 36
+"""Rows: 9 micro-batches x 4 replicas x 1 row."""
+UPDATES = 4
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
-    """Two updates of pre-training, with a checkpoint after each."""
+    """Pre-training with dropout, as the generators matter; an epoch ends in the middle of update 3."""
     rows = rows_of(tmp_path / "rows", "pretrain", 90)
-    changes = {"schedule": ScheduleConfig(steps=2), "checkpoint_every_updates": 1}
+    dropping = dataclasses.replace(FOUR_LAYERS, hidden_dropout=0.1, attention_dropout=0.1)
+    changes = {"schedule": ScheduleConfig(steps=UPDATES), "model": dropping}
     return ipu_job(tmp_path / "two", "pretrain", rows, accumulation=9, replicas=REPLICAS, **changes)
 
 
+def elsewhere(job: Job, folder: Path, **changes: Any) -> Job:
+    """The same job, with other places to write to."""
+    return dataclasses.replace(job, output=str(folder / "model"), run_folder=str(folder / "run"), **changes)
+
+
+def place(index: int, count: int) -> Dict[str, str]:
+    """What PopRun tells an instance of where it is."""
+    local = REPLICAS // count
+    known = {"NUM_TOTAL_REPLICAS": REPLICAS, "NUM_LOCAL_REPLICAS": local, "REPLICA_INDEX_OFFSET": local * index}
+    return {f"POPDIST_{name}": str(value) for name, value in {**known, "NUM_IPUS_PER_REPLICA": 4}.items()}
+
+
+def run_instances(job: Job, count: int, folder: Path, pause: int = 0) -> List[Finished]:
+    """Run a job as so many processes; what each said."""
+    folder.mkdir()
+    environment = {**os.environ, "PODIUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(PROGRAM), str(folder), str(pause), write_job(job)]
+    running = [start(command, {**environment, **place(index, count)}) for index in range(count)]
+    return [finish(process) for process in running]
+
+
 @pytest.fixture
-def inputs(monkeypatch: pytest.MonkeyPatch, poptorch: Any) -> List[Tuple[torch.Tensor, ...]]:
-    """What every call of an executor was given."""
-    seen: List[Tuple[torch.Tensor, ...]] = []
-    real = poptorch.PoplarExecutor.__call__
-
-    def call(self: Any, *tensors: torch.Tensor) -> Any:
-        seen.append(tensors)
-        return real(self, *tensors)
-
-    monkeypatch.setattr(poptorch.PoplarExecutor, "__call__", call)
-    return seen
+def only_double(is_double: bool) -> None:
+    """What PopTorch leaves to the hardware between instances, only the double can be given."""
+    if not is_double:
+        pytest.skip("gradients are averaged between instances in the double only")
 
 
-def run_instance(job: Job, instance: PopRunInstances) -> List[Dict[str, Any]]:
-    """Run one instance as `python -m ipu_model` does; its events."""
-    events: List[Dict[str, Any]] = []
-    own = dataclasses.replace(job, run_folder=instance.own_folder(job.run_folder))
-    run_job(own, lambda event, **fields: events.append({"event": event, **fields}), StopRequest(), instance)
-    return events
+def test_instances_that_share_the_rows_train_as_one(job: Job, tmp_path: Path, only_double: None) -> None:
+    """Two processes beside one with all replicas; without dropout, as replicas elsewhere draw other numbers."""
+    job = dataclasses.replace(job, model=FOUR_LAYERS)
+    done = run_instances(job, 2, tmp_path / "both")
+    assert [x.code for x in done] == [0, 0], done[0].stderr
+    assert [bool(x.events) for x in done] == [True, False]
+    assert [path.name for path in Path(job.run_folder).glob("*/")] == ["instance-1"]
+    check_inputs(job, tmp_path / "both")
+    names = (tmp_path / "both" / "reductions-0.txt").read_text(encoding="utf-8").split()
+    # Of every update one mean and one look at stops; labels are counted by themselves when it begins only.
+    assert [names.count(f"podium.{name}") for name in ("mean", "any", "counts")] == [UPDATES, UPDATES + 2, 2]
 
-
-def test_two_instances_share_the_rows_of_every_update_and_one_writes(
-    job: Job, tmp_path: Path, poprun: Poprun, inputs: List[Any], record: Callable[[], List[Dict[str, Any]]]
-) -> None:
-    second = Collectives()
-    run_instance(job, dataclasses.replace(start_one(poprun, 1), collectives=second))
-    assert not Path(job.output).exists()
-    assert sorted(path.name for path in Path(job.run_folder).iterdir()) == ["instance-1"]
-    first = Collectives(second.given)
-    run_instance(job, dataclasses.replace(start_one(poprun, 0), collectives=first))
-    assert sorted(path.name for path in Path(job.output).iterdir())[2] == "model.safetensors"
-    assert (Path(job.run_folder) / "result.json").is_file()
-    assert len(first.given) == len(second.given) == 2
-
-    # PopDist set 2 replicas of 4 IPUs, as replicationFactor of its options may not be called.
-    assert [executable["num_ipus"] for executable in record()] == [8, 8]
-    check_inputs(job, {1: inputs[:2], 0: inputs[2:]})
-    check_history(job, first, second)
-
-    alone = dataclasses.replace(job, output=str(tmp_path / "one" / "model"), run_folder=str(tmp_path / "one" / "run"))
+    alone = elsewhere(job, tmp_path / "one")
     run_here(alone)
-    expected = history(alone)
-    # The update that both make of the same weights: the mean over the instances is the mean over all labels.
-    np.testing.assert_allclose(history(job)[0], expected[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(history(job), history(alone), rtol=0, atol=1e-5)
+    ours, theirs = weights(job), weights(alone)
+    assert max(float((ours[name] - theirs[name]).abs().max()) for name in theirs) < 1e-5
+    assert [result(job)[name] for name in ("sequences", "real_tokens")] == [
+        result(alone)[name] for name in ("sequences", "real_tokens")
+    ]
 
 
-def start_one(poprun: Callable[[int, int], PopRunInstances], index: int) -> PopRunInstances:
-    """Instance `index` of 2; the modules of PopRun are those of a fresh process."""
-    for name in ("popdist", "horovod.torch"):
-        module: Any = sys.modules.get(name)
-        if module is not None:
-            module.forget()
-    return poprun(index, 2)
-
-
-def check_inputs(job: Job, seen: Dict[int, List[Tuple[torch.Tensor, ...]]]) -> None:
+def check_inputs(job: Job, folder: Path) -> None:
     """Every instance got its own block of the rows of an update, weighted by the labels of all of it."""
     rows = RowFolder(Path(job.rows), "pretrain", FOUR_LAYERS)
-    order = UpdateRows(len(rows), 2 * PER_INSTANCE, job.seed)
-    for step in range(2):
+    order, head = UpdateRows(len(rows), PER_UPDATE, job.seed), heads.of("pretraining")
+    for step in range(UPDATES):
         whole: Batch = rows.take(order(step))
-        counts = heads.of("pretraining").label_counts(whole)
-        weights = [9 * REPLICAS / counts[name] for name in heads.of("pretraining").parts]
-        for index, calls in seen.items():
-            block = whole.columns["input_ids"][index * PER_INSTANCE : (index + 1) * PER_INSTANCE]
-            np.testing.assert_array_equal(calls[step][0].numpy(), block.astype(np.int32))
-            np.testing.assert_allclose(calls[step][-1].numpy(), np.tile(weights, (PER_INSTANCE, 1)), rtol=1e-6)
+        counts = head.label_counts(whole)
+        weighed = np.array([PER_UPDATE / counts[name] for name in head.parts], dtype=np.float32)
+        for index in range(2):
+            with np.load(str(folder / f"inputs-{index}.npz")) as calls:
+                seen = [calls[f"{step}/{i}"] for i in range(9)]
+            mine = slice(index * PER_UPDATE // 2, (index + 1) * PER_UPDATE // 2)
+            np.testing.assert_array_equal(seen[0], whole.columns["input_ids"][mine].astype(np.int32))
+            np.testing.assert_array_equal(seen[-1], np.tile(weighed, (PER_UPDATE // 2, 1)))
+
+
+def weights(job: Job) -> Dict[str, torch.Tensor]:
+    return load_file(str(Path(job.output) / "model.safetensors"))
+
+
+def result(job: Job) -> Dict[str, Any]:
+    found: Dict[str, Any] = json.loads((Path(job.run_folder) / "result.json").read_text(encoding="utf-8"))
+    return found
 
 
 def history(job: Job) -> np.ndarray:
@@ -135,32 +126,41 @@ def history(job: Job) -> np.ndarray:
     return np.loadtxt(str(Path(job.run_folder) / "history.csv"), delimiter=",", skiprows=1, ndmin=2)
 
 
-def check_history(job: Job, first: Collectives, second: Collectives) -> None:
-    """The loss that instance 0 reports is the mean of both; by name they are loss, mlm_loss, nsp_loss."""
-    means = [((a + b) / 2).tolist() for a, b in zip(first.given, second.given)]
-    np.testing.assert_allclose(history(job)[:, 1:4], means, rtol=1e-6)
-    assert abs(float(first.given[0][0] - second.given[0][0])) > 1e-3  # they did see other rows
+def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job: Job, tmp_path: Path, only_double: None) -> None:
+    """Bit for bit, each with its own random numbers: those of instance 0 would drop other units in the others."""
+    straight = elsewhere(job, tmp_path / "straight")
+    assert [x.code for x in run_instances(straight, 2, tmp_path / "a")] == [0, 0]
+    stopped = run_instances(job, 2, tmp_path / "b", pause=2)
+    assert [x.code for x in stopped] == [PAUSED, PAUSED], stopped[0].stderr
+    assert [path.name for path in Path(job.run_folder).glob("step-*")] == ["step-00000002"]
+    (alone,) = run_instances(job, 1, tmp_path / "other")
+    assert "plan.device.instances: 2 -> 1" in alone.of("error")[0]["text"]  # neither lost nor mixed up
+    assert [x.code for x in run_instances(job, 2, tmp_path / "c")] == [0, 0]
+    assert result(job)["resumed_from_step"] == 2
+    assert (history(job) == history(straight)).all()
+    ours, theirs = weights(job), weights(straight)
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Callable[[int, int], PopRunInstances]) -> None:
+def run_instance(job: Job, instance: PopRunInstances) -> None:
+    """Run one instance as `python -m ipu_model` does."""
+    own = dataclasses.replace(job, run_folder=instance.own_folder(job.run_folder))
+    run_job(own, lambda event, **fields: None, StopRequest(), instance)
+
+
+def test_predicting_under_poprun_is_refused(tmp_path: Path, poprun: Poprun) -> None:
     rows = rows_of(tmp_path / "rows", "question_answering", 9)
     job = ipu_job(tmp_path, "predict", rows, replicas=4, init_checkpoint=model_folder(tmp_path / "model", rows))
     with pytest.raises(ConfigError, match=r"a predict job runs as one process: start it without poprun"):
-        run_instance(job, start_one(poprun, 0))
+        run_instance(job, poprun(0, 2))
 
 
 def test_the_second_instance_of_the_program_says_nothing_and_writes_to_its_own_folder(job: Job, poptorch: Any) -> None:
-    place = {
-        "NUM_TOTAL_REPLICAS": REPLICAS,
-        "NUM_LOCAL_REPLICAS": 2,
-        "REPLICA_INDEX_OFFSET": 2,
-        "NUM_IPUS_PER_REPLICA": 4,
-    }
-    environment = {f"POPDIST_{name}": str(value) for name, value in place.items()}
+    environment = place(1, 2)
     environment["PYTHONPATH"] = os.pathsep.join([str(DOUBLE), os.environ.get("PYTHONPATH", "")])
     done = finish(start_job(job, environment))
     assert (done.code, done.events) == (0, []), done.stderr
     assert not Path(job.output).exists()
     assert not list(Path(job.run_folder).glob("step-*"))
     own = json.loads((Path(job.run_folder) / "instance-1" / "result.json").read_text(encoding="utf-8"))
-    assert (own["steps"], own["plan"]["device"]["instances"], own["plan"]["replication_factor"]) == (2, 2, REPLICAS)
+    assert (own["steps"], own["plan"]["device"]["instances"]) == (UPDATES, 2)

@@ -1,4 +1,4 @@
-"""horovod.torch as 0.24 has it: allreduce of tensors by name, after init.
+"""horovod.torch as 0.24 has it: allreduce and allgather of tensors by name, after init.
 
 The other instances are played by `OTHERS`: what each of them would hand in, by the name of the reduction.
 """
@@ -39,3 +39,13 @@ def allreduce(tensor: torch.Tensor, *, name: str, op: type) -> torch.Tensor:
         raise TypeError(f"allreduce of {type(tensor).__name__} with {op!r}")
     CALLS.append(f"allreduce {name}")
     return torch.stack([tensor, *OTHERS.get(name, [tensor])]).mean(0)
+
+
+def allgather(tensor: torch.Tensor, *, name: str) -> torch.Tensor:
+    """The tensors of all instances one after the other, by their first dimension."""
+    if "init" not in CALLS:
+        raise ValueError("Horovod has not been initialized; use hvd.init().")
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"allgather of {type(tensor).__name__}")
+    CALLS.append(f"allgather {name}")
+    return torch.cat([tensor, *OTHERS.get(name, [tensor])])
