@@ -114,6 +114,11 @@ def ahead_or_in_turn(
             f"rows are made ready in turn, while the IPUs wait: no process could be given memory for it ({error}). "
             "Raise the memory limit of this container or host, or the number of its processes"
         )
+    return in_turn(rows, order, steps, inputs)
+
+
+def in_turn(rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> RowSource:
+    """The rows of calls that begin with these updates, made when each is taken."""
     count, updates = len(order(0, steps.step)), steps.step
     pieces = (taking(rows, order(step, updates)) for step in steps)
     return InTurn(pieces, shapes_of(rows.manifest, inputs, count), updates, inputs)
