@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import ctypes
 import math
-import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from bench.setup import SEED
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.ipu.feeding import Feed, in_turn, training_inputs
+from ipu_model.ipu.laying import Inputs
 from ipu_model.ipu.row_source import Ahead, RowSource
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
@@ -113,40 +113,52 @@ def _columns(case: Case, rows: int, first: int) -> dict[str, np.ndarray]:
     return columns
 
 
-def waits(source: RowSource, feed: Feed, seconds: float, began: float) -> Iterator[float]:
-    """Seconds from `began` to the first of the calls, which keep Python's lock for `seconds`, and between every two."""
+@dataclass(frozen=True)
+class Wait:
+    """What stands between two calls of an executor."""
+
+    seconds: float
+    cpu_seconds: float
+    """Of this thread: less than `seconds` where it waits, for rows or, on a busy host, for a core."""
+
+
+def waits(source: RowSource, feed: Feed, seconds: float) -> Iterator[Wait]:
+    """From now to the first of the calls, which keep Python's lock for `seconds`, then between every two."""
     execute = ctypes.PyDLL(None).usleep
     with closing(source):
+        began, used = time.perf_counter(), time.thread_time()
         for _ in feed:
-            yield time.perf_counter() - began
+            yield Wait(time.perf_counter() - began, time.thread_time() - used)
             execute(round(seconds * 1e6))
-            began = time.perf_counter()
+            began, used = time.perf_counter(), time.thread_time()
 
 
 def measure(case: Case, updates: int, folder: Path) -> None:
-    """Print the seconds that the IPUs wait before an update, both ways."""
+    """Print what the IPUs wait before an update, with rows made in turn and ahead."""
     rows = write_folder(folder / case.name, case, 2 * case.rows)
     order, steps = UpdateRows(len(rows), case.rows, SEED), range(updates + 1)
     inputs = training_inputs(heads.of(case.head), rows.take(np.arange(1)))
     print(f"{case.name}: {case.rows:,} rows, an update takes {case.seconds:.3f} s ({case.source})")
-    ways: tuple[tuple[str, Callable[..., RowSource]], ...] = (("in turn", in_turn), ("ahead", Ahead))
-    for name, make in ways:
-        began = time.perf_counter()
-        source = make(rows, order, steps, inputs)
-        feed = Feed(source, len(steps), 1, case.rows, inputs, Instances())
-        first, *found = waits(source, feed, case.seconds, began)
-        median, longest = statistics.median(found), max(found)
-        verdict = "met" if median < PROMISE * case.seconds else "NOT met"
-        print(
-            f"  {name:8} waits {median * 1e3:8.2f} ms, {median / case.seconds:7.3%} of an update (longest "
-            f"{longest / case.seconds:7.3%}; the first call {first:.2f} s); under {PROMISE:.1%}: {verdict}"
-        )
+    print_waits("in turn", case, in_turn(rows, order, steps, inputs), inputs, updates)
+    print_waits("ahead", case, Ahead(rows, order, steps, inputs), inputs, updates)
+
+
+def print_waits(name: str, case: Case, source: RowSource, inputs: Inputs, updates: int) -> None:
+    """One line of `measure`."""
+    feed = Feed(source, updates + 1, 1, case.rows, inputs, Instances())
+    first, *found = waits(source, feed, case.seconds)
+    median = statistics.median(wait.seconds for wait in found)
+    cpu = statistics.median(wait.cpu_seconds for wait in found)
+    verdict = "met" if median < PROMISE * case.seconds else "NOT met"
+    print(
+        f"  {name:8} {median * 1e3:8.2f} ms, {median / case.seconds:8.3%} of an update (at work {cpu * 1e3:.2f} ms, "
+        f"{cpu / case.seconds:.3%}; before the first call {first.seconds:.2f} s); under {PROMISE:.1%}: {verdict}"
+    )
 
 
 def cpu_seconds(process: int) -> float:
-    """Of a process so far (proc(5): fields 14 and 15 of stat)."""
-    fields = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Of a process so far (schedstat of proc(5), in nanoseconds)."""
+    return int(Path(f"/proc/{process}/schedstat").read_text(encoding="utf-8").split()[0]) / 1e9
 
 
 def work(rows: RowFolder, case: Case, instances: int, updates: int) -> list[float]:
@@ -180,13 +192,16 @@ def main() -> None:
 
 
 def share(case: Case, numbers: list[int], updates: int, rows: RowFolder) -> None:
-    """Print what an update costs each of so many instances."""
+    """Print what an update costs each of so many instances, beside its part of what it costs the first number."""
     alone = math.nan
     for count in numbers:
-        start = max(work(rows, case, count, 1))
-        each = (max(work(rows, case, count, updates + 1)) - start) / updates
+        start, whole = (statistics.mean(work(rows, case, count, calls)) for calls in (1, updates + 1))
+        each = (whole - start) / updates
         alone = each * count if math.isnan(alone) else alone
-        print(f"{case.name}, {count} instances: {each:.3f} CPU seconds of each an update, 1/n is {alone / count:.3f}")
+        print(
+            f"{case.name}, instances: {count}, CPU seconds of each: an update {each:.4f} "
+            f"(1/{count}: {alone / count:.4f}), the start {start - each:.2f}"
+        )
 
 
 if __name__ == "__main__":
