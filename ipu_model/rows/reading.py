@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional, Protocol, Tuple
+from typing import Any, Dict, List, Optional, Protocol, Tuple
 
 import numpy as np
 import pyarrow as pa
@@ -207,8 +207,12 @@ def row_order(rows: int, seed: int, epoch: int) -> np.ndarray:
     Raw bits of Philox, sorted: NumPy promises the bits of a bit generator for all versions, but not what
     `Generator.permutation` makes of them (NEP 19).
     """
+    return np.argsort(_sort_keys(rows, seed, epoch), kind="stable")
+
+
+def _sort_keys(rows: int, seed: int, epoch: int) -> np.ndarray:
     key = np.array([seed % 2**64, epoch], dtype=np.uint64)
-    return np.argsort(np.random.Philox(key=key).random_raw(rows), kind="stable")
+    return np.random.Philox(key=key).random_raw(rows)
 
 
 class UpdateRows:
@@ -218,31 +222,55 @@ class UpdateRows:
     is used exactly once per epoch.
 
     Args:
-        share: Which of the rows of an update are wanted; by default all.
+        share: Which of the rows of an update are wanted, a block of them; by default all.
     """
 
     def __init__(self, rows: int, rows_per_update: int, seed: int, share: Optional[slice] = None) -> None:
         self.rows_per_update, self.seed, self.share = rows_per_update, seed, share or slice(0, rows_per_update)
-        self._rows = rows
+        self._rows, (self._first, self._stop, _) = rows, self.share.indices(rows_per_update)
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
     def __call__(self, step: int, updates: int = 1) -> np.ndarray:
-        """Row numbers of update `step`, counted from 0, and those that follow it: the share of each, one after the
-        other."""
-        return self.of_all(step, updates).reshape(updates, -1)[:, self.share].reshape(-1)
+        """Row numbers of update `step`, counted from 0, and of those that follow it: the share of each in turn."""
+        return np.concatenate([part for number in range(step, step + updates) for part in self._of_update(number)])
 
     def of_all(self, step: int, updates: int = 1) -> np.ndarray:
         """Row numbers [updates x rows_per_update], whatever the share."""
-        taken: List[np.ndarray] = []
-        position, stop = step * self.rows_per_update, (step + updates) * self.rows_per_update
+        return UpdateRows(self._rows, self.rows_per_update, self.seed)(step, updates)
+
+    def _of_update(self, step: int) -> List[np.ndarray]:
+        """The share of one update, a part for each epoch that it touches."""
+        parts: List[np.ndarray] = []
+        position, stop = (step * self.rows_per_update + end for end in (self._first, self._stop))
         while position < stop:
-            epoch, offset = divmod(position, self._rows)
+            epoch = position // self._rows
             if epoch != self._epoch:
-                self._epoch, self._order = epoch, row_order(self._rows, self.seed, epoch)
-            part = self._order[offset : offset + stop - position]
-            taken.append(part)
-            position += len(part)
-        return np.concatenate(taken)
+                self._epoch, self._order = epoch, self._order_of(epoch)
+            at = int(self._own_before(position) - self._own_before(epoch * self._rows))
+            parts.append(self._order[at : at + min(stop, (epoch + 1) * self._rows) - position])
+            position += len(parts[-1])
+        return parts
+
+    def _own_before(self, positions: Any) -> Any:
+        """How many of the positions before these are wanted, counted through all epochs."""
+        updates, inside = np.divmod(positions, self.rows_per_update)
+        return updates * (self._stop - self._first) + np.clip(inside, self._first, self._stop) - self._first
+
+    def _order_of(self, epoch: int) -> np.ndarray:
+        """row_order at the wanted positions. Only they are sorted, so that processes that share the updates of a
+        training share this work, too: the first bits of a key tell between which positions it ends up."""
+        if self._stop - self._first == self.rows_per_update:
+            return row_order(self._rows, self.seed, epoch)
+        keys, base = _sort_keys(self._rows, self.seed, epoch), epoch * self._rows
+        buckets = (keys >> np.uint64(48)).astype(np.uint16)
+        sizes = np.bincount(buckets, minlength=2**16)
+        ends = np.cumsum(sizes)
+        held = self._own_before(base + ends) > self._own_before(base + ends - sizes)
+        chosen = np.flatnonzero(held[buckets])
+        chosen = chosen[np.argsort(keys[chosen], kind="stable")]
+        skipped = np.cumsum(np.where(held, 0, sizes))[held]  # rows of buckets before this one that were left out
+        inside = (base + np.arange(len(chosen)) + np.repeat(skipped, sizes[held])) % self.rows_per_update
+        return chosen[(inside >= self._first) & (inside < self._stop)]
 
 
 def _columns(batch: pa.RecordBatch) -> Columns:

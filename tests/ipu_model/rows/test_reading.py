@@ -62,6 +62,19 @@ def test_every_epoch_visits_every_row_once_and_updates_follow_without_a_gap() ->
     assert UpdateRows(10, 4, seed=1)(3).tolist() == stream[12:16].tolist()
 
 
+@pytest.mark.parametrize("share", [slice(0, 3), slice(3, 6), slice(4, 5)])
+@pytest.mark.parametrize("rows", [6, 25, 200000])
+def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
+    """Through the ends of epochs; of many rows, several lie in each bucket of the keys."""
+    per_update = 6 if rows < 100 else 600 * 6
+    share = slice(share.start * per_update // 6, share.stop * per_update // 6)
+    whole, own = UpdateRows(rows, per_update, seed=1), UpdateRows(rows, per_update, seed=1, share=share)
+    for step, updates in ((0, 1), (3, 2), (rows // per_update - 1, 3)):
+        expected = whole(step, updates)
+        assert own(step, updates).tolist() == expected.reshape(updates, -1)[:, share].reshape(-1).tolist()
+        assert own.of_all(step, updates).tolist() == expected.tolist()
+
+
 def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None:
     columns = make_columns("pretrain", 12)
     write_rows(tmp_path / "rows", "pretrain", columns)
