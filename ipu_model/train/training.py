@@ -55,9 +55,8 @@ def train(
                 keep.stop_here(step, plan.updates, stop)
             done = step + per_call
             if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
-                numbers = order.of_all(step, per_call).tolist()
-                found = (metrics.loss, rate, numbers, metrics.loss_scaling, metrics.gradient_norm, done)
-                raise NonFiniteLoss(step + 1, *found)
+                found = (metrics.loss, rate, order.of_all(step, per_call).tolist())
+                raise NonFiniteLoss(step + 1, *found, metrics.loss_scaling, metrics.gradient_norm, done)
             needed = meter.count(metrics, done) - began
             if evaluations.is_due(done, per_call):
                 meter.leave_out(evaluations.look(done))
