@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.distributed.ranks import Instances
+from ipu_model.ipu.batches import with_shared_positions
 from ipu_model.ipu.laying import TOKENS, Counts, Inputs, Piece, Shape, input_type, label_count, shapes_of
 from ipu_model.ipu.row_source import Ahead, InTurn, Made, RowSource
 from ipu_model.models.head import Head
@@ -21,8 +22,8 @@ class HostCall:
     """What one call of a training executor is given."""
 
     tensors: Tuple[Tensor, ...]
-    """[rows, width] int32 for each column, but fp32 for values, then [rows, parts] fp32, a weight per part of the loss;
-    valid until the next call is asked for."""
+    """[rows, width] int32 for each column, but fp32 for values, and a row of positions for each micro-batch where rows
+    are not packed; then [rows, parts] fp32, a weight per part of the loss. Valid until the next call is asked for."""
     counts: Counts
     """Of the whole call, over all instances."""
     mean: Callable[[Dict[str, float]], Dict[str, float]]
@@ -31,7 +32,8 @@ class HostCall:
 
 def training_inputs(head: Head, example: Batch) -> Inputs:
     """What the training program of a head reads of rows like these."""
-    return Inputs(TOKENS + head.inputs + head.label_inputs(example), head.label_columns(example))
+    one = example.columns["cls_positions"].shape[1] == 1
+    return Inputs(TOKENS + head.inputs + head.label_inputs(example), head.label_columns(example), one)
 
 
 class Feed:
@@ -44,13 +46,23 @@ class Feed:
         calls: How many the source has.
         updates: Of one call.
         micro_batches: Of one update: accumulation x replicas, over all instances.
+        micro_batch_size: Rows of one of them.
     """
 
     def __init__(
-        self, source: RowSource, calls: int, updates: int, micro_batches: int, inputs: Inputs, instances: Instances
+        self,
+        source: RowSource,
+        calls: int,
+        updates: int,
+        micro_batches: int,
+        micro_batch_size: int,
+        inputs: Inputs,
+        instances: Instances,
     ) -> None:
         self._source, self._left, self._instances = source, calls, instances
         self._updates, self._micro_batches, self._parts = updates, micro_batches, tuple(inputs.labels)
+        self._size_to_share = micro_batch_size if inputs.one_sequence else 0
+        self._positions: Optional[Tensor] = None
         self._current: Optional[Made] = None
         self._next: Optional[Made] = None
         self._counts: Optional[Counts] = None
@@ -64,8 +76,17 @@ class Feed:
             counts = self._counts or self._sums(self._instances.mean(_figures(made.counts), "counts"))
             self._current, self._next, self._counts = made, None, None
             self._left -= 1
-            tensors = [torch.from_numpy(column) for column in made.columns]
+            tensors = tuple(torch.from_numpy(column) for column in made.columns)
+            if self._size_to_share:
+                tensors = self._sharing(tensors)
             yield HostCall((*tensors, self._weights(len(tensors[0]), counts)), counts, self._mean)
+
+    def _sharing(self, tensors: Tuple[Tensor, ...]) -> Tuple[Tensor, ...]:
+        """Positions that are the same in every call are made once."""
+        at = TOKENS.index("position_ids")
+        if self._positions is None:
+            self._positions = with_shared_positions(tensors, self._size_to_share)[at]
+        return (*tensors[:at], self._positions, *tensors[at + 1 :])
 
     def _wait(self) -> Made:
         if self._next is None:

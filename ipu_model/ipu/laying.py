@@ -107,8 +107,8 @@ def require_positions(batch: Batch) -> None:
     if moved.any():
         row, place = np.argwhere(moved)[0]
         raise RowsError(
-            f"row {int(batch.rows[row])} of all has position {int(positions[row, place])} at token {place}, but rows of "
-            "one sequence (max_sequences 1 in their manifest) begin with it: make the rows again"
+            f"row {int(batch.rows[row])} of all has position {int(positions[row, place])} at token {place}, but rows "
+            "of one sequence (max_sequences 1 in their manifest) begin with it: make the rows again"
         )
 
 

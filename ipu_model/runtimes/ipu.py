@@ -13,7 +13,20 @@ import platform
 import time
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Callable, ContextManager, Dict, Generator, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
+from typing import (
+    Any,
+    Callable,
+    ContextManager,
+    Dict,
+    Generator,
+    Iterable,
+    Iterator,
+    List,
+    Optional,
+    Sequence,
+    Tuple,
+    Union,
+)
 
 import numpy as np
 import torch

@@ -22,7 +22,7 @@ from tiny_jobs import ROOT, head_of, labels_of, make_columns, start, write_rows
 from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import RowsError, RowWorkerLost
-from ipu_model.ipu.feeding import Feed, ahead_or_in_turn, training_inputs
+from ipu_model.ipu.feeding import Feed, ahead_or_in_turn, in_memory, training_inputs
 from ipu_model.ipu.laying import Inputs
 from ipu_model.ipu.row_source import Ahead, InTurn
 from ipu_model.rows.format import MANIFEST
@@ -70,7 +70,7 @@ def test_a_worker_makes_the_bits_that_this_process_would(kind: str, tmp_path: Pa
     rows = open_rows(rows_of(tmp_path / "rows", kind, ROWS), kind)
     inputs, wanted = inputs_of(rows), expected(rows, SECOND_HALF)
     with closing(Ahead(rows, order_of(SECOND_HALF), STEPS, inputs)) as source:
-        feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, inputs, Instances())
+        feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
         for number, call in enumerate(feed):
             assert len(call.tensors) == len(wanted[number])
             for ours, theirs in zip(call.tensors, wanted[number]):
@@ -97,7 +97,7 @@ def test_where_there_is_no_memory_to_share_rows_are_made_in_turn(
     assert isinstance(source, InTurn)
     assert "Cannot allocate memory" in said[0]
     assert "Raise the memory limit" in said[0]
-    feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, inputs, Instances())
+    feed = Feed(source, len(STEPS), UPDATES, MICRO_BATCHES, 1, inputs, Instances())
     for call, theirs in zip(feed, wanted):
         assert all((x.numpy() == y).all() for x, y in zip(call.tensors, theirs))
 
@@ -113,6 +113,19 @@ def test_damaged_rows_are_told_with_file_and_row_when_their_call_comes(tmp_path:
         source.take()
         with pytest.raises(RowsError, match=rf"rows-00000.arrow, row {damaged}: token_type_ids\[0\] is 9, required"):
             source.take()
+
+
+def test_rows_of_one_sequence_that_begin_elsewhere_are_refused(tmp_path: Path) -> None:
+    """Their positions are not read: a micro-batch has one row of them."""
+    rows = open_rows(rows_of(tmp_path / "rows", "question_answering", ROWS, packed=False), "question_answering")
+    batch, inputs = rows.take(np.arange(ROWS)), inputs_of(rows)
+    (call,) = Feed(in_memory(batch, inputs, 1), 1, 1, 45, 2, inputs, Instances())
+    positions = call.tensors[inputs.columns.index("position_ids")].numpy()
+    assert (positions == np.arange(positions.shape[1])).all()
+    assert len(positions) == ROWS // 2
+    batch.columns["position_ids"][7, 1] = 5
+    with pytest.raises(RowsError, match="row 7 of all has position 5 at token 1"):
+        list(Feed(in_memory(batch, inputs, 1), 1, 1, 45, 2, inputs, Instances()))
 
 
 def test_another_folder_in_the_place_of_the_first_is_refused(tmp_path: Path) -> None:
