@@ -62,8 +62,7 @@ def train(
                 meter.leave_out(evaluations.look(done))
             if _due(done, per_call, job.log_every_updates) or done == plan.updates or evaluations.stops:
                 meter.tell(done, rate)
-            if evaluations.is_due(done + per_call, per_call):
-                needed += evaluations.slowest
+            needed += evaluations.slowest if evaluations.is_due(done + per_call, per_call) else 0.0
             keep.look()
             stopping, saving = stop.decide(needed + keep.save_seconds, keep.is_due)
             if stopping:
