@@ -95,19 +95,22 @@ def carry_out(
     if json_wanted and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # of the others the last line is the error, which says it
-        options.say_next(_useful_after(run))
+        options.say_next(useful_after(run))
     if code:
         raise SystemExit(code)
 
 
-def _useful_after(run: report.RunReport) -> str:
+def useful_after(run: report.RunReport) -> str:
+    """What a person would do next with what this run made."""
     if report.outcome(run) == "rejected":
         return "podium params list gate shows the limits, the page of the evaluation the answers"
     published = [one for one in run.results.values() if one["published"] is not None]
-    for one in published:
-        if ANSWERS & set(one["scores"]):
-            return f"podium ask {report.where_published(one['published']).split(' (')[0]} QUESTION --context TEXT"
-    if published or not run.results:
+    if published:
+        asked = [one for one in published if ANSWERS & set(one["scores"])]
+        place = report.where_published((asked or published)[0]["published"]).split(" (")[0]
+        words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} FILE answers for all of a file"
+        return words[0] if asked else words[1]
+    if not run.results:
         return "podium run goes on from there"
     return "podium publish makes a release of what the gate accepted"
 

@@ -13,6 +13,8 @@ import yaml
 from flows.checkout import own_folder
 from flows.commands import evaluate
 from flows.commands.project import Place
+from flows.commands.run import useful_after
+from flows.report import RunReport
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import defaults_of
@@ -78,3 +80,12 @@ def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> 
     with pytest.raises(ParamsError, match=r"several models: name one .*models/moods, .*models/topics"):
         judge(project, "mine", "dev.csv")
     assert not (project / "evaluation-mine-dev").exists()
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [({"exact_match": 80.0}, "podium ask published/it"), ({"accuracy": 80.0}, "podium predict published/it")],
+)
+def test_what_was_published_is_what_is_used_next(scores: dict[str, float], said: str) -> None:
+    judged = {"name": "it", "scores": scores, "decision": None, "published": {"folder": "published/it"}}
+    assert useful_after(RunReport(".", results={"gate@it": judged})).startswith(said)

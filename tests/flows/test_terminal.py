@@ -99,8 +99,8 @@ def test_a_failed_run_says_its_error_once_last_and_in_red(toy_project, environme
     assert terminal.raw.rstrip().split("\n")[-1].startswith(RED), "in red"
     for noise in ("NoneType", "Crash", "View at", "255", " | INFO", "Traceback"):
         assert noise not in terminal.plain(), terminal.plain()
-    assert "first                    ran " in terminal.plain()
-    assert "second                   failed " in terminal.plain()
+    assert "first                            ran " in terminal.plain()
+    assert "second                           failed " in terminal.plain()
     (named,) = [line.removeprefix("log of this run: ") for line in before if line.startswith("log of this run: ")]
     log = (toy_project / named).read_text()
     assert "error: the toy stage was told to fail" in log
@@ -108,6 +108,7 @@ def test_a_failed_run_says_its_error_once_last_and_in_red(toy_project, environme
     assert "NoneType" not in log
 
 
+@pytest.mark.soak
 def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, environment):
     terminal = Terminal(words(), toy_project, {**environment, "TOY_FAILS": "second", "NO_COLOR": "1"})
     assert terminal.end() == 1
@@ -116,7 +117,7 @@ def test_without_colours_and_without_a_terminal_nobody_gets_them(toy_project, en
         words(), cwd=toy_project, env={**environment, "TOY_FAILS": "second"}, text=True, capture_output=True
     )
     assert "\x1b" not in done.stdout + done.stderr
-    assert "second: started\nsecond                   failed " in done.stdout
+    assert "second: started\nsecond                           failed " in done.stdout
     assert done.stderr == "error: stage second failed (exit code 1): the toy stage was told to fail\n"
     shown = subprocess.run(words("--verbose"), cwd=toy_project, env=environment, text=True, capture_output=True).stdout
     assert "second: started\nRunning stage 'second':\n[ 50%] half way\n" in shown

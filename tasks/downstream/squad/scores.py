@@ -137,6 +137,11 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
         found = np.array(scores, dtype=np.float64).reshape(-1, 2)
         return np.column_stack([has_answers(examples), found]) if self.nullable else found
 
+    def constant(self, examples: Mapping[str, list[Question]]) -> Outcomes | None:
+        """Of questions of which some have no answer: to answer none."""
+        nothing = {split: [""] * len(questions) for split, questions in examples.items()}
+        return self.outcomes_of(examples, nothing) if self.nullable else None
+
     @property
     def metrics(self) -> Metrics:
         overall = (

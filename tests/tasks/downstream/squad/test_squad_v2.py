@@ -90,6 +90,15 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def many(checkout: Path) -> Path:
+    """Of 24 questions half are right in either group, those with an answer are 20: 12 are right, without answers 4."""
+    answered, odds = [True] * 20 + [False] * 4, [-3.0, 1.5] * 10 + [-1.0, 2.0] * 2
+    write_questions(checkout / artifacts.examples_file("squad", "dev"), questions("d", answered))
+    predicted(checkout, "dev", questions("d", answered), odds)
+    return checkout
+
+
 def test_the_threshold_comes_from_held_out_questions_and_the_figures_from_dev(checkout: Path) -> None:
     metrics = evaluate(task("page"), checkout)
     assert {name: metrics[name] for name in ("null_threshold", "null_threshold_questions")} == {
@@ -135,6 +144,7 @@ def test_the_page_shows_both_groups_and_the_curve(checkout: Path) -> None:
         "The threshold 0.50",
         "risk over coverage",
         "F1 where there is an answer",
+        "To answer no question at all has an F1 of 50.00.",
     ):
         assert said in page
     assert (checkout / "evaluation/squad/risk-coverage.csv").read_text().splitlines() == [
@@ -175,27 +185,33 @@ def decided(checkout: Path, **limits: Any) -> GateDecision:
     return gate(values(gate={"min_f1": 0.0, **limits}), "squad", checkout)
 
 
-def test_the_gate_has_floors_under_both_groups(checkout: Path) -> None:
-    evaluate(task("page"), checkout)
-    assert decided(checkout, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0).accepted
-    refused = decided(checkout, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
+def test_a_model_that_is_no_better_than_giving_no_answer_is_refused(checkout: Path) -> None:
+    assert evaluate(task("page"), checkout)["constant_score"] == 50.0
+    [reason] = decided(checkout).reasons
+    assert reason.startswith("the f1 is not significantly above the best answer that is always the same: +0.00 points")
+
+
+def test_the_gate_has_floors_under_both_groups(many: Path) -> None:
+    evaluate(task("page"), many)
+    assert decided(many, min_has_answer_f1=50.0, min_no_answer_exact_match=50.0).accepted
+    refused = decided(many, min_has_answer_f1=50.5, min_no_answer_exact_match=51.0)
     assert refused.reasons == (
         "HasAns_f1 50.0000 is under the floor 50.5 (downstream.squad.gate.min_has_answer_f1).",
         "NoAns_exact 50.0000 is under the floor 51 (downstream.squad.gate.min_no_answer_exact_match).",
     )
 
 
-def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_to(checkout: Path) -> None:
-    evaluate(task("page"), checkout)
+def test_the_gate_tests_both_groups_against_the_released_model_where_it_is_told_to(many: Path) -> None:
+    evaluate(task("page"), many)
     scores = task("scores")
-    examples = scores.read_all(checkout)
+    examples = scores.read_all(many)
     # The released model gives no answer but the wrong one: it is right on all that have none, and on nothing else.
-    released = scores_json(scores, examples, {"dev": ["the sea", "the sea", "", ""]})
-    (checkout / "inputs/released").mkdir(parents=True)
-    (checkout / "inputs/released/scores.json").write_text(released)
+    released = scores_json(scores, examples, {"dev": ["the sea"] * 20 + [""] * 4})
+    (many / "inputs/released").mkdir(parents=True)
+    (many / "inputs/released/scores.json").write_text(released)
     assert json.loads(released)["about"].endswith("exact, f1 of its answer")
-    assert decided(checkout).accepted
-    names = {one.name for one in decided(checkout, max_no_answer_exact_match_drop=0.0).checks}
+    assert decided(many).accepted
+    names = {one.name for one in decided(many, max_no_answer_exact_match_drop=0.0).checks}
     assert "released_model_NoAns_exact" in names
     assert "released_model_HasAns_f1" not in names
 
