@@ -53,7 +53,7 @@ def judge(project: Path, *words: str) -> None:
         evaluate.command.main(list(words), standalone_mode=False, obj=ctx.obj, parent=ctx)
 
 
-@pytest.mark.parametrize("said", ["mine", "runs/checkouts/mine"])
+@pytest.mark.parametrize("said", ["mine", pytest.param("runs/checkouts/mine", marks=pytest.mark.soak)])
 def test_a_run_is_judged_by_its_name_or_its_folder(
     project: Path, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

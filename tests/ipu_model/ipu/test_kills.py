@@ -87,7 +87,7 @@ def test_a_checkpoint_is_written_while_a_call_keeps_the_interpreter_and_serves_a
     assert output_bytes(job) == output_bytes(straight)
 
 
-@pytest.mark.parametrize("iterations", [1, 2])
+@pytest.mark.parametrize("iterations", [pytest.param(1, marks=pytest.mark.soak), 2])
 def test_a_stop_is_answered_after_the_call_at_work_with_a_checkpoint(iterations: int, tmp_path: Path) -> None:
     straight, job = jobs(tmp_path, iterations=iterations)
     run_here(straight)

@@ -131,7 +131,7 @@ def updates(runtime: IpuRuntime, batches: List[Any], first: int, last: int) -> L
 
 
 @pytest.mark.ipu
-@pytest.mark.parametrize(("saved", "loaded"), [(3, 3), (3, 1), (1, 2)])
+@pytest.mark.parametrize(("saved", "loaded"), [pytest.param(3, 3, marks=pytest.mark.soak), (3, 1), (1, 2)])
 def test_a_run_resumed_with_another_factor_equals_one_that_was_not_stopped(
     saved: int, loaded: int, tmp_path: Path
 ) -> None:

@@ -276,6 +276,7 @@ def children_of(parent: int) -> List[int]:
     return found
 
 
+@pytest.mark.soak
 def test_killed_while_one_is_written_the_run_goes_on_from_the_one_before(tmp_path: Path, pretrain_rows: Path) -> None:
     settings: Dict[str, Any] = {"schedule": ScheduleConfig(steps=60), "checkpoint_every_updates": 5}
     straight = make_job(tmp_path / "a", "pretrain", pretrain_rows, **settings)
