@@ -20,13 +20,7 @@ import torch
 from torch import Tensor
 
 from ipu_model.models.dropout import keep_mask, kept_scale, masked
-
-SEQUENCE_TILE = 32
-"""Tokens to a multiple of which each sequence is padded here. oneDNN compiles a kernel for every new shape of a
-product (0.5 to 3 ms each, against 0.05 ms to run it), so real lengths must fall on few shapes."""
-SCORES_PER_GROUP = 1 << 20
-"""Scores of all heads in a group, at most (a longer sequence is a group of its own): more leave the cache, with
-fewer the calls themselves cost most."""
+from ipu_model.models.tiles import SCORES_PER_GROUP, SEQUENCE_TILE
 
 
 @dataclass(frozen=True)

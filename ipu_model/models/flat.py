@@ -16,12 +16,9 @@ from torch import Tensor
 
 from ipu_model.models.attention import SequenceAttention
 from ipu_model.models.encoder import Tokens
+from ipu_model.models.tiles import TOKEN_TILE
 from ipu_model.rows.format import ABSENT
 from ipu_model.rows.reading import Batch, Columns
-
-TOKEN_TILE = 64
-"""Tokens, and masked tokens, are filled up to a multiple of it: oneDNN compiles a kernel for every new shape of a
-product, some milliseconds each, so that shapes must repeat. The filler is a sequence of its own that no loss reads."""
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from pathlib import Path
-from typing import Iterator, List, Optional, Tuple
+from typing import Optional
 
 import torch
 
@@ -50,49 +49,3 @@ def keep_freed_memory(asked: Optional[str] = None) -> bool:
         return False
     wanted = ((M_MMAP_THRESHOLD, 1 << 30), (M_TRIM_THRESHOLD, (1 << 31) - 1), (M_TOP_PAD, 64 << 20))
     return all(mallopt(option, value) == 1 for option, value in wanted)
-
-
-def free_memory(root: Path = Path("/")) -> Optional[int]:
-    """Bytes this process may still take without swapping: of the host, and of each cgroup that it is in.
-
-    What a cgroup's limit leaves counts file pages that the kernel can drop as free. None where nothing tells.
-
-    Args:
-        root: of the file system, which has /proc and /sys.
-    """
-    found: List[int] = []
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            found.append(int(line.split()[1]) * 1024)
-    for folder, limit, usage, droppable in _cgroups(root):
-        most, used = _lines(folder / limit)[:1], _lines(folder / usage)[:1]
-        if most and used and most[0].isdigit():  # "max" is none
-            stat = dict(line.split(" ", 1) for line in _lines(folder / "memory.stat"))
-            found.append(int(most[0]) - int(used[0]) + int(stat.get(droppable, 0)))
-    return max(0, min(found)) if found else None
-
-
-def _cgroups(root: Path) -> Iterator[Tuple[Path, str, str, str]]:
-    """Folder of each cgroup above this process, and the names of its limit, its usage and its droppable pages."""
-    mounts = root / "sys/fs/cgroup"
-    for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            base, names = mounts, ("memory.max", "memory.current", "inactive_file")
-        elif "memory" in controllers.split(","):
-            base, names = mounts / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-        else:
-            continue
-        own = base / path.lstrip("/")
-        for folder in (own, *own.parents):
-            yield (folder, *names)
-            if folder == base:
-                break
-
-
-def _lines(path: Path) -> List[str]:
-    """Of a file of the kernel; none where it is not there."""
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []

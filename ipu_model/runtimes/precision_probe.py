@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from ipu_model.models.attention import SequenceAttention
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Attention, Bert
-from ipu_model.models.flat import TOKEN_TILE
 from ipu_model.models.inference import EqualLengthAttention
 from ipu_model.models.masked_tokens import PredictionHead, masked_token_loss
 from ipu_model.models.precision import LowPrecisionCopies
+from ipu_model.models.tiles import TOKEN_TILE
 
 DTYPES: Dict[str, Optional[torch.dtype]] = {"fp32": None, "bf16": torch.bfloat16}
 BUDGET_SECONDS = 0.8

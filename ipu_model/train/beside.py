@@ -17,7 +17,7 @@ from torch import Tensor
 
 import ipu_model
 from ipu_model.models.tensors import lay_out
-from ipu_model.runtimes.host import free_memory
+from ipu_model.runtimes.memory import free_memory
 from ipu_model.train.checkpoint_process import Places, write_checkpoint
 
 ROOM = 2

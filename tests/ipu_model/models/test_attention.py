@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ipu_model.models.attention import SCORES_PER_GROUP, SEQUENCE_TILE, HeadLayout, RowAttention, SequenceAttention
+from ipu_model.models.attention import HeadLayout, RowAttention, SequenceAttention
 from ipu_model.models.dropout import add_dropped, drop, keep_mask, kept_scale, mask_for, masked
+from ipu_model.models.tiles import SCORES_PER_GROUP, SEQUENCE_TILE
 
 LENGTHS = [5, 5, 4, 2, 2, 2]  # two rows: 5 + 4 + 2 of 12 tokens, and 5 + 2 + 2
 IDS = torch.tensor([[1] * 5 + [2] * 4 + [3] * 2 + [0], [1] * 5 + [2] * 2 + [3] * 2 + [0] * 3])
