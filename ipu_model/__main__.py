@@ -35,9 +35,11 @@ USAGE = 2
 FAILED = 1
 
 
-USAGE_TEXT = """usage: python -m ipu_model job.json
+USAGE_TEXT = """usage: python -m ipu_model [--probe] job.json
 Run one job; its progress goes to standard output, one JSON object a line. ipu_model/jobs/job.py describes the file.
+--probe: time a few of its updates on CPU or CUDA, and keep nothing.
 """
+PROBE = "--probe"
 
 
 def main() -> int:
@@ -55,20 +57,11 @@ def _run() -> int:
         stop = StopRequest(stop_time(os.environ.get(STOP_AT)))
         stop.listen()
         die_with_parent()
-        job = read_job(sys.argv[1:])
-        instances = current(os.environ)
-        if not instances.is_writer:
-            # It trains along, in a folder of its own; what there is to say or to write is instance 0's.
-            emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
-        with only_one(Path(job.run_folder)), instances.leaving():
-            limit_spinning()
-            # torch is imported here, after the job was found readable and the folder free.
-            from ipu_model.runtimes.host import keep_freed_memory, set_threads
-            from ipu_model.train.running import run_job
-
-            keep_freed_memory(os.environ.get("PODIUM_KEEP_MEMORY"))
-            set_threads(os.environ.get("PODIUM_THREADS"))
-            run_job(job, emit, stop, instances)
+        words = sys.argv[1:]
+        if PROBE in words:
+            _probe(read_job([word for word in words if word != PROBE]), emit)
+        else:
+            _train_or_predict(read_job(words), emit, stop)
     except Terminated as paused:
         emit("paused", text=f"{paused}; run it again to continue")
         return exit_code(PAUSED, os.environ)
@@ -87,6 +80,37 @@ def _run() -> int:
         emit("error", type=type(error).__name__, text=text)
         return exit_code(FAILED, os.environ)
     return 0
+
+
+def _train_or_predict(job: Job, emit: Emit, stop: StopRequest) -> None:
+    instances = current(os.environ)
+    if not instances.is_writer:
+        # It trains along, in a folder of its own; what there is to say or to write is instance 0's.
+        emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
+    with only_one(Path(job.run_folder)), instances.leaving():
+        limit_spinning()
+        # torch is imported here, after the job was found readable and the folder free.
+        from ipu_model.train.running import run_job
+
+        _prepare_host()
+        run_job(job, emit, stop, instances)
+
+
+def _prepare_host() -> None:
+    """What the environment says of threads and memory."""
+    from ipu_model.runtimes.host import keep_freed_memory, set_threads
+
+    keep_freed_memory(os.environ.get("PODIUM_KEEP_MEMORY"))
+    set_threads(os.environ.get("PODIUM_THREADS"))
+
+
+def _probe(job: Job, emit: Emit) -> None:
+    """Say what a few updates take; needs no run folder, and so no lock."""
+    limit_spinning()
+    from ipu_model.train.probing import probe
+
+    _prepare_host()
+    emit("probed", **dataclasses.asdict(probe(job, emit)))
 
 
 def _say_nothing(event: str, **fields: Any) -> None:

@@ -7,6 +7,7 @@
 | step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds        |
 | evaluated | after, updates, best_after (updates), and figures of held-out rows (evaluation.py)        |
 | predicted | rows, of, eta_seconds                                                                      |
+| probed    | what `--probe` found (jobs/probed.py)                                                      |
 | saved     | path                                                                                       |
 | paused    | text: stopped before its end on purpose; why, and after which update                       |
 | error     | type, text                                                                                 |

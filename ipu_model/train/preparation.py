@@ -17,7 +17,7 @@ from ipu_model.jobs.fingerprint import flat
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import ModelFolder, missing_parameters
+from ipu_model.models.model_folder import ModelFolder, missing_parameters, read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.progress import Emit
 from ipu_model.rows.format import MANIFEST, read_manifest
@@ -78,6 +78,27 @@ def check_job(job: Job) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(str(folder), os.W_OK):
             raise PermissionError(13, "cannot be written", str(folder))
+
+
+def starting_model(job: Job) -> Optional[ModelFolder]:
+    """The model that the job starts from, as one with its head; None where it draws its weights.
+
+    Raises:
+        CheckpointError: it cannot be read.
+    """
+    if job.init_checkpoint is None:
+        return None
+    return read_model(Path(job.init_checkpoint)).for_head(heads.of(job.head))
+
+
+def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
+    """Rows of the kind that the head of the job is trained on.
+
+    Raises:
+        RowsError, ConfigError: they are damaged, or not for this model.
+    """
+    labels = len(job.labels or ())
+    return RowFolder(Path(folder), heads.of(job.head).row_kind(labels), config, labels)
 
 
 def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:

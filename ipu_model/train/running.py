@@ -23,7 +23,7 @@ from ipu_model.files import new_folder, write_text
 from ipu_model.jobs.job import Job, JobResult
 from ipu_model.jobs.plan import DevicePlan, Plan, make_plan, spread
 from ipu_model.models.config import ModelConfig
-from ipu_model.models.model_folder import ModelFolder, Origin, read_model, write_model
+from ipu_model.models.model_folder import Origin, write_model
 from ipu_model.models.tensors import require_finite
 from ipu_model.progress import Emit
 from ipu_model.rows.reading import RowFolder
@@ -40,6 +40,8 @@ from ipu_model.train.preparation import (
     check_tokenizer,
     make_fingerprint,
     make_model,
+    open_rows,
+    starting_model,
     with_labels,
 )
 from ipu_model.train.saving import CheckpointWriter, require_time
@@ -78,9 +80,9 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     check_job(job)
     _forget_result(Path(job.run_folder))
     chosen, instances = choose_runtime(job.runtime), instances or Instances()
-    base = _start(job)
+    base = starting_model(job)
     config, job = architecture(job, base), with_labels(job, base)
-    rows = _rows(job, job.rows, config)
+    rows = open_rows(job, job.rows, config)
     check_tokenizer(rows, base)
     precision = choose_precision(job.precision, chosen.value)
     stop.agree = instances.any_of_each
@@ -104,17 +106,6 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
         runtime.close()
     write_text(Path(job.run_folder) / RESULT, result.to_json())
     return result
-
-
-def _start(job: Job) -> Optional[ModelFolder]:
-    if job.init_checkpoint is None:
-        return None
-    return read_model(Path(job.init_checkpoint)).for_head(heads.of(job.head))
-
-
-def _rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
-    labels = len(job.labels or ())
-    return RowFolder(Path(folder), heads.of(job.head).row_kind(labels), config, labels)
 
 
 def _forget_result(run_folder: Path) -> None:
@@ -189,7 +180,7 @@ def _held_out(
     """
     if job.evaluation is None or not plan.updates:
         return None
-    held_out = _rows(job, job.evaluation.rows, config)
+    held_out = open_rows(job, job.evaluation.rows, config)
     if held_out.manifest.tokenizer_sha256 != rows.manifest.tokenizer_sha256:
         raise RowsError(f"the rows of {held_out.folder} and {rows.folder} are of two tokenizers: make both again")
     if device is not None:
