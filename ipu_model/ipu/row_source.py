@@ -18,16 +18,12 @@ import contextlib
 import json
 import mmap
 import os
-import signal
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Dict, Iterator, List, Protocol, Tuple
 
 import numpy as np
 
-import ipu_model
+from ipu_model.distributed.companion import end_in_words, shared_memory, start_companion
 from ipu_model.errors import ConfigError, RowsError, RowWorkerLost
 from ipu_model.ipu.laying import Counts, Inputs, Piece, Shape, Slots, lay, shapes_of
 from ipu_model.ipu.row_worker import Work
@@ -37,10 +33,6 @@ SLOTS = 3
 """One that the IPUs read, one that is ready, one that is being filled."""
 ERRORS = {"RowsError": RowsError, "ConfigError": ConfigError, "OSError": OSError}
 """What a worker tells, by the name that it gives."""
-LIKELY = {
-    signal.SIGKILL: "; the kernel does so when the memory of the host or of the container is used up (dmesg says)",
-    signal.SIGBUS: "; a row file was cut short, or its disk failed while it was read",
-}
 
 
 @dataclass(frozen=True)
@@ -108,12 +100,13 @@ class Ahead:
     def __init__(self, rows: RowFolder, order: UpdateRows, steps: range, inputs: Inputs) -> None:
         count = len(range(*order.share.indices(order.rows_per_update))) * steps.step
         slots = Slots(shapes_of(rows.manifest, inputs, count), SLOTS)
-        descriptor = _anonymous_memory(slots.bytes)
+        descriptor = shared_memory("podium-rows", slots.bytes)
         try:
             self._memory = mmap.mmap(descriptor, slots.bytes)
-            self.process = _start(_work(rows, order, steps.step, inputs, descriptor), descriptor)
+            self.process = start_companion("ipu_model.ipu.row_worker", memory=descriptor)
         finally:
             os.close(descriptor)  # the worker has its own, and both have the memory
+        self._send(_work(rows, order, steps.step, inputs, descriptor).to_json() + "\n")
         self._columns = [tuple(slots.columns(self._memory, slot)) for slot in range(SLOTS)]
         self._steps = iter(steps)
         for slot in range(SLOTS):
@@ -124,7 +117,7 @@ class Ahead:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            raise RowWorkerLost(_how(self.process.wait()))
+            raise RowWorkerLost(end_in_words(self.process.wait()))
         reply: Dict[str, Any] = json.loads(line)
         if "error" in reply:
             raise ERRORS[reply["error"]](*reply["arguments"])
@@ -151,26 +144,6 @@ class Ahead:
         self.process.communicate()
 
 
-def _anonymous_memory(size: int) -> int:
-    """Shared memory without a name, which goes with the last process that has it; its file descriptor.
-
-    Not of /dev/shm, whose size Docker bounds, and reserved whole, as a page that cannot be had later is a SIGBUS.
-
-    Raises:
-        OSError: there is not as much.
-    """
-    try:
-        descriptor = os.memfd_create("podium-rows")
-    except AttributeError:
-        raise OSError("this Python was built without os.memfd_create") from None
-    try:
-        os.posix_fallocate(descriptor, 0, size)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
 def _work(rows: RowFolder, order: UpdateRows, updates: int, inputs: Inputs, memory: int) -> Work:
     sizes = rows.sizes
     first, stop, _ = order.share.indices(order.rows_per_update)
@@ -191,34 +164,3 @@ def _work(rows: RowFolder, order: UpdateRows, updates: int, inputs: Inputs, memo
         slots=SLOTS,
         memory=memory,
     )
-
-
-def _start(work: Work, memory: int) -> subprocess.Popen[bytes]:
-    """A new program and no fork: threads of PopTorch may hold locks that a copy of this process would wait for.
-
-    SIGINT and SIGTERM stay blocked in it from its first moment, as a signal mask is inherited.
-    """
-    root = str(Path(ipu_model.__file__).resolve().parent.parent)
-    path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "ipu_model.ipu.row_worker"],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=(memory,),
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    assert process.stdin is not None
-    process.stdin.write(work.to_json().encode() + b"\n")
-    return process
-
-
-def _how(code: int) -> str:
-    """How a worker ended, in words."""
-    if code >= 0:
-        return f"ended with exit code {code}; its last words are in the log, before this line"
-    number = signal.Signals(-code)
-    return f"was ended by {number.name}{LIKELY.get(number, '')}"

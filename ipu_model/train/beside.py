@@ -7,15 +7,12 @@ import json
 import mmap
 import os
 import select
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional
 
 from torch import Tensor
 
-import ipu_model
+from ipu_model.distributed.companion import end_in_words, reserve, shared_memory, start_companion
 from ipu_model.models.tensors import lay_out
 from ipu_model.runtimes.memory import free_memory
 from ipu_model.train.checkpoint_process import Places, write_checkpoint
@@ -23,6 +20,7 @@ from ipu_model.train.checkpoint_process import Places, write_checkpoint
 ROOM = 2
 """Times the size of a checkpoint that memory must have free: for the copy, and for its files until they are on disk."""
 ALIGNMENT = mmap.PAGESIZE
+CHECKPOINT_PROCESS = "ipu_model.train.checkpoint_process"
 
 
 class InTurn(Exception):
@@ -47,24 +45,11 @@ class Beside:
         self.bytes = 0
         self._places: Places = []
         self._mapped: Optional[mmap.mmap] = None
-        if not hasattr(os, "memfd_create"):
-            raise InTurn(f"{sys.platform} has no memory that two processes share without a file (memfd_create)")
         try:
-            self._memory = os.memfd_create("checkpoint")  # of /dev/shm a container may have 64 MB
-            self._process = self._started()
+            self._memory = shared_memory("podium-checkpoint", 0)
+            self._process = start_companion(CHECKPOINT_PROCESS, str(self._memory), memory=self._memory)
         except OSError as error:
-            raise InTurn(f"a process beside the training cannot be had ({error.strerror})") from None
-
-    def _started(self) -> subprocess.Popen[bytes]:
-        package = str(Path(ipu_model.__file__).absolute().parents[1])
-        paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-        return subprocess.Popen(
-            [sys.executable, "-m", "ipu_model.train.checkpoint_process", str(self._memory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            pass_fds=[self._memory],
-        )
+            raise InTurn(f"a process beside the training cannot be had ({error.strerror or error})") from None
 
     def start(self, path: Path, tensors: Mapping[str, Dict[str, Tensor]], texts: Mapping[str, bytes]) -> None:
         """Copy a state and have it written; none may be under way.
@@ -101,7 +86,7 @@ class Beside:
             raise InTurn(f"a copy of the state takes {mb(size)}, {ROOM} times that is needed and {mb(free)} are free")
         if more > 0:
             try:
-                os.ftruncate(self._memory, size)
+                reserve(self._memory, size)
                 self._mapped = mmap.mmap(self._memory, size)  # the one before goes with its last tensor
             except OSError as error:
                 raise InTurn(f"{mb(size)} of memory for a copy of the state cannot be had ({error.strerror})") from None
@@ -132,9 +117,9 @@ class Beside:
         answer, path = self._process.stdout.readline(), self.path
         self.path = None
         if not answer:
-            ended = _end_of(self._process.wait())  # first: what it left half is removed once it is gone
+            ended = end_in_words(self._process.wait())  # first: what it left half is removed once it is gone
             write_checkpoint(path, self._memory, self._places)
-            raise InTurn(f"the process that wrote checkpoints has ended ({ended})")
+            raise InTurn(f"the process that wrote checkpoints {ended}")
         said = json.loads(answer)
         if "seconds" not in said:
             raise OSError(said["errno"], said["strerror"], said["filename"])
@@ -155,9 +140,3 @@ class Beside:
 def mb(size: int) -> str:
     """A number of bytes in words; MB of 2**20."""
     return f"{size / 2**20:,.0f} MB"
-
-
-def _end_of(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    return signal.Signals(-code).name + ("; often the system ran out of memory" if -code == signal.SIGKILL else "")

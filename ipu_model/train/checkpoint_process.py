@@ -68,8 +68,6 @@ def main() -> None:
         sys.stdout.write(USAGE_TEXT)
         return
     memory = int(sys.argv[1])
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_IGN)  # they reach whole groups of processes; the training waits for this one
     try:
         die_with_parent(signal.SIGKILL)
     except Terminated:

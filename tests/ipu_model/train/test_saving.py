@@ -210,8 +210,8 @@ def test_when_its_process_is_killed_the_training_writes_in_turn_and_loses_nothin
     training.keep.finish()
     assert not half.exists()
     assert (
-        "checkpoints are written in turn with the training, which waits: the process that wrote checkpoints has ended "
-        "(SIGKILL; often the system ran out of memory)"
+        "checkpoints are written in turn with the training, which waits: the process that wrote checkpoints was "
+        "ended by SIGKILL; the kernel does so when the memory of the host or of the container is used up (dmesg says)"
     ) in training.texts()
     training.keep.save(2)
     assert training.saved() == ["step-00000001", "step-00000002"]
