@@ -38,7 +38,9 @@ RECOVERIES = {
 
 SEE_WHICH = '. To see which IPU: POPLAR_ENGINE_OPTIONS=\'{"autoReport.all":"true"}\' and PopVision'
 Settings = Mapping[str, Any]
-"""The keys of the ipu_config in use."""
+"""The keys of the ipu_config in use, and WHOLE_TABLE."""
+WHOLE_TABLE = "whole_table"
+"""True where embedding_serialization_factor cuts nothing in this job (planning.cuts_table)."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def memory_knobs(ipu: Optional[int], settings: Settings) -> str:
         f"lower matmul_proportion{'' if ipu is None else f' of IPU {ipu}'}{_proportion(ipu, settings)}",
         f"move an encoder layer off {fullest} (layers_per_ipu{_now(settings, 'layers_per_ipu')})",
     ]
-    if ipu in (None, 0):
+    if ipu in (None, 0) and not settings.get(WHOLE_TABLE):
         now = _now(settings, "embedding_serialization_factor")
         knobs.append(
             f"raise embedding_serialization_factor{now and f' ({now[2:]})'} (it must divide the vocabulary size)"

@@ -219,10 +219,16 @@ def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
         checks.check_serialization(model.vocab_size, mode.embedding_serialization_factor, "embedding")
 
 
+def cuts_table(job: Job) -> bool:
+    """Whether embedding_serialization_factor cuts anything: the tied decoder, or the table where LAMB does not train it
+    (word_table.py)."""
+    return heads.of(job.head).tied or job.kind == "predict" or job.optimizer is None or job.optimizer.name != "lamb"
+
+
 def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int:
     """1 where the decoder is tied to the table, and in LAMB."""
     pieces = 1 if heads.of(job.head).tied else mode.embedding_serialization_factor
-    if pieces > 1 and job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb":
+    if pieces > 1 and not cuts_table(job):
         say(f"embedding_serialization_factor {pieces}: with lamb 1, as its trust ratio is that of the whole word table")
         return 1
     return pieces

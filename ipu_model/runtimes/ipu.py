@@ -37,6 +37,7 @@ from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.ipu import options as ipu_options
 from ipu_model.ipu.batches import inference_tensors, sequence_logits, with_shared_positions
 from ipu_model.ipu.executables import ExecutableCache, cache_root
+from ipu_model.ipu.failure_kinds import WHOLE_TABLE
 from ipu_model.ipu.failures import explained
 from ipu_model.ipu.feeding import Feed, HostCall, ahead_or_in_turn, in_memory, training_inputs
 from ipu_model.ipu.laying import Inputs, require_positions
@@ -48,7 +49,7 @@ from ipu_model.ipu.optimizers import (
     optimizer_tensors,
     set_learning_rate,
 )
-from ipu_model.ipu.planning import IpuPlan
+from ipu_model.ipu.planning import IpuPlan, cuts_table
 from ipu_model.ipu.program_parts import executable_parts, host_parts
 from ipu_model.ipu.row_source import RowSource
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
@@ -123,7 +124,8 @@ class IpuRuntime(Immediate):
         if job.kind != "predict":
             assert job.optimizer is not None  # job.py requires it
             self._optimizer = make_ipu_optimizer(poptorch, job.optimizer, self._model.named_parameters(), plan.half)
-        self._settings, self._judging = plan.config.to_dict(), plan.for_evaluation()
+        self._settings = {**plan.config.to_dict(), WHOLE_TABLE: not cuts_table(job)}
+        self._judging = plan.for_evaluation()
         self._training: Any = None
         self._inference: Any = None
         self._evaluation: Any = None

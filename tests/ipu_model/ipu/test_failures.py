@@ -9,6 +9,7 @@ from typing import Any, Dict, List
 import pytest
 
 from ipu_model.errors import ConfigError, DeviceJobError, IpuFailure
+from ipu_model.ipu.failure_kinds import WHOLE_TABLE
 from ipu_model.ipu.failures import classify, explained
 
 
@@ -145,6 +146,13 @@ def test_the_knobs_of_an_ipu_that_is_full_come_from_cheap_to_costly(tmp_path: Pa
 
 def test_an_ipu_without_embeddings_is_not_told_to_serialize_them(tmp_path: Path) -> None:
     assert "embedding_serialization" not in str(classify(Error("popart_exception", ON_TILE), tmp_path))
+
+
+def test_a_table_that_no_factor_cuts_is_not_proposed_to_be_cut(tmp_path: Path) -> None:
+    on_first = ON_TILE.replace("tile 2950", "tile 29")
+    assert "embedding_serialization" in str(classify(Error("popart_exception", on_first), tmp_path))
+    settings = {"embedding_serialization_factor": 2, WHOLE_TABLE: True}
+    assert "embedding_serialization" not in str(classify(Error("popart_exception", on_first), tmp_path, settings))
 
 
 def test_what_the_config_has_already_is_not_proposed(tmp_path: Path) -> None:
