@@ -3,7 +3,8 @@
 A call of an executor keeps that lock for the seconds that an update takes at the published rate. The seconds that the
 host then needs until it could begin the next call are what the IPUs wait: with rows made in turn, in the process of the
 training, and with rows made ahead by another one. With --instances: the CPU seconds of that process for an update, for
-each number of instances that share its rows, all at work at once.
+each number of instances that share its rows, all at work at once. With --memory: what both processes hold as calls go
+by.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ipu_model import heads
 from ipu_model.distributed.ranks import Instances
 from ipu_model.ipu.feeding import Feed, in_turn, training_inputs
 from ipu_model.ipu.laying import Inputs
-from ipu_model.ipu.row_source import Ahead, RowSource
+from ipu_model.ipu.row_source import SLOTS, Ahead, RowSource
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.reading import RowFolder, UpdateRows
 from tasks.rows.row_files import RowWriter
@@ -35,6 +36,8 @@ MODEL = ModelConfig(vocab_size=30522)
 WRITTEN_AT_ONCE = 8192
 MICRO_BATCH = 2
 """Rows; the fewest of a preset that pre-trains on rows which are not packed."""
+MEMORY_CALL_SECONDS = 0.001
+"""For --memory, which asks for many calls and not for how long they take."""
 PROMISE = 0.005
 """Of an update: what the host may let the IPUs wait."""
 
@@ -182,15 +185,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="How long IPUs wait for rows, with a stand-in for their work.")
     parser.add_argument("--only", choices=[case.name for case in CASES], help="one training")
     parser.add_argument("--updates", type=int, default=5, help="measured of each, after a first one")
-    parser.add_argument("--instances", type=int, nargs="+", help="work of each instance instead, for these numbers")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--instances", type=int, nargs="+", help="work of each instance instead, for these numbers")
+    instead.add_argument("--memory", action="store_true", help="memory instead, at the first of the calls and after it")
     asked = parser.parse_args()
     cases = [case for case in CASES if asked.only in (None, case.name)]
     with tempfile.TemporaryDirectory() as folder:
         for case in cases if asked.instances is None else cases[:1]:
+            if asked.memory:
+                remember(case, asked.updates, write_folder(Path(folder) / case.name, case, 2 * case.rows))
+                continue
             if asked.instances is None:
                 measure(case, asked.updates, Path(folder))
                 continue
             share(case, asked.instances, asked.updates, write_folder(Path(folder) / "rows", case, 2 * case.rows))
+
+
+def own_megabytes(process: int | str) -> float:
+    """Memory of a process that no file stands behind and none shares (proc(5)), MB of 2**20."""
+    lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("RssAnon"))
+
+
+def remember(case: Case, updates: int, rows: RowFolder) -> None:
+    """Print what the training's process and its worker hold as calls go by."""
+    inputs = training_inputs(heads.of(case.head), rows.take(np.arange(1)))
+    source = Ahead(rows, UpdateRows(len(rows), case.rows, SEED), range(updates), inputs)
+    feed = Feed(source, updates, 1, case.rows // MICRO_BATCH, MICRO_BATCH, inputs, Instances())
+    seen = [
+        (own_megabytes("self"), own_megabytes(source.process.pid)) for _ in waits(source, feed, MEMORY_CALL_SECONDS)
+    ]
+    for call in sorted({min(SLOTS, updates - 1), updates // 4, updates // 2, updates - 1}):
+        print(f"{case.name}, call {call + 1} of {updates}: {seen[call][0]:.1f} MB, its worker {seen[call][1]:.1f} MB")
 
 
 def share(case: Case, numbers: list[int], updates: int, rows: RowFolder) -> None:
