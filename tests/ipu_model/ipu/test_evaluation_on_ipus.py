@@ -63,6 +63,25 @@ def test_sums_are_those_of_the_cpu_after_training_whatever_is_dropped_there(
 
 
 @pytest.mark.ipu
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+def test_what_fp16_judges_is_within_its_rounding_and_counts_are_exact(head: str, tmp_path: Path) -> None:
+    job = ipu_job(head, ADAMW, tmp_path, 2, 1, precision="fp16", geometry=BatchGeometry(ROWS, 2))
+    held_out = make_batches(head, 1, ROWS)[0]
+    ipu = ipu_runtime(job)
+    found = ipu.evaluate([held_out])
+    cpu = TorchRuntime(make_model(head), head_of(head), ROWS, "fp32", None, seed=7)
+    cpu.load_state_dict(ipu.state_dict())
+    ipu.close()
+    expected = cpu.evaluate([held_out])
+    assert found != expected  # it did compute in fp16
+    for name, value in expected.items():
+        if name.endswith("_loss"):
+            assert found[name] == pytest.approx(value, rel=1e-2)
+        elif not name.endswith("right"):
+            assert found[name] == value
+
+
+@pytest.mark.ipu
 def test_rows_of_one_sequence_train_as_on_the_cpu_with_one_row_of_positions(tmp_path: Path) -> None:
     """Two rows of a micro-batch share their positions; those of padding are others than in the rows."""
     job = ipu_job("question_answering", ADAMW, tmp_path, 2, 1, geometry=BatchGeometry(ROWS, 2))

@@ -15,15 +15,18 @@ import torch
 from ipu_jobs import ipu_job, model_folder, rows_of, write_job
 from safetensors.torch import load_file
 from test_poprun import DOUBLE, poprun
-from tiny_ipu import FOUR_LAYERS
+from tiny_ipu import FOUR_LAYERS, make_model
 from tiny_jobs import ROOT, Finished, finish, run_here, start, start_job
 
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.distributed.process import PAUSED, StopRequest
-from ipu_model.errors import ConfigError
-from ipu_model.jobs.job import Job, ScheduleConfig
+from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.ipu.planning import plan_ipu
+from ipu_model.jobs.job import EvaluationConfig, Job, ScheduleConfig
+from ipu_model.rows.format import read_manifest
 from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
+from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
 from ipu_model.train.running import run_job
 
 __all__ = ["poprun"]
@@ -140,6 +143,36 @@ def test_instances_that_were_stopped_go_on_as_if_they_had_not_been(job: Job, tmp
     assert (history(job) == history(straight)).all()
     ours, theirs = weights(job), weights(straight)
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_instances_that_share_held_out_rows_judge_as_one(job: Job, tmp_path: Path, only_double: None) -> None:
+    """21 rows in calls of 4 replicas x 5 micro-batches: the second call has nothing left for instance 1."""
+    judged = EvaluationConfig(str(rows_of(tmp_path / "held-out", "pretrain", 21, seed=2)), every_updates=2)
+    assert job.ipu_config is not None
+    config = {**job.ipu_config, "inference_replication_factor": REPLICAS, "inference_device_iterations": 5}
+    job = dataclasses.replace(job, model=FOUR_LAYERS, evaluation=judged, ipu_config=config)
+    done = run_instances(job, 2, tmp_path / "both")
+    assert [x.code for x in done] == [0, 0], done[0].stderr
+    alone = elsewhere(job, tmp_path / "one")
+    run_here(alone)
+    ours, theirs = curve(job), curve(alone)
+    assert len(theirs) == 2
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+    assert result(job)["evaluation"]["rows"] == 21
+
+
+def curve(job: Job) -> np.ndarray:
+    """[evaluations, columns] of evaluations.csv."""
+    return np.loadtxt(str(Path(job.run_folder) / "evaluations.csv"), delimiter=",", skiprows=1, ndmin=2)
+
+
+def test_random_numbers_of_another_number_of_instances_are_refused(job: Job, poprun: Poprun) -> None:
+    """As versions before this one wrote them: those of instance 0 alone."""
+    manifest = read_manifest(Path(job.rows))
+    plan = plan_ipu(job, FOUR_LAYERS, manifest.packing_factor, False, start_one(poprun, 1), lambda text: None)
+    runtime = IpuRuntime(load_poptorch(), job, plan, make_model("pretraining"), FOUR_LAYERS, lambda event, **rest: None)
+    with pytest.raises(CheckpointError, match="random numbers of 1 instances, this training 2.*Remove the run folder"):
+        runtime.load_rng_state({"ipu": torch.zeros(8, dtype=torch.uint8)})
 
 
 def start_one(poprun: Poprun, index: int) -> PopRunInstances:
