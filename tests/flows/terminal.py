@@ -55,12 +55,18 @@ class Terminal:
                 raise TimeoutError(f"{pattern!r} did not come; the terminal shows:\n{self.plain()}")
 
     def end(self, seconds: float = 120.0) -> int:
-        """Read until the command ends; returns its exit code."""
+        """Read until the command ends; returns its exit code.
+
+        Raises:
+            TimeoutError: it did not end.
+        """
         until = time.monotonic() + seconds
         while self._read(until - time.monotonic()):
             pass
         try:
             return self.process.wait(timeout=max(1.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            raise TimeoutError(f"it did not end in {seconds:g} s; the terminal shows:\n{self.plain()}") from None
         finally:
             os.close(self._ours)
 
