@@ -6,11 +6,14 @@ models/head.py says what such a file must hold.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
+from pathlib import Path
 from typing import TYPE_CHECKING, List
 
 from ipu_model.errors import ConfigError
+from ipu_model.models.outline import HeadOutline, read_outline
 
 if TYPE_CHECKING:  # job.py asks for the names, in a Python without torch
     from ipu_model.models.head import Head
@@ -27,7 +30,22 @@ def of(name: str) -> Head:
     Raises:
         ConfigError: there is none.
     """
-    if name not in names():
-        raise ConfigError(f"head={name!r} is not one of {', '.join(names())}")
+    _check(name)
     head: Head = importlib.import_module(f"{__name__}.{name}").HEAD
     return head
+
+
+@functools.lru_cache(maxsize=None)
+def outline(name: str) -> HeadOutline:
+    """What says where the head of this name stands on IPUs, for who plans without torch.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    _check(name)
+    return read_outline(Path(__path__[0]) / f"{name}.py")
+
+
+def _check(name: str) -> None:
+    if name not in names():
+        raise ConfigError(f"head={name!r} is not one of {', '.join(names())}")

@@ -13,7 +13,6 @@ so that the same code runs, and is tested, without PopTorch.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Optional
 
 import torch
@@ -21,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ipu_model.ipu.ops import DeviceOps
-from ipu_model.ipu.placement import Placement
+from ipu_model.ipu.placement import DeviceLayout
 from ipu_model.ipu.word_table import WordTable
 from ipu_model.models.encoder import Embeddings, Residual, SelfAttention
 from ipu_model.rows.format import IGNORED
@@ -29,19 +28,6 @@ from ipu_model.rows.format import IGNORED
 MASKED = -10000.0
 """Added to scores that a token may not see. exp(-10000) is 0 in fp16 and fp32 alike, and the number is well inside
 fp16's range, unlike the smallest fp16 number: two of those added overflow to -inf, and a row of -inf is NaN."""
-
-
-@dataclass(frozen=True)
-class DeviceLayout:
-    """How the model is cut and computed; from the IPU config."""
-
-    placement: Placement
-    table_pieces: int = 1
-    """Parameters that the word table is cut into."""
-    projection_serialization_factor: int = 1
-    recompute_checkpoint_every_layer: bool = False
-    hidden_dropout: float = 0.0
-    attention_dropout: float = 0.0
 
 
 class DeviceModel(nn.Module):

@@ -14,7 +14,8 @@ from typing import Any, Dict, Iterable, List, Tuple
 import torch
 from torch import Tensor, nn
 
-from ipu_model.errors import CheckpointError, ConfigError
+from ipu_model.errors import CheckpointError
+from ipu_model.ipu.optimizer_checks import check_optimizer, is_half
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.modeling import is_exempt
 
@@ -141,42 +142,6 @@ def load_optimizer_tensors(poptorch: Any, optimizer: Any, tensors: Dict[str, Ten
         optimizer.load_state_dict({**torch.optim.Optimizer.state_dict(optimizer), **parts})
 
 
-def check_optimizer(config: OptimizerConfig) -> None:
-    """Refuse what an IPU would ignore or do otherwise than torch; needs no PopTorch.
-
-    Raises:
-        ConfigError: with all of it.
-    """
-    # Read off popart_compiler/source/CompilerImpl.cpp (getPopartOptimizer) of PopTorch, and
-    # willow/src/transforms/clipweightgradientsbynorm.cpp and willow/src/patterns/*decompose.cpp of PopART.
-    problems: List[str] = []
-    if not config.bias_correction and config.name in ("adam", "adamw"):
-        # PopTorch takes bias_correction=False of AdamW and hands PopART AdamMode::Adam, which corrects.
-        problems.append(
-            f"optimizer.bias_correction=false with {config.name}: on IPU it corrects all the same. "
-            "Set bias_correction to true, or use lamb, which can go without"
-        )
-    if config.max_grad_norm is not None:
-        problem = _clipping_problem(config)
-        if problem:
-            problems.append(f"optimizer.max_grad_norm={config.max_grad_norm:g} with {config.name}: {problem}")
-    if problems:
-        raise ConfigError("; ".join(problems))
-
-
-def _clipping_problem(config: OptimizerConfig) -> str:
-    """Why PopART would not clip the gradient of the update as torch does; empty where it does."""
-    if config.name == "lamb":
-        return "PopTorch's LAMB has no clipping. Set max_grad_norm to null (the trust ratio bounds the update)"
-    if config.name == "sgd":
-        # The updater of its var update is clipped: the velocity, or the sum of micro-batches times loss scaling.
-        return "PopART clips the scaled velocity, not the gradient. Set max_grad_norm to null, or use adamw"
-    if config.name == "adam" and config.weight_decay:
-        # The L2 penalty is added before the accumulator that clipping looks for.
-        return "PopART clips the gradient with the decay in it. Set weight_decay to 0, or use adamw"
-    return ""
-
-
 def _groups(named_parameters: Iterable[Tuple[str, nn.Parameter]], lamb: bool) -> List[Dict[str, Any]]:
     trained = [(name, p) for name, p in named_parameters if p.requires_grad]
     decayed: Dict[str, Any] = {"params": [p for name, p in trained if not is_exempt(name)]}
@@ -185,11 +150,6 @@ def _groups(named_parameters: Iterable[Tuple[str, nn.Parameter]], lamb: bool) ->
         exempt["max_weight_norm"] = NO_TRUST_RATIO
     # The dispatcher of PopTorch's op optimizer_group needs at least one tensor to choose a device.
     return [group for group in (decayed, exempt) if group["params"]]
-
-
-def is_half(precision: str, half: bool) -> bool:
-    """Whether accumulators or moments of `precision` are fp16; auto is that of the weights (`half`)."""
-    return half if precision == "auto" else precision == "fp16"
 
 
 def _dtype(precision: str, half: bool) -> torch.dtype:

@@ -35,7 +35,7 @@ class Placement:
         """(name, IPU) of every block in order of execution."""
         layers = [(f"encoder layer {index}", ipu) for index, ipu in enumerate(self.layers)]
         pooler = [] if self.pooler is None else [("pooler", self.pooler)]
-        return (("embeddings", self.embeddings), *layers, *pooler, (heads.of(self.head).title, self.heads))
+        return (("embeddings", self.embeddings), *layers, *pooler, (heads.outline(self.head).title, self.heads))
 
     @property
     def order(self) -> Tuple[int, ...]:
@@ -90,6 +90,19 @@ class Placement:
         }
 
 
+@dataclass(frozen=True)
+class DeviceLayout:
+    """How the model is cut and computed; from the IPU config."""
+
+    placement: Placement
+    table_pieces: int = 1
+    """Parameters that the word table is cut into."""
+    projection_serialization_factor: int = 1
+    recompute_checkpoint_every_layer: bool = False
+    hidden_dropout: float = 0.0
+    attention_dropout: float = 0.0
+
+
 def place(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_replica: int) -> Placement:
     """Place a model as Optimum Graphcore does.
 
@@ -100,7 +113,7 @@ def place(head: str, num_layers: int, layers_per_ipu: Sequence[int], ipus_per_re
     Raises:
         ConfigError: see `expand_layers`; an unknown head.
     """
-    kind = heads.of(head)
+    kind = heads.outline(head)
     counts = expand_layers(num_layers, layers_per_ipu, ipus_per_replica)
     layers = tuple(ipu for ipu, count in enumerate(counts) for _ in range(count))
     pooler = None if not kind.pooler else (0 if kind.tied else layers[-1])
@@ -161,7 +174,7 @@ def place_by_stages(
     Raises:
         ConfigError: all that is wrong, in one message.
     """
-    kind = heads.of(head)
+    kind = heads.outline(head)
     stages, mapping = [list(stage) for stage in pipeline_stages], list(device_mapping)
     problems = []
     if len(stages) != len(mapping):
@@ -188,7 +201,7 @@ def place_by_stages(
 
 def _problems_of_names(head: str, num_layers: int, names: List[str]) -> List[str]:
     """What is wrong with the names of all stages in one list."""
-    kind, others = heads.of(head), [heads.of(other).stage for other in heads.names() if other != head]
+    kind, others = heads.outline(head), [heads.outline(other).stage for other in heads.names() if other != head]
     known = [*BLOCKS, kind.stage, *others]
     unknown = sorted(set(names) - set(known))
     if unknown:

@@ -14,9 +14,8 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu import checks, timing
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
-from ipu_model.ipu.model import DeviceLayout
-from ipu_model.ipu.optimizers import check_optimizer, is_half
-from ipu_model.ipu.placement import Placement
+from ipu_model.ipu.optimizer_checks import check_optimizer, is_half
+from ipu_model.ipu.placement import DeviceLayout, Placement
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Division
 from ipu_model.models.config import ModelConfig
@@ -212,7 +211,7 @@ def decoder_factor(mode: ModeConfig) -> int:
 
 
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
-    if heads.of(head).tied:
+    if heads.outline(head).tied:
         stated = "projection" if mode.projection_serialization_factor != 1 else "embedding"
         checks.check_serialization(model.vocab_size, decoder_factor(mode), stated)
     else:
@@ -222,12 +221,12 @@ def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
 def cuts_table(job: Job) -> bool:
     """Whether embedding_serialization_factor cuts anything: the tied decoder, or the table where LAMB does not train it
     (word_table.py)."""
-    return heads.of(job.head).tied or job.kind == "predict" or job.optimizer is None or job.optimizer.name != "lamb"
+    return heads.outline(job.head).tied or job.kind == "predict" or job.optimizer is None or job.optimizer.name != "lamb"
 
 
 def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int:
     """1 where the decoder is tied to the table, and in LAMB."""
-    pieces = 1 if heads.of(job.head).tied else mode.embedding_serialization_factor
+    pieces = 1 if heads.outline(job.head).tied else mode.embedding_serialization_factor
     if pieces > 1 and not cuts_table(job):
         say(f"embedding_serialization_factor {pieces}: with lamb 1, as its trust ratio is that of the whole word table")
         return 1

@@ -16,6 +16,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.encoder import Tokens
 from ipu_model.models.flat import FlatBatch, Places
+from ipu_model.models.outline import HeadOutline
 from ipu_model.rows.reading import Batch
 
 
@@ -31,7 +32,7 @@ class Logits:
 class Head(abc.ABC):
     """One head. The model that `build` makes has Hugging Face's parameter names, and its encoder is called `bert`."""
 
-    pretrains = False
+    pretrains = HeadOutline.pretrains
     """Trained by jobs of kind pretrain, and by no other; it has no logits to write."""
     labelled = False
     """Has classes, whose names a job states (Job.labels)."""
@@ -52,9 +53,9 @@ class Head(abc.ABC):
     """What the block of the head is called for people."""
     stage: str
     """What it is called in `pipeline_stages` of an ipu_config."""
-    pooler = True
+    pooler = HeadOutline.pooler
     """The pooler stands before the head."""
-    tied = False
+    tied = HeadOutline.tied
     """The word table is its last matrix: a weight lives on one IPU, so the head stands beside the embeddings."""
     inputs: Tuple[str, ...] = ()
     """Columns that its program on IPUs reads beside the tokens, with and without labels."""

@@ -14,6 +14,7 @@ from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import EvaluationConfig, OptimizerConfig
 from ipu_model.models.head import Head
+from ipu_model.models.outline import read_outline
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
 from ipu_model.rows.format import columns_of
@@ -38,6 +39,20 @@ def test_what_a_head_states_fits_together(name: str) -> None:
     assert head.pretrains == (not head.logits)
     assert set(head.parts) | {"loss"} <= set(head.figures(dict.fromkeys(head.sums, 1.0)))
     assert head.best is None or head.best in head.figures(dict.fromkeys(head.sums, 1.0))
+
+
+@pytest.mark.parametrize("name", heads.names())
+def test_the_outline_that_planning_reads_without_torch_is_what_the_head_says(name: str) -> None:
+    found = dataclasses.asdict(heads.outline(name))
+    assert found == {field: getattr(heads.of(name), field) for field in found}
+
+
+def test_an_outline_of_no_head_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="head='tagging' is not one of"):
+        heads.outline("tagging")
+    (tmp_path / "empty.py").write_text("class Head:\n    title = 'a title alone'\n")
+    with pytest.raises(LookupError, match="no class that states title and stage"):
+        read_outline(tmp_path / "empty.py")
 
 
 @pytest.mark.parametrize("field", ["architecture", "stage", "title"])
