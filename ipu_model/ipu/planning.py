@@ -11,6 +11,9 @@ from typing import Any, Callable, Dict
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError
+from ipu_model.estimates.ipu_constants import MK2, Generation
+from ipu_model.estimates.ipu_time import Training, call_seconds, evaluation_seconds
+from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu import checks, timing
 from ipu_model.ipu import placement as placing
 from ipu_model.ipu.config import IpuConfig, ModeConfig, read_ipu_config, save_ipu_config
@@ -109,13 +112,18 @@ class IpuPlan:
             *dropout,
         )
 
+    def training(self, model: ModelConfig, rows: RowShape, generation: Generation = MK2) -> Training:
+        """What decides the seconds of a call of training."""
+        shape = (model, self.placement, rows, self.micro_batch_size, self.accumulation, self.replicas)
+        return Training(*shape, self.updates_per_call, self.config.optimizer_state_offchip, generation)
+
     def evaluations_in_words(self, model: ModelConfig, manifest: Manifest, rows: int, count: int, updates: int) -> str:
         """What it costs to judge so many held-out rows `count` times in a training of so many updates."""
-        judging, shape = self.for_evaluation(), (manifest.row_length, manifest.max_predictions, self.micro_batch_size)
+        judging, shape = self.for_evaluation(), RowShape.of(manifest)
         calls = math.ceil(rows / judging.rows_per_call)
         iterations = judging.config.inference_device_iterations
-        each = timing.evaluation_seconds(model, self.inference_placement, *shape, iterations, calls)
-        call = timing.call_seconds(model, self.placement, *shape, self.accumulation, self.updates_per_call)
+        each = evaluation_seconds(model, self.inference_placement, shape, self.micro_batch_size, iterations, calls)
+        call = call_seconds(self.training(model, shape))
         return timing.evaluations_in_words(each, count, updates / self.updates_per_call * call)
 
     def save(self, folder: Path) -> None:

@@ -105,17 +105,17 @@ def plan_device(
             "device.recompute is of cpu and cuda; IPUs recompute what recompute_checkpoint_every_layer of an "
             "ipu_config.json says: set device.recompute to false"
         )
+    from ipu_model.estimates.ipu_time import call_seconds
+    from ipu_model.estimates.shapes import RowShape
     from ipu_model.ipu.planning import plan_ipu
-    from ipu_model.ipu.timing import call_seconds, stops_in_words
+    from ipu_model.ipu.timing import stops_in_words
     from ipu_model.runtimes.ipu import check_host
 
     half = precision == "fp16"
     plan = plan_ipu(job, config, manifest.packing_factor, half, poprun, lambda text: emit("message", text=text))
     check_host(plan, job.compile_only, emit)
     if job.kind != "predict":
-        row = (manifest.row_length, manifest.max_predictions)
-        batch = (plan.micro_batch_size, plan.accumulation, plan.updates_per_call)
-        seconds = call_seconds(config, plan.placement, *row, *batch)
+        seconds = call_seconds(plan.training(config, RowShape.of(manifest)))
         emit("message", text=stops_in_words(seconds, job.checkpoint_every_minutes, job.checkpoint_every_updates))
     return plan
 

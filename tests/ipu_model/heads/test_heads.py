@@ -14,9 +14,9 @@ from ipu_model import heads
 from ipu_model.errors import ConfigError
 from ipu_model.jobs.job import EvaluationConfig, OptimizerConfig
 from ipu_model.models.head import Head
-from ipu_model.models.outline import read_outline
 from ipu_model.models.model_folder import read_model
 from ipu_model.models.modeling import build_model, initialise
+from ipu_model.models.outline import read_outline
 from ipu_model.rows.format import columns_of
 from ipu_model.rows.reading import Batch
 from ipu_model.runtimes.torch_device import TorchRuntime

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ipu_model.ipu.timing import call_seconds
+from ipu_model.estimates.estimate import Interval
+from ipu_model.estimates.ipu_time import call_interval
+from ipu_model.estimates.shapes import RowShape
 from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job
 from tasks.downstream.task import about
@@ -47,10 +49,8 @@ class Tuning:
         return plan.micro_batches * plan.micro_batch_size * plan.updates_per_call * self.packing
 
     @property
-    def call_s(self) -> float:
-        plan, rows = self.plan, self.plan.micro_batch_size
-        counts = (rows, plan.accumulation, plan.updates_per_call)
-        return call_seconds(self.model, plan.placement, self.length, 0, *counts)
+    def call_s(self) -> Interval:
+        return call_interval(self.plan.training(self.model, RowShape(self.length)))
 
     def memory_mb(self, ipu: int) -> list[float]:
         """As the columns of the table, without code."""
@@ -72,7 +72,8 @@ class Tuning:
 def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
     [line] = [cells for cells in lines_of(name) if not cells[0].startswith(",")]
     tuning = Tuning(name, tmp_path)
-    plan, seconds = tuning.plan, tuning.call_s
+    plan, between = tuning.plan, tuning.call_s
+    seconds = between.likely
     assert line[1:3] == [
         f"{plan.micro_batch_size}, {plan.accumulation}, {plan.replicas}",
         str(plan.placement.forward_stages),
@@ -81,7 +82,9 @@ def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
     rate = float(line[5].replace(",", ""))
     assert rate == pytest.approx(tuning.windows / seconds, rel=0.005)
     if line[6]:
-        assert float(line[6]) == pytest.approx(rate, rel=0.02), "what was published comes out"
+        published = float(line[6])
+        assert tuning.windows / between.high <= published <= tuning.windows / between.low
+        assert published == pytest.approx(rate, rel=0.05), "what was published comes out"
     else:
         preset = " ".join((ROOT / f"presets/{name}.yaml").read_text(encoding="utf-8").split())
         assert f"Expected and not measured: {line[5]} sequences/s" in preset

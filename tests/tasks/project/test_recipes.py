@@ -10,8 +10,9 @@ import pytest
 
 from flows.stopping import PATIENCE_S
 from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.estimates.ipu_time import call_seconds
+from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.planning import IpuPlan, plan_ipu
-from ipu_model.ipu.timing import call_seconds
 from ipu_model.jobs.job import EvaluationConfig, Job
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
@@ -132,8 +133,7 @@ def test_a_preset_says_what_its_source_says(name: str, tmp_path: Path):
 
 def seconds_to_stop(plan: IpuPlan, model: ModelConfig, row_length: int, masks: int) -> float:
     """From SIGTERM to the end of a training on a POD of Mk2: the call at work, and a checkpoint on a slow disk."""
-    batch = (plan.micro_batch_size, plan.accumulation, plan.updates_per_call)
-    return call_seconds(model, plan.placement, row_length, masks, *batch) + SAVE_MARGIN * GUESSED_SAVE_SECONDS
+    return call_seconds(plan.training(model, RowShape(row_length, masks))) + SAVE_MARGIN * GUESSED_SAVE_SECONDS
 
 
 def test_a_workers_service_waits_for_a_training_as_long_as_podium_does():

@@ -1,0 +1,114 @@
+"""The door: what a job on IPUs will need, before anything compiles. Neither torch nor PopTorch is imported."""
+
+from __future__ import annotations
+
+import math
+from typing import Optional, Tuple
+
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
+from ipu_model.estimates.ipu_constants import MK2, Generation
+from ipu_model.estimates.ipu_memory import Held, ipu_memories
+from ipu_model.estimates.ipu_time import call_interval, inference_interval, update_seconds
+from ipu_model.estimates.shapes import RowShape
+from ipu_model.ipu.migration import ignore
+from ipu_model.ipu.optimizer_checks import is_half
+from ipu_model.ipu.planning import IpuPlan, decoder_factor, plan_ipu
+from ipu_model.jobs.job import Job, OptimizerConfig
+from ipu_model.jobs.plan import Choice, make_plan
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+
+
+def ipu_plan_of(job: Job, model: ModelConfig, manifest: Manifest) -> IpuPlan:
+    """How the job lies over its IPUs: placement, replicas, accumulation; as one process, without poprun.
+
+    Raises:
+        ConfigError: it cannot be; the message has the arithmetic and a setting that works.
+    """
+    half = job.precision in ("auto", "fp16")
+    return plan_ipu(job, model, manifest.packing_factor or 1.0, half, PopRunInstances(), ignore)
+
+
+def estimate_ipus(job: Job, model: ModelConfig, manifest: Manifest, generation: Generation = MK2) -> JobEstimate:
+    """Memory of each IPU of a replica, and the time of the job.
+
+    Args:
+        model: architecture of the job; its own, or that of its init_checkpoint.
+        manifest: of its rows; one made up with assumed counts serves before there are any.
+        generation: ipu_constants.MK2 or BOW, or of GENERATIONS by name; the memory is the same.
+
+    Raises:
+        ConfigError: the job cannot run on IPUs as it is stated.
+        RowsError: the rows do not fill one update.
+    """
+    plan = ipu_plan_of(job, model, manifest)
+    rows = RowShape.of(manifest)
+    device = f"{plan.placement.ipus_per_replica * plan.replicas} IPUs {generation.name}, "
+    device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
+    predicting = job.kind == "predict"
+    time = _prediction(job, model, manifest, plan, rows, generation) if predicting else None
+    return JobEstimate(
+        device, _memory(job, model, plan, rows), time or _training(job, model, manifest, plan, rows, generation)
+    )
+
+
+def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
+    """Bytes of the moments of one weight: the first in its precision, the second in fp32 (options of optimizers.py)."""
+    if optimizer is None:
+        return 0.0
+    first = 2.0 if is_half(optimizer.first_moment_precision, half) else 4.0
+    return first if optimizer.name == "sgd" else first + 4.0
+
+
+def _memory(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Tuple[MemoryEstimate, ...]:
+    predicting = job.kind == "predict"
+    mode = plan.config.inference if predicting else plan.config.training
+    sharded = plan.config.replicated_tensor_sharding and plan.replicas > 1
+    return ipu_memories(
+        Held(
+            model,
+            plan.placement,
+            rows,
+            plan.micro_batch_size,
+            tuple(mode.matmul_proportion),
+            training=not predicting,
+            weight_bytes=2.0 if plan.half else 4.0,
+            gradient_bytes=2.0 if plan.half_accumulators else 4.0,
+            moment_bytes=moment_bytes(job.optimizer, plan.half),
+            state_offchip=plan.config.optimizer_state_offchip,
+            shards=plan.local_replicas if sharded else 1,
+            keeps_every_layer=plan.config.recompute_checkpoint_every_layer,
+            table_pieces=plan.table_pieces,
+            decoder_pieces=decoder_factor(mode),
+            pipelined=plan.pipelined_inference,
+            labels=len(job.labels or ()) or 2,
+        )
+    )
+
+
+def _training(
+    job: Job, model: ModelConfig, manifest: Manifest, plan: IpuPlan, rows: RowShape, generation: Generation
+) -> TimeEstimate:
+    training = plan.training(model, rows, generation)
+    updates = make_plan(job, manifest, Choice("ipu", ""), Choice("fp16", ""), plan).updates
+    call, per_call = call_interval(training), training.updates_per_call
+    seconds = Interval(call.low / per_call, call.likely / per_call, call.high / per_call)
+    of_update = update_seconds(training)
+    host = call.likely / per_call - of_update.likely
+    terms = (*of_update.terms, Term("the host, between calls", host, "device_iterations: more updates in a call"))
+    return TimeEstimate(terms, updates, seconds, _rate(training.rows_per_update * rows.packing_factor, seconds))
+
+
+def _prediction(
+    job: Job, model: ModelConfig, manifest: Manifest, plan: IpuPlan, rows: RowShape, generation: Generation
+) -> TimeEstimate:
+    calls = math.ceil(manifest.rows / plan.rows_per_call)
+    shape = (model, plan.placement, rows, plan.micro_batch_size, plan.device_iterations, plan.pipelined_inference)
+    seconds = inference_interval(*shape, generation)
+    terms = (Term("one call, forward", seconds.likely, "inference_replication_factor: more replicas"),)
+    return TimeEstimate(terms, calls, seconds, _rate(plan.rows_per_call * rows.packing_factor, seconds))
+
+
+def _rate(sequences: float, seconds: Interval) -> Interval:
+    return Interval(sequences / seconds.high, sequences / seconds.likely, sequences / seconds.low)

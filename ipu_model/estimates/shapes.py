@@ -1,0 +1,89 @@
+"""Numbers and matrix products in the parts of a BERT, from its configuration alone.
+
+Legend: L tokens of a row, P slots for masked positions, H hidden size, I of the feed-forward part, V of the vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ipu_model import heads
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+
+
+@dataclass(frozen=True)
+class RowShape:
+    """What of a row decides memory and time; of every row the same, as programs have fixed shapes."""
+
+    length: int
+    """Tokens, padding included."""
+    masked: int = 0
+    """Slots for masked positions; 0 where nothing is masked."""
+    sequences: int = 1
+    """Sequences at most."""
+    packing_factor: float = 1.0
+    """Sequences on average."""
+
+    @staticmethod
+    def of(manifest: Manifest) -> RowShape:
+        """Of the rows of a folder."""
+        return RowShape(
+            manifest.row_length, manifest.max_predictions, manifest.max_sequences, manifest.packing_factor or 1.0
+        )
+
+
+def layer_parameters(model: ModelConfig) -> int:
+    """Of one encoder layer: four matrices [H, H] and two [H, I], their biases, and two LayerNorms."""
+    hidden, inner = model.hidden_size, model.intermediate_size
+    return 4 * hidden * hidden + 2 * hidden * inner + 9 * hidden + inner
+
+
+def table_parameters(model: ModelConfig) -> int:
+    """Of the word table [V, H]."""
+    return model.vocab_size * model.hidden_size
+
+
+def embedding_parameters(model: ModelConfig) -> int:
+    """Of the three tables and their LayerNorm."""
+    return table_parameters(model) + (model.max_positions + model.type_vocab_size + 2) * model.hidden_size
+
+
+def pooler_parameters(model: ModelConfig) -> int:
+    """Of the dense layer over [CLS]."""
+    return model.hidden_size * (model.hidden_size + 1)
+
+
+def head_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
+    """Of a head without its pooler; a tied one has the transform, the bias of the decoder and two classes.
+
+    Args:
+        labels: classes of a head that is not tied; question answering has two, start and end.
+    """
+    hidden = model.hidden_size
+    if heads.outline(head).tied:
+        return hidden * (hidden + 1) + 2 * hidden + model.vocab_size + 2 * (hidden + 1)
+    return labels * (hidden + 1)
+
+
+def model_parameters(model: ModelConfig, head: str, labels: int = 2) -> int:
+    """Of all that is trained."""
+    pooler = pooler_parameters(model) if heads.outline(head).pooler else 0
+    layers = model.num_layers * layer_parameters(model)
+    return embedding_parameters(model) + layers + pooler + head_parameters(model, head, labels)
+
+
+def dense_flops(model: ModelConfig, tokens: int) -> float:
+    """Of the products with weights of one layer, forward: 2 for each weight and token, 24 H^2 where I = 4 H."""
+    hidden = model.hidden_size
+    return tokens * (8.0 * hidden * hidden + 4.0 * hidden * model.intermediate_size)
+
+
+def score_flops(model: ModelConfig, length: int) -> float:
+    """Of queries with keys, and of probabilities with values, in one layer and row, forward: 4 L^2 H."""
+    return 4.0 * length * length * model.hidden_size
+
+
+def decoder_flops(model: ModelConfig, masked: int) -> float:
+    """Of the transform and the decoder at the masked slots of a row, forward: P (2 H V + 2 H^2)."""
+    return masked * 2.0 * model.hidden_size * (model.vocab_size + model.hidden_size)
