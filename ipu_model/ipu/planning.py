@@ -229,7 +229,8 @@ def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
 def cuts_table(job: Job) -> bool:
     """Whether embedding_serialization_factor cuts anything: the tied decoder, or the table where LAMB does not train it
     (word_table.py)."""
-    return heads.outline(job.head).tied or job.kind == "predict" or job.optimizer is None or job.optimizer.name != "lamb"
+    by_lamb = job.kind != "predict" and job.optimizer is not None and job.optimizer.name == "lamb"
+    return heads.outline(job.head).tied or not by_lamb
 
 
 def _table_pieces(job: Job, mode: ModeConfig, say: Callable[[str], None]) -> int:
