@@ -3,8 +3,8 @@
 A call of an executor keeps that lock for the seconds that an update takes at the published rate. The seconds that the
 host then needs until it could begin the next call are what the IPUs wait: with rows made in turn, in the process of the
 training, and with rows made ahead by another one. With --instances: the CPU seconds of that process for an update, for
-each number of instances that share its rows, all at work at once. With --memory: what both processes hold as calls go
-by.
+each number of instances that share its rows; one after the other, as each has cores of its own where they train. With
+--memory: what both processes hold as calls go by.
 """
 
 from __future__ import annotations
@@ -169,14 +169,13 @@ def cpu_seconds(process: int) -> float:
 def work(rows: RowFolder, case: Case, instances: int, updates: int) -> list[float]:
     """CPU seconds that the worker of each instance took for so many updates, its start included."""
     inputs = training_inputs(heads.of(case.head), rows.take(np.arange(1)))
-    shares = [Instances(index, instances).share(case.rows) for index in range(instances)]
-    sources = [Ahead(rows, UpdateRows(len(rows), case.rows, SEED, x), range(updates), inputs) for x in shares]
-    for _ in range(updates):
-        for source in sources:
-            source.give_back(source.take())
-    found = [cpu_seconds(source.process.pid) for source in sources]
-    for source in sources:
-        source.close()
+    found = []
+    for index in range(instances):
+        order = UpdateRows(len(rows), case.rows, SEED, Instances(index, instances).share(case.rows))
+        with closing(Ahead(rows, order, range(updates), inputs)) as source:
+            for _ in range(updates):
+                source.give_back(source.take())
+            found.append(cpu_seconds(source.process.pid))
     return found
 
 

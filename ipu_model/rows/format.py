@@ -19,6 +19,7 @@ Sequences lie one after the other from position 0; padding only at the end of th
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import json
 import pkgutil
@@ -114,6 +115,7 @@ def kinds() -> List[str]:
     return sorted(module.name for module in pkgutil.iter_modules(row_kinds.__path__))
 
 
+@functools.lru_cache(maxsize=None)  # every batch that is read asks, and the folder of kinds stays as it is
 def columns_of(kind: str, vocab_size: int) -> Tuple[Column, ...]:
     """The columns of rows of this kind, in their order.
 

@@ -215,6 +215,11 @@ def _sort_keys(rows: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.Philox(key=key).random_raw(rows)
 
 
+IN_BUCKET = 32
+"""Rows that share the first bits of their keys: some of them are sorted for nothing at both ends of a share of an
+update, and each bucket costs as much as sorting a few."""
+
+
 class UpdateRows:
     """The rows of every update, from its number alone, so that a resumed run continues at the same row.
 
@@ -262,8 +267,9 @@ class UpdateRows:
         if self._stop - self._first == self.rows_per_update:
             return row_order(self._rows, self.seed, epoch)
         keys, base = _sort_keys(self._rows, self.seed, epoch), epoch * self._rows
-        buckets = (keys >> np.uint64(48)).astype(np.uint16)
-        sizes = np.bincount(buckets, minlength=2**16)
+        bits = min(16, (self._rows // IN_BUCKET).bit_length())
+        buckets = (keys >> np.uint64(64 - bits)).astype(np.uint16) if bits else np.zeros(self._rows, dtype=np.uint16)
+        sizes = np.bincount(buckets, minlength=2**bits)
         ends = np.cumsum(sizes)
         held = self._own_before(base + ends) > self._own_before(base + ends - sizes)
         chosen = np.flatnonzero(held[buckets])
