@@ -1,0 +1,105 @@
+"""The constants of ipu_model/estimates/ipu_constants.py, fitted to published rows, and the error of every row.
+
+Seconds are linear in the constants, so what a constant counts in a row is its seconds with that constant 1 and the
+others 0. Fitted is the least sum of squared relative errors over the rows, no constant below 0. Each row is foretold by
+the constants of the rows of other layouts: all rows of its model, row length and head are left out, on both generations,
+all pods and frameworks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED, Published
+from ipu_model.estimates.estimate import Interval
+from ipu_model.estimates.ipu_constants import FITTED, Fitted
+from ipu_model.estimates.ipu_time import call_interval, update_seconds
+
+NAMES = tuple(spec.name for spec in dataclasses.fields(Fitted))
+NOTHING = Fitted(*[0.0] * len(NAMES))
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A row, and what it was foretold to be."""
+
+    row: Published
+    foretold: float
+    """Sequences a second, by the constants of rows of other layouts."""
+    between: Interval
+    """Sequences a second by the constants as they are stated, which the interval is part of."""
+
+    @property
+    def error(self) -> float:
+        """Of what was foretold, beside what was published."""
+        return self.foretold / self.row.rate - 1
+
+
+def seconds_of(row: Published, fitted: Fitted) -> float:
+    """Seconds of an update of the row, its share of the call included."""
+    training = dataclasses.replace(row.training(), fitted=fitted)
+    host = fitted.host / training.updates_per_call if row.pytorch else 0.0
+    return update_seconds(training).likely + host
+
+
+def counts_of(row: Published) -> tuple[float, ...]:
+    """What each constant is multiplied with in the seconds of an update."""
+    nothing = seconds_of(row, NOTHING)
+    return tuple(seconds_of(row, dataclasses.replace(NOTHING, **{name: 1.0})) - nothing for name in NAMES)
+
+
+def fit(rows: Sequence[Published]) -> Fitted:
+    """The constants that explain these rows best."""
+    left = list(range(len(NAMES)))
+    relative = np.array([np.array(counts_of(row)) / row.update_seconds for row in rows])
+    explained = np.array([1.0 - seconds_of(row, NOTHING) / row.update_seconds for row in rows])
+    while True:
+        found = np.linalg.lstsq(relative[:, left], explained, rcond=None)[0]
+        if found.min() >= 0:
+            break
+        left.pop(int(found.argmin()))
+    values = dict(zip((NAMES[place] for place in left), map(float, found), strict=True))
+    return dataclasses.replace(NOTHING, **values)
+
+
+def judge(rows: Sequence[Published] = PUBLISHED) -> list[Judged]:
+    """Every row, foretold from rows of other layouts."""
+    others = {row.layout: fit([x for x in rows if x.fitted and x.layout != row.layout]) for row in rows}
+    found = []
+    for row in rows:
+        sequences = row.rows_per_update * row.packing_factor
+        call = call_interval(row.training())
+        updates = row.updates_per_call
+        between = Interval(*(sequences * updates / seconds for seconds in (call.high, call.likely, call.low)))
+        found.append(Judged(row, sequences / seconds_of(row, others[row.layout]), between))
+    return found
+
+
+def errors(judged: Sequence[Judged], head: str) -> tuple[float, float]:
+    """Median and worst error of the rows of a head, without their sign."""
+    found = [abs(one.error) for one in judged if one.row.head == head]
+    return statistics.median(found), max(found)
+
+
+def time_lines() -> list[str]:
+    """The table of docs/ipu-estimates.md."""
+    judged = judge()
+    lines = ["| BERT, row length | system | framework, source | published | foretold | error | interval |"]
+    lines.append("|---|---|---|---|---|---|---|")
+    for one in judged:
+        row = one.row
+        pod = f"{'POD' if row.generation.name == 'Mk2' else 'Bow Pod'}{row.replicas * len(row.placed)}"
+        what = f"{row.model}, {row.length}" + (", packed" if row.packed else "") + (", SQuAD" * (row.head == ANSWERS))
+        between = f"{one.between.low:,.0f} to {one.between.high:,.0f}"
+        cells = (what, pod, f"{row.framework}, {row.source}", f"{row.rate:,.0f}", f"{one.foretold:,.0f}")
+        lines.append(f"| {' | '.join(cells)} | {one.error:+.1%} | {between} |")
+    median, worst = errors(judged, PRETRAINING)
+    lines += ["", f"Pre-training: median error {median:.1%}, worst {worst:.1%}."]
+    found = fit([row for row in PUBLISHED if row.fitted])
+    stated = [f"{name} {getattr(found, name):.3g} (stated {getattr(FITTED, name):.3g})" for name in NAMES]
+    return [*lines, f"Constants fitted to all of these: {', '.join(stated)}."]
