@@ -1,9 +1,9 @@
 """The constants of ipu_model/estimates/ipu_constants.py, fitted to published rows, and the error of every row.
 
 Seconds are linear in the constants, so what a constant counts in a row is its seconds with that constant 1 and the
-others 0. Fitted is the least sum of squared relative errors over the rows, no constant below 0. Each row is foretold by
-the constants of the rows of other layouts: all rows of its model, row length and head are left out, on both generations,
-all pods and frameworks.
+others 0. Fitted is the least sum of squared relative errors over the rows, no constant below 0. Each row is foretold
+by the constants of the rows of other layouts: all rows of its model, row length and head are left out, of both
+generations, all pods and frameworks.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Published throughput of BERT on IPUs, with the layouts that it was reached with. Data, and nothing else.
 
-Sources: Graphcore's performance results page (fp16.16, Bow Pods; a release of the SDK in brackets), PaddleNLP's README
-of examples/language_model/bert/static_ipu, all_results.json of Graphcore/bert-base-uncased on the Hub, and two notebooks
-of Optimum Graphcore. Batches are those of the page; micro-batches and placements those of the framework's own example
-for that system (graphcore/examples:nlp/bert, PN, huggingface/optimum-graphcore), which the page does not repeat.
+Sources: Graphcore's page of performance results (fp16.16, Bow Pods; a release of the SDK in brackets), the README of
+PaddleNLP's examples/language_model/bert/static_ipu, all_results.json of Graphcore/bert-base-uncased on the Hub, and two
+notebooks of Optimum Graphcore. Batches are those of the page; micro-batches and placements those of the framework's own
+example for that system (graphcore/examples:nlp/bert, PaddleNLP, huggingface/optimum-graphcore), as the page has none.
 """
 
 from __future__ import annotations

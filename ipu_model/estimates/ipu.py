@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Optional, Tuple
+from typing import Optional
 
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
+from ipu_model.estimates.estimate import Interval, JobEstimate, Term, TimeEstimate
+from ipu_model.estimates.ipu_balance import Proposal, propose
 from ipu_model.estimates.ipu_constants import MK2, Generation
 from ipu_model.estimates.ipu_memory import Held, ipu_memories
 from ipu_model.estimates.ipu_time import call_interval, inference_interval, update_seconds
@@ -48,9 +49,8 @@ def estimate_ipus(job: Job, model: ModelConfig, manifest: Manifest, generation: 
     device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
     predicting = job.kind == "predict"
     time = _prediction(job, model, manifest, plan, rows, generation) if predicting else None
-    return JobEstimate(
-        device, _memory(job, model, plan, rows), time or _training(job, model, manifest, plan, rows, generation)
-    )
+    memory = ipu_memories(_held(job, model, plan, rows))
+    return JobEstimate(device, memory, time or _training(job, model, manifest, plan, rows, generation))
 
 
 def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
@@ -61,29 +61,36 @@ def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
     return first if optimizer.name == "sgd" else first + 4.0
 
 
-def _memory(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Tuple[MemoryEstimate, ...]:
+def propose_cut(job: Job, model: ModelConfig, manifest: Manifest, tight: bool = False) -> Proposal:
+    """A faster way to lay a training over the same IPUs, if there is one; see ipu_balance.propose.
+
+    Raises:
+        ConfigError: the job cannot run on IPUs as it is stated.
+    """
+    plan, rows = ipu_plan_of(job, model, manifest), RowShape.of(manifest)
+    return propose(plan.training(model, rows), _held(job, model, plan, rows), tight)
+
+
+def _held(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held:
     predicting = job.kind == "predict"
     mode = plan.config.inference if predicting else plan.config.training
     sharded = plan.config.replicated_tensor_sharding and plan.replicas > 1
-    return ipu_memories(
-        Held(
-            model,
-            plan.placement,
-            rows,
-            plan.micro_batch_size,
-            tuple(mode.matmul_proportion),
-            training=not predicting,
-            weight_bytes=2.0 if plan.half else 4.0,
-            gradient_bytes=2.0 if plan.half_accumulators else 4.0,
-            moment_bytes=moment_bytes(job.optimizer, plan.half),
-            state_offchip=plan.config.optimizer_state_offchip,
-            shards=plan.local_replicas if sharded else 1,
-            keeps_every_layer=plan.config.recompute_checkpoint_every_layer,
-            table_pieces=plan.table_pieces,
-            decoder_pieces=decoder_factor(mode),
-            pipelined=plan.pipelined_inference,
-            labels=len(job.labels or ()) or 2,
-        )
+    return Held(
+        model,
+        plan.placement,
+        rows,
+        plan.micro_batch_size,
+        tuple(mode.matmul_proportion),
+        training=not predicting,
+        weight_bytes=2.0 if plan.half else 4.0,
+        gradient_bytes=2.0 if plan.half_accumulators else 4.0,
+        moment_bytes=moment_bytes(job.optimizer, plan.half),
+        state_offchip=plan.config.optimizer_state_offchip,
+        shards=plan.local_replicas if sharded else 1,
+        keeps_every_layer=plan.config.recompute_checkpoint_every_layer,
+        table_pieces=plan.table_pieces,
+        decoder_pieces=decoder_factor(mode),
+        labels=len(job.labels or ()) or 2,
     )
 
 

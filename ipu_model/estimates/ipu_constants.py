@@ -24,7 +24,8 @@ MK2, BOW = Generation("Mk2", 250e12, 1.0), Generation("Bow", 350e12, 1.4)
 GENERATIONS: Dict[str, Generation] = {"mk2": MK2, "bow": BOW}
 
 TILE_BYTES = 1472 * 624 * 1024
-"""SRAM of an IPU, Mk2 and Bow alike: 1,472 tiles of 624 KiB (data sheets), 941 MB."""
+"""SRAM of an IPU, Mk2 and Bow alike, 941 MB: 1,472 tiles of 638,976 bytes (data sheets; the number stands in the
+out-of-memory message of Graphcore's "Memory and performance optimisation", section 6)."""
 
 PASSES = 4
 """Of one micro-batch through a layer while training, in forward passes: forward, again when activations are recomputed,
@@ -85,7 +86,8 @@ class Assumed:
     """What of an IPU's memory no formula gives: one set for the lower end, one likely, one for the upper end."""
 
     code: float
-    """Bytes of code, exchange and control on an IPU with a program of training."""
+    """Bytes of code, exchange and control on an IPU with a program of training. Published layouts bound it: with more
+    than 290 MB, and the rest at its lower end, one of them would not fit."""
     inference_code: float
     """The same of a program that only goes forward."""
     proportion: float
@@ -102,6 +104,6 @@ class Assumed:
     """Bytes for each number of the largest tensor while it is updated, moments that are loaded aside."""
 
 
-LOW = Assumed(code=90e6, inference_code=40e6, proportion=0.5, hidden=8.0, scores=1.0, logits=2.0, update=0.0)
-LIKELY = Assumed(code=150e6, inference_code=80e6, proportion=0.75, hidden=12.0, scores=2.0, logits=2.0, update=4.0)
-HIGH = Assumed(code=250e6, inference_code=150e6, proportion=1.0, hidden=16.0, scores=3.0, logits=3.0, update=8.0)
+LOW = Assumed(code=100e6, inference_code=50e6, proportion=0.5, hidden=8.0, scores=1.0, logits=2.0, update=0.0)
+LIKELY = Assumed(code=170e6, inference_code=100e6, proportion=0.75, hidden=12.0, scores=2.0, logits=2.0, update=4.0)
+HIGH = Assumed(code=220e6, inference_code=150e6, proportion=0.9, hidden=14.0, scores=2.5, logits=2.5, update=6.0)

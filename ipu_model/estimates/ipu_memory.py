@@ -58,8 +58,6 @@ class Held:
     """Parameters that the word table is."""
     decoder_pieces: int = 1
     """Pieces that the product with the tied decoder is cut into."""
-    pipelined: bool = True
-    """Of inference: micro-batches follow one another through the stages."""
     labels: int = 2
     """Classes of a head that is not tied."""
 
@@ -153,6 +151,8 @@ def _layer(held: Held, ipu: int, assumed: Assumed) -> Term:
         # Forward only: input, the wide activation of the feed-forward part and its output; scores and probabilities.
         return Term("a layer", 6 * hidden + scores, "micro_batch_size: smaller (geometry of predict jobs)")
     once = assumed.hidden * hidden + assumed.scores * scores
+    if held.placement.forward_stages == 1:  # PopTorch recomputes in pipelines of several IPUs alone
+        return Term("all layers on their way back", layers * once, "layers_per_ipu: more IPUs")
     if held.keeps_every_layer:
         return Term("a layer on its way back", once, "micro_batch_size: smaller")
     return Term("a stage on its way back", layers * once, "recompute_checkpoint_every_layer: true")

@@ -1,0 +1,114 @@
+"""`python -m bench.ipu_estimates`: fit the time of IPUs to what was published, judge known layouts, propose others.
+
+Prints the tables of docs/ipu-estimates.md; with --write puts them there. A test compares.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from bench.ipu_fit import time_lines
+from bench.ipu_layouts import KnownJob, bad_verdicts, certain_bytes, preset_jobs, published
+from ipu_model.estimates.estimate import MemoryEstimate
+from ipu_model.estimates.ipu import propose_cut
+from ipu_model.estimates.ipu_balance import Cut
+
+DOCUMENT = Path(__file__).resolve().parent.parent / "docs/ipu-estimates.md"
+BALANCED = tuple(f"ipu-{size}-{pod}-examples" for size in ("base", "large") for pod in ("pod4", "pod16"))
+MB = 1e6
+
+
+def tables() -> dict[str, list[str]]:
+    """The lines of each table, by its name in the document."""
+    return {"time": time_lines(), "fits": fitting_lines(), "bad": bad_lines(), "balance": balance_lines()}
+
+
+def fitting_lines() -> list[str]:
+    """Jobs of presets with the same verdict of the same IPU stand in one line."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for known in published():
+        memory = known.fullest()
+        cells = (known.name, known.verdict(), memory.where, *_sums(memory), _largest(memory))
+        found.setdefault(cells, []).append(f"`{known.preset}`")
+    head = ["job", "verdict", "fullest", "MB: low", "likely", "high", "largest term, MB", "presets"]
+    return _table(head, [[*cells, ", ".join(names)] for cells, names in sorted(found.items())])
+
+
+def bad_lines() -> list[str]:
+    """What is known not to fit."""
+    head = ["published layout", "pushed by", "because", "certain MB", "low", "verdict", "largest term, MB", "knob"]
+    lines = []
+    for bad, memory, refused in bad_verdicts():
+        certain, low = f"{certain_bytes(memory) / MB:,.0f}", f"{memory.total.low / MB:,.0f}"
+        verdict = "does not fit" if refused else "WRONG"
+        cells = [f"`{bad.preset}` {bad.name}", bad.change, f"{bad.why} ({memory.where})", certain, low, verdict]
+        lines.append([*cells, _largest(memory), memory.largest.knob])
+    return _table(head, lines)
+
+
+def balance_lines() -> list[str]:
+    """What is proposed for BERT base and large on POD4 and POD16, beside what is published."""
+    head = ["recipe", "published", "rows/s", "proposed", "rows/s", "gain", "likely MB of 941", "margin, ms a row"]
+    lines = []
+    for preset in BALANCED:
+        for known in preset_jobs(preset):
+            if known.job.kind != "predict":
+                lines.append(_proposal(known))
+    return _table(head, lines)
+
+
+def _proposal(known: KnownJob) -> list[str]:
+    found = propose_cut(known.job, known.model, known.rows)
+    cells = [f"`{known.preset}` {known.name}", _cut(found.stated), f"{found.stated.rows_per_second:,.0f}"]
+    if found.proposed is None:
+        return [*cells, "nothing faster fits", "", "", f"{found.stated.fullest_bytes / MB:,.0f}", ""]
+    cells += [_cut(found.proposed), f"{found.proposed.rows_per_second:,.0f}", f"{found.gain:+.0%}"]
+    return [*cells, f"{found.proposed.fullest_bytes / MB:,.0f}", f"{1000 * found.margin:.3f}"]
+
+
+def _cut(cut: Cut) -> str:
+    recompute = "every layer" if cut.keeps_every_layer else "stages"
+    layers = ", ".join(map(str, cut.layers_per_ipu))
+    return f"[{layers}], {cut.micro_batch_size} x {cut.accumulation}, {recompute}, {cut.verdict}"
+
+
+def _sums(memory: MemoryEstimate) -> tuple[str, str, str]:
+    total = memory.total
+    return f"{total.low / MB:,.0f}", f"{total.likely / MB:,.0f}", f"{total.high / MB:,.0f}"
+
+
+def _largest(memory: MemoryEstimate) -> str:
+    return f"{memory.largest.name}, {memory.largest.amount / MB:,.0f}"
+
+
+def _table(head: list[str], lines: list[list[str]]) -> list[str]:
+    rule = "|" + "---|" * len(head)
+    return [f"| {' | '.join(head)} |", rule, *(f"| {' | '.join(cells)} |" for cells in lines)]
+
+
+def put_in(text: str, found: dict[str, list[str]]) -> str:
+    """The document with its tables replaced: each stands between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+    for name, lines in found.items():
+        marked = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+        block = "\n".join(lines)
+        text, times = marked.subn(lambda match, block=block: match[1] + block + "\n" + match[2], text)  # type: ignore[misc]
+        if times != 1:
+            raise LookupError(f"{DOCUMENT.name} has {times} places for the table {name}")
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.ipu_estimates", description="Estimates of IPUs, judged.")
+    parser.add_argument("--write", action="store_true", help="put the tables into docs/ipu-estimates.md")
+    options = parser.parse_args()
+    found = tables()
+    for name, lines in found.items():
+        print(f"## {name}\n\n" + "\n".join(lines) + "\n")
+    if options.write:
+        DOCUMENT.write_text(put_in(DOCUMENT.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""Layouts that are known to fit the memory of IPUs, those of the presets, and some that are known not to.
+
+No report of a user who ran out of memory with a BERT on IPUs was found that carries its whole configuration (threads of
+graphcore/poptorch, graphcore/examples and huggingface/optimum-graphcore, and Graphcore's documents, were searched). So
+what is known not to fit are published layouts pushed past one term, each with the arithmetic that says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ipu_model.estimates.estimate import DOES_NOT_FIT, MemoryEstimate
+from ipu_model.estimates.ipu import estimate_ipus
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+from tasks.downstream.entries import entries
+from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
+from tasks.downstream.task import TRAIN, DownstreamTask, about
+from tasks.jobs.device_job import Job
+from tasks.jobs.training import model_config
+from tasks.pretraining.pretrain import pretrain_job
+from tasks.project import artifacts
+from tasks.project.overlays import resolve
+from tasks.project.params import PHASES, Params, check
+
+PRESETS = Path(__file__).resolve().parent.parent / "presets"
+VOCABULARY = 30522
+WIKIPEDIA, PACKED = {128: 1.17, 384: 1.7, 512: 2.0}, 2.18
+"""Sequences of a packed row, of text and of questions; they decide how many rows an update has, and no memory."""
+CERTAIN = ("weights", "accumulated gradients", "optimizer state", "stashed activations", "streams")
+"""Terms that follow from the shapes, with nothing assumed."""
+
+
+@dataclass(frozen=True)
+class KnownJob:
+    """A job of a preset, on rows of which only the shape is known."""
+
+    preset: str
+    name: str
+    """phase1, phase2, finetune or predict."""
+    job: Job
+    model: ModelConfig
+    rows: Manifest
+
+    def fullest(self) -> MemoryEstimate:
+        """The memory of its fullest IPU."""
+        return estimate_ipus(self.job, self.model, self.rows).memory[0]
+
+    def verdict(self) -> str:
+        """Of all its IPUs."""
+        return estimate_ipus(self.job, self.model, self.rows).verdict
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A published layout pushed past what an IPU holds."""
+
+    preset: str
+    name: str
+    change: str
+    """In words."""
+    why: str
+    micro_batch_size: int = 0
+    """Rows; 0 = as published."""
+    length: int = 0
+    """Tokens of a row; 0 = as published."""
+    precision: str = ""
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Of the ipu_config, otherwise than published."""
+
+    def job(self) -> KnownJob:
+        """The job so changed; its global batch still has 512 micro-batches for each replica."""
+        known = next(one for one in preset_jobs(self.preset) if one.name == self.name)
+        job, rows = known.job, known.rows
+        config = {**(job.ipu_config or {}), **self.keys}
+        if self.micro_batch_size:
+            whole = self.micro_batch_size * config.get("replication_factor", 1) * 512
+            geometry = dataclasses.replace(
+                job.geometry, micro_batch_size=self.micro_batch_size, global_batch_size=whole
+            )
+            job = dataclasses.replace(job, geometry=geometry)
+        job = dataclasses.replace(job, ipu_config=config, precision=self.precision or job.precision)
+        rows = dataclasses.replace(rows, row_length=self.length or rows.row_length)
+        return dataclasses.replace(known, job=job, rows=rows)
+
+
+BAD: tuple[Bad, ...] = (
+    Bad("ipu-base-pod16-examples", "phase1", "micro-batch of 96 rows for 32",
+        "7 micro-batches of 4 layers are stashed on IPU 1, 18.9 MB each, beside 113 MB of weights and gradients",
+        micro_batch_size=96),
+    Bad("ipu-base-pod16-examples", "phase1", "micro-batch of 128 rows for 32",
+        "28 stashed activations of 25.2 MB", micro_batch_size=128),
+    Bad("ipu-base-pod16-examples", "phase1", "rows of 512 tokens with the micro-batch of phase 1",
+        "28 stashed activations of 25.2 MB, and scores of 201 MB a layer", length=512),
+    Bad("ipu-base-pod16-examples", "phase1", "rows of 384 tokens with the micro-batch of phase 1",
+        "28 stashed activations of 18.9 MB, and scores of 113 MB a layer", length=384),
+    Bad("ipu-base-pod16-examples", "phase2", "micro-batch of 32 rows for 8",
+        "28 stashed activations of 25.2 MB, and scores of 201 MB a layer", micro_batch_size=32),
+    Bad("ipu-base-pod16-examples", "phase2", "fp32 for fp16",
+        "227 MB of weights and gradients, 28 stashed activations of 12.6 MB, scores of 101 MB a layer",
+        precision="fp32"),
+    Bad("ipu-large-pod16-examples", "phase1", "micro-batch of 32 rows for 8",
+        "49 stashed activations of 8.4 MB beside 353 MB of weights and gradients", micro_batch_size=32),
+    Bad("ipu-large-pod16-examples", "phase1", "rows of 512 tokens with the micro-batch of phase 1",
+        "49 stashed activations of 8.4 MB beside 353 MB of weights and gradients, and scores of 67 MB a layer",
+        length=512),
+    Bad("ipu-large-pod16-examples", "phase1", "fp32 for fp16",
+        "706 MB of weights and gradients beside 206 MB of stashed activations", precision="fp32"),
+    Bad("ipu-large-pod16-examples", "phase1", "all optimizer state on chip, on each replica",
+        "705 MB of moments beside 353 MB of weights and gradients on IPU 1",
+        keys={"optimizer_state_offchip": False, "replicated_tensor_sharding": False}),
+    Bad("ipu-large-pod4-examples", "phase1", "optimizer state on chip, with one replica to share it",
+        "the same on a POD4, where sharding has nobody to share with", keys={"optimizer_state_offchip": False}),
+    Bad("ipu-large-pod16-examples", "phase1", "2 IPUs for 4 in a replica",
+        "12 layers and the tables are 739 MB of weights and gradients on IPU 0, before any activation",
+        keys={"layers_per_ipu": [12, 12], "matmul_proportion": 0.2, "replication_factor": 8}),
+    Bad("ipu-large-pod16-examples", "phase1", "1 IPU for 4 in a replica",
+        "335 million weights are 1,340 MB with their gradients",
+        keys={"layers_per_ipu": [24], "matmul_proportion": 0.2, "replication_factor": 16}),
+    Bad("ipu-large-pod16-notebook", "finetune", "2 IPUs for 4 in a replica",
+        "12 layers and the tables are 732 MB of weights and gradients on IPU 0, before any activation",
+        keys={"layers_per_ipu": [12, 12], "matmul_proportion": 0.2, "replication_factor": 8,
+              "gradient_accumulation_steps": None}),
+    Bad("ipu-large-pod16-notebook", "finetune", "micro-batch of 16 rows for 1",
+        "35 stashed activations of 12.6 MB beside 353 MB of weights and gradients", micro_batch_size=16),
+    Bad("ipu-large-pod16-notebook", "finetune", "all optimizer state on chip, on each replica",
+        "529 MB of moments beside 353 MB of weights and gradients",
+        keys={"optimizer_state_offchip": False, "replicated_tensor_sharding": False}),
+    Bad("ipu-base-pod16-run-qa", "finetune", "micro-batch of 32 rows for 2",
+        "20 stashed activations of 18.9 MB beside 113 MB of weights and gradients, and scores of 113 MB a layer",
+        micro_batch_size=32),
+)  # fmt: skip
+
+
+def published() -> Iterator[KnownJob]:
+    """Every job of every preset for IPUs."""
+    for path in sorted(PRESETS.glob("*ipu-*.yaml")):
+        yield from preset_jobs(path.stem)
+
+
+@functools.cache
+def preset_jobs(name: str) -> tuple[KnownJob, ...]:
+    """The jobs of a preset, as its stages build them; a preset of IPUs has one entry of downstream."""
+    params = check(resolve({}, name, [], PRESETS))
+    [task] = [about(entry) for entry in entries(params)]
+    phases = PHASES if params.pretrain.enabled else ()
+    rows = {phase: _rows(params, phase) for phase in phases}
+    dev = artifacts.rows_folder(task.entry.name, task.predicted[0])
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        for of, manifest in rows.items():
+            _write(root / artifacts.rows_folder(of), manifest)
+        for path in (task.rows_folder(TRAIN, root), root / dev):
+            _write(path, _task_rows(task))
+        (root / params.ipu.config).mkdir(parents=True)
+        sections = (params.pretrain, params.model, params.device, params.ipu)
+        jobs = {phase: (pretrain_job(phase, *sections, root), rows[phase]) for phase in phases}
+        jobs["finetune"] = finetune_job(task, params, root), _task_rows(task)
+        jobs["predict"] = predict_job(task, params, root / dev, root, root, root), _task_rows(task)
+    return tuple(KnownJob(name, key, job, model_config(params.model, of), of) for key, (job, of) in jobs.items())
+
+
+def bad_verdicts() -> list[tuple[Bad, MemoryEstimate, bool]]:
+    """Each layout that is known not to fit, its fullest IPU, and whether it is foretold so."""
+    found = []
+    for bad in BAD:
+        job = bad.job()
+        found.append((bad, job.fullest(), job.verdict() == DOES_NOT_FIT))
+    return found
+
+
+def certain_bytes(memory: MemoryEstimate) -> float:
+    """Of an IPU, what follows from the shapes."""
+    return sum(term.amount for term in memory.terms if term.name in CERTAIN)
+
+
+def _rows(params: Params, phase: str) -> Manifest:
+    shape, most = getattr(params.pretrain_rows, phase), params.pretrain_rows.max_sequences_per_row
+    packing = WIKIPEDIA[shape.row_length] if most > 1 else 1.0
+    return _manifest("pretrain", shape.row_length, most, shape.max_predictions_per_row, packing)
+
+
+def _task_rows(task: DownstreamTask) -> Manifest:
+    shape = task.entry.params.rows
+    packing = PACKED if shape.max_sequences_per_row > 1 else 1.0
+    return _manifest(task.row_kind, shape.row_length, shape.max_sequences_per_row, 0, packing)
+
+
+def _write(folder: Path, manifest: Manifest) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").write_text(manifest.to_json())
+
+
+def _manifest(kind: str, length: int, most: int, masked: int, packing: float) -> Manifest:
+    rows = 10_000_000
+    return Manifest(kind, length, most, masked, VOCABULARY, "0", 0, rows, round(rows * packing), rows, {})

@@ -1,0 +1,161 @@
+"""Another cut of a training over the same IPUs: what fits and is fastest, by the estimates of memory and of time.
+
+A search over layers of each IPU, micro-batch and recomputation; accumulation follows from the global batch. IPUs of a
+replica, replicas and everything else of the job stay. What it finds is a proposal, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Iterator, List, Optional, Tuple
+
+from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
+from ipu_model.estimates.ipu_memory import Held, ipu_memories
+from ipu_model.estimates.ipu_time import Training, call_seconds, micro_batch_seconds
+from ipu_model.ipu.placement import Placement
+
+MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+"""Rows that are tried, which a program with fixed shapes can have."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One way to lay a training over its IPUs."""
+
+    layers_per_ipu: Tuple[int, ...]
+    micro_batch_size: int
+    accumulation: int
+    keeps_every_layer: bool
+    """recompute_checkpoint_every_layer."""
+    rows_per_second: float
+    """Likely."""
+    verdict: str
+    fullest_bytes: float
+    """Likely, of its fullest IPU."""
+    first_seconds: float
+    """What a row takes IPU 0."""
+    slowest_seconds: float
+    """What a row takes the slowest IPU."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What is there, and what would be faster."""
+
+    stated: Cut
+    proposed: Optional[Cut]
+    """None where nothing that fits is faster."""
+
+    @property
+    def gain(self) -> float:
+        """Of rows a second, as a share of what is stated; 0 without a proposal."""
+        return self.proposed.rows_per_second / self.stated.rows_per_second - 1 if self.proposed else 0.0
+
+    @property
+    def margin(self) -> float:
+        """Seconds that the embeddings of a row may take IPU 0 before the gain is gone.
+
+        They are no matrix product and not in the formula: IPU 0 is the slowest in no published row, so that none says
+        what they take. 0 without a proposal.
+        """
+        return self.stated.slowest_seconds - self.proposed.first_seconds if self.proposed else 0.0
+
+
+def propose(training: Training, held: Held, tight: bool = False) -> Proposal:
+    """The fastest cut that fits the IPUs of this training, beside its own.
+
+    Args:
+        tight: cuts count as well whose likely memory is there, and the upper end is not: published ones are such.
+    """
+    stated = _judged(training, held)
+    best: Optional[Cut] = None
+    for cut_training, cut_held in _cuts(training, held):
+        found = call_seconds(cut_training) / cut_training.updates_per_call
+        rate = cut_training.rows_per_update / found
+        if rate <= max(stated.rows_per_second, best.rows_per_second if best else 0.0):
+            continue
+        cut = _judged(cut_training, cut_held)
+        if cut.verdict == FITS or (tight and _likely_fits(cut_held)):
+            best = cut
+    return Proposal(stated, best)
+
+
+def cut_of(placement: Placement) -> Tuple[int, ...]:
+    """Encoder layers on each IPU."""
+    return tuple(placement.layers.count(ipu) for ipu in range(placement.ipus_per_replica))
+
+
+def _judged(training: Training, held: Held) -> Cut:
+    memories = ipu_memories(held)
+    verdicts = [memory.verdict for memory in memories]
+    worst = DOES_NOT_FIT if DOES_NOT_FIT in verdicts else next((x for x in verdicts if x != FITS), FITS)
+    seconds = call_seconds(training) / training.updates_per_call
+    shape = (training.model, training.placement, training.rows, training.micro_batch_size, training.generation)
+    of_row = [x / training.micro_batch_size for x in micro_batch_seconds(*shape, training.fitted)]
+    return Cut(
+        cut_of(training.placement),
+        training.micro_batch_size,
+        training.accumulation,
+        held.keeps_every_layer,
+        training.rows_per_update / seconds,
+        worst,
+        memories[0].total.likely,
+        of_row[training.placement.embeddings],
+        max(of_row),
+    )
+
+
+def _likely_fits(held: Held) -> bool:
+    return all(memory.total.likely <= memory.limit for memory in ipu_memories(held))
+
+
+def _cuts(training: Training, held: Held) -> Iterator[Tuple[Training, Held]]:
+    """Every cut with the rows of an update as they are, the pipeline filled."""
+    rows = training.accumulation * training.micro_batch_size
+    least = training.placement.training_stages
+    for placement in _placements(training.placement):
+        for micro_batch in MICRO_BATCHES:
+            accumulation, left = divmod(rows, micro_batch)
+            if left or accumulation < least:
+                continue
+            cut = dataclasses.replace(
+                training, placement=placement, micro_batch_size=micro_batch, accumulation=accumulation
+            )
+            for keeps in (True, False):
+                of_cut = dataclasses.replace(held, placement=placement, micro_batch_size=micro_batch)
+                yield cut, dataclasses.replace(of_cut, keeps_every_layer=keeps)
+
+
+def _placements(stated: Placement) -> Iterator[Placement]:
+    """The layers cut otherwise: every IPU but the first within one of an even share of what the first leaves."""
+    layers, ipus = len(stated.layers), stated.ipus_per_replica
+    for first in range(layers // ipus + 2):
+        for rest in _shares(layers - first, ipus - 1):
+            counts = [first, *rest]
+            yield dataclasses.replace(
+                stated,
+                layers=tuple(ipu for ipu, count in enumerate(counts) for _ in range(count)),
+                pooler=_pooler(stated, counts),
+            )
+
+
+def _pooler(stated: Placement, counts: List[int]) -> Optional[int]:
+    """Beside the heads where these came back to the embeddings, else beside the last layer."""
+    if stated.pooler is None or stated.pooler == stated.embeddings:
+        return stated.pooler
+    return max(ipu for ipu, count in enumerate(counts) if count)
+
+
+def _shares(layers: int, ipus: int) -> List[List[int]]:
+    """Ways to give each of `ipus` IPUs its share of layers, one more to any of them where they do not come out even.
+
+    The surplus goes to the first of them, or to the last: which of the others has it makes no difference to the time.
+    """
+    if not ipus:
+        return [[]] if not layers else []
+    share, over = divmod(layers, ipus)
+    if layers and not share:
+        return []
+    last = [share] * (ipus - over) + [share + 1] * over
+    return [last] if not over else [last, last[::-1]]

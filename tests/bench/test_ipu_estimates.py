@@ -1,0 +1,98 @@
+"""What docs/ipu-estimates.md says of the estimates, made anew: published throughput, known layouts, proposals."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from bench.ipu_estimates import BALANCED, DOCUMENT, put_in, tables
+from bench.ipu_fit import NAMES, Judged, errors, fit, judge
+from bench.ipu_layouts import BAD, Bad, certain_bytes, preset_jobs, published
+from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED
+from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
+from ipu_model.estimates.ipu import estimate_ipus, propose_cut
+from ipu_model.estimates.ipu_constants import FITTED, LOW, TILE_BYTES
+
+
+@pytest.fixture(scope="module")
+def judged() -> list[Judged]:
+    return judge()
+
+
+def test_the_document_has_the_tables_that_the_command_makes() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert put_in(text, tables()) == text, "run python -m bench.ipu_estimates --write"
+
+
+def test_a_table_without_a_place_is_refused() -> None:
+    with pytest.raises(LookupError, match="0 places for the table time"):
+        put_in("no marks", {"time": ["a"]})
+
+
+def test_pretraining_is_foretold_from_other_layouts(judged: list[Judged]) -> None:
+    median, worst = errors(judged, PRETRAINING)
+    assert median <= 0.10
+    assert worst <= 0.20
+
+
+def test_what_is_left_out_is_every_row_of_the_layout() -> None:
+    """A planted row moves the constants that other layouts are foretold by, and not its own."""
+    first = PUBLISHED[0]
+    planted = [dataclasses.replace(first, rate=first.rate / 2), *PUBLISHED[1:]]
+    before, after = judge(), judge(planted)
+    for old, new in zip(before, after, strict=True):
+        assert (old.foretold == new.foretold) == (old.row.layout == first.layout)
+
+
+@pytest.mark.parametrize("head", [PRETRAINING, ANSWERS])
+def test_the_interval_of_every_row_holds_it(judged: list[Judged], head: str) -> None:
+    of_head = [one for one in judged if one.row.head == head]
+    assert len(of_head) >= 5
+    assert [one for one in of_head if not one.between.low <= one.row.rate <= one.between.high] == []
+
+
+def test_the_constants_are_those_of_the_fit() -> None:
+    found = fit([row for row in PUBLISHED if row.fitted])
+    for name in NAMES:
+        assert getattr(FITTED, name) == pytest.approx(getattr(found, name), rel=0.01), name
+
+
+def test_no_published_layout_is_said_not_to_fit() -> None:
+    verdicts = {(known.preset, known.name): known.verdict() for known in published()}
+    assert len(verdicts) > 100
+    assert {name for name, verdict in verdicts.items() if verdict not in (FITS, TIGHT)} == set()
+
+
+def test_published_layouts_bound_the_code() -> None:
+    """What the docstring of Assumed.code says: with 290 MB and the rest at its lower end all still fit, barely."""
+    fullest = max(known.fullest().total.low for known in published() if known.job.kind != "predict")
+    assert 280e6 <= LOW.code + TILE_BYTES - fullest <= 300e6
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: f"{bad.preset}-{bad.name}-{bad.change}")
+def test_what_cannot_fit_is_said_not_to(bad: Bad) -> None:
+    """And the layout that it was made from is not: it is the change that does it."""
+    known = bad.job()
+    assert known.verdict() == DOES_NOT_FIT
+    [before] = [one for one in preset_jobs(bad.preset) if one.name == bad.name]
+    assert certain_bytes(known.fullest()) > certain_bytes(before.fullest())
+
+
+def test_there_are_enough_of_them_and_each_is_another() -> None:
+    assert len({(bad.preset, bad.name, bad.change) for bad in BAD}) == len(BAD) >= 12
+
+
+@pytest.mark.parametrize("preset", BALANCED)
+def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
+    for known in preset_jobs(preset):
+        if known.job.kind == "predict":
+            continue
+        found = propose_cut(known.job, known.model, known.rows)
+        stated = estimate_ipus(known.job, known.model, known.rows)
+        assert found.stated.verdict == stated.verdict
+        if found.proposed is not None:
+            rows = [cut.micro_batch_size * cut.accumulation for cut in (found.stated, found.proposed)]
+            assert rows[0] == rows[1]
+            assert found.proposed.verdict == FITS
+            assert found.gain > 0
