@@ -72,7 +72,7 @@ SPREAD_OF_FEW = 0.20
 ENOUGH = 256
 """Micro-batches of an update: no fitted row has fewer."""
 OFFCHIP_SPREAD = (0.5, 2.5)
-"""Of offchip: BERT large with PyTorch takes 2.3 times as much in pre-training, other frameworks less than one."""
+"""Of offchip: BERT large with PyTorch takes more than twice as much in pre-training, other frameworks less than one."""
 HOST_SPREAD = (0.0, 1.1)
 """Of host: nothing is left to it in the PyTorch figure of SQuAD on a Bow Pod16, whose host made rows ready ahead, as
 Podium's does; all of it in the figures of two notebooks."""
