@@ -49,7 +49,7 @@ def estimate_ipus(job: Job, model: ModelConfig, manifest: Manifest, generation: 
     device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
     predicting = job.kind == "predict"
     time = _prediction(job, model, manifest, plan, rows, generation) if predicting else None
-    memory = ipu_memories(_held(job, model, plan, rows))
+    memory = ipu_memories(held_of(job, model, plan, rows))
     return JobEstimate(device, memory, time or _training(job, model, manifest, plan, rows, generation))
 
 
@@ -68,10 +68,11 @@ def propose_cut(job: Job, model: ModelConfig, manifest: Manifest, tight: bool = 
         ConfigError: the job cannot run on IPUs as it is stated.
     """
     plan, rows = ipu_plan_of(job, model, manifest), RowShape.of(manifest)
-    return propose(plan.training(model, rows), _held(job, model, plan, rows), tight)
+    return propose(plan.training(model, rows), held_of(job, model, plan, rows), tight)
 
 
-def _held(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held:
+def held_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held:
+    """What decides the memory of the program of a job."""
     predicting = job.kind == "predict"
     mode = plan.config.inference if predicting else plan.config.training
     sharded = plan.config.replicated_tensor_sharding and plan.replicas > 1

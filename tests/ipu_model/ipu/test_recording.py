@@ -5,6 +5,7 @@ Nothing is executed: the jobs are compile_only. Which jobs there are stands in p
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
@@ -23,7 +24,12 @@ from expected_options import (
     SUM,
 )
 from preset_layouts import LAYOUTS, Layout
-from recorded_presets import SEED, compiled, forward_stages, job_of, record_of
+from recorded_presets import SEED, compiled, forward_stages, job_of, model_config, record_of
+
+from ipu_model.estimates.ipu import held_of, ipu_plan_of
+from ipu_model.estimates.ipu_memory import parameters_by_ipu
+from ipu_model.estimates.shapes import RowShape
+from ipu_model.rows.format import Manifest
 
 every_layout = pytest.mark.parametrize("layout", LAYOUTS, ids=lambda x: x.name)
 every_training = pytest.mark.parametrize("layout", [x for x in LAYOUTS if x.training], ids=lambda x: x.name)
@@ -69,6 +75,23 @@ def test_the_pipeline_has_the_stages_of_the_layout(layout: Layout, tmp_path: Pat
     assert record["gradient_accumulation"] == (2 * forward - 1 if layout.training else 1)
     assert record["device_iterations"] == layout.iterations
     assert record["replication_factor"] == layout.replicas
+
+
+@every_layout
+def test_what_is_foretold_without_torch_is_what_was_recorded(layout: Layout, tmp_path: Path) -> None:
+    """Stages, blocks, IPUs and weights of the estimates, from the job alone."""
+    record, job, model = record_of(layout, tmp_path), job_of(layout, tmp_path), model_config(layout)
+    manifest = Manifest("pretrain", 24, 1, 4, model.vocab_size, "0", 0, 100, 100, 1000, {})
+    plan = ipu_plan_of(job, model, manifest)
+    held = held_of(job, model, plan, RowShape.of(manifest))
+    assert list(plan.placement.order) == [x["ipu_id"] for x in begun(record)]
+    assert plan.placement.ipus_per_replica * plan.replicas == record["num_ipus"]
+    stages = plan.placement.training_stages if layout.training else plan.placement.forward_stages
+    assert stages == record["pipeline_stages"]
+    kept = len(held.placement.layers) if held.training and held.keeps_every_layer else 0
+    assert kept == record["recomputation_checkpoints"]
+    assert sum(parameters_by_ipu(held)) == sum(math.prod(shape) for shape, *_ in record["parameters"].values())
+    assert held.state_offchip == (not record["tensor_locations"]["location_optimizer"]["onChip"])
 
 
 @every_layout

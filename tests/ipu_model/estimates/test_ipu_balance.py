@@ -1,0 +1,80 @@
+"""Proposals: what is searched, what is kept, and what a proposal may not be."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
+from ipu_model.estimates.ipu_balance import Proposal, cut_of, propose
+from ipu_model.estimates.ipu_memory import Held
+from ipu_model.estimates.ipu_time import Training, micro_batch_seconds
+from ipu_model.estimates.shapes import RowShape
+from ipu_model.ipu.placement import place
+from ipu_model.models.config import ModelConfig
+
+BASE = ModelConfig(vocab_size=30522)
+
+
+def proposal_of(
+    head: str, layers: list[int], micro_batch: int, accumulation: int, masked: int = 0, **changes: object
+) -> Proposal:
+    """A BERT base on four IPUs with rows of 128 tokens."""
+    placement, rows = place(head, 12, layers, len(layers)), RowShape(128, masked)
+    held = Held(BASE, placement, rows, micro_batch, (0.2,) * len(layers), state_offchip=True)
+    training = Training(BASE, placement, rows, micro_batch, accumulation, state_offchip=True)
+    return propose(training, dataclasses.replace(held, **changes))  # type: ignore[arg-type]
+
+
+def test_a_slow_ipu_gives_layers_to_the_others() -> None:
+    found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
+    assert found.proposed is not None
+    assert found.proposed.layers_per_ipu == (3, 3, 3, 3)
+    assert found.proposed.verdict == FITS
+    assert found.gain > 0.5
+
+
+def test_the_rows_of_an_update_and_a_full_pipeline_are_kept() -> None:
+    found = proposal_of("question_answering", [3, 3, 3, 3], 1, 24)
+    assert found.proposed is not None
+    assert found.proposed.micro_batch_size * found.proposed.accumulation == 24
+    assert found.proposed.accumulation >= 2 * 4 - 1
+
+
+def test_what_is_fastest_already_is_left_alone() -> None:
+    first = proposal_of("question_answering", [9, 1, 1, 1], 4, 64).proposed
+    assert first is not None
+    again = proposal_of(
+        "question_answering",
+        list(first.layers_per_ipu),
+        first.micro_batch_size,
+        first.accumulation,
+        keeps_every_layer=first.keeps_every_layer,
+    )
+    assert (again.proposed, again.gain, again.margin) == (None, 0.0, 0.0)
+
+
+def test_what_does_not_fit_is_not_proposed_however_fast() -> None:
+    """fp32 numbers and many masked words: the logits of larger micro-batches do not fit IPU 0."""
+    found = proposal_of("pretraining", [0, 4, 4, 4], 2, 512, masked=20, weight_bytes=4.0)
+    wide = proposal_of("pretraining", [0, 4, 4, 4], 64, 16, masked=20, weight_bytes=4.0)
+    assert wide.stated.verdict == DOES_NOT_FIT
+    assert wide.stated.rows_per_second < found.stated.rows_per_second or found.proposed is not None
+    for one in (found, wide):
+        assert one.proposed is None or one.proposed.verdict == FITS
+
+
+def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
+    found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
+    assert found.proposed is not None
+    cut, rows = found.proposed, RowShape(128, 20)
+    placement = place("pretraining", 12, list(cut.layers_per_ipu), 4)
+    first = micro_batch_seconds(BASE, placement, rows, cut.micro_batch_size, Training.generation)[0]
+    before = place("pretraining", 12, [0, 4, 4, 4], 4)
+    slowest = max(micro_batch_seconds(BASE, before, rows, 8, Training.generation))
+    assert found.margin == pytest.approx(slowest / 8 - first / cut.micro_batch_size)
+
+
+def test_a_cut_is_written_as_layers_of_each_ipu() -> None:
+    assert cut_of(place("pretraining", 5, [0, 3, 2], 3)) == (0, 3, 2)
