@@ -23,6 +23,7 @@ from tasks.project import artifacts
 from tasks.project.files import sha256_of, write_json
 from tasks.project.overlays import resolve
 from tasks.project.plan_file import read_plan
+from tasks.project.row_folders import HELD_OUT
 from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
 from tests.places import ROOT
@@ -77,6 +78,7 @@ class Host:
             ("squad/dev", "question_answering"),
         ):
             write_rows(folder / artifacts.rows_folder(name), kind, make_columns(kind, 40))
+        write_rows(folder / artifacts.rows_folder("phase1") / HELD_OUT, "pretrain", make_columns("pretrain", 9, seed=8))
         for name in ("phase1", "phase2", "squad-rows"):
             write_json(folder / artifacts.validation_report(name), {"valid": True})
         (folder / ".dvc").mkdir()
@@ -141,7 +143,7 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Host]:
 
 @pytest.fixture(scope="module")
 def builder(hosts: Callable[[str], Host]) -> Host:
-    """A host that built all four programs, trained nothing, and pushed them."""
+    """A host that built the programs of four jobs and of evaluations of phase 1, trained nothing, and pushed them."""
     host = hosts("builder")
     host.dvc("repro", "--pull", "compile_pretrain", "compile")
     host.dvc("push", "--run-cache")
@@ -158,7 +160,8 @@ def trainer(builder: Host, hosts: Callable[[str], Host]) -> tuple[Host, str]:
 @pytest.mark.soak
 def test_programs_are_built_before_there_are_weights_and_the_report_says_what_decides_them(builder: Host) -> None:
     assert not (builder.folder / artifacts.MODELS).exists()
-    assert len(list(builder.live.glob("*/*.popef"))) == 4
+    assert len(list(builder.live.glob("*/*.popef"))) == 5
+    assert len(list((builder.folder / artifacts.executables_folder("phase1")).glob("evaluation/*.popef"))) == 1
     report = builder.report()
     assert report["job"] == "phase1"
     assert report["parts"]["micro_batch_size"] == 1
@@ -174,8 +177,10 @@ def test_another_host_restores_them_and_compiles_nothing(builder: Host, trainer:
         assert f"Stage '{stage}' is cached - skipping run" in said
         assert f"from executables/{job}, checked and put into {host.live}" in said
         assert host.report(job) == builder.report(job)
-    assert said.count("loaded from the cache, nothing was compiled") == 4
+    assert said.count("loaded from the cache, nothing was compiled") == 5
     assert "miss" not in said
+    held_out = json.loads((host.folder / "metrics" / "pretrain-phase1.json").read_text())["held_out"]
+    assert held_out["rows"] == 9
     found = [host.how(name) for name in ("pretrain-phase1", "pretrain-phase2", "squad-finetune", "squad-predict")]
     assert found == [f"restored from executables/{job}" for job in JOBS]
 
@@ -253,7 +258,7 @@ def test_a_program_that_changed_in_the_remote_is_discarded_and_built_again(
     wrong = f"executables/phase1 was discarded: {builder.program().name} does not match its SHA-256"
     assert f"training: miss, {wrong}, built anew" in said
     assert host.how() == f"built: {wrong}"
-    (live,) = host.live.glob("*/*.popef")
+    (live,) = host.live.glob(f"*/{builder.program().name}")
     assert live.read_bytes() == content  # the double builds the same bytes every time
     assert host.report() == builder.report()
 
