@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -110,10 +111,9 @@ def test_the_plan_says_how_long_a_stop_takes_and_what_a_kill_loses(tmp_path: Pat
             jobs(tmp_path / "not")[0],
         )
     ]
-    host = f"{FITTED.host:.1f} s"  # all that a call of so small a model takes
-    assert told[0].startswith(
-        f"a call of the IPUs takes about {host} on Mk2, going by published figures: a stop is answered after it"
-    )
+    said = r"a call of the IPUs takes about (\S+) s on Mk2, going by published figures: a stop is answered after it"
+    (seconds,) = re.findall(said, told[0])
+    assert float(seconds) == pytest.approx(FITTED.host, abs=0.06)  # a model as small as this adds nothing
     assert told[0].endswith("at most the last 10 minutes or 3 updates, a call and the time of writing a checkpoint")
     assert told[1].endswith(
         "loses at most everything, as no checkpoints are made while it trains (checkpoint_every_minutes)"
