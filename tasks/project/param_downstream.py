@@ -11,6 +11,7 @@ import importlib.util
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,6 +30,20 @@ ENDINGS = ("-rows", "-finetune", "-predict", "-gate", "-released")
 PUBLISHED = "published"
 """In place of a folder: what was released last where this entry publishes to."""
 Points = Annotated[float, Field(ge=0, le=100)]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a kind expects of its examples before they are read, for an estimate."""
+
+    train: int | None = None
+    """Training examples; None where nobody says."""
+    dev: int | None = None
+    """The same, of all development sets together."""
+    tokens: int = 64
+    """Of an example, special ones included, on average."""
+    file_bytes: int = 200
+    """That an example takes in a file."""
 
 
 class DataParams(Section):
@@ -145,6 +160,11 @@ class EntryParams(Section):
             train: a file or folder that is there.
         """
         return {}
+
+    @property
+    def expected(self) -> Expected:
+        """How many examples of which size there will be."""
+        return Expected()
 
     @property
     def options(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_downstream import DataParams, EntryParams, Points, ReleaseParams, RowsParams
+from tasks.project.param_downstream import DataParams, EntryParams, Expected, Points, ReleaseParams, RowsParams
 from tasks.project.param_sections import Name, Positive
 from tasks.project.param_training import Epochs, FinetuneParams, Rate
 
@@ -42,6 +42,22 @@ class GateParams(ReleaseParams):
     max_drop: Points = 0.0
 
 
+EXAMPLES: dict[str, tuple[int, int]] = {
+    "cola": (8_551, 1_043),
+    "sst2": (67_349, 872),
+    "mrpc": (3_668, 408),
+    "stsb": (5_749, 1_500),
+    "qqp": (363_846, 40_430),
+    "mnli": (392_702, 19_647),
+    "qnli": (104_743, 5_463),
+    "rte": (2_490, 277),
+    "wnli": (635, 71),
+}
+"""Training and development examples of each task, as the card of nyu-mll/glue states them."""
+SINGLE, SINGLE_TOKENS, PAIR_TOKENS = ("cola", "sst2"), 16, 44
+"""Assumed tokens of a sentence of those tasks, and of a pair of the others, special ones included."""
+
+
 class Params(EntryParams):
     """An entry for one of the nine tasks."""
 
@@ -50,3 +66,7 @@ class Params(EntryParams):
     rows: SentenceParams = SentenceParams()
     finetune: TuningParams = TuningParams()
     gate: GateParams = GateParams()
+
+    @property
+    def expected(self) -> Expected:
+        return Expected(*EXAMPLES[self.task], SINGLE_TOKENS if self.task in SINGLE else PAIR_TOKENS)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_downstream import EntryParams, OwnDataParams, Points, ReleaseParams, RowsParams
+from tasks.project.param_downstream import EntryParams, Expected, OwnDataParams, Points, ReleaseParams, RowsParams
 from tasks.project.param_sections import Name, Positive, Section
 from tasks.project.param_training import Epochs, FinetuneParams, Rate
 
@@ -54,6 +54,12 @@ class GateParams(ReleaseParams):
     max_f1_drop: Points = 0.0
 
 
+CONLL2003 = (14_041, 3_250)
+"""Training and development sentences of CoNLL-2003 (arXiv cs/0306050, table 1, without lines that end a document)."""
+SENTENCE_TOKENS, SENTENCE_BYTES = 24, 234
+"""Of a sentence of CoNLL-2003: pieces of its 14.5 words and two special tokens; bytes of eng.train, 3.3 MB."""
+
+
 class Params(EntryParams):
     """An entry that finds named entities."""
 
@@ -61,3 +67,9 @@ class Params(EntryParams):
     rows: WindowParams = WindowParams()
     finetune: TuningParams = TuningParams()
     gate: GateParams = GateParams()
+
+    @property
+    def expected(self) -> Expected:
+        of_conll = self.data.source == "hub" and "conll2003" in (self.data.dataset or "")
+        train, dev = CONLL2003 if of_conll else (None, None)
+        return Expected(train, dev, SENTENCE_TOKENS, SENTENCE_BYTES)

@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from tasks.project.param_downstream import (
     EntryParams,
     EvaluateParams,
+    Expected,
     OwnDataParams,
     Points,
     ReleaseParams,
@@ -100,6 +101,14 @@ GROUP_LIMITS = (
 """Of the questions with an answer, and of those without."""
 
 
+PUBLISHED = {"squad": (87_599, 10_570), "squad_v2": (130_319, 11_873)}
+"""Training and development questions of the Hub data sets rajpurkar/squad and rajpurkar/squad_v2 (their cards)."""
+WINDOW_TOKENS, DEMO_TOKENS = 170, 80
+"""Of a question and its paragraph: SQuAD v1.1, of which 2.2 share 384 tokens (packed presets); an invented one."""
+QUESTION_BYTES = 346
+"""Of train-v1.1.json: 30,288,272 for its questions."""
+
+
 class Params(EntryParams):
     """An entry that answers questions."""
 
@@ -108,6 +117,15 @@ class Params(EntryParams):
     finetune: TuningParams = TuningParams()
     evaluate: AnswerParams = AnswerParams()
     gate: GateParams = GateParams()
+
+    @property
+    def expected(self) -> Expected:
+        data = self.data
+        if data.source == "demo":
+            return Expected(data.demo_train, data.demo_dev, DEMO_TOKENS, QUESTION_BYTES)
+        name = (data.dataset or "").rpartition("/")[2] if data.source == "hub" else ""
+        train, dev = PUBLISHED.get(name, (None, None))
+        return Expected(train, dev, WINDOW_TOKENS, QUESTION_BYTES)
 
     @property
     def options(self) -> dict[str, Any]:
