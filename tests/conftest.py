@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import tasks  # noqa: F401 (it says which memory pyarrow takes, before a test imports pyarrow)
@@ -31,6 +33,9 @@ LONGEST = (
     "test_release_leaks.py",
     "test_allowed.py",
 )
+
+
+os.environ["PODIUM_LEDGER"] = ""  # jobs of tests are no jobs of this host
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -32,6 +32,7 @@ from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_r
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.early_stopping import Evaluations, NoEvaluations
+from ipu_model.train.expectation import expectation
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import (
@@ -221,6 +222,9 @@ def _result(
     job, plan, runtime = run.job, run.plan, run.runtime
     losses: Dict[str, float] = dict(history.last) if history is not None else {}
     planned: Dict[str, Any] = plan.as_dict()
+    peak, on_device = round(peak_memory_mb(), 1), runtime.peak_device_memory_mb()
+    of_device = peak if plan.runtime == "cpu" else on_device
+    expected = expectation(job, plan, run.config, run.rows.manifest, run.instances.count)
     return JobResult(
         kind=job.kind,
         runtime=plan.runtime,
@@ -234,7 +238,7 @@ def _result(
         real_tokens=totals.real_tokens,
         train_seconds=round(totals.seconds, 3),
         compile_seconds=round(compiling, 3),
-        peak_memory_mb=round(peak_memory_mb(), 1),
+        peak_memory_mb=peak,
         plan=planned,
         versions={
             "python": platform.python_version(),
@@ -244,6 +248,7 @@ def _result(
             "safetensors": safetensors.__version__,
             **runtime.versions(),
         },
-        peak_device_memory_mb=runtime.peak_device_memory_mb(),
+        peak_device_memory_mb=on_device,
+        foretold=None if expected is None else expected.beside(totals, first_step, of_device),
         program=runtime.program,
     )

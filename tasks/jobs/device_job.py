@@ -10,6 +10,7 @@ SIGTERM and Ctrl-C are passed on: the device process makes a checkpoint and ends
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
@@ -28,6 +30,7 @@ from ipu_model.errors import ConfigError
 from ipu_model.ipu.config import read_ipu_config
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.models.config import ModelConfig
+from tasks.host import ledger
 from tasks.project.errors import DeviceJobFailed, StagePaused
 from tasks.project.files import write_text
 from tasks.project.process import Say, describe_exit, die_with_parent, print_line, python_path
@@ -100,7 +103,23 @@ def run_device_job(
         raise DeviceJobFailed(f"{job.kind} job: {error} (log: {folder / 'job.log'})")
     if _version(result_path) in (None, before):
         raise DeviceJobFailed(f"{job.kind} job ended without {result_path} (log: {folder / 'job.log'})")
-    return JobResult.from_json(result_path.read_text(encoding="utf-8"))
+    result = JobResult.from_json(result_path.read_text(encoding="utf-8"))
+    return result if result.foretold is None else _entered(job, result, result_path, say or print_line)
+
+
+def _entered(job: Job, result: JobResult, path: Path, say: Say) -> JobResult:
+    """The result with a record of what was foretold, which goes into the ledger of this host, too."""
+    file = ledger.ledger_file()
+    named = {"kind": result.kind, "head": job.head, "runtime": result.runtime, "precision": result.precision}
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    record = ledger.with_times({**(result.foretold or {}), **named, "at": at}, ledger.read(file))
+    result = dataclasses.replace(result, foretold=record)
+    write_text(path, result.to_json())
+    try:
+        ledger.enter(record, file)
+    except OSError as error:  # a host may have no place for it; the run folder has the record all the same
+        say(f"the ledger of this host was not written ({error})")
+    return result
 
 
 def _version(path: Path) -> tuple[int, int] | None:

@@ -1,0 +1,80 @@
+"""What was foretold of a job beside what it then took: plain values, for result.json and the ledger of a host."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Dict, Optional
+
+from ipu_model.estimates.estimate import Interval, JobEstimate
+from ipu_model.estimates.shapes import decoder_flops, dense_flops, score_flops
+from ipu_model.jobs.plan import Plan
+from ipu_model.models.config import ModelConfig
+from ipu_model.rows.format import Manifest
+
+MEMORY, SECONDS, TOKENS = "memory", "update_seconds", "tokens_per_second"
+"""Figures of a record: bytes of the fullest device or process; seconds of an update, or of a call of predict; real
+tokens in a second."""
+BACKWARD = 2
+"""Passes backwards, in FLOPs of a pass forward: towards the weights, and towards what they were given."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a job took; None where it was not measured."""
+
+    memory: Optional[float]
+    """Bytes."""
+    update_seconds: Optional[float]
+    tokens_per_second: Optional[float]
+
+
+def foretold(estimate: JobEstimate, tokens_per_sequence: float) -> Dict[str, Interval]:
+    """The figures of an estimate that can be measured.
+
+    Args:
+        tokens_per_sequence: real ones, on average.
+    """
+    found = {MEMORY: estimate.memory[0].total} if estimate.memory else {}
+    if estimate.time is not None:
+        speed = estimate.time.sequences_per_second
+        found[SECONDS] = estimate.time.update_seconds
+        found[TOKENS] = Interval(*(value * tokens_per_sequence for value in dataclasses.astuple(speed)))
+    return found
+
+
+def record(estimate: JobEstimate, tokens_per_sequence: float, flops: float, measured: Measured) -> Dict[str, Any]:
+    """The record of a job: its device, the FLOPs of an update, and each measured figure beside low, likely and high.
+
+    A figure that was not foretold has `measured` alone; one that was not measured is left out.
+
+    Args:
+        flops: see `useful_flops`.
+    """
+    found: Dict[str, Any] = {"device": estimate.device, "flops": flops}
+    expected = foretold(estimate, tokens_per_sequence)
+    for name, value in dataclasses.asdict(measured).items():
+        if value is not None and value > 0:
+            interval = dataclasses.asdict(expected[name]) if name in expected else {}
+            found[name] = {**interval, "measured": value}
+    return found
+
+
+def useful_flops(model: ModelConfig, manifest: Manifest, rows: float, training: bool) -> float:
+    """FLOPs of the matrix products over so many rows, padding left out and sequences taken to be equally long.
+
+    Args:
+        rows: of an update, or of a call of predict.
+    """
+    if not manifest.rows or not manifest.sequences:
+        return 0.0
+    sequences = rows * manifest.sequences / manifest.rows
+    length = manifest.real_tokens / manifest.sequences
+    layer = dense_flops(model, 1) * length + score_flops(model, 1) * length * length
+    forward = sequences * model.num_layers * layer + rows * decoder_flops(model, manifest.max_predictions)
+    return forward * (1 + BACKWARD * training)
+
+
+def rows_at_once(plan: Plan) -> int:
+    """Rows of an update, or of a call of predict."""
+    return plan.rows_per_call if plan.kind == "predict" else plan.rows_per_update

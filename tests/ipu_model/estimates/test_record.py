@@ -1,0 +1,42 @@
+"""What was foretold beside what was measured, and the FLOPs that tell jobs of different sizes apart."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from tiny_jobs import TINY
+
+from ipu_model.estimates.estimate import Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
+from ipu_model.estimates.record import Measured, record, useful_flops
+from ipu_model.rows.format import Manifest
+
+MANIFEST = Manifest("pretrain", 16, 1, 2, TINY.vocab_size, "", 0, 10, 20, 200, {})
+MEMORY = MemoryEstimate("the process", (Term("weights", 90.0),), Interval(80.0, 100.0, 120.0), 1000.0)
+TIME = TimeEstimate((Term("all", 2.0),), 5, Interval(1.0, 2.0, 4.0), Interval(10.0, 20.0, 40.0))
+
+
+def test_each_measured_figure_stands_beside_what_was_foretold() -> None:
+    found = record(JobEstimate("CPU", (MEMORY,), TIME), 10.0, 7.0, Measured(110.0, 3.0, 150.0))
+    assert found == {
+        "device": "CPU",
+        "flops": 7.0,
+        "memory": {"low": 80.0, "likely": 100.0, "high": 120.0, "measured": 110.0},
+        "update_seconds": {"low": 1.0, "likely": 2.0, "high": 4.0, "measured": 3.0},
+        "tokens_per_second": {"low": 100.0, "likely": 200.0, "high": 400.0, "measured": 150.0},
+    }
+
+
+def test_what_was_not_foretold_is_measured_alone_and_what_was_not_measured_is_left_out() -> None:
+    found = record(JobEstimate("CPU", (MEMORY,), None), 10.0, 7.0, Measured(None, 3.0, None))
+    assert found == {"device": "CPU", "flops": 7.0, "update_seconds": {"measured": 3.0}}
+
+
+def test_useful_flops_are_those_of_the_products_without_padding() -> None:
+    """By hand, one layer: 2 sequences a row of 10 tokens each, of 16 that a row has, and 2 masked slots."""
+    model = dataclasses.replace(TINY, num_layers=1)
+    hidden, inner, words = model.hidden_size, model.intermediate_size, model.vocab_size
+    layer = 10 * (8 * hidden * hidden + 4 * hidden * inner) + 4 * 10 * 10 * hidden
+    decoder = 2 * 2 * hidden * (words + hidden)
+    assert useful_flops(model, MANIFEST, 3, training=False) == pytest.approx(3 * (2 * layer + decoder))
+    assert useful_flops(model, MANIFEST, 3, training=True) == pytest.approx(9 * (2 * layer + decoder))
