@@ -19,6 +19,8 @@ from prefect.states import Cancelled, Completed, Failed
 from flows import allowed, checkout, environment, report, run_locks, run_page, run_params, stages, workers
 from flows.api import extra
 from flows.plan import ALL, stages_to_run
+from flows.preflight import device_jobs
+from flows.preflight.finding import Wanted
 from flows.sent_runs import Queue
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
@@ -40,6 +42,7 @@ def pipeline(
     name: str | None = None,
     command: str | None = None,
     log: str | None = None,
+    force: bool = False,
 ) -> State:
     """Bring every stage up to date, then publish if the gate accepts.
 
@@ -47,8 +50,7 @@ def pipeline(
         preset: one of presets/*.yaml, which lies over the defaults; None: params.yaml.
         overrides: `section.key=value`, laid over that, for example `pretrain.seed=7`.
         publish: False stops after the gate.
-        part: of the pipeline: pretraining; finetuning, which restores what pre-training made; another part that
-            dvc.yaml names; or all.
+        part: of the pipeline: pretraining; finetuning, which restores what pre-training made; one of dvc.yaml; or all.
         on_workers: send the stages to queues; False runs them all in this process.
         cpu_queue: `pool/queue` for preparing and judging data, evaluation, gate and publish.
         device_queue: `pool/queue` for training and prediction, for example `ipu/pod-a`; by default the queue
@@ -57,6 +59,7 @@ def pipeline(
         name: of the run, whose checkout lies under it; one of other parameters is refused.
         command: the words that started it, for the list of runs.
         log: the file that holds what it prints, from the project's folder.
+        force: try device jobs that are not expected to fit into their memory.
 
     Raises:
         ParamsError: before anything runs.
@@ -65,13 +68,13 @@ def pipeline(
         Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled where Ctrl-C or SIGTERM
         came before there was anything to keep; reports/run.json says the same.
     """
-    project = Path.cwd()
+    project, overrides = Path.cwd(), overrides or []
     environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
     checkout.require_project(project)
-    overrides = overrides or []
     values = _checked_params(project, preset, overrides)
     plan, publish = stages_to_run(project, values, part, to or []), publish and not to
     root = checkout.folder_of(project, values, preset, overrides, name, on_workers)
+    _require_fit(Wanted(project, values, root, tuple(plan), publish, on_workers, force=force))
     run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=command, log=log)
     with run_locks.held(project, run.name, stages.tell, run_locks.SENT if on_workers else run_locks.HERE):
         run_params.require_same(project, values, name)
@@ -81,6 +84,12 @@ def pipeline(
             return _ended(run, project, root, lambda: stages.run_plan(plan, root, run, publish))
         sender = workers.Sender(root, _told_workers(project, values, name or preset), run, stages.tell)
         return _ended(run, project, root, lambda: sender.run_plan(plan, *queues, publish))
+
+
+def _require_fit(wanted: Wanted) -> None:
+    """Refuse what was sent and does not fit; podium run has looked at more than this before it starts a flow."""
+    if allowed.is_sent():
+        device_jobs.require_fit(wanted, stages.tell)
 
 
 def _told_workers(project: Path, values: dict[str, Any], called: str | None) -> dict[str, Any]:

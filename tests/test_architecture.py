@@ -45,6 +45,8 @@ ALLOWED = {
         "ipu_model/",
         "tasks/pretraining/base_model.py",
         "tasks/jobs/device_job.py",
+        "tasks/preflight/foretelling.py",
+        "tasks/preflight/probe.py",
         "tasks/project/row_folders.py",
         "tasks/rows/row_files.py",
         "bench/",

@@ -1,33 +1,39 @@
-"""`podium plan`: what a run would do, and why; it does nothing."""
+"""`podium plan`: what a run would do, why, and what it would take; it does nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 
 import click
 
-from flows import checkout, dvc, run_params
+from flows import checkout, dvc, plan_words
 from flows.commands import options
-from flows.commands.project import entered
-from flows.forecast import StageForecast, forecast
-from flows.plan import ALL, stages_to_run
+from flows.commands.project import entered, given
+from flows.foretold import foresee
+from flows.plan import ALL
+from flows.preflight import checks
 from tasks.project import artifacts
 from tasks.project.composing import write_plan
 from tasks.project.errors import ParamsError
+from tasks.project.files import write_text
 from tasks.project.gone import remove_gone
 from tasks.project.params import load_params
-from tasks.project.params_command import table
 
-SHOWN = 3
-"""Reasons of a stage on the screen; --json has all."""
+GB = 1e9
 
 
-@click.command(help="Say which stages a run would skip, restore or run, and why. Runs nothing and changes nothing.")
+@click.command(
+    help="Say which stages a run would skip, restore or run, and why; of each device job the memory, time and "
+    "throughput to expect, what decides them, and what moves it. Runs nothing and changes nothing."
+)
 @options.parameters
 @options.run_name
 @options.stages
+@click.option("--price", type=click.FloatRange(0, min_open=True), metavar="X", help="of an hour of the device(s)")
+@click.option("--memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="of each GPU, or of a CPU host")
+@click.option("--no-probe", is_flag=True, help="time no updates of jobs whose rows are there")
+@click.option("--page", type=click.Path(path_type=Path), metavar="FILE", help="write all of it as a page (HTML)")
 @click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
 @options.as_json
 @click.pass_context
@@ -38,6 +44,10 @@ def command(
     name: str | None,
     part: str,
     to: tuple[str, ...],
+    price: float | None,
+    memory: float | None,
+    no_probe: bool,
+    page: Path | None,
     write: bool,
     json_wanted: bool,
 ) -> None:
@@ -46,21 +56,27 @@ def command(
         _write(project, preset is not None or bool(overrides) or name is not None)
         return
     options.tell_unread(project, preset)
-    values = checkout.resolved_params(project, preset, list(overrides))
-    checkout.check_inputs(project, values)
-    root = checkout.folder_of(project, values, preset, overrides, name)
-    run_params.require_same(project, values, name)
-    seen = values if root == project else checkout.seen_from(values, project, root)
-    found = forecast(project, root, seen, stages_to_run(project, values, part, to))
+    wanted = checks.of_run(project, preset, list(overrides), part, to, name=name)
+    checkout.check_inputs(project, wanted.values)
+    limit = None if memory is None else memory * GB
+    found = foresee(wanted, price, limit, None if no_probe else _note)
+    if page is not None:
+        from flows import plan_page
+
+        write_text(given(ctx, page), plan_page.page(found, wanted, preset))
     if json_wanted:
-        options.print_json([dataclasses.asdict(one) for one in found])
+        options.print_json(found.as_values())
         return
-    sys.stdout.write(options.narrow(table([("stage", "would be", "why"), *map(_row, found)])))
-    sys.stdout.write(_in_all(found) + "\n")
-    if dvc.has_remote(project) and any(one.status == "runs" for one in found):
+    sys.stdout.write(options.narrow(plan_words.stages_in_words(found)))
+    sys.stdout.write(plan_words.jobs_in_words(found))
+    if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
         sys.stdout.write("what would run is restored instead where the DVC remote has it; it was not asked\n")
     ends = ["--part", part] if part != ALL else [word for name in to for word in ("--to", name)]
     options.say_next(f"podium run{options.said(preset, overrides, name, *ends)}")
+
+
+def _note(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
 
 
 def _write(project: Path, laid_over: bool) -> None:
@@ -72,14 +88,3 @@ def _write(project: Path, laid_over: bool) -> None:
     remove_gone(project, print)
     sys.stdout.write(f"{artifacts.PLAN} {'was written' if changed else 'says what params.yaml does'}\n")
     options.say_next("dvc repro, or podium run")
-
-
-def _row(one: StageForecast) -> tuple[str, str, str]:
-    status = {"runs": "run"}.get(one.status, one.status)
-    more = f", and {len(one.why) - SHOWN} more" if len(one.why) > SHOWN else ""
-    return one.stage, status, ", ".join(one.why[:SHOWN]) + more
-
-
-def _in_all(found: list[StageForecast]) -> str:
-    counts = {status: sum(one.status == status for one in found) for status in ("skipped", "restored", "runs")}
-    return f"{counts['skipped']} stages are up to date, {counts['restored']} would be restored, {counts['runs']} run"

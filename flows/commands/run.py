@@ -41,6 +41,7 @@ class Choices:
     device_queue: str | None = None
     verbose: bool = False
     name: str | None = None
+    force: bool = False
 
 
 @click.command(
@@ -57,6 +58,7 @@ class Choices:
     "--cpu-queue", default=Choices.cpu_queue, show_default=True, metavar="POOL/QUEUE", help="all but device jobs"
 )
 @click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
+@click.option("--force", is_flag=True, help="try device jobs that are not expected to fit into their memory")
 @options.as_json
 @click.option("--verbose", is_flag=True, help="show what the stages print, too; else only the log of the run holds it")
 @click.pass_context
@@ -128,15 +130,16 @@ def _ended(
         not choices.no_publish,
         choices.on_workers,
         name=choices.name,
+        force=choices.force,
     )
     kind = run_locks.SENT if choices.on_workers else run_locks.HERE
     if not run_locks.can_be_held(project):
-        checks.require(wanted, _note)  # it says whose folder this is, and what else is in the way
+        checks.require(wanted, _note, click.echo)  # it says whose folder this is, and what else is in the way
     with run_locks.held(project, wanted.name, _note, kind):
         run_params.require_same(project, wanted.values, choices.name)  # who was waited for may have made it
         code = tell_if_unchanged(wanted, preset, overrides)
         if code is None:
-            checks.require(wanted, _note)
+            checks.require(wanted, _note, click.echo)
             prepare_run(project, _note)
             code = _run(wanted, preset, overrides, choices)
         return code, report.read(project, wanted.root)

@@ -11,25 +11,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from flows import checkout, run_params
-from flows.forecast import forecast
 from flows.plan import ALL, stages_to_run
-from flows.preflight import device, disk, host, hub, inputs, network, remotes, server, surroundings
+from flows.preflight import device, device_jobs, disk, host, hub, inputs, network, remotes, server, surroundings
 from flows.preflight.finding import Finding, Wanted
 from flows.preflight.question import Question, asked
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.given import GIVEN, value_at
 
 __all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 
-_SETTINGS = (network.settings, device.known, inputs.there, disk.room)
+_SETTINGS = (network.settings, device.known, device_jobs.fit, inputs.there, disk.room)
 _PLACES = (remotes.dvc_remote, remotes.checkpoints, hub.token, server.known)
 _CHECKS = (*host.CHECKS, *surroundings.CHECKS, *_SETTINGS, *_PLACES)
 AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = _CHECKS
 """Checks that wait for nothing."""
 TO_ASK: tuple[Callable[[Wanted], Iterator[Question]], ...] = (device.asked, inputs.heads, hub.asked, server.asked)
 """Checks that may wait, as questions that are asked side by side."""
-HASHED = 2e9
-"""Bytes of given files that are hashed before a run is refused."""
 
 
 def of_run(
@@ -42,6 +38,7 @@ def of_run(
     on_workers: bool = False,
     curious: bool = False,
     name: str | None = None,
+    force: bool = False,
 ) -> Wanted:
     """What to look at before the run that these words of the command line ask for.
 
@@ -52,7 +49,7 @@ def of_run(
     stages = tuple(stages_to_run(project, values, part, to))
     root = checkout.folder_of(project, values, preset, overrides, name, on_workers)
     run_params.require_same(project, values, name)
-    wanted = Wanted(project, values, root, stages, publish and not to, on_workers, curious)
+    wanted = Wanted(project, values, root, stages, publish and not to, on_workers, curious, force)
     return dataclasses.replace(wanted, publish=wanted.publish and any(stage.is_gate for stage in wanted.plan))
 
 
@@ -78,19 +75,24 @@ def _look(wanted: Wanted) -> list[Finding]:
 
 def _those_that_run(wanted: Wanted) -> tuple[str, ...]:
     """Stages that would be neither skipped nor restored; all, where hashing what is given would take long."""
-    project, root, values = wanted.project, wanted.root, wanted.values
-    given = sum(disk.bytes_of(project / value_at(values, place)) for place in GIVEN)
-    if given > HASHED:
+    if disk.hashing_takes_long(wanted):
         return wanted.stages
-    seen = values if root == project else checkout.seen_from(values, project, root)
     try:
-        return tuple(one.stage for one in forecast(project, root, seen, wanted.stages) if one.status == "runs")
+        return tuple(one.stage for one in wanted.forecast if one.status == "runs")
     except OSError:  # given files that cannot be read, which is a problem that was found already
         return wanted.stages
 
 
-def require(wanted: Wanted, say: Callable[[str], None]) -> None:
-    """Refuse a run that cannot end well; `say` takes the warnings.
+def _unsaid(text: str) -> None:
+    """For who wants to know of problems alone."""
+
+
+def require(wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], None] = _unsaid) -> None:
+    """Refuse a run that cannot end well.
+
+    Args:
+        say: takes the warnings.
+        tell: takes a line for each device job that would run: what it will need.
 
     Raises:
         ParamsError: some of the reasons are in the parameters (exit code 2).
@@ -100,6 +102,8 @@ def require(wanted: Wanted, say: Callable[[str], None]) -> None:
     for finding in findings:
         if finding.level == "warning":
             say(f"{finding.name}: {finding.text}")
+        elif finding.level == "ok" and finding.name == device_jobs.NAME:
+            tell(finding.text)
     problems = [finding for finding in findings if finding.level == "problem"]
     if problems:
         raise (ParamsError if of_parameters(problems) else InputError)(refusal(problems))

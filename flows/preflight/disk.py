@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows.preflight.finding import Finding, Wanted, ok, problem
+from tasks.project.given import GIVEN, value_at
 from tasks.project.params import ModelParams
 
 CORPUS = 277 / 1003
@@ -26,6 +27,8 @@ CLEARLY = 0.5
 """Less than this share of the estimate is refused."""
 CHECKPOINTS = 3
 """Two that are kept, and one being written."""
+HASHED = 2e9
+"""Bytes of given files that are hashed before a run begins."""
 WALK_S = 1.0
 MODELS = "models/"
 """What a stage writes there that uses a device is a model it trained."""
@@ -47,17 +50,27 @@ def room(wanted: Wanted) -> Iterator[Finding]:
 
 def data_bytes(wanted: Wanted) -> float:
     """Estimated size of the corpus and the rows."""
-    params, text = wanted.params, 0.0
-    if params.corpus.source == "demo":
-        text = params.corpus.demo_documents * DEMO_DOCUMENT
-    elif params.corpus.source == "files":
-        text = bytes_of(wanted.project / params.corpus.path)
+    params, text = wanted.params, text_bytes(wanted)
     factor = CORPUS if wanted.makes("corpus") else 0.0
     if params.pretrain_rows.source == "corpus":
         for phase, bytes_each in ROWS.items():
             if f"pretrain_rows@{phase}" in wanted.stages:
                 factor += bytes_each * getattr(params.pretrain_rows, phase).duplicates
     return text * factor
+
+
+def text_bytes(wanted: Wanted) -> float:
+    """Size of the text; 0 where there is none, or nobody says (hub)."""
+    source = wanted.params.corpus
+    if source.source == "demo":
+        return float(source.demo_documents * DEMO_DOCUMENT)
+    return bytes_of(wanted.project / source.path) if source.source == "files" else 0.0
+
+
+def hashing_takes_long(wanted: Wanted) -> bool:
+    """Whether what the parameters name is so much that a run is not foretold before it begins."""
+    given = (bytes_of(wanted.project / value_at(wanted.values, place)) for place in GIVEN)
+    return sum(given) > HASHED
 
 
 def model_bytes(wanted: Wanted) -> float:

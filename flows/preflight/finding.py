@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from flows import checkout
+from flows.forecast import StageForecast, forecast
 from tasks.project.composing import compose
 from tasks.project.params import Params, check
 from tasks.project.plan_file import Stage, read_plan
@@ -43,6 +45,8 @@ class Wanted:
     """Nothing is made here: the host of a worker has the device, the token and the disk."""
     curious: bool = False
     """`podium doctor` also asks what this run does not need to know."""
+    force: bool = False
+    """Device jobs that are not expected to fit are tried all the same."""
 
     @functools.cached_property
     def params(self) -> Params:
@@ -54,6 +58,17 @@ class Wanted:
         """The same stages, as dvc.yaml has them."""
         known = read_plan(self.project, compose(self.params))
         return tuple(known[stage] for stage in self.stages)
+
+    @functools.cached_property
+    def forecast(self) -> tuple[StageForecast, ...]:
+        """What would become of each stage; hashes what the parameters name.
+
+        Raises:
+            OSError: some of that cannot be read.
+        """
+        project, root, values = self.project, self.root, self.values
+        seen = values if root == project else checkout.seen_from(values, project, root)
+        return tuple(forecast(project, root, seen, self.stages))
 
     @property
     def name(self) -> str:

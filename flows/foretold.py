@@ -1,0 +1,126 @@
+"""What a whole run would take: its device jobs, its other stages, the disk, and the cost of device hours."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from flows.forecast import StageForecast
+from flows.preflight import disk
+from flows.preflight.finding import Wanted
+from flows.stage_seconds import stage_seconds
+from tasks.host import ledger
+from tasks.preflight.foretelling import Foretold, Interval, as_values, foretell, scaled, total
+
+RUNS, SKIPPED = "runs", "skipped"
+HOUR = 3600.0
+
+
+@dataclass(frozen=True)
+class Foresight:
+    """What a run would do, and take."""
+
+    stages: tuple[StageForecast, ...]
+    jobs: tuple[Foretold, ...]
+    """Of every stage of the run that starts one, in their order."""
+    other_seconds: dict[str, Interval]
+    """Stage without a device that would run -> seconds, where something is known of it."""
+    disk_bytes: float
+    """That would be written, roughly."""
+    free_bytes: float
+    price: float | None = None
+    """Of an hour of all that a device job holds, in anybody's money."""
+
+    @property
+    def running(self) -> tuple[Foretold, ...]:
+        """The jobs of stages that would run."""
+        names = {one.stage for one in self.stages if one.status == RUNS}
+        return tuple(job for job in self.jobs if job.planned.stage in names)
+
+    @property
+    def device_seconds(self) -> Interval:
+        """Of the jobs that would run, as far as they are known."""
+        return total(job.seconds for job in self.running if job.seconds is not None)
+
+    @property
+    def seconds(self) -> Interval:
+        """Of everything that would run and is known."""
+        return total([self.device_seconds, *self.other_seconds.values()])
+
+    @property
+    def unknown(self) -> list[str]:
+        """What would run and has no time."""
+        timed = {job.planned.stage for job in self.jobs if job.seconds is not None} | set(self.other_seconds)
+        return [one.stage for one in self.stages if one.status == RUNS and one.stage not in timed]
+
+    def cost(self, seconds: Interval | None) -> Interval | None:
+        """Of so many seconds of a device; None without a price."""
+        return None if self.price is None or seconds is None else scaled(seconds, self.price / HOUR)
+
+    def as_values(self) -> dict[str, Any]:
+        """For programs."""
+        names = {job.name for job in self.running}
+        jobs = [
+            {**as_values(job), "runs": job.name in names, "cost": _plain(self.cost(job.seconds))} for job in self.jobs
+        ]
+        whole = {
+            "seconds": _plain(self.seconds),
+            "device_seconds": _plain(self.device_seconds),
+            "without_a_time": self.unknown,
+            "disk_bytes": self.disk_bytes,
+            "free_bytes": self.free_bytes,
+            "price": self.price,
+            "cost": _plain(self.cost(self.device_seconds)),
+        }
+        return {"stages": [dataclasses.asdict(one) for one in self.stages], "jobs": jobs, "total": whole}
+
+
+def _plain(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else dataclasses.asdict(interval)
+
+
+def foresee(
+    wanted: Wanted,
+    price: float | None = None,
+    limit: float | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Foresight:
+    """What the run that is wanted would do and take; nothing is changed.
+
+    Args:
+        price: of an hour of all that a device job holds.
+        limit: bytes of memory of each GPU, or of a host without; None: as it is here.
+        say: told of each job whose first updates are timed; None: nothing is run.
+
+    Raises:
+        InputError: a file that it is made from cannot be used.
+    """
+    stages = wanted.forecast
+    running = [one.stage for one in stages if one.status == RUNS]
+    jobs = jobs_of(wanted, stages, limit, say)
+    started = {job.planned.stage for job in jobs}
+    others = stage_seconds(wanted, [stage for stage in running if stage not in started])
+    rest = dataclasses.replace(wanted, stages=tuple(running))
+    written, free = disk.data_bytes(rest) + disk.model_bytes(rest), shutil.disk_usage(wanted.project).free
+    return Foresight(stages, tuple(jobs), others, written, float(free), price)
+
+
+def jobs_of(
+    wanted: Wanted,
+    stages: Sequence[StageForecast],
+    limit: float | None = None,
+    say: Callable[[str], None] | None = None,
+) -> list[Foretold]:
+    """The device jobs of these stages of a run; see `foresee`.
+
+    Raises:
+        InputError: a file that they are made from cannot be used.
+    """
+    anew = [one.stage for one in stages if one.status != SKIPPED]
+    records = ledger.read(ledger.ledger_file())
+    names = [one.stage for one in stages]
+    probed = [one.stage for one in stages if one.status == RUNS and say is not None]
+    return foretell(wanted.params, wanted.project, wanted.root, names, anew, records, limit, probed, say or print)

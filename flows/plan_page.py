@@ -1,0 +1,196 @@
+"""The page of `podium plan`: the stages as a graph, what each device job takes, and how it lies on IPUs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flows.foretold import RUNS, Foresight
+from flows.plan_words import Unit, between
+from flows.preflight.finding import Wanted
+from tasks.pages.render import html_page
+from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds
+from tasks.project.composing import compose
+from tasks.project.plan_file import Plan, read_plan
+
+WIDTH, BOX, HIGH, GAP, COLUMNS = 360, 172, 30, 16, 2
+"""Of the graph, in its own units: a phone shows it as it is. Boxes, their height, and the room between two rows."""
+BAR = 340
+"""Length of a bar that stands for the memory of a device, or for the time of an update."""
+COLORS = 8
+"""Of terms, in the style sheet; the last one is of all that follow."""
+WORDS = {RUNS: "run", "skipped": "up to date", "restored": "restored"}
+
+
+def page(found: Foresight, wanted: Wanted, preset: str | None) -> str:
+    """What a run would do and take, as an HTML page.
+
+    Args:
+        preset: the name of it; None: params.yaml.
+    """
+    plan = read_plan(wanted.project, compose(wanted.params))
+    cost = found.cost(found.device_seconds)
+    return html_page(
+        __file__,
+        "plan.html.j2",
+        name=preset or "params.yaml",
+        run=wanted.name,
+        totals=_totals(found, cost),
+        graph=_graph(plan, found),
+        stages=[(one, WORDS[one.status]) for one in found.stages],
+        jobs=[_job(job, found) for job in found.running],
+        bar=BAR,
+        width=WIDTH,
+        box=(BOX, HIGH),
+    )
+
+
+def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str]]:
+    """Name, figure and what is to be said of it."""
+    timed = [job for job in found.running if job.seconds is not None]
+    count = {status: sum(one.status == status for one in found.stages) for status in WORDS}
+    others = ", ".join(f"{count[status]} {word}" for status, word in WORDS.items() if status != RUNS)
+    lines, device = [("stages that run", str(count[RUNS]), others)], found.device_seconds
+    if timed:
+        lines.append(("time of devices", in_seconds(device.likely), between(device, in_seconds)))
+    if cost is not None:
+        lines.append(("cost", f"{cost.likely:,.2f}", f"{between(cost, '{:,.2f}'.format)} at {found.price:g} an hour"))
+    lines.append(("disk", in_bytes(found.disk_bytes), f"will be written; {in_bytes(found.free_bytes)} are free"))
+    if found.unknown:
+        lines.append(("not in the time", str(len(found.unknown)), "stages of which nothing is known"))
+    return lines
+
+
+def _graph(plan: Plan, found: Foresight) -> dict[str, Any]:
+    """Boxes in rows, each below what it needs, and the lines between them that no other line implies."""
+    names = [one.stage for one in found.stages]
+    needs = {name: [other for other in plan.needs.get(name, ()) if other in names] for name in names}
+    rank: dict[str, int] = {}
+    for name in names:
+        rank[name] = 1 + max((rank[other] for other in needs[name] if other in rank), default=-1)
+    place: dict[str, tuple[float, int]] = {}
+    y = 0
+    for level in range(max(rank.values(), default=-1) + 1):
+        row = [name for name in names if rank[name] == level]
+        for first in range(0, len(row), COLUMNS):
+            together = row[first : first + COLUMNS]
+            left = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2
+            place |= {name: (left + index * (BOX + GAP), y) for index, name in enumerate(together)}
+            y += HIGH + GAP
+    boxes = [
+        {"name": one.stage, "status": one.status, "why": ", ".join(one.why), "at": place[one.stage]}
+        for one in found.stages
+    ]
+    lines = [(place[other], place[name]) for name in names for other in _direct(name, needs)]
+    return {"boxes": boxes, "lines": lines, "height": max(0, y - GAP)}
+
+
+def _direct(name: str, needs: dict[str, list[str]]) -> list[str]:
+    """What a stage needs, without what something else that it needs does already."""
+    behind: set[str] = set()
+    left = [further for other in needs[name] for further in needs[other]]
+    while left:
+        if (one := left.pop()) not in behind:
+            behind.add(one)
+            left += needs[one]
+    return [other for other in needs[name] if other not in behind]
+
+
+def _job(job: Foretold, found: Foresight) -> dict[str, Any]:
+    values: dict[str, Any] = {"name": job.name, "verdict": job.verdict, "problem": job.problem, "facts": _facts(job)}
+    values |= {"memory": [], "time": None, "placement": _placement(job), "assumed": job.assumed, "device": ""}
+    values["key"] = []
+    if job.estimate is None:
+        return values
+    values["device"] = job.estimate.device
+    memory = sorted(job.estimate.memory, key=lambda one: one.where)
+    values["memory"], values["key"] = _memories(memory)
+    if job.time is not None and job.seconds is not None:
+        terms, full = job.time.terms, sum(term.amount for term in job.time.terms)
+        colors = _colors(terms)
+        values["time"] = {"bar": _bar(terms, BAR / (full or 1.0), colors), "terms": _terms(terms, in_seconds, colors)}
+    if (cost := found.cost(job.seconds)) is not None:
+        values["facts"].append(("cost", between(cost, "{:,.2f}".format)))
+    return values
+
+
+def _facts(job: Foretold) -> list[tuple[str, str]]:
+    facts = [("computed in", job.precision)]
+    if job.seconds is None or job.time is None:
+        return [*facts, ("time", "not known before a probe")]
+    what = "calls" if job.planned.job.kind == "predict" else "updates"
+    rate = job.time.sequences_per_second
+    facts += [
+        ("time", f"{in_seconds(job.seconds.likely)} ({between(job.seconds, in_seconds)})"),
+        (what, f"{job.time.updates:,} of {between(job.time.update_seconds, in_seconds)}"),
+        ("sequences a second", f"{rate.likely:,.0f} ({between(rate, '{:,.0f}'.format)})"),
+    ]
+    return facts + ([("ledger", f"{job.records} jobs of this host widen the intervals")] if job.records else [])
+
+
+def _memories(memory: Sequence[MemoryEstimate]) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
+    """A bar for each device, all on one scale and in the same colours, and the name of each colour."""
+    bounded = [one.limit for one in memory if not math.isinf(one.limit)]
+    scale = BAR / (max([*bounded, *(one.total.high for one in memory)], default=0.0) or 1.0)
+    colors = _colors([term for one in memory for term in one.terms])
+    first = [name for name, color in colors.items() if color < COLORS - 1]
+    others = [("others", COLORS - 1)] if len(first) < len(colors) else []
+    return [_memory(one, scale, colors) for one in memory], [*((name, colors[name]) for name in first), *others]
+
+
+def _memory(memory: MemoryEstimate, scale: float, colors: dict[str, int]) -> dict[str, Any]:
+    bounded = not math.isinf(memory.limit)
+    said = between(memory.total, in_bytes)
+    return {
+        "where": memory.where,
+        "verdict": memory.verdict,
+        "said": f"{said} of {in_bytes(memory.limit)}" if bounded else said,
+        "bar": _bar(memory.terms, scale, colors),
+        "ends": [memory.total.low * scale, memory.total.likely * scale, memory.total.high * scale],
+        "limit": memory.limit * scale if bounded else None,
+        "terms": _terms(memory.terms, in_bytes, colors),
+    }
+
+
+def _colors(terms: Sequence[Term]) -> dict[str, int]:
+    """A number for each name of a term, those that come to most together first; the last is of all that are left."""
+    sums: dict[str, float] = {}
+    for term in terms:
+        sums[term.name] = sums.get(term.name, 0.0) + term.amount
+    names = sorted((name for name, amount in sums.items() if amount > 0), key=lambda name: -sums[name])
+    return {name: min(index, COLORS - 1) for index, name in enumerate(names)}
+
+
+def _bar(terms: Sequence[Term], scale: float, colors: dict[str, int]) -> list[dict[str, Any]]:
+    """Pieces side by side, in the order of the colours."""
+    pieces, x = [], 0.0
+    for term in sorted((term for term in terms if term.amount > 0), key=lambda term: colors[term.name]):
+        pieces.append({"x": x, "long": term.amount * scale, "color": colors[term.name], "name": term.name})
+        x += term.amount * scale
+    return pieces
+
+
+def _terms(terms: Sequence[Term], unit: Unit, colors: dict[str, int]) -> list[dict[str, Any]]:
+    return [
+        {"name": term.name, "amount": unit(term.amount), "knob": term.knob, "color": colors[term.name]}
+        for term in _largest_first(terms)
+    ]
+
+
+def _largest_first(terms: Sequence[Term]) -> list[Term]:
+    return sorted((term for term in terms if term.amount > 0), key=lambda term: -term.amount)
+
+
+def _placement(job: Foretold) -> list[dict[str, Any]]:
+    """The pipeline stages of a replica in order, each on its IPU, encoder layers counted."""
+    found = []
+    for ipu, blocks in job.placement:
+        layers = [name for name in blocks if name.startswith("encoder layer ")]
+        others = [name for name in blocks if name not in layers]
+        numbers = [name.rpartition(" ")[2] for name in layers]
+        span = f"layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"layer {numbers[0]}" if numbers else ""
+        before = [name for name in others if layers and blocks.index(name) < blocks.index(layers[0])]
+        after = [name for name in others if name not in before]
+        found.append({"ipu": ipu, "blocks": [*before, *([span] if span else []), *after]})
+    return found

@@ -1,0 +1,57 @@
+"""Whether device jobs fit into the memory of their device, and what they take: worked out, nothing is started."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from flows.forecast import StageForecast
+from flows.foretold import RUNS, jobs_of
+from flows.plan_words import in_short
+from flows.preflight import disk
+from flows.preflight.finding import Finding, Wanted, ok, problem, warning
+from tasks.preflight.foretelling import Foretold
+from tasks.project.errors import InputError, ParamsError
+
+NAME = "device jobs"
+OF_THE_RECIPE = "ipu"
+"""The runtime whose memory no host changes; what a worker has of others is not known here."""
+
+
+def fit(wanted: Wanted) -> Iterator[Finding]:
+    """Each job that would run: what it will need, or that it does not fit."""
+    try:
+        jobs = jobs_of(wanted, _stages(wanted))
+    except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
+        yield warning(NAME, f"nothing is foretold of them: {error}")
+        return
+    for job in jobs:
+        yield _finding(job, wanted)
+
+
+def require_fit(wanted: Wanted, tell: Callable[[str], None]) -> None:
+    """Say what the device jobs of a run will need, and refuse one that does not fit.
+
+    Raises:
+        ParamsError: one does not; names the largest part of its memory, and what makes it smaller.
+    """
+    findings = list(fit(wanted))
+    for finding in findings:
+        tell(finding.text)
+    if problems := [finding.text for finding in findings if finding.level == "problem"]:
+        raise ParamsError("\n".join(problems))
+
+
+def _stages(wanted: Wanted) -> list[StageForecast]:
+    """Those that would run; all, where looking would take long."""
+    if wanted.on_workers or disk.hashing_takes_long(wanted):
+        return [StageForecast(stage, RUNS, ()) for stage in wanted.stages]
+    return [one for one in wanted.forecast if one.status == RUNS]
+
+
+def _finding(job: Foretold, wanted: Wanted) -> Finding:
+    elsewhere = wanted.on_workers and job.runtime != OF_THE_RECIPE
+    if not job.refusal or elsewhere:
+        return ok(NAME, in_short(job))
+    if wanted.force:
+        return warning(NAME, f"{job.refusal}; it is tried all the same (--force)")
+    return problem(NAME, f"{job.refusal}. podium run --force tries it all the same (a flow: force)")

@@ -1,0 +1,294 @@
+"""What the device jobs of a plan will need: memory, time and throughput, without a device and without torch.
+
+The figures are those of ipu_model/estimates, their intervals widened by what the ledger of this host says of such jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ipu_model.errors import DeviceJobError
+from ipu_model.estimates.estimate import (
+    DOES_NOT_FIT,
+    FITS,
+    TIGHT,
+    Interval,
+    JobEstimate,
+    MemoryEstimate,
+    Term,
+    TimeEstimate,
+)
+from ipu_model.estimates.job import estimate_job
+from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, rows_at_once, useful_flops
+from ipu_model.jobs.plan import Choice, make_plan
+from tasks.host import ledger
+from tasks.jobs.device_job import Job
+from tasks.preflight.planned_jobs import PlannedJob, planned_jobs
+from tasks.preflight.probe import NotProbed, can_be_probed, probe
+from tasks.project.params import DeviceParams, Params
+
+__all__ = ["DOES_NOT_FIT", "FITS", "TIGHT", "Foretold", "Interval", "MemoryEstimate", "Term", "foretell", "total"]
+
+WIDENED_BY = 20
+"""Newest records of the ledger that widen an interval."""
+DEVICE_FILES = (("ipu", ("/dev/ipu0", "/dev/ipu0_ex")), ("cuda", ("/dev/nvidia0", "/dev/dxg")))
+"""Runtime -> what Linux has of its devices."""
+PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
+"""What `auto` is taken as: on IPUs and GPUs what it chooses, on CPUs the one of the two that takes more memory."""
+
+MEASURED_LATER = "fp32, as the job chooses its precision by measuring"
+
+
+@dataclass(frozen=True)
+class Foretold:
+    """A device job of a plan, and what it will need."""
+
+    planned: PlannedJob
+    runtime: str
+    precision: str
+    estimate: JobEstimate | None
+    """None where the job cannot be: `problem` says why."""
+    problem: str
+    assumed: tuple[str, ...]
+    records: int
+    """Of the ledger, which the intervals were widened by."""
+
+    @property
+    def name(self) -> str:
+        """The stage, and the split where that has several."""
+        return self.planned.name
+
+    @property
+    def verdict(self) -> str:
+        """Of its memory; empty where nobody knows how much there is."""
+        bounded = self.estimate is not None and any(math.isfinite(one.limit) for one in self.estimate.memory)
+        return self.estimate.verdict if self.estimate is not None and bounded else ""
+
+    @property
+    def time(self) -> TimeEstimate | None:
+        """Of the whole job; None where nothing is known of it."""
+        return None if self.estimate is None else self.estimate.time
+
+    @property
+    def seconds(self) -> Interval | None:
+        """That the whole job takes, set-up and compiling aside."""
+        return None if self.time is None else scaled(self.time.update_seconds, float(self.time.updates))
+
+    @property
+    def placement(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """IPU and blocks of each forward pipeline stage of a replica; empty where there are no IPUs."""
+        job = self.planned.job
+        if self.runtime != "ipu" or self.estimate is None or job.model is None:
+            return ()
+        from ipu_model.estimates.ipu import ipu_plan_of
+
+        return ipu_plan_of(job, job.model, self.planned.rows.manifest).placement.stages
+
+    @property
+    def refusal(self) -> str:
+        """Why it cannot run: found, required, knob; empty where it may."""
+        if self.verdict != DOES_NOT_FIT:
+            return ""
+        assert self.estimate is not None
+        fullest = self.estimate.memory[0]
+        largest = fullest.largest
+        knob = f": {largest.knob}" if largest.knob else ""
+        return (
+            f"{self.name} does not fit: {fullest.where} takes {in_bytes(fullest.total.low)} to "
+            f"{in_bytes(fullest.total.high)}, and there are {in_bytes(fullest.limit)}. The largest part is "
+            f"{largest.name}, {in_bytes(largest.amount)}{knob}"
+        )
+
+
+def foretell(
+    params: Params,
+    project: Path,
+    root: Path,
+    stages: Sequence[str],
+    made_anew: Collection[str] = (),
+    records: Sequence[ledger.Record] = (),
+    limit: float | None = None,
+    probed: Collection[str] = (),
+    say: Callable[[str], None] = print,
+) -> list[Foretold]:
+    """What the device jobs of these stages will need; see `planned_jobs` for the first arguments.
+
+    Args:
+        records: of the ledger.
+        limit: bytes of memory of each GPU, or of a host without; None: this host's, and of GPUs what a probe finds.
+        probed: stages of which a few updates are timed, which takes seconds, where their rows are there.
+        say: told before each of them.
+
+    Raises:
+        InputError: a file that a job is built from cannot be used.
+    """
+    jobs = planned_jobs(params, project, root, stages, made_anew)
+    runtime, why = chosen_runtime(params.device)
+    found = [_foretold(job, params.device, (runtime, why), records, limit) for job in jobs]
+    return [_probed(one, params.device, root, limit, say) if one.planned.stage in probed else one for one in found]
+
+
+def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
+    """The runtime that a job will have, and what of it is assumed; empty where it is stated."""
+    if device.runtime != "auto":
+        return device.runtime, ""
+    for runtime, files in DEVICE_FILES:
+        if any(map(exists, files)) and (runtime != "ipu" or importlib.util.find_spec("poptorch") is not None):
+            return runtime, f"device.runtime=auto is {runtime}, whose devices are here"
+    return "cpu", "device.runtime=auto is cpu, as neither IPUs nor GPUs are here"
+
+
+def _foretold(
+    planned: PlannedJob,
+    device: DeviceParams,
+    chosen: tuple[str, str],
+    records: Sequence[ledger.Record],
+    limit: float | None,
+) -> Foretold:
+    runtime, why = chosen
+    precision = PRECISION[runtime] if device.precision == "auto" else device.precision
+    assumed = [*planned.rows.assumed, *([why] if why else [])]
+    if device.precision == "auto" and runtime == "cpu":
+        assumed.append(MEASURED_LATER)
+    job = dataclasses.replace(planned.job, runtime=runtime, precision=precision)
+    processes = _processes(job, device)
+    try:
+        estimate = estimate_job(job, planned.rows.manifest, processes=processes, limit=limit)
+    except DeviceJobError as error:
+        return Foretold(planned, runtime, precision, None, str(error), tuple(assumed), 0)
+    used = ledger.of_kind(records, estimate.device, job.kind)
+    if estimate.time is None:
+        estimate = timed(estimate, planned, job, processes, ledger.speed(used))
+    return Foretold(planned, runtime, precision, widened(estimate, used), "", tuple(assumed), len(used))
+
+
+def _probed(
+    one: Foretold, device: DeviceParams, root: Path, limit: float | None, say: Callable[[str], None]
+) -> Foretold:
+    """The same with what a few updates take; as it was, where there are no rows yet, or the probe fails."""
+    if one.estimate is None or not can_be_probed(one.planned, one.runtime):
+        return one
+    say(f"{one.name}: a few updates are timed (--no-probe leaves that out)")
+    precision = "auto" if device.precision == "auto" else one.precision
+    job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
+    try:
+        probed = probe(one.planned, job, root)
+    except NotProbed as error:
+        say(f"{one.name}: {error}")
+        return one
+    job = dataclasses.replace(job, precision=probed.precision)
+    processes = _processes(job, device)
+    estimate = estimate_job(job, one.planned.rows.manifest, processes=processes, probed=probed, limit=limit)
+    assumed = tuple(words for words in one.assumed if words != MEASURED_LATER)
+    return dataclasses.replace(one, precision=probed.precision, estimate=estimate, assumed=assumed, records=0)
+
+
+def _processes(job: Job, device: DeviceParams) -> int:
+    return 1 if job.kind == "predict" else device.processes
+
+
+def timed(
+    estimate: JobEstimate, planned: PlannedJob, job: Job, processes: int, speed: tuple[float, float, float] | None
+) -> JobEstimate:
+    """The same with the time that it takes at a speed known of earlier jobs.
+
+    Args:
+        speed: FLOP/s, slowest, middle and fastest; None: nobody knows.
+    """
+    if speed is None or job.model is None:
+        return estimate
+    manifest = planned.rows.manifest
+    geometry = dataclasses.replace(job.geometry, replication_factor=processes)
+    plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
+    rows = rows_at_once(plan)
+    flops = useful_flops(job.model, manifest, rows, job.kind != "predict")
+    slowest, middle, fastest = speed
+    seconds = Interval(flops / fastest, flops / middle, flops / slowest)
+    rates = Interval(*(rows * manifest.packing_factor / one for one in (seconds.high, seconds.likely, seconds.low)))
+    calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
+    term = Term(f"matrix products at {middle / 1e9:,.0f} GFLOP/s, as of earlier jobs here", seconds.likely)
+    return dataclasses.replace(estimate, time=TimeEstimate((term,), calls, seconds, rates))
+
+
+def widened(estimate: JobEstimate, records: Sequence[ledger.Record]) -> JobEstimate:
+    """The same with intervals that hold what such jobs took here, going by measured over foretold."""
+
+    def wider(interval: Interval, figure: str) -> Interval:
+        found = ledger.ratios(records, figure)[-WIDENED_BY:]
+        if not found:
+            return interval
+        low, high = interval.likely * min(found), interval.likely * max(found)
+        return Interval(min(interval.low, low), interval.likely, max(interval.high, high))
+
+    memory = tuple(dataclasses.replace(one, total=wider(one.total, MEMORY)) for one in estimate.memory)
+    time = estimate.time
+    if time is not None:
+        seconds, rate = wider(time.update_seconds, SECONDS), wider(time.sequences_per_second, TOKENS)
+        time = dataclasses.replace(time, update_seconds=seconds, sequences_per_second=rate)
+    return dataclasses.replace(estimate, memory=memory, time=time)
+
+
+def scaled(interval: Interval, factor: float) -> Interval:
+    """An interval in another unit, or of several alike."""
+    return Interval(interval.low * factor, interval.likely * factor, interval.high * factor)
+
+
+def total(intervals: Iterable[Interval]) -> Interval:
+    """The sum, its ends those of all being low, and of all being high."""
+    found = list(intervals)
+    return Interval(sum(x.low for x in found), sum(x.likely for x in found), sum(x.high for x in found))
+
+
+def in_bytes(size: float) -> str:
+    """Bytes for people: 840 MB."""
+    for unit, of in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
+        if size >= of:
+            return f"{size / of:,.0f} {unit}" if size >= 100 * of or unit == "MB" else f"{size / of:,.1f} {unit}"
+    return f"{size / 1e3:,.0f} kB"
+
+
+def in_seconds(seconds: float) -> str:
+    """A time for people: 5.3 h."""
+    for unit, of in (("days", 2 * 86400.0), ("h", 5400.0), ("min", 100.0)):
+        if seconds >= of:
+            value = seconds / {"days": 86400.0, "h": 3600.0, "min": 60.0}[unit]
+            return f"{value:,.1f} {unit}" if value < 100 else f"{value:,.0f} {unit}"
+    if seconds >= 1:
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
+    return f"{1000 * seconds:,.0f} ms"
+
+
+def as_values(one: Foretold) -> dict[str, Any]:
+    """For programs."""
+    values: dict[str, Any] = {
+        "name": one.name,
+        "stage": one.planned.stage,
+        "kind": one.planned.job.kind,
+        "runtime": one.runtime,
+        "precision": one.precision,
+        "verdict": one.verdict or None,
+        "problem": one.problem or None,
+        "assumed": list(one.assumed),
+        "ledger_records": one.records,
+        "device": None,
+        "memory": [],
+        "time": None,
+    }
+    if one.estimate is not None:
+        memory = [_memory_values(each) for each in one.estimate.memory]
+        values |= {"device": one.estimate.device, "memory": memory}
+    if one.time is not None and one.seconds is not None:
+        values["time"] = {**dataclasses.asdict(one.time), "seconds": dataclasses.asdict(one.seconds)}
+    return values
+
+
+def _memory_values(memory: MemoryEstimate) -> dict[str, Any]:
+    limit = None if math.isinf(memory.limit) else memory.limit  # JSON has no infinity
+    return {**dataclasses.asdict(memory), "limit": limit, "verdict": memory.verdict}
