@@ -75,7 +75,7 @@ def test_the_command_changes_nothing_and_names_the_run_it_speaks_of(prefect_sess
     assert "0 stages are up to date, 2 would be restored, 1 run" in said.out
     assert said.err == "next: podium run --set downstream.squad.gate.min_f1=80.0\n"
     cli.cli.main(["plan", "--json"], prog_name="podium", standalone_mode=False)
-    assert [one["status"] for one in json.loads(capsys.readouterr().out)] == ["skipped"] * 3
+    assert [one["status"] for one in json.loads(capsys.readouterr().out)["stages"]] == ["skipped"] * 3
     assert tree(toy_project) == before
     assert os.getcwd() == str(toy_project)
 

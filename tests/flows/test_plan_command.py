@@ -1,0 +1,142 @@
+"""`podium plan`: figures of the device jobs of every recipe at once, without torch; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flows import plan_page
+from flows.foretold import foresee
+from flows.plan_words import between, jobs_in_words
+from flows.preflight import checks, device_jobs
+from tasks.preflight.foretelling import DOES_NOT_FIT, Interval, in_bytes, in_seconds
+from tasks.project.errors import InputError
+from tasks.project.overlays import preset_names
+from tests.places import ROOT
+
+MARKUP = "<img src=x onerror=alert(1)>"
+SECONDS = 2.0
+"""That a plan may take, of this process: what others of the host take meanwhile is not counted."""
+NEVER = """
+import sys
+from flows.cli import main
+try:
+    main(sys.argv[1:])
+finally:
+    assert not {'torch', 'prefect', 'dvc', 'transformers'} & set(sys.modules)
+"""
+
+
+def plan(*words: str, cwd: Path = ROOT) -> str:
+    """Standard output of a plan, made without what takes long to import."""
+    command = [sys.executable, "-c", NEVER, "plan", "--no-probe", *words]
+    done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def wanted(preset: str | None = None, *overrides: str, **choices: bool) -> checks.Wanted:
+    return checks.of_run(ROOT, preset, overrides, name="of-a-test", **choices)
+
+
+@pytest.mark.parametrize("preset", preset_names(ROOT / "presets"))
+def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) -> None:
+    """The finetune preset has no entry of its own, and so no job."""
+    began = time.process_time()
+    found = foresee(wanted(preset))
+    assert time.process_time() - began < SECONDS
+    starting = [one.stage for one in found.stages if one.stage.split("@")[0] in ("pretrain", "finetune", "predict")]
+    assert [job.planned.stage for job in found.jobs] == starting
+    assert [job.problem for job in found.jobs if job.estimate is None] == []
+    assert [job.name for job in found.jobs if job.verdict == DOES_NOT_FIT and job.runtime == "ipu"] == []
+    for job in found.jobs:
+        assert job.estimate is not None
+        assert job.estimate.memory[0].total.low > 0
+        assert (job.time is not None) == (job.runtime == "ipu"), "of others a probe tells, or the ledger"
+    json.dumps(found.as_values(), allow_nan=False)
+
+
+def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
+    text = plan("--preset", "ipu-base-pod16-examples", "--price", "10")
+    jobs = text[text.index("\ndevice job") :]
+    assert max(map(len, jobs.splitlines())) <= 80
+    for words in (
+        "pretrain@phase1 on 16 IPUs Mk2, 4 replicas of 4",
+        "to lower it: ",
+        "assumed ",
+        "at 10 a device hour",
+    ):
+        assert words in " ".join(jobs.split())
+    values = json.loads(plan("--preset", "ipu-base-pod16-examples", "--price", "10", "--json"))
+    assert {"stages", "jobs", "total"} == set(values)
+    [first, *_] = values["jobs"]
+    assert (first["name"], first["runs"], first["kind"]) == ("pretrain@phase1", True, "pretrain")
+    assert first["time"]["updates"] == 7038
+    assert first["cost"]["likely"] == pytest.approx(first["time"]["seconds"]["likely"] / 360)
+    assert values["total"]["device_seconds"]["likely"] == pytest.approx(
+        sum(job["time"]["seconds"]["likely"] for job in values["jobs"])
+    )
+
+
+def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forced() -> None:
+    """A layer more on one IPU than published, in micro-batches sixteen times as large."""
+    large = "pretrain.phase1.micro_batch_size=512"
+    [*_, refused] = [one for one in device_jobs.fit(wanted("ipu-base-pod16-examples", large)) if one.level == "problem"]
+    assert re.search(
+        r"pretrain@phase1 does not fit: IPU \d of 4 takes .* and there are .*largest part is", refused.text
+    )
+    assert "--force" in refused.text
+    forced = list(device_jobs.fit(wanted("ipu-base-pod16-examples", large, force=True)))
+    assert {one.level for one in forced} == {"ok", "warning"}
+    with pytest.raises(InputError, match="(?s)nothing was started.*does not fit"):
+        checks.require(wanted("ipu-base-pod16-examples", large), print)
+
+
+def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ipu_model.estimates.host.memory_limit", lambda: 100 << 20)
+    levels = [one.level for one in device_jobs.fit(wanted())]
+    assert levels == ["problem"] * 4
+    assert [one.level for one in device_jobs.fit(wanted(on_workers=True))] == ["ok"] * 4
+
+
+def test_the_memory_of_another_host_can_be_stated() -> None:
+    [job, *_] = foresee(wanted("cuda-large-optimum"), limit=8e9).jobs
+    assert job.verdict == DOES_NOT_FIT
+    [job, *_] = foresee(wanted("cuda-large-optimum")).jobs
+    assert job.verdict == "", "nobody knows how much memory that GPU has"
+
+
+def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> None:
+    page = tmp_path / "plan.html"
+    plan("--preset", "ipu-large-pod16-examples-8ipu", "--page", str(page))
+    text = page.read_text(encoding="utf-8")
+    assert text.count("<svg") > 10
+    for words in ("IPU 7", "layers 20 to", "question answering head", "stashed activations", "pretrain@phase1"):
+        assert words in text
+    assert not re.search(r"<script|https?://|url\(", text)
+    hostile = wanted("bert", "device.runtime=ipu", f'ipu.phase1={{"{MARKUP}": 1}}')
+    shown = plan_page.page(foresee(hostile), hostile, MARKUP)
+    assert MARKUP not in shown
+    assert shown.count("&lt;img src=x") >= 3, "the name of the recipe twice, and the problem of the job"
+
+
+def test_figures_are_written_with_their_units() -> None:
+    assert [in_bytes(size) for size in (840e6, 1.234e9, 123e9, 2e12)] == ["840 MB", "1.2 GB", "123 GB", "2.0 TB"]
+    assert [in_seconds(x) for x in (0.2, 3.21, 42, 300, 7200, 4e5)] == [
+        "200 ms", "3.2 s", "42 s", "5.0 min", "2.0 h", "4.6 days",
+    ]  # fmt: skip
+    assert between(Interval(1e9, 2e9, 3e9), in_bytes) == "1.0 to 3.0 GB"
+    assert between(Interval(9e8, 2e9, 3e9), in_bytes) == "900 MB to 3.0 GB"
+    assert between(Interval(2e9, 2e9, 2e9), in_bytes) == "2.0 GB"
+
+
+def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
+    assert jobs_in_words(foresee(checks.of_run(ROOT, "bert", (), to=("corpus",), name="of-a-test"))) == ""
