@@ -50,6 +50,7 @@ from ipu_model.ipu.optimizers import (
     set_learning_rate,
 )
 from ipu_model.ipu.planning import IpuPlan, cuts_table
+from ipu_model.ipu.profile import fullest_ipu_mb
 from ipu_model.ipu.program_parts import executable_parts, host_parts
 from ipu_model.ipu.row_source import RowSource
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
@@ -353,6 +354,10 @@ class IpuRuntime(Immediate):
     def versions(self) -> Dict[str, str]:
         """PopTorch and SDK."""
         return found_versions(self._poptorch, lambda text: None)
+
+    def peak_device_memory_mb(self) -> Optional[float]:
+        """Of the fullest IPU, where a profile was asked for and libpva reads it."""
+        return fullest_ipu_mb(os.environ, training=self._job.kind != "predict")
 
     def close(self) -> None:
         """Let go of the IPUs and of the programs."""
