@@ -49,6 +49,8 @@ def _stages(wanted: Wanted) -> list[StageForecast]:
 
 
 def _finding(job: Foretold, wanted: Wanted) -> Finding:
+    if job.estimate is None:  # what was assumed may be why, so that the job itself has the last word
+        return warning(NAME, f"{job.name}: {job.problem}")
     elsewhere = wanted.on_workers and job.runtime != OF_THE_RECIPE
     if not job.refusal or elsewhere:
         return ok(NAME, in_short(job))

@@ -41,6 +41,8 @@ def estimate_job(
         from ipu_model.estimates.ipu import estimate_ipus
 
         return estimate_ipus(job, config, manifest)
+    if job.precision == "fp16":  # runtimes/choosing.py says the same when the job begins
+        raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     from ipu_model.estimates.host import HostJob, estimate_host
 
     if limit is None and probed is not None and probed.device_memory_mb is not None:
