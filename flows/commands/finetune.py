@@ -47,7 +47,10 @@ COMMON = together(
     click.option("--verbose", is_flag=True, help="show what the stages print, too"),
 )
 
-SAVE = click.option("--save-params", type=click.Path(path_type=Path), metavar="FILE", help="write all this as a preset")
+SAVE = together(
+    click.option("--save-params", type=click.Path(path_type=Path), metavar="FILE", help="write all this as a preset"),
+    options.force,
+)
 
 
 class Kinds(click.Group):
@@ -117,7 +120,7 @@ def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[st
         from flows.saved_params import save
 
         save(given(ctx, stated["save_params"]), preset, overrides, f"Saved by {ctx.command_path}.")
-    choices = run.Choices(verbose=stated["verbose"], name=stated["name"])
+    choices = run.Choices(verbose=stated["verbose"], name=stated["name"], force=stated["force"])
     run.carry_out(project, preset, overrides, choices, stated["json_wanted"])
 
 

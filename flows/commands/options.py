@@ -97,6 +97,12 @@ def stages(command: Command) -> Command:
     return part(to(command))
 
 
+def force(command: Command) -> Command:
+    """--force, as the argument `force`."""
+    what = "try device jobs that are not expected to fit into their memory (podium plan)"
+    return click.option("--force", is_flag=True, help=what)(command)
+
+
 def said(preset: str | None, overrides: Sequence[str], name: str | None, *more: str) -> str:
     """The words of `parameters` and `run_name` again, for a shell, a blank before them; empty if there are none."""
     stated = [("--preset", preset), *(("--set", one) for one in overrides), ("--name", name)]

@@ -58,7 +58,7 @@ class Choices:
     "--cpu-queue", default=Choices.cpu_queue, show_default=True, metavar="POOL/QUEUE", help="all but device jobs"
 )
 @click.option("--device-queue", metavar="POOL/QUEUE", help="for training and prediction")
-@click.option("--force", is_flag=True, help="try device jobs that are not expected to fit into their memory")
+@options.force
 @options.as_json
 @click.option("--verbose", is_flag=True, help="show what the stages print, too; else only the log of the run holds it")
 @click.pass_context
