@@ -10,7 +10,7 @@ from flows.foretold import RUNS, Foresight
 from flows.plan_words import Unit, between
 from flows.preflight.finding import Wanted
 from tasks.pages.render import html_page
-from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds
+from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds, total
 from tasks.project.composing import compose
 from tasks.project.plan_file import Plan, read_plan
 
@@ -18,6 +18,8 @@ WIDTH, BOX, HIGH, GAP, COLUMNS = 360, 172, 30, 16, 2
 """Of the graph, in its own units: a phone shows it as it is. Boxes, their height, and the room between two rows."""
 BAR = 340
 """Length of a bar that stands for the memory of a device, or for the time of an update."""
+SHOWN_LIMIT = 4.0
+"""How many times what a job takes a memory may be that a bar still shows the end of."""
 COLORS = 8
 """Of terms, in the style sheet; the last one is of all that follow."""
 WORDS = {RUNS: "run", "skipped": "up to date", "restored": "restored"}
@@ -54,6 +56,9 @@ def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str
     lines, device = [("stages that run", str(count[RUNS]), others)], found.device_seconds
     if timed:
         lines.append(("time of devices", in_seconds(device.likely), between(device, in_seconds)))
+    if found.other_seconds:
+        rest = total(found.other_seconds.values())
+        lines.append(("time of other stages", in_seconds(rest.likely), f"{between(rest, in_seconds)}, roughly"))
     if cost is not None:
         lines.append(("cost", f"{cost.likely:,.2f}", f"{between(cost, '{:,.2f}'.format)} at {found.price:g} an hour"))
     lines.append(("disk", in_bytes(found.disk_bytes), f"will be written; {in_bytes(found.free_bytes)} are free"))
@@ -131,8 +136,9 @@ def _facts(job: Foretold) -> list[tuple[str, str]]:
 
 def _memories(memory: Sequence[MemoryEstimate]) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
     """A bar for each device, all on one scale and in the same colours, and the name of each colour."""
-    bounded = [one.limit for one in memory if not math.isinf(one.limit)]
-    scale = BAR / (max([*bounded, *(one.total.high for one in memory)], default=0.0) or 1.0)
+    most = max((one.total.high for one in memory), default=0.0)
+    limits = [one.limit for one in memory if one.limit <= SHOWN_LIMIT * most]
+    scale = BAR / (max([*limits, most]) or 1.0)
     colors = _colors([term for one in memory for term in one.terms])
     first = [name for name, color in colors.items() if color < COLORS - 1]
     others = [("others", COLORS - 1)] if len(first) < len(colors) else []
@@ -148,7 +154,7 @@ def _memory(memory: MemoryEstimate, scale: float, colors: dict[str, int]) -> dic
         "said": f"{said} of {in_bytes(memory.limit)}" if bounded else said,
         "bar": _bar(memory.terms, scale, colors),
         "ends": [memory.total.low * scale, memory.total.likely * scale, memory.total.high * scale],
-        "limit": memory.limit * scale if bounded else None,
+        "limit": memory.limit * scale if memory.limit * scale <= BAR + 1 else None,
         "terms": _terms(memory.terms, in_bytes, colors),
     }
 
