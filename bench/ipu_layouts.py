@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,19 +19,13 @@ from ipu_model.estimates.ipu import estimate_ipus
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entries
-from tasks.downstream.jobs.entry_jobs import finetune_job, predict_job
-from tasks.downstream.task import TRAIN, DownstreamTask, about
 from tasks.jobs.device_job import Job
-from tasks.jobs.training import model_config
-from tasks.pretraining.pretrain import pretrain_job
-from tasks.project import artifacts
+from tasks.preflight.planned_jobs import FINETUNE, PREDICT, PRETRAIN, planned_jobs
 from tasks.project.overlays import resolve
-from tasks.project.params import PHASES, Params, check
+from tasks.project.params import PHASES, check
 
-PRESETS = Path(__file__).resolve().parent.parent / "presets"
-VOCABULARY = 30522
-WIKIPEDIA, PACKED = {128: 1.17, 384: 1.7, 512: 2.0}, 2.18
-"""Sequences of a packed row, of text and of questions; they decide how many rows an update has, and no memory."""
+ROOT = Path(__file__).resolve().parent.parent
+PRESETS = ROOT / "presets"
 CERTAIN = ("weights", "accumulated gradients", "optimizer state", "stashed activations", "streams")
 """Terms that follow from the shapes, with nothing assumed."""
 
@@ -146,24 +139,19 @@ def published() -> Iterator[KnownJob]:
 
 @functools.cache
 def preset_jobs(name: str) -> tuple[KnownJob, ...]:
-    """The jobs of a preset, as its stages build them; a preset of IPUs has one entry of downstream."""
+    """The jobs of a preset, as `podium plan` builds them; a preset of IPUs has one entry of downstream."""
     params = check(resolve({}, name, [], PRESETS))
-    [task] = [about(entry) for entry in entries(params)]
-    phases = PHASES if params.pretrain.enabled else ()
-    rows = {phase: _rows(params, phase) for phase in phases}
-    dev = artifacts.rows_folder(task.entry.name, task.predicted[0])
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        for of, manifest in rows.items():
-            _write(root / artifacts.rows_folder(of), manifest)
-        for path in (task.rows_folder(TRAIN, root), root / dev):
-            _write(path, _task_rows(task))
-        (root / params.ipu.config).mkdir(parents=True)
-        sections = (params.pretrain, params.model, params.device, params.ipu)
-        jobs = {phase: (pretrain_job(phase, *sections, root), rows[phase]) for phase in phases}
-        jobs["finetune"] = finetune_job(task, params, root), _task_rows(task)
-        jobs["predict"] = predict_job(task, params, root / dev, root, root, root), _task_rows(task)
-    return tuple(KnownJob(name, key, job, model_config(params.model, of), of) for key, (job, of) in jobs.items())
+    [entry] = entries(params)
+    stages = [f"{PRETRAIN}@{phase}" for phase in PHASES if params.pretrain.enabled]
+    stages += [f"{group}@{entry.name}" for group in (FINETUNE, PREDICT)]
+    found = []
+    for planned in planned_jobs(params, ROOT, ROOT / "not there", stages):
+        group, _, item = planned.stage.partition("@")
+        model = planned.job.model
+        assert model is not None  # it is planned to start from fresh weights
+        of = item if group == PRETRAIN else group
+        found.append(KnownJob(name, of, planned.job, model, planned.rows.manifest))
+    return tuple(found)
 
 
 def bad_verdicts() -> list[tuple[Bad, MemoryEstimate, bool]]:
@@ -178,25 +166,3 @@ def bad_verdicts() -> list[tuple[Bad, MemoryEstimate, bool]]:
 def certain_bytes(memory: MemoryEstimate) -> float:
     """Of an IPU, what follows from the shapes."""
     return sum(term.amount for term in memory.terms if term.name in CERTAIN)
-
-
-def _rows(params: Params, phase: str) -> Manifest:
-    shape, most = getattr(params.pretrain_rows, phase), params.pretrain_rows.max_sequences_per_row
-    packing = WIKIPEDIA[shape.row_length] if most > 1 else 1.0
-    return _manifest("pretrain", shape.row_length, most, shape.max_predictions_per_row, packing)
-
-
-def _task_rows(task: DownstreamTask) -> Manifest:
-    shape = task.entry.params.rows
-    packing = PACKED if shape.max_sequences_per_row > 1 else 1.0
-    return _manifest(task.row_kind, shape.row_length, shape.max_sequences_per_row, 0, packing)
-
-
-def _write(folder: Path, manifest: Manifest) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "manifest.json").write_text(manifest.to_json())
-
-
-def _manifest(kind: str, length: int, most: int, masked: int, packing: float) -> Manifest:
-    rows = 10_000_000
-    return Manifest(kind, length, most, masked, VOCABULARY, "0", 0, rows, round(rows * packing), rows, {})
