@@ -39,6 +39,8 @@ MB = 1 << 20
 LEAST, WANTED, MOST = 0.95, 1.00, 1.30
 """Of foretold over measured peak memory: never less, and between the other two in SHARE_OF_MEMORY."""
 SHARE_OF_MEMORY, SHARE_OF_TIME, TIME_ERROR = 0.95, 0.90, 0.15
+RUN, PROBE = "run", "probed"
+"""What is done with a configuration."""
 FACTS = ("cpu", "flags", "memory_gb", "platform", "python", "versions")
 
 
@@ -65,8 +67,11 @@ class Line:
         return self.seconds[0] / self.seconds[1]
 
 
-def measure(one: Configuration, rows: Path) -> dict[str, Any]:
-    """Probe and run a configuration; everything that the estimates need, as plain data.
+def measure(one: Configuration, rows: Path, part: str) -> dict[str, Any]:
+    """Run or probe a configuration; all that the estimates need, as plain data.
+
+    Args:
+        part: RUN or PROBE.
 
     Raises:
         InputError: a process failed; the message ends with its last lines.
@@ -74,16 +79,16 @@ def measure(one: Configuration, rows: Path) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as made:
         folder, source = Path(made), RowFolder(rows, _row_kind(one), one.model)
         job = one.job(rows.absolute(), source.manifest.packing_factor, folder)
+        path = folder / "job.json"
+        write_text(path, job.to_json())
+        if part == PROBE:
+            probed = _last_line(["ipu_model", "--probe", str(path)])
+            return {name: value for name, value in probed.items() if name != "event"}
         asked = HostJob(job, one.model, source.manifest, precision=one.precision)
         order = UpdateRows(len(source), asked.division.rows_per_update, job.seed)
         shapes = read_shapes(source, asked.division.micro_batch_size, order, one.updates)
-        path = folder / "job.json"
-        write_text(path, job.to_json())
-        found = _last_line(["bench.host_run", str(path)])
-        probed = _last_line(["ipu_model", "--probe", str(path)])
-        probed.pop("event")
-        manifest = dataclasses.asdict(source.manifest)
-        return {"shapes": dataclasses.asdict(shapes), "manifest": manifest, "probed": probed, **found}
+        facts = {"shapes": dataclasses.asdict(shapes), "manifest": dataclasses.asdict(source.manifest)}
+        return {**facts, **_last_line(["bench.host_run", str(path)])}
 
 
 def _row_kind(one: Configuration) -> str:
@@ -100,21 +105,28 @@ def _last_line(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def line_of(one: Configuration, kept: dict[str, Any]) -> Line:
+def line_of(one: Configuration, run: dict[str, Any], probed_of: dict[str, Any]) -> Line:
     """Foretell what was measured; the constants of now count, not those of then."""
-    manifest = Manifest(**kept["manifest"])
-    shapes = Shapes(**{**kept["shapes"], "mean": Shape(**kept["shapes"]["mean"])})
+    manifest = Manifest(**run["manifest"])
+    shapes = Shapes(**{**run["shapes"], "mean": Shape(**run["shapes"]["mean"])})
     job = one.job(Path("rows"), manifest.packing_factor, Path("folder"))
     asked = HostJob(job, one.model, manifest, precision=one.precision, shapes=shapes, limit=float(1 << 62))
-    memory, probed = estimate_host(asked).memory[0], Probed(**kept["probed"])
+    memory = estimate_host(asked).memory[0]
+    probed = Probed(**probed_of)
     of_update = sum(update_seconds(asked, probed.cpu_seconds_of_micro_batch, probed.cpu_seconds_of_update, probed))
     # A long run has the mean number of tokens in an update, these few had others.
     expected = asked.division.rows_per_update * manifest.real_tokens / manifest.rows
-    tokens = kept["real_tokens"] / one.updates / expected
-    counted = kept["cpu_seconds"]
+    tokens = run["real_tokens"] / one.updates / expected
+    counted = run["cpu_seconds"]
     seconds = (of_update * tokens * len(counted), sum(counted))
     instant = memory.where.partition(", ")[2]
-    return Line(one.name, is_fitted(one), (memory.total.likely / MB, kept["peak_mb"]), seconds, instant)
+    return Line(one.name, is_fitted(one), (memory.total.likely / MB, run["peak_mb"]), seconds, instant)
+
+
+def lines_of(kept: dict[str, Any]) -> list[Line]:
+    """Of the configurations that were both run and probed."""
+    found = [one for one in CONFIGURATIONS if one.name in kept[RUN] and one.name in kept[PROBE]]
+    return [line_of(one, kept[RUN][one.name], kept[PROBE][one.name]) for one in found]
 
 
 def is_fitted(one: Configuration) -> bool:
@@ -167,13 +179,13 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def main() -> None:
     """Measure what is not kept, print the table."""
     options = parse(sys.argv[1:])
-    kept: dict[str, Any] = read_json(options.kept) if options.kept.is_file() else {"host": {}, "measured": {}}
+    kept: dict[str, Any] = read_json(options.kept) if options.kept.is_file() else {"host": {}, RUN: {}, PROBE: {}}
     chosen = [one for one in CONFIGURATIONS if options.only in one.name]
     if not chosen:
         raise ParamsError(f"--only {options.only!r}: no configuration has that in its name")
     if not options.table:
         _measure_all(chosen, kept, options)
-    lines = [line_of(one, kept["measured"][one.name]) for one in CONFIGURATIONS if one.name in kept["measured"]]
+    lines = lines_of(kept)
     print(table(lines))
     print(summary(lines))
     if options.docs is not None:
@@ -181,21 +193,14 @@ def main() -> None:
 
 
 def _measure_all(chosen: Sequence[Configuration], kept: dict[str, Any], options: argparse.Namespace) -> None:
-    data = generated()
-    facts = host_facts([])
+    data, facts = generated(), host_facts([])
     kept["host"] = {name: facts[name] for name in FACTS}
-    for number, one in enumerate(chosen):
-        if one.name in kept["measured"] and not options.again:
-            continue
-        kept["measured"][one.name] = measure(one, rows_of(data, one))
-        write_json(options.kept, kept)
-        line = line_of(one, kept["measured"][one.name])
-        print(
-            f"{number + 1}/{len(chosen)} {one.name}: memory {line.memory_ratio:.2f}, CPU seconds "
-            f"{line.time_ratio:.2f}, {line.instant}",
-            file=sys.stderr,
-            flush=True,
-        )
+    for number, one in enumerate(sorted(chosen, key=lambda one: one.cost)):  # most of them are known soon
+        for part in (RUN, PROBE):
+            if one.name not in kept[part] or options.again:
+                kept[part][one.name] = measure(one, rows_of(data, one), part)
+                write_json(options.kept, kept)
+                print(f"{part} {number + 1}/{len(chosen)}: {one.name}", file=sys.stderr, flush=True)
 
 
 def with_table(page: str, lines: Sequence[Line]) -> str:

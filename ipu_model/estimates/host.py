@@ -51,10 +51,15 @@ class HostJob:
         return divide(spread(self.job.geometry, self.processes), self.manifest.packing_factor)
 
     @property
+    def rows_at_once(self) -> int:
+        """In one forward pass of training, or one call of predict."""
+        return self.division.micro_batch_size * (MICRO_BATCHES_PER_CALL if self.job.kind == "predict" else 1)
+
+    @property
     def updates(self) -> int:
-        """Of the whole run; 0 for a prediction."""
+        """Of the whole run; of a prediction its calls."""
         if self.job.kind == "predict" or self.job.schedule is None:
-            return 0
+            return -(-self.manifest.rows // self.rows_at_once)
         return count_updates(self.job.schedule, self.manifest.rows, self.division.rows_per_update)
 
     def with_micro_batch(self, rows: int) -> HostJob:
@@ -110,8 +115,7 @@ def _of_precision(asked: HostJob) -> MemoryEstimate:
         low, high = constants.CUDA_LOWEST, constants.CUDA_HIGHEST
         limit = asked.limit
     else:
-        own = constants.PROCESS_BYTES["cpu"] + constants.KERNEL_BYTES[asked.precision]
-        name, terms = fullest(work_of(asked), [Term("Python, torch and its libraries", own)])
+        name, terms = fullest(work_of(asked), [Term("Python, torch and its libraries", constants.PROCESS_BYTES)])
         low, high = constants.LOWEST_OVER_LIKELY, constants.HIGHEST_OVER_LIKELY
         limit = memory_limit() if asked.limit is None else asked.limit
         limit = None if limit is None else limit / asked.processes
@@ -125,18 +129,18 @@ def work_of(asked: HostJob) -> Work:
     """The job as far as its memory goes: its fullest micro-batch, and what stays beside it."""
     job, manifest, division = asked.job, asked.manifest, asked.division
     training = job.kind != "predict"
-    rows = division.micro_batch_size * (1 if training else MICRO_BATCHES_PER_CALL)
+    rows = asked.rows_at_once
     shapes = (asked.shapes or assumed_shapes(manifest, division.micro_batch_size)).of(rows)
     own_rows = division.rows_per_update / asked.processes if training else rows
-    passes = -(-max(1, asked.updates) * division.rows_per_update // division.micro_batch_size)
-    optimizer, evaluation = job.optimizer or OptimizerConfig(), job.evaluation
+    passes = max(1, asked.updates) * (division.gradient_accumulation_steps if training else 1)
+    optimizer, evaluation = job.optimizer or OptimizerConfig(), job.evaluation if training else None
     return Work(
         config=asked.config,
         device=asked.runtime,
         precision=asked.precision,
         shape=shapes.fullest(passes, rows * manifest.row_length),
         training=training,
-        words_predicted=job.kind == "pretrain",
+        head=job.head,
         labels=len(job.labels or ()) or 2,
         optimizer=optimizer.name,
         bias_correction=optimizer.bias_correction,
@@ -146,7 +150,7 @@ def work_of(asked: HostJob) -> Work:
         processes=asked.processes,
         evaluates=evaluation is not None,
         keeps_best=evaluation is not None and evaluation.keep == "best",
-        makes_checkpoints=bool(job.checkpoint_every_minutes or job.checkpoint_every_updates),
+        makes_checkpoints=training and bool(job.checkpoint_every_minutes or job.checkpoint_every_updates),
         starts_from_model=job.init_checkpoint is not None,
     )
 
@@ -162,7 +166,8 @@ def estimate_time(asked: HostJob, probed: Probed) -> TimeEstimate:
         Term("forward and backward", seconds[0], "device.precision, PODIUM_THREADS, a smaller model"),
         Term("clipping and optimizer", seconds[1], "a larger global_batch_size makes fewer updates"),
     )
-    sequences = asked.division.rows_per_update * asked.manifest.packing_factor
+    predicts = asked.job.kind == "predict"
+    sequences = (asked.rows_at_once if predicts else asked.division.rows_per_update) * asked.manifest.packing_factor
     rates = Interval(*(sequences / bound for bound in (interval.high, interval.likely, interval.low)))
     return TimeEstimate(terms, asked.updates, interval, rates)
 
@@ -173,9 +178,9 @@ def update_seconds(asked: HostJob, of_micro_batch: float, of_update: float, prob
     Args:
         of_micro_batch, of_update: As probed, in the clock that is asked for.
     """
-    manifest, division = asked.manifest, asked.division
-    tokens = division.micro_batch_size * manifest.real_tokens / manifest.rows
-    return division.gradient_accumulation_steps * of_micro_batch * tokens / probed.tokens, of_update
+    tokens = asked.rows_at_once * asked.manifest.real_tokens / asked.manifest.rows
+    passes = 1 if asked.job.kind == "predict" else asked.division.gradient_accumulation_steps
+    return passes * of_micro_batch * tokens / probed.tokens, of_update
 
 
 def _device_in_words(asked: HostJob, probed: Optional[Probed]) -> str:

@@ -13,9 +13,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Dict, List, Optional, Tuple
 
+from ipu_model import heads
 from ipu_model.estimates import host_constants as constants
 from ipu_model.estimates.estimate import Term
 from ipu_model.estimates.host_shapes import Shape
+from ipu_model.estimates.shapes import model_parameters, table_parameters
 from ipu_model.models.config import ModelConfig
 from ipu_model.models.tiles import BLOCK, LOGITS_AT_ONCE, TOKENS_PER_PASS
 
@@ -54,8 +56,7 @@ class Work:
     shape: Shape
     """Its fullest micro-batch; of a prediction, its fullest call."""
     training: bool
-    words_predicted: bool
-    """The head computes vocabulary logits of masked tokens."""
+    head: str
     labels: int = 2
     optimizer: str = "adamw"
     bias_correction: bool = True
@@ -73,7 +74,12 @@ class Work:
     @property
     def counted(self) -> Weights:
         """Its numbers."""
-        return count_weights(self.config, self.words_predicted, self.labels)
+        return count_weights(self.config, self.head, self.labels)
+
+    @property
+    def words_predicted(self) -> bool:
+        """Whether the head computes vocabulary logits of masked tokens."""
+        return heads.outline(self.head).tied
 
     @property
     def wide(self) -> int:
@@ -86,19 +92,13 @@ class Work:
         return 1 if self.optimizer == "sgd" else 2
 
 
-def count_weights(config: ModelConfig, words_predicted: bool, labels: int) -> Weights:
-    """The numbers of a BERT. A pooler is counted for every head: H^2 + H, half a percent of BERT base."""
-    h, inner = config.hidden_size, config.intermediate_size
-    words = config.vocab_size * h
-    tables = words + (config.max_positions + config.type_vocab_size) * h + 2 * h
-    products = config.num_layers * (4 * h * h + 2 * h * inner) + h * h
-    others = config.num_layers * (9 * h + inner) + h
-    if words_predicted:
-        head = h * h + 2 * h
-        return Weights(
-            tables + products + others + head + 4 * h + config.vocab_size + 2, products + head + words, words
-        )
-    return Weights(tables + products + others + labels * (h + 1), products + labels * h, words)
+def count_weights(config: ModelConfig, head: str, labels: int) -> Weights:
+    """The numbers of a BERT with this head."""
+    h, found = config.hidden_size, heads.outline(head)
+    products = config.num_layers * (4 * h * h + 2 * h * config.intermediate_size) + (h * h if found.pooler else 0)
+    words = table_parameters(config)
+    products += h * h + 2 * h + words if found.tied else labels * h
+    return Weights(model_parameters(config, head, labels), products, words)
 
 
 def staying(work: Work) -> List[Term]:
@@ -295,13 +295,20 @@ def fullest(work: Work, of_host: Optional[List[Term]] = None) -> Tuple[str, List
         of_host: What else the same memory holds: on a CPU what Python and torch take; `beside` and `copies` are
             counted then, too. None: only what is on a GPU.
     """
-    every = instants(work)
-    always = list(staying(work))
-    if of_host is not None:
-        every.update(copies(work))
-        always += [*of_host, *beside(work)]
-    name, passing = max(every.items(), key=lambda one: sum(term.amount for term in one[1]))
-    slack = constants.SLACK if of_host is not None else constants.CUDA_SLACK
-    held = sum(term.amount for term in passing) + sum(term.amount for term in staying(work))
-    terms = [*always, *passing, Term("holes between tensors", (slack - 1) * held)]
-    return name, sorted((term for term in terms if term.amount), key=lambda term: -term.amount)
+    of_device = instants(work)
+    every = dict(of_device) if of_host is None else {**of_device, **copies(work)}
+    always = staying(work) if of_host is None else [*of_host, *staying(work), *beside(work)]
+    found = {
+        name: [*always, *passing, _holes(work, passing if name in of_device else [])] for name, passing in every.items()
+    }
+    name = max(found, key=lambda one: sum(term.amount for term in found[one]))
+    return name, sorted((term for term in found[name] if term.amount), key=lambda term: -term.amount)
+
+
+def _holes(work: Work, passing: List[Term]) -> Term:
+    """Memory that lies between tensors, in use by none: of tensors that come and go with every micro-batch."""
+    name, amount = "holes between tensors", sum(term.amount for term in passing)
+    if work.device != "cpu":
+        return Term(name, (constants.CUDA_SLACK - 1) * amount, MICRO_BATCH)
+    held = constants.HOLES_OF_PASSES[work.precision] * amount + constants.HOLES_OF_TABLE * FP32 * work.counted.words
+    return Term(name, held, MICRO_BATCH)
