@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
+from statistics import median
 from typing import List, Optional, Tuple
 
 import numpy as np
@@ -34,7 +35,7 @@ from ipu_model.train.preparation import (
 
 BUDGET_SECONDS = 10.0
 """For what is timed; an update that takes longer than that is timed once."""
-MOST, FEWEST = 40, 2
+MOST, FEWEST = 40, 3
 """Updates that are timed."""
 AT_ONCE = 2
 """Micro-batches of a timed update: the second one tells them from what an update takes beside them."""
@@ -170,17 +171,18 @@ def _summary(plan: Plan, timed: List[_Timed], runtime: Runtime) -> Probed:
 def _parts(timed: List[_Timed], which: int) -> Tuple[float, float]:
     """Seconds on one clock of a micro-batch with the mean number of tokens, and of an update beside them.
 
-    Where the device does not tell its micro-batches apart, all is theirs.
+    Medians over the updates: in some of them kernels are built for a shape that is new, which a long run forgets. Where
+    the device does not tell its micro-batches apart, all is theirs.
     """
-    count = sum(len(one.tokens) for one in timed)
-    tokens, reading = sum(sum(one.tokens) for one in timed), sum(one.reading[which] for one in timed)
-    told = [(one.passes[which], one.tokens[0]) for one in timed if one.passes is not None]
-    whole = sum(one.whole[which] for one in timed)
+    count, tokens = sum(len(one.tokens) for one in timed), sum(sum(one.tokens) for one in timed)
+    reading = median(one.reading[which] / sum(one.tokens) for one in timed)
+    told = [one.passes[which] / one.tokens[0] for one in timed if one.passes is not None]
     if not told:
-        return (whole + reading) / count, 0.0
-    of_token = sum(seconds for seconds, _ in told) / sum(size for _, size in told)
-    beside = max(0.0, whole - of_token * tokens) / len(timed)
-    return (of_token * tokens + reading) / count, beside
+        whole = median(one.whole[which] / sum(one.tokens) for one in timed)
+        return (whole + reading) * tokens / count, 0.0
+    of_token = median(told)
+    beside = median(one.whole[which] - of_token * sum(one.tokens) for one in timed)
+    return (of_token + reading) * tokens / count, max(0.0, beside)
 
 
 def _now() -> Seconds:
