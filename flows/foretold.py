@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from flows.preflight import disk
 from flows.preflight.finding import Wanted
 from flows.stage_seconds import stage_seconds
 from tasks.host import ledger
-from tasks.preflight.foretelling import Foretold, Interval, as_values, foretell, scaled, total
+from tasks.preflight.foretelling import Asked, Foretold, Interval, as_values, foretell, scaled, total
 
 RUNS, SKIPPED = "runs", "skipped"
 HOUR = 3600.0
@@ -82,25 +82,20 @@ def _plain(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else dataclasses.asdict(interval)
 
 
-def foresee(
-    wanted: Wanted,
-    price: float | None = None,
-    limit: float | None = None,
-    say: Callable[[str], None] | None = None,
-) -> Foresight:
+def foresee(wanted: Wanted, price: float | None = None, asked: Asked | None = None) -> Foresight:
     """What the run that is wanted would do and take; nothing is changed.
 
     Args:
         price: of an hour of all that a device job holds.
-        limit: bytes of memory of each GPU, or of a host without; None: as it is here.
-        say: told of each job whose first updates are timed; None: nothing is run.
+        asked: beside that; the ledger of this host is looked into whatever it says.
 
     Raises:
         InputError: a file that it is made from cannot be used.
     """
     stages = wanted.forecast
     running = [one.stage for one in stages if one.status == RUNS]
-    jobs = jobs_of(wanted, stages, limit, say)
+    asked = asked or Asked()
+    jobs = jobs_of(wanted, stages, dataclasses.replace(asked, probed=set(asked.probed) & set(running)))
     started = {job.planned.stage for job in jobs}
     others = stage_seconds(wanted, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(wanted, stages=tuple(running))
@@ -108,19 +103,12 @@ def foresee(
     return Foresight(stages, tuple(jobs), others, written, float(free), price)
 
 
-def jobs_of(
-    wanted: Wanted,
-    stages: Sequence[StageForecast],
-    limit: float | None = None,
-    say: Callable[[str], None] | None = None,
-) -> list[Foretold]:
+def jobs_of(wanted: Wanted, stages: Sequence[StageForecast], asked: Asked | None = None) -> list[Foretold]:
     """The device jobs of these stages of a run; see `foresee`.
 
     Raises:
         InputError: a file that they are made from cannot be used.
     """
     anew = [one.stage for one in stages if one.status != SKIPPED]
-    records = ledger.read(ledger.ledger_file())
-    names = [one.stage for one in stages]
-    probed = [one.stage for one in stages if one.status == RUNS and say is not None]
-    return foretell(wanted.params, wanted.project, wanted.root, names, anew, records, limit, probed, say or print)
+    asked = dataclasses.replace(asked or Asked(), records=ledger.read(ledger.ledger_file()))
+    return foretell(wanted.params, wanted.project, wanted.root, [one.stage for one in stages], anew, asked)

@@ -104,7 +104,14 @@ def _direct(name: str, needs: dict[str, list[str]]) -> list[str]:
 
 def _job(job: Foretold, found: Foresight) -> dict[str, Any]:
     values: dict[str, Any] = {"name": job.name, "verdict": job.verdict, "problem": job.problem, "facts": _facts(job)}
-    values |= {"memory": [], "time": None, "placement": _placement(job), "assumed": job.assumed, "device": ""}
+    values |= {
+        "memory": [],
+        "time": None,
+        "placement": _placement(job),
+        "assumed": job.assumed,
+        "device": "",
+        "better": job.better,
+    }
     values["key"] = []
     if job.estimate is None:
         return values

@@ -90,6 +90,8 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
         yield _line("time", f"{between(job.seconds, in_seconds)}, {updates}; {_most(job.time.largest, in_seconds)}")
     if (cost := found.cost(job.seconds)) is not None:
         yield _line("cost", between(cost, "{:,.2f}".format))
+    if job.better:
+        yield _line("could be", job.better)
     if job.records:
         yield _line("ledger", f"{job.records} such jobs of this host widen these intervals (podium ledger)")
     if job.assumed:

@@ -13,6 +13,7 @@ from flows.commands.project import entered, given
 from flows.foretold import foresee
 from flows.plan import ALL
 from flows.preflight import checks
+from tasks.preflight.foretelling import MK2, Asked
 from tasks.project import artifacts
 from tasks.project.composing import write_plan
 from tasks.project.errors import ParamsError
@@ -32,6 +33,7 @@ GB = 1e9
 @options.stages
 @click.option("--price", type=click.FloatRange(0, min_open=True), metavar="X", help="of an hour of the device(s)")
 @click.option("--memory", type=click.FloatRange(0, min_open=True), metavar="GB", help="of each GPU, or of a CPU host")
+@click.option("--bow", is_flag=True, help="the IPUs are Bow and not Mk2")
 @click.option("--no-probe", is_flag=True, help="time no updates of jobs whose rows are there")
 @click.option("--page", type=click.Path(path_type=Path), metavar="FILE", help="write all of it as a page (HTML)")
 @click.option("--write", is_flag=True, help="only write plan.yaml, which `dvc repro` reads, from params.yaml")
@@ -46,6 +48,7 @@ def command(
     to: tuple[str, ...],
     price: float | None,
     memory: float | None,
+    bow: bool,
     no_probe: bool,
     page: Path | None,
     write: bool,
@@ -59,7 +62,8 @@ def command(
     wanted = checks.of_run(project, preset, list(overrides), part, to, name=name)
     checkout.check_inputs(project, wanted.values)
     limit = None if memory is None else memory * GB
-    found = foresee(wanted, price, limit, None if no_probe else _note)
+    probed = () if no_probe else wanted.stages
+    found = foresee(wanted, price, Asked((), limit, "bow" if bow else MK2, probed, _note))
     if page is not None:
         from flows import plan_page
 

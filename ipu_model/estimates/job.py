@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Optional
 
 from ipu_model.errors import ConfigError
@@ -12,40 +13,94 @@ from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
 MB = float(1 << 20)
+MK2 = "mk2"
+
+
+@dataclass(frozen=True)
+class Where:
+    """What is known of the place that a job will run in."""
+
+    processes: int = 1
+    """That train together."""
+    limit: Optional[float] = None
+    """Bytes of memory of each GPU, or of a host without; None: of the GPU as probed, of the host as it is."""
+    generation: str = MK2
+    """Of IPUs: a name of ipu_constants.GENERATIONS."""
+    probed: Optional[Probed] = None
+    """What a probe of this job found."""
 
 
 def estimate_job(
-    job: Job,
-    manifest: Manifest,
-    model: Optional[ModelConfig] = None,
-    processes: int = 1,
-    probed: Optional[Probed] = None,
-    limit: Optional[float] = None,
+    job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None
 ) -> JobEstimate:
     """Memory and time of a job whose runtime is chosen; its precision may be auto on a CPU.
 
     Args:
         manifest: of its rows, or what is assumed of them.
         model: its architecture, where the job leaves it to init_checkpoint.
-        processes: that train together.
-        probed: what a probe of this job found on its host.
-        limit: bytes of memory of each GPU, or of a host without; None: of the GPU as probed, of the host as it is.
 
     Raises:
         ConfigError: the job cannot be as it is stated, or nobody says its architecture.
     """
-    config = model or job.model
-    if config is None:
-        raise ConfigError("job.model is missing: an estimate reads no init_checkpoint, so state the architecture")
+    config, where = _architecture(job, model), where or Where()
     if job.runtime == "ipu":
         from ipu_model.estimates.ipu import estimate_ipus
+        from ipu_model.estimates.ipu_constants import GENERATIONS
 
-        return estimate_ipus(job, config, manifest)
+        return estimate_ipus(job, config, manifest, GENERATIONS[where.generation])
     if job.precision == "fp16":  # runtimes/choosing.py says the same when the job begins
         raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     from ipu_model.estimates.host import HostJob, estimate_host
 
-    if limit is None and probed is not None and probed.device_memory_mb is not None:
-        limit = probed.device_memory_mb * MB
-    where = (job.runtime, job.precision, processes)
-    return estimate_host(HostJob(job, config, manifest, *where, limit=limit), probed)
+    place = (job.runtime, job.precision, where.processes)
+    return estimate_host(HostJob(job, config, manifest, *place, limit=_limit(where)), where.probed)
+
+
+def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None) -> str:
+    """In words, how a training could use its devices better by the same estimates; empty where it could not.
+
+    Nothing is changed by it: on IPUs a faster cut over the same IPUs, else the largest micro-batch that is sure to fit.
+
+    Raises:
+        ConfigError: see `estimate_job`.
+    """
+    config, where = _architecture(job, model), where or Where()
+    if job.kind == "predict":
+        return ""
+    if job.runtime == "ipu":
+        return _faster_cut(job, manifest, config)
+    from ipu_model.estimates.host import HostJob, largest_micro_batch
+
+    asked = HostJob(job, config, manifest, job.runtime, job.precision, where.processes, limit=_limit(where))
+    if job.runtime == "cuda" and asked.limit is None:
+        return ""
+    most, stated = largest_micro_batch(asked), asked.division.micro_batch_size
+    return f"micro_batch_size up to {most} is sure to fit, it is {stated}" if most > stated else ""
+
+
+def _faster_cut(job: Job, manifest: Manifest, model: ModelConfig) -> str:
+    from ipu_model.estimates.ipu import propose_cut
+
+    found = propose_cut(job, model, manifest)
+    if found.proposed is None:
+        return ""
+    cut = found.proposed
+    recomputing = "true" if cut.keeps_every_layer else "false"
+    return (
+        f"{found.gain:.0%} more sequences/s, as estimated, with layers_per_ipu {list(cut.layers_per_ipu)}, "
+        f"micro_batch_size {cut.micro_batch_size}, recompute_checkpoint_every_layer {recomputing}: it fits, and is "
+        f"faster where the embeddings of a row take IPU 0 less than {1000 * found.margin:.2g} ms, which no figure tells"
+    )
+
+
+def _architecture(job: Job, model: Optional[ModelConfig]) -> ModelConfig:
+    config = model or job.model
+    if config is None:
+        raise ConfigError("job.model is missing: an estimate reads no init_checkpoint, so state the architecture")
+    return config
+
+
+def _limit(where: Where) -> Optional[float]:
+    if where.limit is None and where.probed is not None and where.probed.device_memory_mb is not None:
+        return where.probed.device_memory_mb * MB
+    return where.limit

@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import JobEstimate
-from ipu_model.estimates.job import estimate_job
+from ipu_model.estimates.job import Where, estimate_job
 from ipu_model.estimates.record import Measured, record, rows_at_once, useful_flops
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
@@ -57,7 +57,7 @@ def expectation(job: Job, plan: Plan, model: ModelConfig, manifest: Manifest, pr
         return None  # nothing will be measured
     resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
     try:
-        estimate = estimate_job(resolved, manifest, model, processes)
+        estimate = estimate_job(resolved, manifest, model, Where(processes))
     except (ConfigError, RowsError):
         return None
     flops = useful_flops(model, manifest, rows_at_once(plan), job.kind != "predict")

@@ -25,16 +25,29 @@ from ipu_model.estimates.estimate import (
     Term,
     TimeEstimate,
 )
-from ipu_model.estimates.job import estimate_job
+from ipu_model.estimates.job import MK2, Where, advice, estimate_job
 from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, rows_at_once, useful_flops
 from ipu_model.jobs.plan import Choice, make_plan
+from ipu_model.jobs.probed import Probed
 from tasks.host import ledger
 from tasks.jobs.device_job import Job
 from tasks.preflight.planned_jobs import PlannedJob, planned_jobs
 from tasks.preflight.probe import NotProbed, can_be_probed, probe
 from tasks.project.params import DeviceParams, Params
 
-__all__ = ["DOES_NOT_FIT", "FITS", "TIGHT", "Foretold", "Interval", "MemoryEstimate", "Term", "foretell", "total"]
+__all__ = [
+    "DOES_NOT_FIT",
+    "FITS",
+    "MK2",
+    "TIGHT",
+    "Asked",
+    "Foretold",
+    "Interval",
+    "MemoryEstimate",
+    "Term",
+    "foretell",
+    "total",
+]
 
 WIDENED_BY = 20
 """Newest records of the ledger that widen an interval."""
@@ -44,6 +57,22 @@ PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
 """What `auto` is taken as: on IPUs and GPUs what it chooses, on CPUs the one of the two that takes more memory."""
 
 MEASURED_LATER = "fp32, as the job chooses its precision by measuring"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What somebody asks beside the jobs themselves."""
+
+    records: Sequence[ledger.Record] = ()
+    """Of the ledger."""
+    limit: float | None = None
+    """Bytes of memory of each GPU, or of a host without; None: of this host, and of GPUs what a probe finds."""
+    generation: str = MK2
+    """Of IPUs: mk2 or bow."""
+    probed: Collection[str] = ()
+    """Stages of which a few updates are timed, which takes seconds, where their rows are there."""
+    say: Callable[[str], None] = print
+    """Told before each of them."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +86,9 @@ class Foretold:
     """None where the job cannot be: `problem` says why."""
     problem: str
     assumed: tuple[str, ...]
-    records: int
+    better: str = ""
+    """How its devices would be used better, as estimated; empty where nothing is known."""
+    records: int = 0
     """Of the ledger, which the intervals were widened by."""
 
     @property
@@ -113,26 +144,19 @@ def foretell(
     root: Path,
     stages: Sequence[str],
     made_anew: Collection[str] = (),
-    records: Sequence[ledger.Record] = (),
-    limit: float | None = None,
-    probed: Collection[str] = (),
-    say: Callable[[str], None] = print,
+    asked: Asked | None = None,
 ) -> list[Foretold]:
-    """What the device jobs of these stages will need; see `planned_jobs` for the first arguments.
-
-    Args:
-        records: of the ledger.
-        limit: bytes of memory of each GPU, or of a host without; None: this host's, and of GPUs what a probe finds.
-        probed: stages of which a few updates are timed, which takes seconds, where their rows are there.
-        say: told before each of them.
+    """What the device jobs of these stages will need; see `planned_jobs` for the arguments.
 
     Raises:
         InputError: a file that a job is built from cannot be used.
     """
+    asked, device = asked or Asked(), params.device
     jobs = planned_jobs(params, project, root, stages, made_anew)
-    runtime, why = chosen_runtime(params.device)
-    found = [_foretold(job, params.device, (runtime, why), records, limit) for job in jobs]
-    return [_probed(one, params.device, root, limit, say) if one.planned.stage in probed else one for one in found]
+    runtime, why = chosen_runtime(device)
+    found = [_foretold(job, device, runtime, asked) for job in jobs]
+    found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found
+    return [_probed(one, device, root, asked) if one.planned.stage in asked.probed else one for one in found]
 
 
 def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path.exists) -> tuple[str, str]:
@@ -145,53 +169,53 @@ def chosen_runtime(device: DeviceParams, exists: Callable[[str], bool] = os.path
     return "cpu", "device.runtime=auto is cpu, as neither IPUs nor GPUs are here"
 
 
-def _foretold(
-    planned: PlannedJob,
-    device: DeviceParams,
-    chosen: tuple[str, str],
-    records: Sequence[ledger.Record],
-    limit: float | None,
-) -> Foretold:
-    runtime, why = chosen
-    precision = PRECISION[runtime] if device.precision == "auto" else device.precision
-    assumed = [*planned.rows.assumed, *([why] if why else [])]
-    if device.precision == "auto" and runtime == "cpu":
-        assumed.append(MEASURED_LATER)
+def _foretold(planned: PlannedJob, device: DeviceParams, runtime: str, asked: Asked) -> Foretold:
+    precision: str = device.precision
+    assumed = planned.rows.assumed
+    if precision == "auto":
+        precision = PRECISION[runtime]
+        assumed = (*assumed, *([MEASURED_LATER] if runtime == "cpu" else []))
     job = dataclasses.replace(planned.job, runtime=runtime, precision=precision)
-    processes = _processes(job, device)
+    manifest, where = planned.rows.manifest, _where(job, device, asked)
     try:
-        estimate = estimate_job(job, planned.rows.manifest, processes=processes, limit=limit)
+        estimate, better = estimate_job(job, manifest, where=where), advice(job, manifest, where=where)
     except DeviceJobError as error:
-        return Foretold(planned, runtime, precision, None, str(error), tuple(assumed), 0)
-    used = ledger.of_kind(records, estimate.device, job.kind)
+        return Foretold(planned, runtime, precision, None, str(error), assumed)
+    used = ledger.of_kind(asked.records, estimate.device, job.kind)
     if estimate.time is None:
-        estimate = timed(estimate, planned, job, processes, ledger.speed(used))
-    return Foretold(planned, runtime, precision, widened(estimate, used), "", tuple(assumed), len(used))
+        estimate = timed(estimate, planned, job, where.processes, ledger.speed(used))
+    return Foretold(planned, runtime, precision, widened(estimate, used), "", assumed, better, len(used))
 
 
-def _probed(
-    one: Foretold, device: DeviceParams, root: Path, limit: float | None, say: Callable[[str], None]
-) -> Foretold:
+def _where(job: Job, device: DeviceParams, asked: Asked, probed: Probed | None = None) -> Where:
+    processes = 1 if job.kind == "predict" else device.processes
+    return Where(processes, asked.limit, asked.generation, probed)
+
+
+def _probed(one: Foretold, device: DeviceParams, root: Path, asked: Asked) -> Foretold:
     """The same with what a few updates take; as it was, where there are no rows yet, or the probe fails."""
     if one.estimate is None or not can_be_probed(one.planned, one.runtime):
         return one
-    say(f"{one.name}: a few updates are timed (--no-probe leaves that out)")
+    asked.say(f"{one.name}: a few updates are timed (--no-probe leaves that out)")
     precision = "auto" if device.precision == "auto" else one.precision
     job = dataclasses.replace(one.planned.job, runtime=one.runtime, precision=precision)
     try:
         probed = probe(one.planned, job, root)
     except NotProbed as error:
-        say(f"{one.name}: {error}")
+        asked.say(f"{one.name}: {error}")
         return one
-    job = dataclasses.replace(job, precision=probed.precision)
-    processes = _processes(job, device)
-    estimate = estimate_job(job, one.planned.rows.manifest, processes=processes, probed=probed, limit=limit)
-    assumed = tuple(words for words in one.assumed if words != MEASURED_LATER)
-    return dataclasses.replace(one, precision=probed.precision, estimate=estimate, assumed=assumed, records=0)
-
-
-def _processes(job: Job, device: DeviceParams) -> int:
-    return 1 if job.kind == "predict" else device.processes
+    job, manifest = dataclasses.replace(job, precision=probed.precision), one.planned.rows.manifest
+    where = _where(job, device, asked, probed)
+    told = estimate_job(job, manifest, where=where)
+    # The ledger knows how good the formula of memory was; the time is no longer that of a formula.
+    memory = widened(told, ledger.of_kind(asked.records, one.estimate.device, job.kind)).memory
+    return dataclasses.replace(
+        one,
+        precision=probed.precision,
+        estimate=dataclasses.replace(told, memory=memory),
+        assumed=tuple(words for words in one.assumed if words != MEASURED_LATER),
+        better=advice(job, manifest, where=where),
+    )
 
 
 def timed(
@@ -276,6 +300,7 @@ def as_values(one: Foretold) -> dict[str, Any]:
         "verdict": one.verdict or None,
         "problem": one.problem or None,
         "assumed": list(one.assumed),
+        "better": one.better or None,
         "ledger_records": one.records,
         "device": None,
         "memory": [],

@@ -15,7 +15,7 @@ from flows import plan_page
 from flows.foretold import foresee
 from flows.plan_words import between, jobs_in_words
 from flows.preflight import checks, device_jobs
-from tasks.preflight.foretelling import DOES_NOT_FIT, Interval, in_bytes, in_seconds
+from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval, in_bytes, in_seconds
 from tasks.project.errors import InputError
 from tasks.project.overlays import preset_names
 from tests.places import ROOT
@@ -108,7 +108,7 @@ def test_a_host_that_is_too_small_refuses_and_a_worker_is_not_judged_by_this_hos
 
 
 def test_the_memory_of_another_host_can_be_stated() -> None:
-    [job, *_] = foresee(wanted("cuda-large-optimum"), limit=8e9).jobs
+    [job, *_] = foresee(wanted("cuda-large-optimum"), asked=Asked(limit=8e9)).jobs
     assert job.verdict == DOES_NOT_FIT
     [job, *_] = foresee(wanted("cuda-large-optimum")).jobs
     assert job.verdict == "", "nobody knows how much memory that GPU has"

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.host import ledger
 from tasks.preflight import foretelling
-from tasks.preflight.foretelling import DOES_NOT_FIT, Foretold, chosen_runtime, foretell
+from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Foretold, chosen_runtime, foretell
 from tests.places import ROOT
 from tests.tasks.preflight.test_foreseen_rows import params_of
 
@@ -26,7 +26,7 @@ def figure(low: float, likely: float, high: float, measured: float) -> dict[str,
 
 
 def demo(tmp_path: Path, *records: ledger.Record, **more: Any) -> Foretold:
-    [found] = foretell(params_of(None), ROOT, tmp_path, DEMO, records=records, **more)
+    [found] = foretell(params_of(None), ROOT, tmp_path, DEMO, asked=Asked(records, **more))
     assert found.estimate is not None
     return found
 
