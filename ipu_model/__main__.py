@@ -26,6 +26,7 @@ from ipu_model.distributed.process import (
     only_one,
     stop_time,
 )
+from ipu_model.distributed.ranks import Instances
 from ipu_model.distributed.torchrun import exit_code
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, InstanceLost, RowsError
 from ipu_model.jobs.job import Job
@@ -61,7 +62,11 @@ def _run() -> int:
         if PROBE in words:
             _probe(read_job([word for word in words if word != PROBE]), emit)
         else:
-            _train_or_predict(read_job(words), emit, stop)
+            job, instances = read_job(words), current(os.environ)
+            if not instances.is_writer:
+                # It trains along, in a folder of its own; what there is to say or to write is instance 0's.
+                emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
+            _train_or_predict(job, emit, stop, instances)
     except Terminated as paused:
         emit("paused", text=f"{paused}; run it again to continue")
         return exit_code(PAUSED, os.environ)
@@ -82,11 +87,7 @@ def _run() -> int:
     return 0
 
 
-def _train_or_predict(job: Job, emit: Emit, stop: StopRequest) -> None:
-    instances = current(os.environ)
-    if not instances.is_writer:
-        # It trains along, in a folder of its own; what there is to say or to write is instance 0's.
-        emit, job = _say_nothing, dataclasses.replace(job, run_folder=instances.own_folder(job.run_folder))
+def _train_or_predict(job: Job, emit: Emit, stop: StopRequest, instances: Instances) -> None:
     with only_one(Path(job.run_folder)), instances.leaving():
         limit_spinning()
         # torch is imported here, after the job was found readable and the folder free.
