@@ -172,11 +172,22 @@ class _Run:
 
     def _inside(self, md5: str, name: str) -> str | None:
         """The MD5 of a file in a folder that the cache has."""
+        return next((found for path, found in self._files(md5) if path == name), None)
+
+    def _files(self, md5: str) -> list[tuple[str, str]]:
+        """Name and MD5 of each file of a folder that the cache has; none of one that it has not."""
         listing = self._object(md5)
-        if not listing.is_file():
-            return None
-        entries = read_json(listing)
-        return next((str(entry["md5"]) for entry in entries if entry["relpath"] == name), None)
+        return [(entry["relpath"], entry["md5"]) for entry in read_json(listing)] if listing.is_file() else []
+
+    def kept(self, name: str) -> dict[str, Path]:
+        """Files of that name in folders that are made, as they will be -> where the cache has them."""
+        return {
+            f"{folder}/{path}": self._object(found)
+            for folder, (_, md5) in self._made.items()
+            if md5 is not None and md5.endswith(".dir")
+            for path, found in self._files(md5)
+            if path.rpartition("/")[2] == name and self._object(found).is_file()
+        }
 
     def _json(self, path: str) -> dict[str, Any] | None:
         """A JSON file that a stage makes, where the cache has it."""
@@ -192,8 +203,16 @@ def forecast(project: Path, root: Path, values: dict[str, Any], plan: Sequence[s
 
     It is right where outs are as DVC last saw them; one that was changed by hand is found by DVC alone.
     """
+    return forecast_with_files(project, root, values, plan, "")[0]
+
+
+def forecast_with_files(
+    project: Path, root: Path, values: dict[str, Any], plan: Sequence[str], name: str
+) -> tuple[list[StageForecast], dict[str, Path]]:
+    """As `forecast`, and files called `name` in folders that will be as a cache of this host has them, with where."""
     run = _Run(project, root, values)
-    return [run.tell(stage) for stage in plan]
+    told = [run.tell(stage) for stage in plan]
+    return told, run.kept(name) if name else {}
 
 
 def _folders(path: str) -> Iterator[str]:

@@ -95,7 +95,8 @@ def foresee(wanted: Wanted, price: float | None = None, asked: Asked | None = No
     stages = wanted.forecast
     running = [one.stage for one in stages if one.status == RUNS]
     asked = asked or Asked()
-    jobs = jobs_of(wanted, stages, dataclasses.replace(asked, probed=set(asked.probed) & set(running)))
+    probed = set(asked.probed) & set(running)
+    jobs = jobs_of(wanted, stages, dataclasses.replace(asked, probed=probed, manifests=wanted.manifests))
     started = {job.planned.stage for job in jobs}
     others = stage_seconds(wanted, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(wanted, stages=tuple(running))

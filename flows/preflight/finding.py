@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from flows import checkout
-from flows.forecast import StageForecast, forecast
+from flows.forecast import StageForecast, forecast_with_files
 from tasks.project.composing import compose
 from tasks.project.params import Params, check
 from tasks.project.plan_file import Stage, read_plan
+from tasks.project.row_folders import MANIFEST
 
 Level = Literal["ok", "warning", "problem"]
 
@@ -59,16 +60,25 @@ class Wanted:
         known = read_plan(self.project, compose(self.params))
         return tuple(known[stage] for stage in self.stages)
 
-    @functools.cached_property
+    @property
     def forecast(self) -> tuple[StageForecast, ...]:
         """What would become of each stage; hashes what the parameters name.
 
         Raises:
             OSError: some of that cannot be read.
         """
+        return tuple(self._foretold[0])
+
+    @property
+    def manifests(self) -> dict[str, Path]:
+        """Manifests of rows that will be as a cache of this host has them -> where it has them; as `forecast`."""
+        return self._foretold[1]
+
+    @functools.cached_property
+    def _foretold(self) -> tuple[list[StageForecast], dict[str, Path]]:
         project, root, values = self.project, self.root, self.values
         seen = values if root == project else checkout.seen_from(values, project, root)
-        return tuple(forecast(project, root, seen, self.stages))
+        return forecast_with_files(project, root, seen, self.stages, MANIFEST)
 
     @property
     def name(self) -> str:

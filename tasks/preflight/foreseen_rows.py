@@ -7,8 +7,10 @@ foretold is the very job that will run.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
-from collections.abc import Collection
+import tempfile
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from tasks.downstream.task import TRAIN, DownstreamTask, about
 from tasks.pretraining.rows.masking import default_predictions
 from tasks.project import artifacts
 from tasks.project.errors import InputError
+from tasks.project.files import read_json
 from tasks.project.params import PHASES, Params, packed
 from tasks.project.row_folders import HELD_OUT, MANIFEST, Manifest, read_manifest
 
@@ -29,6 +32,8 @@ NAMELESS = 100_000
 """Examples that are assumed where nobody says how many there are: about as many as SQuAD has."""
 LABELS = 3
 """Classes that are assumed where only the data name them."""
+DEMO_TOKENS = 48
+"""Of a sequence of the demo's text: 45 in rows of 64 tokens and 50 in rows of 128 were counted in a run of it."""
 BERT_VOCABULARY = 30522
 """Of bert-base-uncased, assumed of a tokenizer that is not here."""
 TEXT_ROWS = 1 << 20
@@ -58,10 +63,13 @@ class Foreseer:
         project: what paths of the parameters count from.
         root: the checkout, which need not be there.
         made_anew: stages whose outs in the checkout are not those that the run will have.
+        kept: manifests that the checkout will have and has not yet -> where they are.
     """
 
-    def __init__(self, params: Params, project: Path, root: Path, made_anew: Collection[str]) -> None:
-        self._params, self._project, self._root, self._anew = params, project, root, made_anew
+    def __init__(
+        self, params: Params, project: Path, root: Path, made_anew: Collection[str], kept: Mapping[str, Path]
+    ) -> None:
+        self._params, self._project, self._root, self._anew, self._kept = params, project, root, made_anew, kept
         self.vocabulary, self._vocabulary_assumed = self._known_vocabulary()
 
     def all(self) -> Folders:
@@ -79,6 +87,9 @@ class Foreseer:
             for path in sorted((self._root / artifacts.ROWS).glob(f"*/**/{MANIFEST}")):
                 if (known := self._read(path.parent)) is not None:
                     return known.vocab_size, ()
+        for name in self._kept:
+            if (known := self._kept_manifest(Path(name).parent)) is not None:
+                return known.vocab_size, ()
         if stated.source == "train":
             return stated.vocabulary_size, ()
         if stated.source == "file" and (lines := _lines_of(self._project / stated.path)):
@@ -92,7 +103,18 @@ class Foreseer:
             return None
 
     def _known(self, folder: Path, stage: str) -> Manifest | None:
+        if (kept := self._kept_manifest(folder)) is not None:
+            return kept
         return None if stage in self._anew else self._read(self._root / folder)
+
+    def _kept_manifest(self, folder: Path) -> Manifest | None:
+        """Of a folder that the checkout will have; its files are elsewhere."""
+        if (file := self._kept.get((folder / MANIFEST).as_posix())) is None:
+            return None
+        with tempfile.TemporaryDirectory(prefix="podium-plan-") as place:
+            values = {**read_json(file), "files": {}}
+            Path(place, MANIFEST).write_text(json.dumps(values), encoding="utf-8")
+            return self._read(Path(place))
 
     def _phase(self, phase: str) -> Folders:
         folder, stage = artifacts.rows_folder(phase), f"pretrain_rows@{phase}"
@@ -100,14 +122,17 @@ class Foreseer:
             return {folder: Rows(known), **self._held_out(folder, known)}
         section = packed(self._params.pretrain_rows, self._params.packing)
         rows = getattr(section, phase)
-        length, factor = rows.row_length, text_packing_factor(rows.row_length)
+        length, of = rows.row_length, "as of Wikipedia"
+        factor = text_packing_factor(length)
+        if self._params.corpus.source == "demo":
+            factor, of = max(1.0, FILL * length / DEMO_TOKENS), "as of the demo's text"
         fill = 1 / factor
         words: tuple[str, ...] = ()
         if section.max_sequences_per_row == 1:
             factor = 1.0
         else:
             factor, fill = min(factor, float(section.max_sequences_per_row)), FILL
-            words = (f"{factor:g} sequences in a row of {length} tokens, as of Wikipedia",)
+            words = (f"{factor:.3g} sequences in a row of {length} tokens, {of}",)
         manifest = Manifest(
             kind="pretrain",
             row_length=length,
@@ -129,7 +154,7 @@ class Foreseer:
 
     def _held_out(self, folder: Path, of: Manifest) -> Folders:
         """The held-out rows of a folder that is there."""
-        known = self._read(self._root / folder / HELD_OUT)
+        known = self._kept_manifest(folder / HELD_OUT) or self._read(self._root / folder / HELD_OUT)
         return {} if known is None else {folder / HELD_OUT: Rows(known)}
 
     def _entry(self, task: DownstreamTask) -> Folders:

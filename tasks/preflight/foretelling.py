@@ -9,8 +9,8 @@ import dataclasses
 import importlib.util
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +73,8 @@ class Asked:
     """Stages of which a few updates are timed, which takes seconds, where their rows are there."""
     say: Callable[[str], None] = print
     """Told before each of them."""
+    manifests: Mapping[str, Path] = field(default_factory=dict)
+    """Manifests of the run that are not in its checkout yet -> where they are."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +154,7 @@ def foretell(
         InputError: a file that a job is built from cannot be used.
     """
     asked, device = asked or Asked(), params.device
-    jobs = planned_jobs(params, project, root, stages, made_anew)
+    jobs = planned_jobs(params, project, root, stages, made_anew, asked.manifests)
     runtime, why = chosen_runtime(device)
     found = [_foretold(job, device, runtime, asked) for job in jobs]
     found = [dataclasses.replace(one, assumed=(*one.assumed, why)) for one in found] if why else found

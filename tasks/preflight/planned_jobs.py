@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,12 @@ class PlannedJob:
 
 
 def planned_jobs(
-    params: Params, project: Path, root: Path, stages: Sequence[str], made_anew: Collection[str] = ()
+    params: Params,
+    project: Path,
+    root: Path,
+    stages: Sequence[str],
+    made_anew: Collection[str] = (),
+    manifests: Mapping[str, Path] | None = None,
 ) -> list[PlannedJob]:
     """The jobs of these stages, in their order.
 
@@ -48,13 +53,14 @@ def planned_jobs(
         root: the checkout, which need not be there.
         stages: of the plan; those that start no device job of their own are passed over.
         made_anew: stages whose outs in the checkout are not those that the run will have.
+        manifests: those that the checkout will have and has not yet -> where they are.
 
     Raises:
         InputError: a file that a job is built from cannot be used.
     """
     if not any(_group(stage) in (PRETRAIN, FINETUNE, PREDICT) for stage in stages):
         return []
-    folders = Foreseer(params, project, root, made_anew).all()
+    folders = Foreseer(params, project, root, made_anew, manifests or {}).all()
     # What relative paths of the parameters count from is not where the manifests lie.
     config = str((project / params.ipu.config).absolute()) if params.ipu.config else ""
     stated = params.model_copy(update={"ipu": params.ipu.model_copy(update={"config": config})})

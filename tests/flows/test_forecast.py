@@ -6,7 +6,7 @@ import os
 import pytest
 
 from flows import checkout, cli, pipeline
-from flows.forecast import forecast
+from flows.forecast import forecast, forecast_with_files
 from flows.plan import stages_to_run
 from tasks.project.errors import ParamsError
 
@@ -94,3 +94,21 @@ def test_a_given_folder_that_cannot_be_looked_at_is_refused_by_its_name(toy_proj
     (toy_project / "inputs" / "corpus" / "lost.txt").symlink_to("nowhere.txt")
     with pytest.raises(ParamsError, match=r"corpus.path=.*lost.txt"):
         cli.cli.main(["plan"], prog_name="podium", standalone_mode=False)
+
+
+@pytest.mark.slow
+def test_files_in_folders_that_are_restored_are_found_in_the_cache(prefect_session, toy_project):
+    """The toy's outs are files; a folder of rows is known by DVC as the list of its files."""
+    cache = toy_project / ".dvc" / "cache" / "files" / "md5"
+    for name, content in (("aa" + "0" * 30, b"{}"), ("bb" + "0" * 30 + ".dir", b"")):
+        (cache / name[:2]).mkdir(parents=True, exist_ok=True)
+        (cache / name[:2] / name[2:]).write_bytes(content)
+    listing = json.dumps([{"md5": "aa" + "0" * 30, "relpath": "held-out/manifest.json"}])
+    (cache / "bb" / ("0" * 30 + ".dir")).write_text(listing)
+    (toy_project / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  first:\n    cmd: x\n    outs:\n"
+        f"    - {{path: data/rows/phase1, md5: {'bb' + '0' * 30}.dir}}\n"
+    )
+    values = checkout.resolved_params(toy_project, None, [])
+    _, kept = forecast_with_files(toy_project, toy_project, values, [], "manifest.json")
+    assert kept == {"data/rows/phase1/held-out/manifest.json": cache / "aa" / ("0" * 30)}

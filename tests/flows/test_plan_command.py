@@ -16,7 +16,7 @@ from flows.foretold import foresee
 from flows.plan_words import between, jobs_in_words
 from flows.preflight import checks, device_jobs
 from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval, in_bytes, in_seconds
-from tasks.project.errors import InputError
+from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import preset_names
 from tests.places import ROOT
 
@@ -140,3 +140,12 @@ def test_figures_are_written_with_their_units() -> None:
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
     assert jobs_in_words(foresee(checks.of_run(ROOT, "bert", (), to=("corpus",), name="of-a-test"))) == ""
+
+
+def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None:
+    large = "pretrain.phase1.micro_batch_size=512"
+    said: list[str] = []
+    with pytest.raises(ParamsError, match="pretrain@phase1 does not fit"):
+        device_jobs.require_fit(wanted("ipu-base-pod16-examples", large), said.append)
+    assert len(said) == 4, "a line a job"
+    device_jobs.require_fit(wanted("ipu-base-pod16-examples", large, force=True), said.append)
