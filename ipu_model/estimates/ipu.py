@@ -14,7 +14,7 @@ from ipu_model.estimates.ipu_time import call_interval, inference_interval, upda
 from ipu_model.estimates.shapes import RowShape
 from ipu_model.ipu.migration import ignore
 from ipu_model.ipu.optimizer_checks import is_half
-from ipu_model.ipu.planning import IpuPlan, decoder_factor, plan_ipu
+from ipu_model.ipu.planning import IpuPlan, cuts_table, decoder_factor, plan_ipu
 from ipu_model.jobs.job import Job, OptimizerConfig
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.models.config import ModelConfig
@@ -90,6 +90,7 @@ def held_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held
         shards=plan.local_replicas if sharded else 1,
         keeps_every_layer=plan.config.recompute_checkpoint_every_layer,
         table_pieces=plan.table_pieces,
+        table_cuts=cuts_table(job),
         decoder_pieces=decoder_factor(mode),
         labels=len(job.labels or ()) or 2,
     )

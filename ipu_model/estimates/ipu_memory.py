@@ -56,6 +56,8 @@ class Held:
     """recompute_checkpoint_every_layer."""
     table_pieces: int = 1
     """Parameters that the word table is."""
+    table_cuts: bool = True
+    """Whether embedding_serialization_factor would cut it into more: LAMB trains it whole."""
     decoder_pieces: int = 1
     """Pieces that the product with the tied decoder is cut into."""
     labels: int = 2
@@ -149,7 +151,7 @@ def _layer(held: Held, ipu: int, assumed: Assumed) -> Term:
     scores = held.micro_batch_size * held.model.num_heads * held.rows.length**2 * held.weight_bytes
     if not held.training:
         # Forward only: input, the wide activation of the feed-forward part and its output; scores and probabilities.
-        return Term("a layer", 6 * hidden + scores, "micro_batch_size: smaller (geometry of predict jobs)")
+        return Term("a layer", 6 * hidden + scores, "device.micro_batch_size: smaller")
     once = assumed.hidden * hidden + assumed.scores * scores
     if held.placement.forward_stages == 1:  # PopTorch recomputes in pipelines of several IPUs alone
         return Term("all layers on their way back", layers * once, "layers_per_ipu: more IPUs")
@@ -170,8 +172,9 @@ def _heads(held: Held, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
         knob = "micro_batch_size: smaller" if live * logits > gradient else "embedding_serialization_factor: larger"
         found.append(Term("logits of the vocabulary", live * logits + gradient, knob))
     if held.training and not tied and ipu == held.placement.embeddings:
-        gradient = table / held.table_pieces
-        found.append(Term("gradient of the word table", gradient, "embedding_serialization_factor: larger"))
+        factor, move = "embedding_serialization_factor: larger", f"layers_per_ipu: fewer layers on IPU {ipu}"
+        knob = factor if held.table_cuts else move
+        found.append(Term("gradient of the word table", table / held.table_pieces, knob))
     return tuple(found)
 
 

@@ -57,11 +57,28 @@ def micro_batch_seconds(
     generation: Generation,
     fitted: Fitted = FITTED,
 ) -> List[float]:
-    """Seconds that each IPU of a replica works for one micro-batch while training, all its stages together."""
-    speed = PASSES * micro_batch_size * fitted.dense / generation.peak_flops
-    number = fitted.score * micro_batch_size / generation.clock
+    """Seconds that each IPU of a replica works for one micro-batch while training, all its stages together.
+
+    A single IPU recomputes nothing, which saves one of the passes.
+    """
+    passes = PASSES if placement.forward_stages > 1 else PASSES - 1
+    shape = (model, placement, rows, micro_batch_size, generation, fitted)
+    return [passes * seconds for seconds in _pass_seconds(*shape)]
+
+
+def _pass_seconds(
+    model: ModelConfig,
+    placement: Placement,
+    rows: RowShape,
+    micro_batch_size: int,
+    generation: Generation,
+    fitted: Fitted,
+) -> List[float]:
+    """The same of one pass of PASSES, which is what going forward takes."""
+    speed = micro_batch_size * fitted.dense / generation.peak_flops
+    number = fitted.score / PASSES * micro_batch_size / generation.clock
     layer = dense_flops(model, rows.length) * speed + model.num_heads * rows.length**2 * number
-    layer += fitted.layer / generation.clock
+    layer += fitted.layer / PASSES / generation.clock
     seconds = [0.0] * placement.ipus_per_replica
     for ipu in placement.layers:
         seconds[ipu] += layer
@@ -155,7 +172,7 @@ def inference_interval(
         iterations: micro-batches of a replica in one call.
         pipelined: all IPUs work at a time; else one after the other.
     """
-    each = [x / PASSES for x in micro_batch_seconds(model, placement, rows, micro_batch_size, generation)]
+    each = _pass_seconds(model, placement, rows, micro_batch_size, generation, FITTED)
     beats = (iterations + placement.forward_stages - 1) * max(each) if pipelined else iterations * sum(each)
     spread, (least_host, most_host) = constants.SPREAD_OF_FEW, constants.HOST_SPREAD
     return Interval(

@@ -82,6 +82,9 @@ def test_the_fullest_instant_is_the_worst_of_those_that_follow_one_another(monke
     assert terms(held_of(decoder_pieces=2), 0)[heads] == 2 * logits + table / 2
     answers = held_of("question_answering", table_pieces=2)
     assert terms(answers, 0)["gradient of the word table, and temporaries of products"] == table / 2
+    [memory] = [x for x in ipu_memories(dataclasses.replace(answers, table_cuts=False)) if x.where == "IPU 0 of 2"]
+    knobs = {term.name: term.knob for term in memory.terms}
+    assert knobs["gradient of the word table, and temporaries of products"].startswith("layers_per_ipu"), "with LAMB"
     # The largest tensor of IPU 1 is [4, 16]; its moments come from off chip.
     loaded = held_of(state_offchip=True, shards=2)
     assert terms(loaded, 1)["update of the largest tensor"] == 64 * 8 / 2

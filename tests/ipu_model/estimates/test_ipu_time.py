@@ -112,6 +112,13 @@ def test_gradients_of_one_replica_go_nowhere_and_those_of_several_racks_through_
     assert alone == 0 < pod16 < pod64
 
 
+def test_a_single_ipu_recomputes_nothing() -> None:
+    one, two = (place("question_answering", 4, layers, len(layers)) for layers in ([4], [4, 0]))
+    model = dataclasses.replace(BASE, num_layers=4)
+    alone, piped = (micro_batch_seconds(model, placement, RowShape(384), 2, MK2) for placement in (one, two))
+    assert alone[0] == pytest.approx(0.75 * piped[0])
+
+
 def test_inference_goes_forward_alone_and_fills_its_pipeline() -> None:
     placement, rows = place("question_answering", 12, [6, 6], 2), RowShape(384)
     each = micro_batch_seconds(BASE, placement, rows, 2, MK2)[0] / 4
