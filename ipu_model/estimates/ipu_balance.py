@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Iterator, List, Optional, Tuple
 
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
-from ipu_model.estimates.ipu_memory import Held, ipu_memories
+from ipu_model.estimates.ipu_memory import Held, fits, ipu_memories, likely_fits
 from ipu_model.estimates.ipu_time import Training, call_seconds, micro_batch_seconds
 from ipu_model.ipu.placement import Placement
 
@@ -69,16 +69,16 @@ def propose(training: Training, held: Held, tight: bool = False) -> Proposal:
         tight: cuts count as well whose likely memory is there, and the upper end is not: published ones are such.
     """
     stated = _judged(training, held)
-    best: Optional[Cut] = None
-    for cut_training, cut_held in _cuts(training, held):
-        found = call_seconds(cut_training) / cut_training.updates_per_call
-        rate = cut_training.rows_per_update / found
-        if rate <= max(stated.rows_per_second, best.rows_per_second if best else 0.0):
-            continue
-        cut = _judged(cut_training, cut_held)
-        if cut.verdict == FITS or (tight and _likely_fits(cut_held)):
-            best = cut
-    return Proposal(stated, best)
+    faster = [(_rate(one), one, memory) for one, memory in _cuts(training, held)]
+    faster = sorted((x for x in faster if x[0] > stated.rows_per_second), key=lambda x: -x[0])
+    room = likely_fits if tight else fits
+    found = next(((one, memory) for _, one, memory in faster if room(memory)), None)
+    return Proposal(stated, None if found is None else _judged(*found))
+
+
+def _rate(training: Training) -> float:
+    """Rows a second, likely."""
+    return training.rows_per_update * training.updates_per_call / call_seconds(training)
 
 
 def cut_of(placement: Placement) -> Tuple[int, ...]:
@@ -90,7 +90,6 @@ def _judged(training: Training, held: Held) -> Cut:
     memories = ipu_memories(held)
     verdicts = [memory.verdict for memory in memories]
     worst = DOES_NOT_FIT if DOES_NOT_FIT in verdicts else next((x for x in verdicts if x != FITS), FITS)
-    seconds = call_seconds(training) / training.updates_per_call
     shape = (training.model, training.placement, training.rows, training.micro_batch_size, training.generation)
     of_row = [x / training.micro_batch_size for x in micro_batch_seconds(*shape, training.fitted)]
     return Cut(
@@ -98,16 +97,12 @@ def _judged(training: Training, held: Held) -> Cut:
         training.micro_batch_size,
         training.accumulation,
         held.keeps_every_layer,
-        training.rows_per_update / seconds,
+        _rate(training),
         worst,
         memories[0].total.likely,
         of_row[training.placement.embeddings],
         max(of_row),
     )
-
-
-def _likely_fits(held: Held) -> bool:
-    return all(memory.total.likely <= memory.limit for memory in ipu_memories(held))
 
 
 def _cuts(training: Training, held: Held) -> Iterator[Tuple[Training, Held]]:

@@ -82,10 +82,26 @@ def ipu_memories(held: Held) -> Tuple[MemoryEstimate, ...]:
     found = []
     for ipu in range(held.placement.ipus_per_replica):
         low, likely, high = (_terms(held, ipu, x) for x in (constants.LOW, constants.LIKELY, constants.HIGH))
-        total = Interval(*(sum(term.amount for term in terms) for terms in (low, likely, high)))
+        total = Interval(_sum(low), _sum(likely), _sum(high))
         where = f"IPU {ipu} of {held.placement.ipus_per_replica}"
         found.append(MemoryEstimate(where, likely, total, constants.TILE_BYTES))
     return tuple(sorted(found, key=lambda memory: -memory.total.likely))
+
+
+def fits(held: Held) -> bool:
+    """Whether even the upper ends are there, for searches: ipu_memories says more and takes longer."""
+    ipus = range(held.placement.ipus_per_replica)
+    return all(_sum(_terms(held, ipu, constants.HIGH)) <= constants.TILE_BYTES for ipu in ipus)
+
+
+def likely_fits(held: Held) -> bool:
+    """The same of the likely sums."""
+    ipus = range(held.placement.ipus_per_replica)
+    return all(_sum(_terms(held, ipu, constants.LIKELY)) <= constants.TILE_BYTES for ipu in ipus)
+
+
+def _sum(terms: Tuple[Term, ...]) -> float:
+    return sum(term.amount for term in terms)
 
 
 def _terms(held: Held, ipu: int, assumed: Assumed) -> Tuple[Term, ...]:
