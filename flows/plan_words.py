@@ -88,6 +88,8 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
         what = "calls" if job.planned.job.kind == "predict" else "updates"
         updates = f"{job.time.updates:,} {what} of {in_seconds(job.time.update_seconds.likely)}"
         yield _line("time", f"{between(job.seconds, in_seconds)}, {updates}; {_most(job.time.largest, in_seconds)}")
+    if job.faster:
+        yield _line("faster", job.faster)
     if (cost := found.cost(job.seconds)) is not None:
         yield _line("cost", between(cost, "{:,.2f}".format))
     if job.better:

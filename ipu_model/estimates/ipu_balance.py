@@ -62,6 +62,16 @@ class Proposal:
         return self.stated.slowest_seconds - self.proposed.first_seconds if self.proposed else 0.0
 
 
+def in_words(cut: Cut, proposal: Proposal) -> str:
+    """What is proposed, what it gains, and what would undo that."""
+    layers = ", ".join(map(str, cut.layers_per_ipu))
+    recompute = "" if cut.keeps_every_layer else ", recompute_checkpoint_every_layer false"
+    return (
+        f"{proposal.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {cut.micro_batch_size}{recompute}, "
+        f"as long as the embeddings take IPU 0 less than {1000 * proposal.margin:.2g} ms a row"
+    )
+
+
 def propose(training: Training, held: Held, tight: bool = False) -> Proposal:
     """The fastest cut that fits the IPUs of this training, beside its own.
 

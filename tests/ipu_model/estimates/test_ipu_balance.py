@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
-from ipu_model.estimates.ipu_balance import Proposal, cut_of, propose
+from ipu_model.estimates.ipu_balance import Proposal, cut_of, in_words, propose
 from ipu_model.estimates.ipu_memory import Held
 from ipu_model.estimates.ipu_time import Training, micro_batch_seconds
 from ipu_model.estimates.shapes import RowShape
@@ -78,3 +78,14 @@ def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
 
 def test_a_cut_is_written_as_layers_of_each_ipu() -> None:
     assert cut_of(place("pretraining", 5, [0, 3, 2], 3)) == (0, 3, 2)
+
+
+def test_a_proposal_in_words_says_what_would_undo_it() -> None:
+    found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
+    assert found.proposed is not None
+    said = in_words(dataclasses.replace(found.proposed, micro_batch_size=4, keeps_every_layer=False), found)
+    assert said == (
+        f"{found.gain:.0%} more with layers_per_ipu [3, 3, 3, 3], micro_batch_size 4, "
+        "recompute_checkpoint_every_layer false, as long as the embeddings take IPU 0 less than "
+        f"{1000 * found.margin:.2g} ms a row"
+    )
