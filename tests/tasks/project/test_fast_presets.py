@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
-from bench.ipu_layouts import preset_jobs
 from ipu_model.estimates.estimate import FITS, Interval
+from ipu_model.estimates.ipu import estimate_ipus
 from ipu_model.estimates.ipu_time import call_interval
 from ipu_model.estimates.shapes import RowShape
 from tasks.downstream.entries import entry_of
@@ -39,9 +40,11 @@ class Tuning:
         self.length, self.model = rows.row_length, model_config(params.model, manifest("phase1", 128, 1.0))
         folder = root / artifacts.rows_folder("squad/train")
         folder.mkdir(parents=True)
-        (folder / "manifest.json").write_text(manifest("squad/train", self.length, self.packing).to_json())
+        self.rows = dataclasses.replace(manifest("squad/train", self.length, self.packing), max_predictions=0)
+        (folder / "manifest.json").write_text(self.rows.to_json())
         (root / params.ipu.config).mkdir(parents=True)
-        self.plan = planned(finetune_job(about(entry_of(params, "squad")), params, root), self.model, self.packing)
+        self.job = finetune_job(about(entry_of(params, "squad")), params, root)
+        self.plan = planned(self.job, self.model, self.packing)
 
     @property
     def windows(self) -> float:
@@ -76,11 +79,12 @@ def test_what_is_expected_follows_from_the_preset(name: str, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str):
-    [training] = [known for known in preset_jobs(name) if known.name == "finetune"]
-    assert training.verdict() == FITS
+def test_a_fast_preset_fits_into_the_memory_of_its_ipus(name: str, tmp_path: Path):
+    tuning = Tuning(name, tmp_path)
+    estimate = estimate_ipus(tuning.job, tuning.model, tuning.rows)
+    assert estimate.verdict == FITS
     stated = re.search(r"upper\s+ends included: (\d+) and (\d+) MB of (\d+) on the fullest", SECTION)
     assert stated is not None
-    fullest = training.fullest()
+    fullest = max(estimate.memory, key=lambda memory: memory.total.high)
     assert float(stated[1 + FAST.index(name)]) == round(fullest.total.high / 1e6)
     assert float(stated[3]) == round(fullest.limit / 1e6)
