@@ -98,8 +98,12 @@ def time_lines() -> list[str]:
         between = f"{one.between.low:,.0f} to {one.between.high:,.0f}"
         cells = (what, pod, f"{row.framework}, {row.source}", f"{row.rate:,.0f}", f"{one.foretold:,.0f}")
         lines.append(f"| {' | '.join(cells)} | {one.error:+.1%} | {between} |")
-    median, worst = errors(judged, PRETRAINING)
-    lines += ["", f"Pre-training: median error {median:.1%}, worst {worst:.1%}."]
-    found = fit([row for row in PUBLISHED if row.fitted])
-    stated = [f"{name} {getattr(found, name):.3g} (stated {getattr(FITTED, name):.3g})" for name in NAMES]
-    return [*lines, f"Constants fitted to all of these: {', '.join(stated)}."]
+    for name, head in (("Pre-training", PRETRAINING), ("SQuAD", ANSWERS)):
+        median, worst = errors(judged, head)
+        inside = sum(x.between.low <= x.row.rate <= x.between.high for x in judged if x.row.head == head)
+        rows = sum(x.row.head == head for x in judged)
+        found = f"median error {median:.1%}, worst {worst:.1%}; {inside} of {rows} rows inside their interval."
+        lines += ["", f"{name}: {found}"]
+    fitted = fit([row for row in PUBLISHED if row.fitted])
+    stated = [f"{name} {getattr(fitted, name):.3g} (stated {getattr(FITTED, name):.3g})" for name in NAMES]
+    return [*lines, "", f"Constants fitted to all of these: {', '.join(stated)}."]
