@@ -88,12 +88,10 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
         what = "calls" if job.planned.job.kind == "predict" else "updates"
         updates = f"{job.time.updates:,} {what} of {in_seconds(job.time.update_seconds.likely)}"
         yield _line("time", f"{between(job.seconds, in_seconds)}, {updates}; {_most(job.time.largest, in_seconds)}")
-    if job.faster:
-        yield _line("faster", job.faster)
     if (cost := found.cost(job.seconds)) is not None:
         yield _line("cost", between(cost, "{:,.2f}".format))
     if job.better:
-        yield _line("could be", job.better)
+        yield _line("faster" if job.runtime == "ipu" else "room", job.better)
     if job.records:
         yield _line("ledger", f"{job.records} such jobs of this host widen these intervals (podium ledger)")
     if job.assumed:

@@ -18,6 +18,9 @@ from ipu_model.ipu.placement import Placement
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 """Rows that are tried, which a program with fixed shapes can have."""
 
+WORTH_A_LINE = 0.03
+"""Gain of a faster cut that is told; smaller ones are lost in what is not known."""
+
 
 @dataclass(frozen=True)
 class Cut:

@@ -80,17 +80,10 @@ def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, wh
 
 def _faster_cut(job: Job, manifest: Manifest, model: ModelConfig) -> str:
     from ipu_model.estimates.ipu import propose_cut
+    from ipu_model.estimates.ipu_balance import WORTH_A_LINE, in_words
 
     found = propose_cut(job, model, manifest)
-    if found.proposed is None:
-        return ""
-    cut = found.proposed
-    recomputing = "true" if cut.keeps_every_layer else "false"
-    return (
-        f"{found.gain:.0%} more sequences/s, as estimated, with layers_per_ipu {list(cut.layers_per_ipu)}, "
-        f"micro_batch_size {cut.micro_batch_size}, recompute_checkpoint_every_layer {recomputing}: it fits, and is "
-        f"faster where the embeddings of a row take IPU 0 less than {1000 * found.margin:.2g} ms, which no figure tells"
-    )
+    return in_words(found.proposed, found) if found.proposed and found.gain >= WORTH_A_LINE else ""
 
 
 def _architecture(job: Job, model: Optional[ModelConfig]) -> ModelConfig:

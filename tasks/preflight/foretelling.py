@@ -51,8 +51,6 @@ __all__ = [
 
 WIDENED_BY = 20
 """Newest records of the ledger that widen an interval."""
-WORTH_A_LINE = 0.03
-"""Gain of a faster cut that is told; smaller ones are lost in what is not known."""
 DEVICE_FILES = (("ipu", ("/dev/ipu0", "/dev/ipu0_ex")), ("cuda", ("/dev/nvidia0", "/dev/dxg")))
 """Runtime -> what Linux has of its devices."""
 PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
@@ -125,18 +123,6 @@ class Foretold:
         from ipu_model.estimates.ipu import ipu_plan_of
 
         return ipu_plan_of(job, job.model, self.planned.rows.manifest).placement.stages
-
-    @property
-    def faster(self) -> str:
-        """Another cut of a training over the same IPUs that is expected to be faster, in words; empty without one."""
-        job = self.planned.job
-        if self.runtime != "ipu" or self.estimate is None or job.model is None or job.kind == "predict":
-            return ""
-        from ipu_model.estimates.ipu import propose_cut
-        from ipu_model.estimates.ipu_balance import in_words
-
-        found = propose_cut(job, job.model, self.planned.rows.manifest)
-        return in_words(found.proposed, found) if found.proposed and found.gain >= WORTH_A_LINE else ""
 
     @property
     def refusal(self) -> str:
@@ -318,7 +304,6 @@ def as_values(one: Foretold) -> dict[str, Any]:
         "assumed": list(one.assumed),
         "better": one.better or None,
         "ledger_records": one.records,
-        "faster": one.faster or None,
         "device": None,
         "memory": [],
         "time": None,

@@ -157,4 +157,4 @@ def test_a_faster_cut_is_proposed_with_what_would_undo_it() -> None:
     assert re.search(r"faster \d+% more with layers_per_ipu \[3, 3, 3, 3\], micro_batch_size 32, as long as", said)
     assert "faster" not in plan("--preset", "ipu-large-pod4-examples")
     jobs = json.loads(plan("--preset", "ipu-base-pod16-examples", "--json"))["jobs"]
-    assert [bool(job["faster"]) for job in jobs] == [True, True, True, False]
+    assert [bool(job["better"]) for job in jobs] == [True, True, True, False]
