@@ -13,7 +13,7 @@ from ipu_model.estimates.record import Measured, record, rows_at_once, useful_fl
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import Manifest
+from ipu_model.rows.reading import RowFolder
 from ipu_model.train.training import Totals
 
 MB = float(1 << 20)
@@ -51,10 +51,11 @@ class Expectation:
         return float(totals.updates - first_step)
 
 
-def expectation(job: Job, plan: Plan, model: ModelConfig, manifest: Manifest, processes: int) -> Optional[Expectation]:
+def expectation(job: Job, plan: Plan, model: ModelConfig, rows: RowFolder, processes: int) -> Optional[Expectation]:
     """What is expected of a job; None where the estimates know no such job, which is no reason not to run it."""
     if job.compile_only:
         return None  # nothing will be measured
+    manifest = rows.manifest
     resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
     try:
         estimate = estimate_job(resolved, manifest, model, Where(processes))

@@ -32,7 +32,7 @@ from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_r
 from ipu_model.runtimes.runtime import Runtime
 from ipu_model.train.checkpoint import Checkpoints, Fingerprint
 from ipu_model.train.early_stopping import Evaluations, NoEvaluations
-from ipu_model.train.expectation import expectation
+from ipu_model.train.expectation import Expectation, expectation
 from ipu_model.train.history import History
 from ipu_model.train.prediction import predict
 from ipu_model.train.preparation import (
@@ -60,6 +60,8 @@ class _Run:
     config: ModelConfig
     rows: RowFolder
     held_out: Optional[RowFolder]
+    expected: Optional[Expectation]
+    """From before anything is trained: what is wrong with it must not be found at the end."""
     runtime: Runtime
     instances: Instances
     emit: Emit
@@ -95,10 +97,10 @@ def run_job(job: Job, emit: Emit, stop: StopRequest, instances: Optional[Instanc
     plan = settle_precision(plan, fingerprint, job, config, rows, instances, emit)
     emit("plan", **plan.as_dict())
     held_out = _held_out(job, plan, config, rows, device, emit)
-    model = make_model(job, config, base, emit)
+    expected, model = expectation(job, plan, config, rows, instances.count), make_model(job, config, base, emit)
     runtime = make_runtime(plan, job, model, config, device, emit, instances, stop.hurried)
     try:
-        run = _Run(job, plan, config, rows, held_out, runtime, instances, emit, stop)
+        run = _Run(job, plan, config, rows, held_out, expected, runtime, instances, emit, stop)
         if job.compile_only or job.kind == "predict":
             result = _compile_only(run) if job.compile_only else _predict(run)
         else:
@@ -224,7 +226,6 @@ def _result(
     planned: Dict[str, Any] = plan.as_dict()
     peak, on_device = round(peak_memory_mb(), 1), runtime.peak_device_memory_mb()
     of_device = peak if plan.runtime == "cpu" else on_device
-    expected = expectation(job, plan, run.config, run.rows.manifest, run.instances.count)
     return JobResult(
         kind=job.kind,
         runtime=plan.runtime,
@@ -249,6 +250,6 @@ def _result(
             **runtime.versions(),
         },
         peak_device_memory_mb=on_device,
-        foretold=None if expected is None else expected.beside(totals, first_step, of_device),
+        foretold=None if run.expected is None else run.expected.beside(totals, first_step, of_device),
         program=runtime.program,
     )
