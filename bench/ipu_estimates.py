@@ -71,7 +71,7 @@ def _proposal(known: KnownJob) -> list[str]:
 def _cut(cut: Cut) -> str:
     recompute = "every layer" if cut.keeps_every_layer else "stages"
     layers = ", ".join(map(str, cut.layers_per_ipu))
-    return f"[{layers}], {cut.micro_batch_size} x {cut.accumulation}, {recompute}, {cut.verdict}"
+    return f"[{layers}] x {cut.replicas}, {cut.micro_batch_size} x {cut.accumulation}, {recompute}, {cut.verdict}"
 
 
 def _sums(memory: MemoryEstimate) -> tuple[str, str, str]:

@@ -1,7 +1,8 @@
 """Another cut of a training over the same IPUs: what fits and is fastest, by the estimates of memory and of time.
 
-A search over layers of each IPU, micro-batch and recomputation; accumulation follows from the global batch. IPUs of a
-replica, replicas and everything else of the job stay. What it finds is a proposal, nothing is changed.
+A search over IPUs of a replica, layers of each IPU, micro-batch and recomputation; replicas follow from the IPUs that
+there are, accumulation from the global batch. Everything else of the job stays. What it finds is a proposal, nothing is
+changed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Iterator, List, Optional, Tuple
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS
 from ipu_model.estimates.ipu_memory import Held, fits, ipu_memories, likely_fits
 from ipu_model.estimates.ipu_time import Training, call_seconds, micro_batch_seconds
+from ipu_model.ipu.config import MATMUL_PROPORTION
 from ipu_model.ipu.placement import Placement
 
 MICRO_BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
@@ -27,6 +29,8 @@ class Cut:
     """One way to lay a training over its IPUs."""
 
     layers_per_ipu: Tuple[int, ...]
+    replicas: int
+    matmul_proportion: Tuple[float, ...]
     micro_batch_size: int
     accumulation: int
     keeps_every_layer: bool
@@ -62,15 +66,20 @@ class Proposal:
         They are no matrix product and not in the formula: IPU 0 is the slowest in no published row, so that none says
         what they take. 0 without a proposal.
         """
-        return self.stated.slowest_seconds - self.proposed.first_seconds if self.proposed else 0.0
+        if self.proposed is None:
+            return 0.0
+        as_fast = self.stated.slowest_seconds * self.proposed.replicas / self.stated.replicas
+        return as_fast - self.proposed.first_seconds
 
 
 def in_words(cut: Cut, proposal: Proposal) -> str:
     """What is proposed, what it gains, and what would undo that."""
     layers = ", ".join(map(str, cut.layers_per_ipu))
-    recompute = "" if cut.keeps_every_layer else ", recompute_checkpoint_every_layer false"
+    others = "" if cut.keeps_every_layer else ", recompute_checkpoint_every_layer false"
+    if cut.replicas != proposal.stated.replicas:
+        others += f", replication_factor {cut.replicas}, matmul_proportion {cut.matmul_proportion[0]:g}"
     return (
-        f"{proposal.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {cut.micro_batch_size}{recompute}, "
+        f"{proposal.gain:.0%} more with layers_per_ipu [{layers}], micro_batch_size {cut.micro_batch_size}{others}, "
         f"as long as the embeddings take IPU 0 less than {1000 * proposal.margin:.2g} ms a row"
     )
 
@@ -107,6 +116,8 @@ def _judged(training: Training, held: Held) -> Cut:
     of_row = [x / training.micro_batch_size for x in micro_batch_seconds(*shape, training.fitted)]
     return Cut(
         cut_of(training.placement),
+        training.replicas,
+        held.matmul_proportion,
         training.micro_batch_size,
         training.accumulation,
         held.keeps_every_layer,
@@ -120,19 +131,39 @@ def _judged(training: Training, held: Held) -> Cut:
 
 def _cuts(training: Training, held: Held) -> Iterator[Tuple[Training, Held]]:
     """Every cut with the rows of an update as they are, the pipeline filled."""
-    rows = training.accumulation * training.micro_batch_size
-    least = training.placement.training_stages
-    for placement in _placements(training.placement):
-        for micro_batch in MICRO_BATCHES:
-            accumulation, left = divmod(rows, micro_batch)
-            if left or accumulation < least:
-                continue
-            cut = dataclasses.replace(
-                training, placement=placement, micro_batch_size=micro_batch, accumulation=accumulation
+    for of_pod, memory in _pods(training, held):
+        for placement in _placements(of_pod.placement):
+            for micro_batch in MICRO_BATCHES:
+                accumulation, left = divmod(training.rows_per_update, micro_batch * of_pod.replicas)
+                if left or accumulation < placement.training_stages:
+                    continue
+                cut = dataclasses.replace(
+                    of_pod, placement=placement, micro_batch_size=micro_batch, accumulation=accumulation
+                )
+                for keeps in (True, False):
+                    of_cut = dataclasses.replace(memory, placement=placement, micro_batch_size=micro_batch)
+                    yield cut, dataclasses.replace(of_cut, keeps_every_layer=keeps)
+
+
+def _pods(training: Training, held: Held) -> Iterator[Tuple[Training, Held]]:
+    """The IPUs that there are, shared out among more or fewer replicas: as stated first, then otherwise."""
+    stated = training.placement
+    yield training, held
+    pod, ipus = stated.ipus_per_replica * training.replicas, 1
+    while ipus <= min(pod, len(stated.layers)):
+        if ipus != stated.ipus_per_replica and pod % ipus == 0:
+            replicas = pod // ipus
+            last = ipus - 1 if stated.heads == stated.ipus_per_replica - 1 else stated.heads
+            placement = dataclasses.replace(stated, heads=last, ipus_per_replica=ipus)
+            shards = replicas if held.shards > 1 else 1
+            shares = held.matmul_proportion
+            # A list that was made for another number of IPUs is no guide (config.py).
+            share = shares[0] if len(set(shares)) == 1 else MATMUL_PROPORTION
+            yield (
+                dataclasses.replace(training, placement=placement, replicas=replicas),
+                dataclasses.replace(held, placement=placement, shards=shards, matmul_proportion=(share,) * ipus),
             )
-            for keeps in (True, False):
-                of_cut = dataclasses.replace(held, placement=placement, micro_batch_size=micro_batch)
-                yield cut, dataclasses.replace(of_cut, keeps_every_layer=keeps)
+        ipus *= 2
 
 
 def _placements(stated: Placement) -> Iterator[Placement]:

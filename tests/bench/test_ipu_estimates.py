@@ -12,6 +12,7 @@ from bench.ipu_layouts import BAD, Bad, certain_bytes, preset_jobs, published
 from bench.ipu_published import ANSWERS, PRETRAINING, PUBLISHED
 from ipu_model.estimates.estimate import DOES_NOT_FIT, FITS, TIGHT
 from ipu_model.estimates.ipu import estimate_ipus, propose_cut
+from ipu_model.estimates.ipu_balance import Cut
 from ipu_model.estimates.ipu_constants import FITTED, LOW, TILE_BYTES
 
 
@@ -83,6 +84,16 @@ def test_there_are_enough_of_them_and_each_is_another() -> None:
     assert len({(bad.preset, bad.name, bad.change) for bad in BAD}) == len(BAD) >= 12
 
 
+def rows_of(cut: Cut) -> int:
+    """Of an update."""
+    return cut.micro_batch_size * cut.accumulation * cut.replicas
+
+
+def ipus_of(cut: Cut) -> int:
+    """Of the pod."""
+    return len(cut.layers_per_ipu) * cut.replicas
+
+
 @pytest.mark.parametrize("preset", BALANCED)
 def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
     for known in preset_jobs(preset):
@@ -92,7 +103,9 @@ def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
         stated = estimate_ipus(known.job, known.model, known.rows)
         assert found.stated.verdict == stated.verdict
         if found.proposed is not None:
-            rows = [cut.micro_batch_size * cut.accumulation for cut in (found.stated, found.proposed)]
+            cuts = (found.stated, found.proposed)
+            rows, ipus = ([function(cut) for cut in cuts] for function in (rows_of, ipus_of))
             assert rows[0] == rows[1]
+            assert ipus[0] == ipus[1]
             assert found.proposed.verdict == FITS
             assert found.gain > 0

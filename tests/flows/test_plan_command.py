@@ -154,7 +154,8 @@ def test_a_flow_that_was_sent_is_refused_as_a_run_is_and_may_be_forced() -> None
 def test_a_faster_cut_is_proposed_with_what_would_undo_it() -> None:
     """Of BERT base on a POD16, and not of BERT large on a POD4, where nothing faster fits."""
     said = " ".join(plan("--preset", "ipu-base-pod16-examples").split())
-    assert re.search(r"faster \d+% more with layers_per_ipu \[3, 3, 3, 3\], micro_batch_size 32, as long as", said)
+    cut = r"layers_per_ipu \[6, 6\], micro_batch_size 16, replication_factor 8, matmul_proportion 0.25, as long as"
+    assert re.search(rf"faster \d+% more with {cut}", said)
     assert "faster" not in plan("--preset", "ipu-large-pod4-examples")
     jobs = json.loads(plan("--preset", "ipu-base-pod16-examples", "--json"))["jobs"]
     assert [bool(job["better"]) for job in jobs] == [True, True, True, False]

@@ -30,7 +30,9 @@ def proposal_of(
 def test_a_slow_ipu_gives_layers_to_the_others() -> None:
     found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
     assert found.proposed is not None
-    assert found.proposed.layers_per_ipu == (3, 3, 3, 3)
+    counts = found.proposed.layers_per_ipu
+    assert max(counts) - min(counts) <= 1
+    assert len(counts) * found.proposed.replicas == 4, "the IPUs that there are"
     assert found.proposed.verdict == FITS
     assert found.gain > 0.5
 
@@ -38,8 +40,8 @@ def test_a_slow_ipu_gives_layers_to_the_others() -> None:
 def test_the_rows_of_an_update_and_a_full_pipeline_are_kept() -> None:
     found = proposal_of("question_answering", [3, 3, 3, 3], 1, 24)
     assert found.proposed is not None
-    assert found.proposed.micro_batch_size * found.proposed.accumulation == 24
-    assert found.proposed.accumulation >= 2 * 4 - 1
+    assert found.proposed.micro_batch_size * found.proposed.accumulation * found.proposed.replicas == 24
+    assert found.proposed.accumulation >= 2 * len(found.proposed.layers_per_ipu) - 1
 
 
 def test_what_is_fastest_already_is_left_alone() -> None:
@@ -66,14 +68,15 @@ def test_what_does_not_fit_is_not_proposed_however_fast() -> None:
 
 
 def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
+    """Two replicas may take twice as long for a row as one."""
     found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
     assert found.proposed is not None
     cut, rows = found.proposed, RowShape(128, 20)
-    placement = place("pretraining", 12, list(cut.layers_per_ipu), 4)
+    placement = place("pretraining", 12, list(cut.layers_per_ipu), len(cut.layers_per_ipu))
     first = micro_batch_seconds(BASE, placement, rows, cut.micro_batch_size, Training.generation)[0]
     before = place("pretraining", 12, [0, 4, 4, 4], 4)
     slowest = max(micro_batch_seconds(BASE, before, rows, 8, Training.generation))
-    assert found.margin == pytest.approx(slowest / 8 - first / cut.micro_batch_size)
+    assert found.margin == pytest.approx(cut.replicas * slowest / 8 - first / cut.micro_batch_size)
 
 
 def test_a_cut_is_written_as_layers_of_each_ipu() -> None:
@@ -83,9 +86,23 @@ def test_a_cut_is_written_as_layers_of_each_ipu() -> None:
 def test_a_proposal_in_words_says_what_would_undo_it() -> None:
     found = proposal_of("question_answering", [9, 1, 1, 1], 4, 64)
     assert found.proposed is not None
-    said = in_words(dataclasses.replace(found.proposed, micro_batch_size=4, keeps_every_layer=False), found)
-    assert said == (
-        f"{found.gain:.0%} more with layers_per_ipu [3, 3, 3, 3], micro_batch_size 4, "
-        "recompute_checkpoint_every_layer false, as long as the embeddings take IPU 0 less than "
-        f"{1000 * found.margin:.2g} ms a row"
-    )
+    same = dataclasses.replace(found.proposed, layers_per_ipu=(3, 3, 3, 3), replicas=1, micro_batch_size=4)
+    lost = f"as long as the embeddings take IPU 0 less than {1000 * found.margin:.2g} ms a row"
+    more = f"{found.gain:.0%} more with layers_per_ipu"
+    recompute = "recompute_checkpoint_every_layer false"
+    said = in_words(dataclasses.replace(same, keeps_every_layer=False), found)
+    assert said == f"{more} [3, 3, 3, 3], micro_batch_size 4, {recompute}, {lost}"
+    other = dataclasses.replace(same, layers_per_ipu=(6, 6), replicas=2, matmul_proportion=(0.2, 0.2))
+    pod = "replication_factor 2, matmul_proportion 0.2"
+    assert in_words(other, found) == f"{more} [6, 6], micro_batch_size 4, {pod}, {lost}"
+
+
+def test_a_pod_is_shared_out_among_more_replicas_too() -> None:
+    """BERT base on two IPUs a replica fills its pipeline sooner; its proportions, once a list, become the default."""
+    found = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.3, 0.2, 0.2, 0.2))
+    assert found.proposed is not None
+    assert (found.proposed.replicas, found.proposed.layers_per_ipu) == (2, (6, 6))
+    assert found.proposed.matmul_proportion == (0.2, 0.2)
+    kept = proposal_of("question_answering", [3, 3, 3, 3], 4, 16, matmul_proportion=(0.1,) * 4)
+    assert kept.proposed is not None
+    assert set(kept.proposed.matmul_proportion) == {0.1}
