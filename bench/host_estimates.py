@@ -22,6 +22,7 @@ from typing import Any
 from bench.children import THREAD_VARIABLES
 from bench.host import host_facts
 from bench.host_cases import CONFIGURATIONS, Configuration, generated, rows_of
+from bench.host_fit import fit
 from ipu_model.estimates.host import HostJob, estimate_host, update_seconds
 from ipu_model.estimates.host_shapes import Shape, Shapes, read_shapes
 from ipu_model.jobs.probed import Probed
@@ -53,8 +54,6 @@ class Line:
     """Constants were fitted on it; else it judges them."""
     peak_mb: tuple[float, float]
     seconds: tuple[float, float]
-    instant: str
-    """At which the formula finds the most memory."""
 
     @property
     def memory_ratio(self) -> float:
@@ -105,22 +104,25 @@ def _last_line(words: list[str]) -> dict[str, Any]:
     return found
 
 
-def line_of(one: Configuration, run: dict[str, Any], probed_of: dict[str, Any]) -> Line:
-    """Foretell what was measured; the constants of now count, not those of then."""
+def asked_of(one: Configuration, run: dict[str, Any]) -> HostJob:
+    """What was run, as it is asked to be foretold."""
     manifest = Manifest(**run["manifest"])
     shapes = Shapes(**{**run["shapes"], "mean": Shape(**run["shapes"]["mean"])})
     job = one.job(Path("rows"), manifest.packing_factor, Path("folder"))
-    asked = HostJob(job, one.model, manifest, precision=one.precision, shapes=shapes, limit=float(1 << 62))
+    return HostJob(job, one.model, manifest, precision=one.precision, shapes=shapes, limit=float(1 << 62))
+
+
+def line_of(one: Configuration, run: dict[str, Any], probed_of: dict[str, Any]) -> Line:
+    """Foretell what was measured; the constants of now count, not those of then."""
+    asked, probed = asked_of(one, run), Probed(**probed_of)
     memory = estimate_host(asked).memory[0]
-    probed = Probed(**probed_of)
     of_update = sum(update_seconds(asked, probed.cpu_seconds_of_micro_batch, probed.cpu_seconds_of_update, probed))
     # A long run has the mean number of tokens in an update, these few had others.
-    expected = asked.division.rows_per_update * manifest.real_tokens / manifest.rows
+    expected = asked.division.rows_per_update * asked.manifest.real_tokens / asked.manifest.rows
     tokens = run["real_tokens"] / one.updates / expected
     counted = run["cpu_seconds"]
     seconds = (of_update * tokens * len(counted), sum(counted))
-    instant = memory.where.partition(", ")[2]
-    return Line(one.name, is_fitted(one), (memory.total.likely / MB, run["peak_mb"]), seconds, instant)
+    return Line(one.name, is_fitted(one), (memory.total.likely / MB, run["peak_mb"]), seconds)
 
 
 def lines_of(kept: dict[str, Any]) -> list[Line]:
@@ -130,8 +132,8 @@ def lines_of(kept: dict[str, Any]) -> list[Line]:
 
 
 def is_fitted(one: Configuration) -> bool:
-    """Every second configuration."""
-    return CONFIGURATIONS.index(one) % 2 == 0
+    """The first and the last of every four."""
+    return CONFIGURATIONS.index(one) % 4 in (0, 3)
 
 
 def table(lines: Sequence[Line]) -> str:
@@ -172,6 +174,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="WORDS", help="configurations whose name has these words")
     parser.add_argument("--again", action="store_true", help="measure them though they are kept")
     parser.add_argument("--table", action="store_true", help="measure nothing")
+    parser.add_argument("--fit", action="store_true", help="print the constants that fit best; measure nothing")
     parser.add_argument("--docs", type=Path, help=f"put the table into this page, such as {DOCS}")
     return parser.parse_args(arguments)
 
@@ -183,6 +186,11 @@ def main() -> None:
     chosen = [one for one in CONFIGURATIONS if options.only in one.name]
     if not chosen:
         raise ParamsError(f"--only {options.only!r}: no configuration has that in its name")
+    if options.fit:
+        known = [one for one in CONFIGURATIONS if one.name in kept[RUN] and is_fitted(one)]
+        found = fit([(asked_of(one, kept[RUN][one.name]), kept[RUN][one.name]["peak_mb"]) for one in known])
+        print("\n".join(f"{name} {value:.3g}" for name, value in found.items()))
+        return
     if not options.table:
         _measure_all(chosen, kept, options)
     lines = lines_of(kept)

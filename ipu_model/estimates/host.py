@@ -10,6 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Optional, Tuple
 
+import numpy as np
+
 from ipu_model.estimates import host_constants as constants
 from ipu_model.estimates.estimate import FITS, Interval, JobEstimate, MemoryEstimate, Term, TimeEstimate
 from ipu_model.estimates.host_memory import Work, fullest
@@ -18,7 +20,7 @@ from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig
 from ipu_model.jobs.plan import MICRO_BATCHES_PER_CALL, Division, count_updates, divide, spread
 from ipu_model.jobs.probed import Probed
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.format import Manifest
+from ipu_model.rows.format import TOKENS, Manifest, columns_of
 from ipu_model.runtimes.memory import memory_limit
 
 ERROR = constants.PROBE_ERROR
@@ -119,10 +121,23 @@ def _of_precision(asked: HostJob) -> MemoryEstimate:
         low, high = constants.LOWEST_OVER_LIKELY, constants.HIGHEST_OVER_LIKELY
         limit = memory_limit() if asked.limit is None else asked.limit
         limit = None if limit is None else limit / asked.processes
-    likely = sum(term.amount for term in terms)
+    likely, limit = sum(term.amount for term in terms), math.inf if limit is None else limit
     where = f"{'each GPU' if on_gpu else 'the process' if asked.processes == 1 else 'each process'}, {name}"
-    bounds = Interval(low * likely, likely, high * likely)
-    return MemoryEstimate(where, tuple(terms), bounds, math.inf if limit is None else limit)
+    # Pages of files count as memory of a process and go when others need it: they take only what room there is.
+    pages = 0.0 if on_gpu else min(_read_bytes(asked), max(0.0, limit - high * likely))
+    if pages:
+        terms.append(Term("rows that were read, mapped", pages))
+    bounds = Interval(low * likely, likely + pages, high * likely + pages)
+    return MemoryEstimate(where, tuple(terms), bounds, limit)
+
+
+def _read_bytes(asked: HostJob) -> float:
+    """Of the row files, in the run: the columns with a number for each token."""
+    manifest = asked.manifest
+    columns = [x for x in columns_of(manifest.kind, manifest.vocab_size) if x.width == TOKENS]
+    of_row = manifest.row_length * sum(np.dtype(x.type).itemsize for x in columns)
+    at_once = asked.rows_at_once if asked.job.kind == "predict" else asked.division.rows_per_update
+    return float(of_row * min(manifest.rows, asked.updates * at_once))
 
 
 def work_of(asked: HostJob) -> Work:

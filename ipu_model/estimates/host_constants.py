@@ -10,15 +10,21 @@ from typing import Dict
 
 MIB = 1 << 20
 
-PROCESS_BYTES = 470 * MIB
-"""Resident memory of a device process on a CPU before it has a model, its kernels, and what the C library rounds up to:
-Python 3.11, torch 2.13 built for the CPU, NumPy and Arrow take 335 MB of it once their libraries are in use."""
-HOLES_OF_PASSES: Dict[str, float] = {"fp32": 0.1, "bf16": 0.85}
-"""Bytes between tensors for each byte of what a micro-batch needs. In bf16 oneDNN builds kernels on the way, which come
-to lie between the tensors of a step and stay, so that the next step finds less room in one piece."""
+PROCESS_BYTES = 383 * MIB
+"""Resident memory of a device process on a CPU before it has a model, and its kernels. Python 3.11, torch 2.13 built
+for the CPU, NumPy and Arrow were seen to take 335 MB once their libraries are in use."""
 HOLES_OF_TABLE = 3.5
-"""The same for each byte of the word table in fp32, the largest tensor of a model: a hole as large is taken by smaller
-ones before it is needed again."""
+"""Bytes that the C library holds between tensors for each byte of the word table in fp32, the largest tensor of a
+model: a hole as large is taken by smaller ones before it is needed again."""
+HOLES_OF_LOGITS = 0.6
+"""The same for each byte of vocabulary logits."""
+HOLES_OF_PASSES: Dict[str, float] = {"fp32": 0.0, "bf16": 0.54}
+"""The same for each byte of what a micro-batch needs. In bf16 oneDNN builds kernels on the way, which come to lie
+between the tensors of a step and stay, so that the next step finds less room in one piece."""
+HOLES_OF_EVALUATION = 0.8
+"""The same for each byte of the vocabulary logits that an evaluation computes at once."""
+MARGIN = 1.10
+"""What is foretold over what was fitted, so that a peak lies below it."""
 HIGHEST_OVER_LIKELY, LOWEST_OVER_LIKELY = 1.03, 0.77
 """Ends of the interval around an estimate of memory: a peak was never more than 1.03 times what was foretold."""
 CUDA_CONTEXT_BYTES = 600 * MIB

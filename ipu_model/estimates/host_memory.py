@@ -184,7 +184,7 @@ def _passes(work: Work) -> Dict[str, List[Term]]:
     found = {"way back through the last layer": [*kept, back]}
     table = wide * counted.words if work.words_predicted else 0
     if work.words_predicted:
-        logits = Term("vocabulary logits", wide * work.shape.masked * work.config.vocab_size, MICRO_BATCH)
+        logits = Term("vocabulary logits", _logits(work), MICRO_BATCH)
         words = Term("gradient of the word table", table, "a smaller vocabulary")
         found["vocabulary logits"] = [*kept, logits, words]
         found["way back through the last layer"] = [*kept, words, back]
@@ -280,8 +280,7 @@ def _pass_bytes(work: Work, tokens: float) -> float:
 def _judged_bytes(work: Work) -> float:
     """A layer, its scores, and vocabulary logits: as they are computed, in fp32, with their bias, as log softmax."""
     c, wide = work.config, BYTES[work.precision]
-    rows = min(work.shape.masked, max(1, LOGITS_AT_ONCE // c.vocab_size))
-    logits = rows * c.vocab_size * (wide + (0 if wide == FP32 else FP32) + 2 * FP32)
+    logits = _judged_at_once(work) * c.vocab_size * (wide + (0 if wide == FP32 else FP32) + 2 * FP32)
     layer = _pass_bytes(work, work.shape.tokens) + 4 * _spread(work)
     if work.device == "cpu":
         layer += wide * c.num_heads * work.shape.squares
@@ -302,6 +301,9 @@ def fullest(work: Work, of_host: Optional[List[Term]] = None) -> Tuple[str, List
         name: [*always, *passing, _holes(work, passing if name in of_device else [])] for name, passing in every.items()
     }
     name = max(found, key=lambda one: sum(term.amount for term in found[one]))
+    if of_host is not None:
+        total = sum(term.amount for term in found[name])
+        found[name].append(Term("what the fit may miss", (constants.MARGIN - 1) * total))
     return name, sorted((term for term in found[name] if term.amount), key=lambda term: -term.amount)
 
 
@@ -311,4 +313,18 @@ def _holes(work: Work, passing: List[Term]) -> Term:
     if work.device != "cpu":
         return Term(name, (constants.CUDA_SLACK - 1) * amount, MICRO_BATCH)
     held = constants.HOLES_OF_PASSES[work.precision] * amount + constants.HOLES_OF_TABLE * FP32 * work.counted.words
+    if work.training:
+        held += constants.HOLES_OF_LOGITS * _logits(work)
+    if work.evaluates:
+        held += constants.HOLES_OF_EVALUATION * FP32 * _judged_at_once(work) * work.config.vocab_size
     return Term(name, held, MICRO_BATCH)
+
+
+def _logits(work: Work) -> float:
+    """Bytes of the vocabulary logits of a micro-batch."""
+    return work.wide * work.shape.masked * work.config.vocab_size if work.words_predicted else 0.0
+
+
+def _judged_at_once(work: Work) -> float:
+    """Masked tokens whose logits an evaluation computes at once."""
+    return min(work.shape.masked, max(1, LOGITS_AT_ONCE // work.config.vocab_size))

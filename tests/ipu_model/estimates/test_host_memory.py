@@ -198,3 +198,14 @@ def test_holes_are_counted_beside_tensors_alone() -> None:
     names: List[str] = [term.name for term in fullest(work, [])[1]]
     assert names.count("holes between tensors") == 1
     assert isinstance(shape, Shape)
+
+
+def test_mapped_rows_take_only_what_room_there_is() -> None:
+    many = job_of(manifest_of(rows=100_000_000), micro_batch=12, schedule=ScheduleConfig(epochs=1.0))
+    few = job_of(manifest_of(rows=1_000), micro_batch=12, schedule=ScheduleConfig(epochs=1.0))
+    without = estimate_host(few).memory[0].total.likely - 1_000 * 128 * 6
+    assert estimate_host(many).memory[0].total.likely - without >= 100_000_000 * 128 * 6 - 1
+    small = dataclasses.replace(many, limit=4e9)
+    memory = estimate_host(small).memory[0]
+    assert memory.verdict == FITS
+    assert memory.total.high == pytest.approx(4e9)
