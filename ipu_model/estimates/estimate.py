@@ -60,6 +60,7 @@ class TimeEstimate:
     terms: Tuple[Term, ...]
     """Of one update, or of one call where a job makes none."""
     updates: int
+    """Of the job; its calls, where it makes no updates."""
     update_seconds: Interval
     sequences_per_second: Interval
 

@@ -109,3 +109,25 @@ def test_a_proposal_fits_and_keeps_the_rows_of_an_update(preset: str) -> None:
             assert ipus[0] == ipus[1]
             assert found.proposed.verdict == FITS
             assert found.gain > 0
+
+
+@pytest.mark.parametrize("preset", BALANCED)
+def test_a_job_changed_as_proposed_is_planned_and_estimated_so(preset: str) -> None:
+    for known in preset_jobs(preset):
+        cut = None if known.job.kind == "predict" else propose_cut(known.job, known.model, known.rows).proposed
+        if cut is None:
+            continue
+        keys = {
+            "layers_per_ipu": list(cut.layers_per_ipu),
+            "replication_factor": cut.replicas,
+            "matmul_proportion": list(cut.matmul_proportion),
+            "recompute_checkpoint_every_layer": cut.keeps_every_layer,
+        }
+        geometry = dataclasses.replace(known.job.geometry, micro_batch_size=cut.micro_batch_size)
+        config = {**(known.job.ipu_config or {}), **keys}
+        job = dataclasses.replace(known.job, geometry=geometry, ipu_config=config)
+        found = estimate_ipus(job, known.model, known.rows)
+        assert found.verdict == FITS
+        assert found.time is not None
+        packing = known.rows.packing_factor
+        assert found.time.sequences_per_second.likely == pytest.approx(cut.rows_per_second * packing)
