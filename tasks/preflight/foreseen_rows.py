@@ -103,9 +103,8 @@ class Foreseer:
             return None
 
     def _known(self, folder: Path, stage: str) -> Manifest | None:
-        if (kept := self._kept_manifest(folder)) is not None:
-            return kept
-        return None if stage in self._anew else self._read(self._root / folder)
+        there = None if stage in self._anew else self._read(self._root / folder)
+        return there or self._kept_manifest(folder)
 
     def _kept_manifest(self, folder: Path) -> Manifest | None:
         """Of a folder that the checkout will have; its files are elsewhere."""
@@ -154,7 +153,7 @@ class Foreseer:
 
     def _held_out(self, folder: Path, of: Manifest) -> Folders:
         """The held-out rows of a folder that is there."""
-        known = self._kept_manifest(folder / HELD_OUT) or self._read(self._root / folder / HELD_OUT)
+        known = self._read(self._root / folder / HELD_OUT) if of.files else self._kept_manifest(folder / HELD_OUT)
         return {} if known is None else {folder / HELD_OUT: Rows(known)}
 
     def _entry(self, task: DownstreamTask) -> Folders:
