@@ -42,7 +42,7 @@ LEAST, WANTED, MOST = 0.95, 1.00, 1.30
 SHARE_OF_MEMORY, SHARE_OF_TIME, TIME_ERROR = 0.95, 0.90, 0.15
 RUN, PROBE = "run", "probed"
 """What is done with a configuration."""
-FACTS = ("cpu", "flags", "memory_gb", "platform", "python", "versions")
+FACTS = ("cpu", "flags", "memory_gb", "python", "versions")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,13 @@ from ipu_model.estimates.host_memory import FP32, instants
 from ipu_model.models.tiles import LOGITS_AT_ONCE
 
 NOT_TENSORS = ("Python, torch and its libraries", "holes between tensors", "what the fit may miss")
-NAMES = ("PROCESS_BYTES", "HOLES_OF_TABLE", "HOLES_OF_LOGITS", "HOLES_OF_PASSES (bf16)", "HOLES_OF_EVALUATION")
+NAMES = (
+    "PROCESS_BYTES",
+    "HOLES_OF_TABLE",
+    "HOLES_OF_LOGITS",
+    "HOLES_OF_PASSES (bf16)",
+    "HOLES_OF_EVALUATION",
+)
 MB = 1 << 20
 
 
