@@ -62,6 +62,14 @@ def test_every_recipe_has_figures_of_all_its_device_jobs_at_once(preset: str) ->
     json.dumps(found.as_values(), allow_nan=False)
 
 
+def test_the_page_of_the_documents_shows_what_is_said() -> None:
+    page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^podium plan (.*) --page plan.html$", page, re.MULTILINE)
+    said = plan(*command.split())
+    for part in re.findall(r"```\n(device job.*?)```", page, re.DOTALL)[0].split("...\n"):
+        assert part in said
+
+
 def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
     text = plan("--preset", "ipu-base-pod16-examples", "--price", "10")
     jobs = text[text.index("\ndevice job") :]
