@@ -24,7 +24,7 @@ from bench.host import host_facts
 from bench.host_cases import CONFIGURATIONS, Configuration, generated, rows_of
 from bench.host_fit import fit
 from ipu_model.estimates.host import HostJob, estimate_host, update_seconds
-from ipu_model.estimates.host_shapes import Shape, Shapes, read_shapes
+from ipu_model.estimates.host_shapes import Shapes, read_shapes
 from ipu_model.jobs.probed import Probed
 from ipu_model.rows.format import Manifest
 from ipu_model.rows.reading import RowFolder, UpdateRows
@@ -107,7 +107,7 @@ def _last_line(words: list[str]) -> dict[str, Any]:
 def asked_of(one: Configuration, run: dict[str, Any]) -> HostJob:
     """What was run, as it is asked to be foretold."""
     manifest = Manifest(**run["manifest"])
-    shapes = Shapes(**{**run["shapes"], "mean": Shape(**run["shapes"]["mean"])})
+    shapes = Shapes.from_plain(run["shapes"])
     job = one.job(Path("rows"), manifest.packing_factor, Path("folder"))
     return HostJob(job, one.model, manifest, precision=one.precision, shapes=shapes, limit=float(1 << 62))
 
@@ -169,7 +169,8 @@ def summary(lines: Sequence[Line]) -> str:
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(prog="python -m bench.host_estimates", description=__doc__.split("\n\n")[1])
+    about = "How well memory and time of training on a CPU are foretold."
+    parser = argparse.ArgumentParser(prog="python -m bench.host_estimates", description=about)
     parser.add_argument("--kept", type=Path, default=KEPT, help="JSON file of what was measured; default: %(default)s")
     parser.add_argument("--only", default="", metavar="WORDS", help="configurations whose name has these words")
     parser.add_argument("--again", action="store_true", help="measure them though they are kept")

@@ -17,6 +17,8 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Tuple
 PARTIAL = ".partial"
 """Ending of what is being written; never read, removed by the next run."""
 
+BLOCK = 1 << 20
+"""Bytes that are read at once."""
 MAX_JSON_BYTES = 64 << 20
 """Manifests, configurations and states of checkpoints are far smaller; parsed JSON takes many times its size."""
 
@@ -130,6 +132,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         shutil.rmtree(str(partial), ignore_errors=True)
 
 
+def read_at_most(stream: BinaryIO, limit: int) -> bytes:
+    """Up to `limit` bytes, in blocks: one read of so many takes as much memory before it knows how many there are."""
+    content = bytearray()
+    while len(content) < limit and (block := stream.read(min(BLOCK, limit - len(content)))):
+        content += block
+    return bytes(content)
+
+
 def read_json(path: Path, **options: Any) -> Any:
     """What a JSON file holds.
 
@@ -143,7 +153,7 @@ def read_json(path: Path, **options: Any) -> Any:
     """
     try:
         with open_regular(path) as stream:
-            content = stream.read(MAX_JSON_BYTES + 1)
+            content = read_at_most(stream, MAX_JSON_BYTES + 1)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise

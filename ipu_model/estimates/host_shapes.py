@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import List, Sequence
+from typing import Any, List, Mapping, Sequence
 
 import numpy as np
 
@@ -52,6 +52,11 @@ class Shapes:
     """Standard deviation of their tokens, as a share of the mean."""
     known: bool
     """From the rows themselves; else from their counts, with sequences taken to be equally long."""
+
+    @staticmethod
+    def from_plain(values: Mapping[str, Any]) -> Shapes:
+        """The inverse of dataclasses.asdict."""
+        return Shapes(**{**values, "mean": Shape(**values["mean"])})
 
     def of(self, rows: int) -> Shapes:
         """Those of micro-batches with so many rows."""

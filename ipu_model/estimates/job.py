@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import TYPE_CHECKING, Optional
 
 from ipu_model.errors import ConfigError
 from ipu_model.estimates.estimate import JobEstimate
@@ -11,6 +11,10 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.probed import Probed
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
+
+if TYPE_CHECKING:
+    from ipu_model.estimates.host import HostJob
+    from ipu_model.estimates.host_shapes import Shapes
 
 MB = float(1 << 20)
 MK2 = "mk2"
@@ -28,6 +32,8 @@ class Where:
     """Of IPUs: a name of ipu_constants.GENERATIONS."""
     probed: Optional[Probed] = None
     """What a probe of this job found."""
+    shapes: Optional[Shapes] = None
+    """Of its first micro-batches on CPU or CUDA; None: as probed, else what the manifest lets assume."""
 
 
 def estimate_job(
@@ -50,10 +56,9 @@ def estimate_job(
         return estimate_ipus(job, config, manifest, GENERATIONS[where.generation])
     if job.precision == "fp16":  # runtimes/choosing.py says the same when the job begins
         raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
-    from ipu_model.estimates.host import HostJob, estimate_host
+    from ipu_model.estimates.host import estimate_host
 
-    place = (job.runtime, job.precision, where.processes)
-    return estimate_host(HostJob(job, config, manifest, *place, limit=_limit(where)), where.probed)
+    return estimate_host(_host_job(job, config, manifest, where), where.probed)
 
 
 def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, where: Optional[Where] = None) -> str:
@@ -69,9 +74,9 @@ def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, wh
         return ""
     if job.runtime == "ipu":
         return _faster_cut(job, manifest, config)
-    from ipu_model.estimates.host import HostJob, largest_micro_batch
+    from ipu_model.estimates.host import largest_micro_batch
 
-    asked = HostJob(job, config, manifest, job.runtime, job.precision, where.processes, limit=_limit(where))
+    asked = _host_job(job, config, manifest, where)
     if job.runtime == "cuda" and asked.limit is None:
         return ""
     most, stated = largest_micro_batch(asked), asked.division.micro_batch_size
@@ -91,6 +96,17 @@ def _architecture(job: Job, model: Optional[ModelConfig]) -> ModelConfig:
     if config is None:
         raise ConfigError("job.model is missing: an estimate reads no init_checkpoint, so state the architecture")
     return config
+
+
+def _host_job(job: Job, config: ModelConfig, manifest: Manifest, where: Where) -> HostJob:
+    from ipu_model.estimates.host import HostJob
+    from ipu_model.estimates.host_shapes import Shapes
+
+    shapes, probed = where.shapes, where.probed
+    if shapes is None and probed is not None and probed.shapes is not None:
+        shapes = Shapes.from_plain(probed.shapes)
+    place = (job.runtime, job.precision, where.processes)
+    return HostJob(job, config, manifest, *place, shapes, _limit(where))
 
 
 def _limit(where: Where) -> Optional[float]:

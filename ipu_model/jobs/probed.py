@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Optional
+from typing import Any, Dict, Optional
 
 
 @dataclass(frozen=True)
@@ -31,3 +31,5 @@ class Probed:
     """Of tensors on the GPU, where there is one."""
     device_memory_mb: Optional[float] = None
     """All that the GPU has."""
+    shapes: Optional[Dict[str, Any]] = None
+    """Of the first micro-batches of the job: estimates.host_shapes.Shapes as plain data."""

@@ -8,12 +8,13 @@ from typing import Any, Dict, Optional
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import JobEstimate
+from ipu_model.estimates.host_shapes import Shapes, read_shapes
 from ipu_model.estimates.job import Where, estimate_job
 from ipu_model.estimates.record import Measured, record, rows_at_once, useful_flops
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.reading import RowFolder
+from ipu_model.rows.reading import RowFolder, UpdateRows
 from ipu_model.train.training import Totals
 
 MB = float(1 << 20)
@@ -51,6 +52,16 @@ class Expectation:
         return float(totals.updates - first_step)
 
 
+def first_shapes(job: Job, plan: Plan, rows: RowFolder) -> Shapes:
+    """What the first micro-batches of a job on CPU or CUDA hold.
+
+    Raises:
+        RowsError: damaged rows.
+    """
+    order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
+    return read_shapes(rows, plan.micro_batch_size, order, max(1, plan.updates))
+
+
 def expectation(job: Job, plan: Plan, model: ModelConfig, rows: RowFolder, processes: int) -> Optional[Expectation]:
     """What is expected of a job; None where the estimates know no such job, which is no reason not to run it."""
     if job.compile_only:
@@ -58,7 +69,8 @@ def expectation(job: Job, plan: Plan, model: ModelConfig, rows: RowFolder, proce
     manifest = rows.manifest
     resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
     try:
-        estimate = estimate_job(resolved, manifest, model, Where(processes))
+        shapes = None if plan.runtime == "ipu" else first_shapes(job, plan, rows)
+        estimate = estimate_job(resolved, manifest, model, Where(processes, shapes=shapes))
     except (ConfigError, RowsError):
         return None
     flops = useful_flops(model, manifest, rows_at_once(plan), job.kind != "predict")

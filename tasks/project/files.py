@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+BLOCK = 1 << 20
+"""Bytes that are read at once."""
 MAX_JSON_BYTES = 128 << 20
 """Reports, predictions and configurations are far smaller; parsed JSON takes many times its size."""
 MAX_JSON_VALUES = 4_000_000
@@ -143,6 +145,14 @@ def write_text(path: Path, text: str) -> None:
         stream.write(text.encode())
 
 
+def read_at_most(stream: BinaryIO, limit: int) -> bytes:
+    """Up to `limit` bytes, in blocks: one read of so many takes as much memory before it knows how many there are."""
+    content = bytearray()
+    while len(content) < limit and (block := stream.read(min(BLOCK, limit - len(content)))):
+        content += block
+    return bytes(content)
+
+
 def read_json(path: Path, *, encoding: str = "utf-8", **options: Any) -> Any:
     """What a JSON file holds; `options` are those of `json.loads`.
 
@@ -152,7 +162,7 @@ def read_json(path: Path, *, encoding: str = "utf-8", **options: Any) -> Any:
     """
     try:
         with open_regular(path) as stream:
-            content = stream.read(MAX_JSON_BYTES + 1)
+            content = read_at_most(stream, MAX_JSON_BYTES + 1)
     except NotAFile as error:
         raise ValueError(f"it {error.strerror}") from None
     if not content:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tasks.project.errors import InputError
-from tasks.project.files import each_key_once, parse_json
+from tasks.project.files import each_key_once, parse_json, read_at_most
 from tasks.project.memory import ALLOWANCE, limited
 from tasks.reading.packed import opened
 from tasks.reading.text_files import other_encoding
@@ -123,7 +123,7 @@ def parse_file(path: Path, key: str) -> Any:
     """What a JSON file of questions holds; its arguments and errors are those of `read_squad`."""
     try:
         with opened(path) as stream:
-            content = stream.read(MAX_FILE_BYTES + 1)
+            content = read_at_most(stream, MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}) ({key})") from None
     if (size := len(content)) > MAX_FILE_BYTES:
