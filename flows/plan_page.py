@@ -32,6 +32,8 @@ def page(found: Foresight, wanted: Wanted, preset: str | None) -> str:
         preset: the name of it; None: params.yaml.
     """
     plan = read_plan(wanted.project, compose(wanted.params))
+    estimates = [job.estimate for job in found.running if job.estimate is not None]
+    colors = _colors([term for estimate in estimates for one in estimate.memory for term in one.terms])
     cost = found.cost(found.device_seconds)
     return html_page(
         __file__,
@@ -41,7 +43,7 @@ def page(found: Foresight, wanted: Wanted, preset: str | None) -> str:
         totals=_totals(found, cost),
         graph=_graph(plan, found),
         stages=[(one, WORDS[one.status]) for one in found.stages],
-        jobs=[_job(job, found) for job in found.running],
+        jobs=[_job(job, found, colors) for job in found.running],
         bar=BAR,
         width=WIDTH,
         box=(BOX, HIGH),
@@ -102,7 +104,8 @@ def _direct(name: str, needs: dict[str, list[str]]) -> list[str]:
     return [other for other in needs[name] if other not in behind]
 
 
-def _job(job: Foretold, found: Foresight) -> dict[str, Any]:
+def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, Any]:
+    """What the page says of a job; `colors` are those of memory, the same for all jobs of the page."""
     values: dict[str, Any] = {"name": job.name, "verdict": job.verdict, "problem": job.problem, "facts": _facts(job)}
     values |= {
         "memory": [],
@@ -117,11 +120,11 @@ def _job(job: Foretold, found: Foresight) -> dict[str, Any]:
         return values
     values["device"] = job.estimate.device
     memory = sorted(job.estimate.memory, key=lambda one: one.where)
-    values["memory"], values["key"] = _memories(memory)
+    values["memory"], values["key"] = _memories(memory, colors)
     if job.time is not None and job.seconds is not None:
         terms, full = job.time.terms, sum(term.amount for term in job.time.terms)
-        colors = _colors(terms)
-        values["time"] = {"bar": _bar(terms, BAR / (full or 1.0), colors), "terms": _terms(terms, in_seconds, colors)}
+        parts = _colors(terms)
+        values["time"] = {"bar": _bar(terms, BAR / (full or 1.0), parts), "terms": _terms(terms, in_seconds, parts)}
     if (cost := found.cost(job.seconds)) is not None:
         values["facts"].append(("cost", between(cost, "{:,.2f}".format)))
     return values
@@ -141,15 +144,17 @@ def _facts(job: Foretold) -> list[tuple[str, str]]:
     return facts + ([("ledger", f"{job.records} jobs of this host widen the intervals")] if job.records else [])
 
 
-def _memories(memory: Sequence[MemoryEstimate]) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
-    """A bar for each device, all on one scale and in the same colours, and the name of each colour."""
+def _memories(
+    memory: Sequence[MemoryEstimate], colors: dict[str, int]
+) -> tuple[list[dict[str, Any]], list[tuple[str, int]]]:
+    """A bar for each device, all on one scale, and the name of each colour in them."""
     most = max((one.total.high for one in memory), default=0.0)
     limits = [one.limit for one in memory if one.limit <= SHOWN_LIMIT * most]
     scale = BAR / (max([*limits, most]) or 1.0)
-    colors = _colors([term for one in memory for term in one.terms])
-    first = [name for name, color in colors.items() if color < COLORS - 1]
-    others = [("others", COLORS - 1)] if len(first) < len(colors) else []
-    return [_memory(one, scale, colors) for one in memory], [*((name, colors[name]) for name in first), *others]
+    there = {term.name for one in memory for term in one.terms if term.amount > 0}
+    used = [(name, color) for name, color in colors.items() if name in there]
+    key = [(name, color) for name, color in used if color < COLORS - 1]
+    return [_memory(one, scale, colors) for one in memory], key + [("others", COLORS - 1)] * (len(key) < len(used))
 
 
 def _memory(memory: MemoryEstimate, scale: float, colors: dict[str, int]) -> dict[str, Any]:
