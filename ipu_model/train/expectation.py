@@ -71,7 +71,7 @@ def expectation(job: Job, plan: Plan, model: ModelConfig, rows: RowFolder, proce
     try:
         shapes = None if plan.runtime == "ipu" else first_shapes(job, plan, rows)
         estimate = estimate_job(resolved, manifest, model, Where(processes, shapes=shapes))
-    except (ConfigError, RowsError):
+    except (ConfigError, RowsError):  # damaged rows are told where the job comes to them
         return None
     flops = useful_flops(model, manifest, rows_at_once(plan), job.kind != "predict")
     return Expectation(estimate, plan, flops, manifest.real_tokens / manifest.sequences)

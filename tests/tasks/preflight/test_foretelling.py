@@ -83,8 +83,11 @@ def test_a_job_that_cannot_be_says_why(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("there", "expected"), [((), "cpu"), (("/dev/nvidia0",), "cuda"), (("/dev/ipu0",), "cpu"), (("/dev/dxg",), "cuda")]
 )
-def test_auto_is_taken_as_what_this_host_has(there: tuple[str, ...], expected: str) -> None:
+def test_auto_is_taken_as_what_this_host_has(
+    there: tuple[str, ...], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An IPU without PopTorch is none that a job could use."""
+    monkeypatch.setattr(foretelling.importlib.util, "find_spec", lambda name: None)
     device = params_of(None, "device.runtime=auto").device
     runtime, why = chosen_runtime(device, exists=lambda path: path in there)
     assert runtime == expected
