@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, List, Mapping, Sequence
+from typing import Any, Callable, List, Mapping, Sequence
 
 import numpy as np
 
 from ipu_model.models.tiles import SEQUENCE_TILE, TOKEN_TILE
 from ipu_model.rows.format import Manifest
-from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.rows.reading import RowFolder
 
 LOOKED_AT = 64
 """Micro-batches of which the rows are read: the spread over them tells how full the fullest of a run will be."""
@@ -97,13 +97,13 @@ def assumed_shapes(manifest: Manifest, rows: int) -> Shapes:
     return Shapes(rows, mean, min(1 - efficiency, 1 / math.sqrt(12)) / math.sqrt(count), known=False)
 
 
-def read_shapes(folder: RowFolder, rows: int, order: UpdateRows, updates: int) -> Shapes:
-    """Shapes of the first micro-batches of a run, LOOKED_AT of them at most; needs no torch.
+def read_shapes(folder: RowFolder, rows: int, order: Callable[[int], np.ndarray], updates: int) -> Shapes:
+    """Shapes of the micro-batches of some updates, LOOKED_AT of them at most; needs no torch.
 
     Args:
         rows: Of a micro-batch.
-        order: Which rows each update has.
-        updates: Of the run.
+        order: Which rows each update has, such as UpdateRows.
+        updates: How many.
 
     Raises:
         RowsError: damaged rows.

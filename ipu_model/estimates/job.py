@@ -33,7 +33,7 @@ class Where:
     probed: Optional[Probed] = None
     """What a probe of this job found."""
     shapes: Optional[Shapes] = None
-    """Of its first micro-batches on CPU or CUDA; None: as probed, else what the manifest lets assume."""
+    """Of some of its micro-batches on CPU or CUDA; None: as probed, else what the manifest lets assume."""
 
 
 def estimate_job(

@@ -32,4 +32,4 @@ class Probed:
     device_memory_mb: Optional[float] = None
     """All that the GPU has."""
     shapes: Optional[Dict[str, Any]] = None
-    """Of the first micro-batches of the job: estimates.host_shapes.Shapes as plain data."""
+    """Of some micro-batches of the job: estimates.host_shapes.Shapes as plain data."""

@@ -6,15 +6,17 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Dict, Optional
 
+import numpy as np
+
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.estimates.estimate import JobEstimate
-from ipu_model.estimates.host_shapes import Shapes, read_shapes
+from ipu_model.estimates.host_shapes import LOOKED_AT, Shapes, read_shapes
 from ipu_model.estimates.job import Where, estimate_job
 from ipu_model.estimates.record import Measured, record, rows_at_once, useful_flops
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
 from ipu_model.models.config import ModelConfig
-from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.rows.reading import RowFolder
 from ipu_model.train.training import Totals
 
 MB = float(1 << 20)
@@ -52,14 +54,20 @@ class Expectation:
         return float(totals.updates - first_step)
 
 
-def first_shapes(job: Job, plan: Plan, rows: RowFolder) -> Shapes:
-    """What the first micro-batches of a job on CPU or CUDA hold.
+def sampled_shapes(plan: Plan, rows: RowFolder) -> Shapes:
+    """What micro-batches of a job on CPU or CUDA hold, each of rows from all over the folder.
+
+    Not its first ones: the order of an epoch takes seconds of sorting where there are many rows, and the training sorts
+    them again.
 
     Raises:
         RowsError: damaged rows.
     """
-    order = UpdateRows(len(rows), plan.rows_per_update, job.seed)
-    return read_shapes(rows, plan.micro_batch_size, order, max(1, plan.updates))
+    size = min(plan.micro_batch_size, len(rows))
+    batches = min(LOOKED_AT, len(rows) // size)
+    spread = np.arange(batches * size) * len(rows) // (batches * size)
+    numbers = spread.reshape(size, batches).T.reshape(-1)
+    return read_shapes(rows, size, lambda update: numbers, 1).of(plan.micro_batch_size)
 
 
 def expectation(job: Job, plan: Plan, model: ModelConfig, rows: RowFolder, processes: int) -> Optional[Expectation]:
@@ -69,7 +77,7 @@ def expectation(job: Job, plan: Plan, model: ModelConfig, rows: RowFolder, proce
     manifest = rows.manifest
     resolved = dataclasses.replace(job, runtime=plan.runtime, precision=plan.precision)
     try:
-        shapes = None if plan.runtime == "ipu" else first_shapes(job, plan, rows)
+        shapes = None if plan.runtime == "ipu" else sampled_shapes(plan, rows)
         estimate = estimate_job(resolved, manifest, model, Where(processes, shapes=shapes))
     except (ConfigError, RowsError):  # damaged rows are told where the job comes to them
         return None

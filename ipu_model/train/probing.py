@@ -24,7 +24,7 @@ from ipu_model.rows.reading import Batch, RowFolder, UpdateRows
 from ipu_model.runtimes.auto_precision import AUTO, choose
 from ipu_model.runtimes.choosing import choose_precision, choose_runtime, make_runtime
 from ipu_model.runtimes.runtime import Runtime
-from ipu_model.train.expectation import first_shapes
+from ipu_model.train.expectation import sampled_shapes
 from ipu_model.train.preparation import (
     architecture,
     check_tokenizer,
@@ -90,7 +90,7 @@ def probe(job: Job, emit: Emit) -> Probed:
     runtime = make_runtime(plan, job, make_model(job, config, base, emit), config, None, emit, None, marks)
     try:
         timed = _run(runtime, _Rows(job, plan, rows), marks)
-        shapes = dataclasses.asdict(first_shapes(job, plan, rows))
+        shapes = dataclasses.asdict(sampled_shapes(plan, rows))
         return dataclasses.replace(_summary(plan, timed, runtime), shapes=shapes)
     finally:
         runtime.close()
