@@ -1,0 +1,74 @@
+"""The system's Chromium, driven by Playwright; nothing is downloaded, and no name but loopback's is found."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, sync_playwright
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+REQUIRED = "PODIUM_TEST_BROWSER"
+"""`required`: a host without a browser fails these tests instead of skipping them."""
+QUIET = (
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",
+)
+DESKTOP = {"width": 1400, "height": 900}
+PHONE = {"width": 390, "height": 844}
+
+
+def installed() -> str:
+    """The path of the browser; where there is none, the test is skipped, or fails where one is required."""
+    found = next((path for name in NAMES if (path := shutil.which(name))), None)
+    if found is None:
+        missing = f"no {', '.join(NAMES[:-1])} or {NAMES[-1]} on PATH"
+        assert os.environ.get(REQUIRED) != "required", f"{missing}, and {REQUIRED}=required"
+        pytest.skip(missing)
+    return found
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Browser]:
+    """A browser without a window, closed at the end.
+
+    While it is there, this thread cannot run an event loop of its own (asyncio.run): keep it for a module at most.
+    """
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=installed(), args=list(QUIET))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextlib.contextmanager
+def window(browser: Browser, *, phone: bool = False, dark: bool = False) -> Iterator[Page]:
+    """An empty page with a profile of its own, as wide as on a desk or on a phone."""
+    context = browser.new_context(
+        viewport=PHONE if phone else DESKTOP,
+        is_mobile=phone,
+        has_touch=phone,
+        color_scheme="dark" if dark else "light",
+        reduced_motion="reduce",
+    )
+    context.set_default_timeout(10_000)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+
+
+def opened(page: Page, file: Path) -> Page:
+    """The page with a file in it, as somebody who clicks on it sees it."""
+    page.goto(file.resolve().as_uri())
+    return page

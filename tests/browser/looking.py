@@ -1,0 +1,131 @@
+"""What is wrong with a page in a real browser, in words: wide and narrow, light and dark, printed, by keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page
+
+from tests.browser import chromium
+
+LARGEST = 1_000_000
+"""Bytes of a page."""
+TABS = 60
+"""Controls of a page that are walked through with the Tab key."""
+TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
+BEYOND = ("heading-order", "landmark-one-main", "tabindex", "empty-heading")
+EVERY_RULE = {"runOnly": {"type": "tag", "values": TAGS}, "rules": {name: {"enabled": True} for name in BEYOND}}
+OF_COLORS = {"runOnly": {"type": "rule", "values": ["color-contrast"]}}
+OF_LAYOUT = {"runOnly": {"type": "rule", "values": ["color-contrast", "target-size", "scrollable-region-focusable"]}}
+SCRIPTS = (Axe().axe_script, Path(__file__).with_name("looking.js").read_text(encoding="utf-8"))
+
+
+def problems(browser: Browser, file: Path) -> list[str]:
+    """Everything that is wrong with the page in `file`; a good one has nothing."""
+    found = [f"it has {file.stat().st_size:,} bytes"] if file.stat().st_size > LARGEST else []
+    for phone in (False, True):
+        with chromium.window(browser, phone=phone) as page:
+            seen = Watch(page, file)
+            chromium.opened(page, file)
+            for script in SCRIPTS:
+                page.evaluate(script)
+            found += [f"{'phone' if phone else 'desk'}: {one}" for one in _of_size(page, file, phone)]
+            found += seen.found
+    return list(dict.fromkeys(found))
+
+
+def _of_size(page: Page, file: Path, phone: bool) -> Iterator[str]:
+    if not phone:
+        yield from page.evaluate("looking.structure()")
+        yield from _links(page, file)
+        yield from _keyboard(page)
+    page.evaluate("looking.unfold()")
+    width = (chromium.PHONE if phone else chromium.DESKTOP)["width"]
+    yield from page.evaluate("width => looking.tooWide(width)", width)
+    in_light = OF_LAYOUT if phone else EVERY_RULE
+    for scheme, rules in (("light", in_light), ("dark", OF_COLORS)):
+        page.emulate_media(color_scheme=scheme)
+        said = [*_axe(page, rules), *page.evaluate("looking.faint()"), *page.evaluate("s => looking.theme(s)", scheme)]
+        yield from (f"{scheme}: {one}" for one in said)
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme, media="print")
+        yield from (f"printed: {one}" for one in page.evaluate("looking.darkGrounds()"))
+
+
+def _axe(page: Page, rules: Mapping[str, Any]) -> list[str]:
+    """What axe refuses."""
+    options = {**rules, "resultTypes": ["violations"]}
+    violations = page.evaluate("async options => (await axe.run(options)).violations", options)
+    return [
+        f"axe {rule['id']}: {' '.join(map(str, node['target']))}: {_first_line(node['failureSummary'])}"
+        for rule in violations
+        for node in rule["nodes"][:5]
+    ]
+
+
+def _first_line(summary: str) -> str:
+    return summary.split("\n")[1].strip()
+
+
+class Watch:
+    """What a page says on its console, and what it asks for, from before it is opened."""
+
+    def __init__(self, page: Page, file: Path) -> None:
+        self.found: list[str] = []
+        self.own = file.resolve().as_uri()
+        page.on("console", lambda said: self._said(said.type, said.text))
+        page.on("pageerror", lambda error: self.found.append(f"script: {error}"))
+        page.on("request", lambda request: self._asked(request.url))
+        page.on("websocket", lambda socket: self._asked(socket.url))
+        page.on("dialog", self._dialog)
+        page.context.route(lambda url: not url.startswith("file:"), lambda route: route.abort())
+
+    def _said(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.found.append(f"console {kind}: {text}")
+
+    def _asked(self, url: str) -> None:
+        if url.split("#")[0] != self.own and urlsplit(url).scheme not in ("data", "blob"):
+            self.found.append(f"asks for {url}")
+
+    def _dialog(self, dialog: Any) -> None:
+        self.found.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+
+def _links(page: Page, file: Path) -> list[str]:
+    """Links that lead nowhere: to no file, to no place in it, or that are more than a link."""
+    found = []
+    for link in page.evaluate("looking.links()"):
+        parts = urlsplit(link["href"])
+        if not link["href"]:
+            found.append(f"an empty link: {link['text']!r}")
+        elif parts.scheme in ("http", "https", "mailto"):
+            continue
+        elif parts.scheme:
+            found.append(f"link {link['href']!r} is no link to a page")
+        elif not parts.path:
+            if parts.fragment and not page.evaluate("id => !!document.getElementById(id)", unquote(parts.fragment)):
+                found.append(f"link {link['href']!r} leads to no place on the page")
+        elif not (file.resolve().parent / unquote(parts.path)).exists():
+            found.append(f"link {link['href']!r} leads to no file")
+    return found
+
+
+def _keyboard(page: Page) -> list[str]:
+    """Controls that the Tab key does not reach, in their order, or on which nothing shows that they are reached."""
+    wanted: Sequence[str] = page.evaluate("most => looking.controls(most)", TABS)
+    found = []
+    for control in wanted:
+        page.keyboard.press("Tab")
+        reached = page.evaluate("looking.reached()")
+        if reached["name"] != control:
+            found.append(f"the Tab key leads to {reached['name']}, not to {control}")
+            break
+        if not reached["shown"]:
+            found.append(f"nothing shows the focus on {control}")
+    return found

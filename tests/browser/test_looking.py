@@ -1,0 +1,91 @@
+"""What looks at pages finds what is wrong with them: each defect planted by itself in a page that has none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser import chromium
+from tests.browser.looking import problems
+
+GOOD = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>A page</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { color-scheme: light dark; } body { background: #fff; color: #111; }
+@media screen and (prefers-color-scheme: dark) { body { background: #111; color: #eee; } a { color: #8bf; } }
+</style></head>
+<body><main><h1>A page</h1><p><a href="#there">to there</a> <a href="https://example.org/">elsewhere</a></p>
+<p id="there">Here.</p></main></body></html>
+"""
+
+
+def looked(browser: Browser, folder: Path, html: str) -> list[str]:
+    file = folder / "page.html"
+    file.write_text(html, encoding="utf-8")
+    return problems(browser, file)
+
+
+def test_a_good_page_has_no_problems(browser: Browser, tmp_path: Path) -> None:
+    assert looked(browser, tmp_path, GOOD) == []
+
+
+DEFECTS = {
+    "what is asked for": [
+        ("</main>", "<script>console.error('oh')</script></main>", "console error: oh"),
+        ("</main>", "<script>nothing.there()</script></main>", "script: nothing is not defined"),
+        ("</main>", "<script>fetch('https://example.org/x').catch(() => {})</script></main>", "asks for https://example"),
+        ("</main>", "<img src='other.png' alt=''></main>", "asks for file://"),
+        ("</main>", "<script>alert('here')</script></main>", "dialog: here"),
+        ("</style>", "p { background: url(https://example.org/x.png) }</style>", "a style takes https://example.org/x"),
+        ("Here.", f"<!--{'x' * 1_000_000}-->", "it has 1,000,"),
+    ],
+    "what is seen": [
+        ("</main>", "<p style='width:600px'>wide</p></main>", "phone: it is 6"),
+        ("Here.", "<span style='color:#999'>faint</span>", "axe color-contrast: span"),
+        ("#8bf", "#338", "dark: axe color-contrast: "),
+        ("Here.", "<svg width='90' height='20'><text y='15' fill='#999'>axis</text></svg>", '"axis" in a picture'),
+        ("@media screen and", "@media", "printed: <body> has a dark ground"),
+    ],
+    "how it is built": [
+        ("</main>", "<button></button></main>", "axe button-name: button"),
+        ("#there", "#nowhere", "leads to no place"),
+        ("</main>", "<a href='gone.html'>gone</a></main>", "leads to no file"),
+        ("</main>", "<a href='javascript:alert(1)'>run</a></main>", "is no link to a page"),
+        ("<h1>A page</h1>", "", "it has 0 h1"),
+        (' lang="en"', "", "it states no language"),
+        ("<title>A page</title>", "", "it has no title"),
+        ("</style>", "a:focus { outline: none }</style>", "nothing shows the focus on <a> to there"),
+        ("Here.", "<b data-planted>x</b>", "text became <b>"),
+        ("Here.", "<b onclick='1'>x</b>", "<b> has onclick"),
+        ("<p id", "<p id='there'>twice</p><p id", "two elements are called there"),
+    ],
+    "another order": [
+        ("</main>", "<button tabindex='3'>x</button></main>", "the Tab key leads to <button> x"),
+        ("@media screen", "@media print", "dark: the ground does not follow"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("group", DEFECTS)
+def test_every_defect_is_named(browser: Browser, tmp_path: Path, group: str) -> None:
+    html = GOOD
+    for before, after, _ in DEFECTS[group]:
+        assert before in html
+        html = html.replace(before, after + before if before == "Here." else after, 1)
+    found = looked(browser, tmp_path, html)
+    assert [said for _, _, said in DEFECTS[group] if not any(said in one for one in found)] == [], found
+
+
+def test_a_host_without_a_browser_skips_with_the_reason_or_fails_where_one_is_required(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv(chromium.REQUIRED, raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no chromium, .* on PATH"):
+        chromium.installed()
+    monkeypatch.setenv(chromium.REQUIRED, "required")
+    with pytest.raises(AssertionError, match="required"):
+        chromium.installed()
