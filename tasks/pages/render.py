@@ -5,8 +5,11 @@ Templates lie in the folder templates/ beside the module that fills them; what s
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,16 @@ FOLDER = "templates"
 
 def html_page(module: str, template: str, **values: Any) -> str:
     """A page from the template of that name in the folder templates/ beside `module` (its __file__)."""
-    return _environment(module, _html_value).get_template(template).render(values)
+    script = page_script()
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    environment = _environment(module, _html_value)
+    return environment.get_template(template).render(values, script=script, script_hash=f"sha256-{digest}")
+
+
+@cache
+def page_script() -> Markup:
+    """The one script that a page runs: of this package, so that it is markup of our own."""
+    return Markup(Path(__file__).with_name(FOLDER).joinpath("page.js").read_text(encoding="utf-8"))
 
 
 def markdown_page(module: str, template: str, **values: Any) -> str:

@@ -16,6 +16,7 @@ from tasks.project.files import write_json
 from tests.flows.test_runs import FASTER, podium
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
+from tests.tasks.hostile import without_own_script
 from tests.tasks.release.evaluated_checkout import inputs_of, write_checkout
 
 ANSWERED = {"q0": "red house", "q1": "two", "q2": "Ærø & <b>Fyn</b>"}
@@ -78,7 +79,7 @@ def test_curves_lie_over_each_other_on_the_terminal_and_on_one_page(project, cap
     assert "exact match +33.33 (+0.00 to +100.00) points, no significant difference; McNemar p = 1" in said.out
     assert "finetune@squad: loss over 20 updates, 0 to 5.00" in said.out
     assert said.err == "next: the same as a page, with the curves over each other: reports/compare-slow-fast.html\n"
-    page = (project / "reports" / "compare-slow-fast.html").read_text()
+    page = without_own_script((project / "reports" / "compare-slow-fast.html").read_text())
     assert page.count("<polyline") == 2
     assert page.count('r="3.5"') == 2
     assert "<code>downstream.squad.finetune.learning_rate</code>" in page

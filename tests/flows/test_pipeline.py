@@ -10,6 +10,7 @@ from flows import checkout, cli, pipeline, report, run_page
 from flows.repro import StageFailed
 from tasks.project.errors import ParamsError
 from tests.places import ROOT
+from tests.tasks.hostile import without_own_script
 
 ACCEPTED = ["downstream.squad.gate.min_f1=80.0"]
 
@@ -201,7 +202,7 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     run = report.RunReport(".", stages=[report.StageRecord("corpus", "failed", 2.0)], error="<script>alert(1)</script>")
     copy_plan(tmp_path)
     run.stages += [report.StageRecord(name, "ran", 1.0) for name in ("pretrain@phase2", "finetune@squad")]
-    text = run_page.page(run, tmp_path)
+    text = without_own_script(run_page.page(run, tmp_path))
     assert "final loss 1.000" in text
     assert "20 updates" in text
     assert "final loss 5.500" in text, "a run too short for a line was a run"

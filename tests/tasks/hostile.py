@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 from html.parser import HTMLParser
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+
+from tasks.pages.render import page_script
 
 HOSTILE = {
     "element": "<script>alert(1)</script><style>*{display:none}</style>",
@@ -48,6 +52,15 @@ class Page(HTMLParser):
 
     def handle_data(self, data: str) -> None:
         self.text += data
+
+
+def without_own_script(html: str) -> str:
+    """A page without the one script that every page has, and that its policy names by a hash of it."""
+    script = f"<script>{page_script()}</script>"
+    digest = base64.b64encode(hashlib.sha256(page_script().encode()).digest()).decode()
+    assert html.count(script) == 1
+    assert f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'" in html
+    return html.replace(script, "")
 
 
 def markdown_tokens(text: str) -> list[Token]:

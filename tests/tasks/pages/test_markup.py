@@ -325,7 +325,7 @@ def test_nobody_else_writes_these_formats(kind: str) -> None:
     found = [path.relative_to(ROOT).as_posix() for path in files if WRITERS[kind](path.read_text(encoding="utf-8"))]
     allowed = {
         "html": set(),
-        "templates": {"tasks/pages/render.py"},
+        "templates": {"tasks/pages/render.py", "tasks/pages/plots.py"},  # the latter writes SVG as a tree
         "csv": {"tasks/pages/markup.py"},
         # params_command: one value on one line; the last two write for DVC alone, and are below what stages depend on
         "yaml": {

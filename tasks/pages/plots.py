@@ -1,0 +1,211 @@
+"""Plots as parts of a page: drawn by pygal as SVG, coloured by the style sheet, each value there to be looked at.
+
+pygal's own styles, scripts, random names and dates are taken out, so that the same values give the same text, in which
+nothing is loaded or run. A value is shown by the page's script (templates/page.js) under the pointer or by the arrow
+keys, from the attribute data-tip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree
+
+from markupsafe import Markup
+
+from tasks.pages.markup import readable
+
+if TYPE_CHECKING:
+    from pygal.graph.graph import Graph
+
+WIDTH, HEIGHT = 390, 220
+"""Of a plot in its own units, which are about pixels."""
+MOST_POINTS = 160
+"""Of a line: more cannot be told apart on that width."""
+LONGEST_NAME = 40
+"""Characters of a text in the drawing; what is said of a value has the whole one."""
+COLORS = 8
+"""In the style sheet, --c0 to --c7."""
+UNWANTED = ("defs", "title", "desc")
+OVERLAYS = ("text-overlay", "tooltip-overlay")
+
+Format = Callable[[float], str]
+Point = tuple[float, float]
+
+
+def short(value: float) -> str:
+    """A figure of an axis: 1,500 or 0.00015, with four digits that count."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points of one colour, joined by a line or, as `marks`, each by itself."""
+
+    name: str
+    points: Sequence[Point]
+    marks: bool = False
+    dashed: bool = False
+    color: int | None = None
+    """None: the next of the style sheet."""
+    tip: Callable[[float, float], str] | None = None
+    """What is said of a point; None: the name, and both values with their axes' names."""
+
+
+def line_plot(
+    lines: Sequence[Line],
+    across: str,
+    up: str,
+    label: str,
+    format_across: Format = short,
+    format_up: Format = short,
+    from_zero: bool = True,
+    log_up: bool = False,
+) -> Markup:
+    """Lines over a common axis.
+
+    Args:
+        across, up: names of the axes, with units.
+        label: what the plot shows, for those who do not see it.
+        from_zero: the axis that goes up begins at zero, so that plots can be compared by eye.
+        log_up: logarithmic; values that are not above zero are left out.
+    """
+    import pygal
+
+    kept = [(line, _kept(line.points, log_up)) for line in lines]
+    chart = pygal.XY(
+        **_options(across, up, format_up, len(lines) > 1),
+        x_value_formatter=format_across,
+        logarithmic=log_up,
+        **({"include_x_axis": True} if from_zero and not log_up else {}),
+    )
+    for line, points in kept:
+        chart.add(_name(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
+    tips = [[_tip(line, point, (across, format_across), (up, format_up)) for point in points] for line, points in kept]
+    looks = [
+        (index if line.color is None else line.color, " marks" * line.marks + " dashed" * line.dashed)
+        for index, line in enumerate(lines)
+    ]
+    return _drawn(chart, tips, looks, label)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Bars of one colour, one for each label of the plot."""
+
+    name: str
+    values: Sequence[float]
+    tips: Sequence[str]
+    color: int | None = None
+
+
+def bar_plot(
+    bars: Sequence[Bars],
+    labels: Sequence[str],
+    across: str,
+    up: str,
+    label: str,
+    format_up: Format = short,
+    stacked: bool = False,
+) -> Markup:
+    """Bars side by side, or on each other.
+
+    Args:
+        labels: below the bars, of which as many are shown as there is room for.
+        across, up, label: as of `line_plot`.
+    """
+    import pygal
+
+    kind = pygal.StackedBar if stacked else pygal.Bar
+    every = max(1, -(-len(labels) * max(map(len, labels), default=1) // 36))
+    chart = kind(
+        **_options(across, up, format_up, len(bars) > 1),
+        x_labels=[_name(text) for text in labels],
+        x_labels_major_every=every,
+        show_minor_x_labels=False,
+    )
+    for one in bars:
+        chart.add(_name(one.name), list(one.values))
+    looks = [(index if one.color is None else one.color, "") for index, one in enumerate(bars)]
+    return _drawn(chart, [list(one.tips) for one in bars], looks, label)
+
+
+def _options(across: str, up: str, format_up: Format, legend: bool) -> dict[str, Any]:
+    from pygal.style import Style
+
+    return {
+        "width": WIDTH,
+        "height": HEIGHT + 24 * legend,
+        "x_title": _name(across),
+        "y_title": _name(up),
+        "value_formatter": format_up,
+        "show_legend": legend,
+        "legend_at_bottom": True,
+        "legend_box_size": 10,
+        "margin": 4,
+        "truncate_label": -1,
+        "truncate_legend": -1,
+        "js": [],
+        "css": [],
+        # Nothing of it is drawn, but pygal makes room by it.
+        "style": Style(label_font_size=11, major_label_font_size=11, title_font_size=12, legend_font_size=12),
+    }
+
+
+def _name(text: str) -> str:
+    """A text of a drawing: one line, not long, and without blanks at its ends, on which pygal would never end."""
+    line = " ".join(readable(text).split())
+    return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+
+
+def _kept(points: Sequence[Point], log_up: bool) -> list[Point]:
+    """So few that each can be seen: of every stretch the lowest and the highest, which no spike escapes."""
+    found = [(float(x), float(y)) for x, y in points if not log_up or y > 0]
+    if len(found) <= MOST_POINTS:
+        return found
+    stretch = -(-2 * len(found) // (MOST_POINTS - 2))
+    kept = {0, len(found) - 1}
+    for first in range(0, len(found), stretch):
+        indices = range(first, min(first + stretch, len(found)))
+        kept |= {min(indices, key=lambda index: found[index][1]), max(indices, key=lambda index: found[index][1])}
+    return [found[index] for index in sorted(kept)]
+
+
+def _tip(line: Line, point: Point, across: tuple[str, Format], up: tuple[str, Format]) -> str:
+    if line.tip is not None:
+        return line.tip(*point)
+    (name_across, format_across), (name_up, format_up) = across, up
+    return f"{line.name}\n{name_across} {format_across(point[0])}\n{name_up} {format_up(point[1])}"
+
+
+def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Markup:
+    """The chart without what pygal says of itself, with what is said of each value, as markup of our own."""
+    tree = chart.render_tree()
+    _clean(tree)
+    tree.attrib.pop("id", None)
+    tree.set("class", "plot")
+    tree.set("role", "img")
+    tree.set("aria-label", readable(label))
+    tree.set("tabindex", "0")
+    for number, (color, look) in enumerate(looks):
+        for group in [one for one in tree.iter() if f"serie-{number}" in one.get("class", "").split()]:
+            group.set("class", f"series color-{color % COLORS}{look}")
+            places = [one for one in group.iter() if "tooltip-trigger" in one.get("class", "").split()]
+            for place, tip in zip(places, tips[number] if places else [], strict=True):
+                place.set("class", "dot" if place.tag == "circle" else "box")
+                place.set("data-tip", readable(tip))
+    for number, group in enumerate(one for one in tree.iter() if "activate-serie" in one.get("class", "").split()):
+        group.set("class", "legend")
+        group.attrib.pop("id", None)
+        for box in group.iter("rect"):
+            box.set("class", f"color-{looks[number][0] % COLORS}")
+    return Markup(ElementTree.tostring(tree, encoding="unicode"))
+
+
+def _clean(tree: ElementTree.Element) -> None:
+    for parent in list(tree.iter()):
+        for child in list(parent):
+            word = child.get("class", "") if isinstance(child.tag, str) else ""
+            if not isinstance(child.tag, str) or child.tag in UNWANTED or word.endswith(OVERLAYS):
+                parent.remove(child)

@@ -1,0 +1,85 @@
+"use strict";
+// What a page does beyond being read: values of a plot under the pointer or the arrow keys, tables that sort and filter.
+for (const plot of document.querySelectorAll("svg.plot")) {
+  const points = [...plot.querySelectorAll("[data-tip]")];
+  if (!points.length) continue;
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  tip.setAttribute("role", "status");
+  plot.parentElement.append(tip);
+  let at = -1;
+  const show = (index) => {
+    if (at >= 0) points[at].classList.remove("near");
+    at = index;
+    tip.hidden = index < 0;
+    if (index < 0) return;
+    points[index].classList.add("near");
+    tip.textContent = points[index].dataset.tip;
+    const home = plot.parentElement.getBoundingClientRect(), box = points[index].getBoundingClientRect();
+    const left = (box.left + box.right) / 2 - home.left - tip.offsetWidth / 2;
+    tip.style.left = Math.max(0, Math.min(left, home.width - tip.offsetWidth)) + "px";
+    const above = box.top - home.top - tip.offsetHeight - 8;
+    tip.style.top = (above < 0 ? box.top - home.top + 12 : above) + "px";
+  };
+  plot.addEventListener("pointermove", (event) => {
+    let best = -1, least = 40 ** 2;
+    points.forEach((point, index) => {
+      const box = point.getBoundingClientRect();
+      const across = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
+      const down = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
+      const far = across ** 2 + down ** 2;
+      if (far < least) [best, least] = [index, far];
+    });
+    show(best);
+  });
+  plot.addEventListener("pointerleave", () => show(-1));
+  plot.addEventListener("blur", () => show(-1));
+  plot.addEventListener("keydown", (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step) {
+      event.preventDefault();
+      show(Math.max(0, Math.min(points.length - 1, at < 0 && step < 0 ? points.length - 1 : at + step)));
+    } else if (event.key === "Escape") show(-1);
+  });
+}
+const collator = new Intl.Collator("en", { numeric: true });
+const valueOf = (row, column) => {
+  const cell = row.cells[column];
+  return "value" in cell.dataset ? Number(cell.dataset.value) : cell.textContent.trim();
+};
+const compare = (one, other) =>
+  typeof one === "number" && typeof other === "number" ? one - other : collator.compare(String(one), String(other));
+for (const table of document.querySelectorAll("table.sorts")) {
+  const heads = [...table.tHead.rows[0].cells];
+  for (const button of table.querySelectorAll("thead button")) {
+    button.addEventListener("click", () => {
+      const head = button.closest("th"), down = head.getAttribute("aria-sort") === "ascending";
+      for (const other of heads) other.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", down ? "descending" : "ascending");
+      const column = heads.indexOf(head), rows = [...table.tBodies[0].rows];
+      const empty = (value) => value === "" || Number.isNaN(value);  // what has no value stays at the end, either way
+      rows.sort((one, other) => {
+        const [a, b] = [valueOf(one, column), valueOf(other, column)];
+        return empty(a) - empty(b) || (down ? compare(b, a) : compare(a, b));
+      });
+      table.tBodies[0].append(...rows);
+    });
+  }
+}
+for (const input of document.querySelectorAll("input.filter")) {
+  const table = document.getElementById(input.dataset.table), said = document.getElementById(input.dataset.count);
+  const rows = [...table.tBodies[0].rows].map((row) => [row, row.textContent.toLowerCase()]);
+  const apply = () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    let shown = 0;
+    for (const [row, text] of rows) {
+      row.hidden = !words.every((word) => text.includes(word));
+      shown += !row.hidden;
+    }
+    if (said) said.textContent = `${shown} of ${rows.length} shown`;
+    document.dispatchEvent(new CustomEvent("filtered", { detail: table }));
+  };
+  input.addEventListener("input", apply);
+  apply();  // a browser that goes back keeps what was typed
+}

@@ -1,0 +1,72 @@
+"""Plots: the values are there to be looked at, the same input gives the same text, and nothing in it is markup."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import pytest
+
+from tasks.pages.plots import MOST_POINTS, Bars, Line, bar_plot, line_plot
+from tests.tasks.hostile import HOSTILE
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def tips(plot: str) -> list[str]:
+    return [one.get("data-tip", "") for one in ElementTree.fromstring(plot).iter() if one.get("data-tip")]
+
+
+def plotted(points: list[tuple[float, float]], **options: object) -> str:
+    return line_plot([Line("training", points)], "update", "loss (nats)", "loss of training", **options)  # type: ignore[arg-type]
+
+
+def test_every_value_of_a_short_line_can_be_looked_at() -> None:
+    assert tips(plotted([(10, 2.5), (20, 1.25)])) == [
+        "training\nupdate 10\nloss (nats) 2.5",
+        "training\nupdate 20\nloss (nats) 1.25",
+    ]
+
+
+def test_a_long_line_keeps_its_ends_and_its_spike() -> None:
+    points = [(float(step), 1.0) for step in range(10_000)]
+    points[4321] = (4321.0, 99.0)
+    found = tips(plotted(points))
+    assert len(found) <= MOST_POINTS
+    assert {"training\nupdate 0\nloss (nats) 1", "training\nupdate 4,321\nloss (nats) 99"} <= set(found)
+    assert found[-1] == "training\nupdate 9,999\nloss (nats) 1"
+
+
+def test_the_same_values_give_the_same_text_in_which_nothing_is_loaded_or_run() -> None:
+    plot = plotted([(1, 2), (2, 1)])
+    assert plot == plotted([(1, 2), (2, 1)])
+    assert not re.search(r"script|style|href|<!--|http(?!://www.w3.org/2000/svg)", plot)
+
+
+def test_axes_have_their_names_and_a_scale_from_zero() -> None:
+    texts = [one.text for one in ElementTree.fromstring(plotted([(1, 5.0), (2, 4.0)])).iter(f"{SVG}text")]
+    assert {"update", "loss (nats)", "0"} <= set(texts)
+
+
+def test_a_logarithmic_axis_leaves_out_what_it_cannot_show() -> None:
+    assert len(tips(plotted([(1, 0.0), (2, 4.0), (3, 400.0)], log_up=True))) == 2
+
+
+def test_bars_say_what_they_are_told() -> None:
+    plot = bar_plot([Bars("questions", [3, 5], ["one: 3", "two: 5"])], ["one", "two"], "length", "questions", "lengths")
+    assert tips(plot) == ["one: 3", "two: 5"]
+
+
+def test_a_plot_of_nothing_is_still_a_plot() -> None:
+    assert "update" in line_plot([], "update", "loss", "nothing yet")
+    assert "update" in plotted([])
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_texts_never_become_markup(text: str) -> None:
+    line = line_plot([Line(text, [(1, 2)]), Line("b", [(1, 2)])], text, text, text)
+    bars = bar_plot([Bars(text, [1], [text])], [text], text, text, text)
+    for plot in (line, bars):
+        assert {one.tag for one in ElementTree.fromstring(plot).iter()} <= {
+            f"{SVG}{name}" for name in ("svg", "g", "rect", "path", "text", "circle")
+        }
