@@ -23,10 +23,13 @@ WITHOUT_IMPORT = {
     "fastapi": "Prefect's, and limited here",
     "flask": "moto's server imports it",
     "flask-cors": "moto's server imports it",
+    "furo": "a theme of Sphinx",
     "mypy": "a command",
+    "myst-parser": "a plug-in of Sphinx",
     "pandas-stubs": "types for mypy",
     "pytest-xdist": "a plug-in of pytest",
     "ruff": "a command",
+    "sphinx": "a command",
     "types-pyyaml": "types for mypy",
 }
 """Declared, and imported nowhere: why it is needed all the same."""
@@ -71,7 +74,14 @@ def test_every_import_is_declared_where_it_is_needed(folder):
 
 @pytest.mark.parametrize(
     ("extra", "folders"),
-    [(None, RUNTIME), ("bench", ("bench",)), ("dev", ("tests",)), ("tracking", ("tasks",)), ("remotes", ())],
+    [
+        (None, RUNTIME),
+        ("bench", ("bench",)),
+        ("dev", ("tests",)),
+        ("tracking", ("tasks",)),
+        ("remotes", ()),
+        ("docs", ()),
+    ],
 )
 def test_nothing_is_declared_that_nothing_of_its_place_uses(extra, folders):
     stated = PROJECT["dependencies"] if extra is None else PROJECT["optional-dependencies"][extra]
