@@ -39,7 +39,13 @@ OPTIONS = (
         "--null-threshold", type=float, metavar="ODDS", help="above it a question gets no answer (the model's own)"
     ),
     click.option("--batch-size", type=AT_LEAST_ONE, metavar="ROWS", help=f"of a forward pass ({ROWS_AT_ONCE})"),
-    click.option("--runtime", type=click.Choice(("auto", "cpu", "cuda", "ipu")), default="auto", show_default=True),
+    click.option(
+        "--runtime",
+        type=click.Choice(("auto", "cpu", "cuda", "ipu")),
+        default="auto",
+        show_default=True,
+        help="the device; auto: IPUs, else a GPU, else the CPU",
+    ),
     click.option(
         "--precision", type=click.Choice(("auto", "fp32", "bf16", "fp16")), help="(fp32; with --runtime ipu auto)"
     ),

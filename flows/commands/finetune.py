@@ -23,7 +23,7 @@ HYPERPARAMETERS = ("learning_rate", "epochs", "global_batch_size", "seed")
 """Parameters of an entry's section `finetune` that have words of their own."""
 
 NUMBERS = together(
-    click.option("--learning-rate", type=float, metavar="RATE"),
+    click.option("--learning-rate", type=float, metavar="RATE", help="the highest, at the end of the warm-up"),
     click.option("--epochs", type=float, metavar="N", help="over the training examples"),
     click.option("--batch-size", "global_batch_size", type=int, metavar="N", help="examples behind one update"),
     click.option("--seed", type=int, metavar="N", help="of the order, dropout and a new head"),
@@ -101,6 +101,7 @@ def verb_of(kind: str) -> Decorator:
 
 def _own_options(kind: str) -> Iterator[Decorator]:
     """An option for what a kind asks beside its sections, such as the name of a task."""
+    from tasks.project.param_docs import said_of_fields
     from tasks.project.param_downstream import EntryParams, kind_params
 
     for name, field in kind_params(kind).model_fields.items():
@@ -108,8 +109,9 @@ def _own_options(kind: str) -> Iterator[Decorator]:
             choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
             values = click.Choice(choices) if choices else None
             flag = field.annotation is bool
-            word = f"--{name.replace('_', '-')}"
-            yield click.option(word, name, type=values, required=field.is_required(), is_flag=flag)
+            word, text = f"--{name.replace('_', '-')}", said_of_fields(kind_params(kind))[name].rstrip(".")
+            said = text[0].lower() + text[1:]
+            yield click.option(word, name, type=values, required=field.is_required(), is_flag=flag, help=said)
 
 
 def carry_out(ctx: click.Context, project: Path, preset: str, overrides: list[str], stated: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import entered
-from tasks.project import artifacts
+from tasks.project import artifacts, param_docs
 from tasks.project import params_command as params
 from tasks.project.overlays import DEMO, base_of, resolve
 
@@ -26,8 +26,7 @@ def command() -> None:
 def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[str, ...], json_wanted: bool) -> None:
     entered(ctx)
     values = resolve(base_of(preset), preset, list(overrides))
-    meanings = params.meanings(artifacts.PARAMS.read_text(encoding="utf-8"))
-    rows = params.search(values, meanings, query)
+    rows = params.search(values, param_docs.meanings(values), query)
     if json_wanted:
         options.print_json([{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows])
         return
@@ -52,6 +51,12 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
         return
     sys.stdout.write(options.narrow(text))
     options.say_next("podium plan with the same words says what a run would do")
+
+
+@command.command(help="The JSON Schema of params.yaml, or of presets, for editors and other programs.")
+@click.option("--preset", "of_presets", is_flag=True, help="of the files in presets/")
+def schema(of_presets: bool) -> None:
+    options.print_json(param_docs.preset_schema() if of_presets else param_docs.params_schema())
 
 
 @command.command(help="What two presets say differently, by sections; demo stands for params.yaml.")

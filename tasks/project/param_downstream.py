@@ -50,21 +50,32 @@ class DataParams(Section):
     """Where the examples come from."""
 
     min_examples: Positive = 10
+    """Of each split; fewer are refused."""
     seed: Seed = 0
+    """Of what is chosen: samples, and development examples that are set apart."""
     limit_train: Positive | None = None
+    """A sample of so many training examples; null: all."""
     limit_dev: Positive | None = None
+    """A sample of so many development examples; null: all."""
 
 
 class OwnDataParams(DataParams):
     """Examples of somebody's own: a file of each split, or a data set of the Hub."""
 
     source: str
+    """files, by the endings of their names, or hub (docs/inputs.md)."""
     train_path: Name
+    """File or folder of the training examples, for source: files."""
     dev_path: Name | None
+    """File or folder of the development examples; null: dev_fraction of the training examples is set apart."""
     dev_fraction: Annotated[float, Field(gt=0, le=0.5)] = 0.1
+    """Share of the training examples that is set apart where dev_path is null; what belongs together stays together."""
     dataset: str | None = None
+    """Name of a Hub data set, for source: hub."""
     dataset_config: str | None = None
+    """Configuration of that data set; null: its only one."""
     dataset_revision: str | None = None
+    """Commit, branch or tag of that data set; a commit makes the run reproducible."""
 
     @property
     def dev_is_apart(self) -> bool:
@@ -82,8 +93,11 @@ class RowsParams(Section):
     """Rows of any kind of task."""
 
     row_length: Annotated[int, Field(ge=16, le=32767)]
+    """Tokens in a row."""
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
+    """Sequences that share a row at most."""
     held_out_fraction: HeldOut = 0.0
+    """Share of the training examples that training does not see, for finetune.evaluate_every_updates; 0: none."""
 
 
 class EvaluateParams(Section):
@@ -94,7 +108,9 @@ class ParityParams(Section):
     """Where the model is computed once more, to be compared with the stage predict."""
 
     against: list[str] = Field(default_factory=list)
+    """Places, RUNTIME[:PRECISION] each, for example ["cpu:bf16"]; empty: no such stage."""
     max_logit_difference: Annotated[float, Field(gt=0)] | None = None
+    """A larger difference fails the stage; null: any will do."""
 
     @model_validator(mode="after")
     def _places_are_known(self) -> ParityParams:
@@ -109,39 +125,58 @@ class ReleaseParams(Section):
     """What every gate knows."""
 
     released: Literal["published"] | Name = "inputs/released"
+    """Folder with scores.json of the released model, which a candidate must not fall behind; published: it is
+    fetched."""
     seeds: Name | None = None
+    """Folder with seed-<N>.json of this recipe with other seeds: the recipe is judged, too; null: none."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
+    """Of the tests that call a drop significant: paired bootstrap and McNemar's."""
 
 
 class EntryPublishParams(Section):
     """Where the release of an entry goes; the section `publish` says how."""
 
     folder: Name
+    """Where the release goes, for publish.target: local."""
     repository: HubName | None = None
+    """user/name, for publish.target: hub."""
     data_name: Name | None = None
-    """How a card calls the examples of files or of a Hub data set."""
+    """What the card calls your examples; null: that they are your own, and their hash."""
 
 
 class EntryIpuParams(Section):
     """Keys of an ipu_config.json for the jobs of an entry."""
 
     finetune: dict[str, Any] | None = None
+    """Keys of an ipu_config.json for the training, laid over ipu.config."""
     predict: dict[str, Any] | None = None
+    """Keys of an ipu_config.json for the predictions, laid over ipu.config."""
 
 
 class EntryParams(Section):
     """One thing to fine-tune for."""
 
     kind: str
+    """What is learnt; it decides which sections and defaults the entry has (docs/downstream.md)."""
     start: Literal["auto", "base", "phase1", "phase2"] = "auto"
+    """Weights to start from: base (base_model), phase1, phase2, or auto: the furthest there is; fresh ones where
+    none is."""
     data: DataParams
+    """Where the examples come from."""
     rows: RowsParams
+    """How examples are made into rows."""
     finetune: FinetuneParams
+    """The training."""
     evaluate: EvaluateParams = EvaluateParams()
+    """How answers are made of logits, where a kind has a choice."""
     parity: ParityParams = ParityParams()
+    """The model computed once more elsewhere, and compared with the stage predict (docs/evaluation.md)."""
     gate: ReleaseParams
+    """What a model must reach to be published."""
     publish: EntryPublishParams
+    """Where the release goes; the section `publish` says how."""
     ipu: EntryIpuParams = EntryIpuParams()
+    """Keys of an ipu_config.json for the jobs of the entry, laid over ipu.config."""
 
     @model_validator(mode="after")
     def _what_is_evaluated_was_held_out(self) -> EntryParams:

@@ -13,12 +13,17 @@ class PublishParams(Section):
     """Where a release goes is said by its entry (EntryPublishParams)."""
 
     target: Literal["local", "hub"] = "local"
+    """local: a folder in Hub layout; hub: a Hugging Face repository."""
     private: bool = True
+    """A repository that is created is private, and a public one is refused."""
     review: bool = False
+    """Open a pull request on the Hub; the model is released (tagged) once that is merged and published again."""
     examples: bool = False
-    """Predictions and the evaluation's page, which quote the data, are published, too."""
+    """Predictions and the page of the evaluation, which quote your data, are published, too."""
     license: Word = "apache-2.0"
+    """Licence of the model on its card."""
     language: Word = "en"
+    """Language of the model on its card."""
 
     @model_validator(mode="after")
     def _a_review_needs_the_hub(self) -> PublishParams:

@@ -7,7 +7,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 HeldOut = Annotated[float, Field(ge=0, le=0.5)]
@@ -24,13 +33,22 @@ def _named(pattern: str, rule: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _written(pattern: str) -> WithJsonSchema:
+    """The same rule for editors."""
+    return WithJsonSchema({"type": "string", "pattern": f"^({pattern})$"})
+
+
 Text = Annotated[str, StringConstraints(min_length=1)]
-Name = Annotated[str, _named(r"[^\x00-\x1f\x7f]+", "one line of text, without control characters, and not empty")]
+LINE = r"[^\x00-\x1f\x7f]+"
+Name = Annotated[str, _named(LINE, "one line of text, without control characters, and not empty"), _written(LINE)]
 """Name of a file, a column or a run."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*(/[A-Za-z0-9][A-Za-z0-9_.-]*)?")
 """The name of a model or data set on the Hub."""
-HubName = Annotated[str, _named(HUB_NAME.pattern, "user/name, of letters, digits, '-', '_' and '.'")]
-Word = Annotated[str, _named(r"[A-Za-z0-9][A-Za-z0-9.+-]*", "one word of letters, digits, '.', '+' and '-'")]
+HubName = Annotated[
+    str, _named(HUB_NAME.pattern, "user/name, of letters, digits, '-', '_' and '.'"), _written(HUB_NAME.pattern)
+]
+WORD = r"[A-Za-z0-9][A-Za-z0-9.+-]*"
+Word = Annotated[str, _named(WORD, "one word of letters, digits, '.', '+' and '-'"), _written(WORD)]
 """Name of a license or a language."""
 
 
@@ -42,14 +60,21 @@ class Section(BaseModel):
 
 class DeviceParams(Section):
     runtime: Literal["auto", "cpu", "cuda", "ipu"] = "auto"
+    """cpu, cuda, ipu, or auto: IPUs, else a GPU, else the CPU."""
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    """fp32, bf16, fp16 (on ipu), or auto: the faster one of the device, which a CPU measures."""
     compile: Literal["none", "optimizer"] = "none"
+    """none, or optimizer: LAMB's update compiled on cpu, a third faster."""
     micro_batch_size: Positive = 8
+    """Rows in one forward pass, where a job states no other."""
     recompute: bool = False
-    """It changes no result, so that no stage depends on it."""
+    """On cpu and cuda: keep less of a forward pass and compute it again, a third slower. It changes no result."""
     launcher: Literal["torchrun", "poprun"] | None = None
+    """torchrun (cpu, cuda) or poprun (ipu) trains with several processes (docs/survive.md); null: one process."""
     processes: Positive = 1
+    """Processes of a training job, all hosts together; each trains on its share of every update."""
     restarts: Annotated[int, Field(ge=0)] = 0
+    """Times that torchrun begins again from the last checkpoint when a process dies."""
 
     @field_validator("compile", mode="before")
     @classmethod
@@ -84,9 +109,13 @@ class IpuParams(Section):
     """Placement and memory on IPUs; the keys of the mappings are checked by ipu_model.ipu.config."""
 
     config: Name = "inputs/ipu"
+    """An ipu_config.json, as Optimum Graphcore writes it, or its folder; one that is not there: none."""
     phase1: dict[str, Any] | None = None
+    """Keys of an ipu_config.json for the first phase, laid over that file."""
     phase2: dict[str, Any] | None = None
+    """Keys of an ipu_config.json for the second phase, laid over that file."""
     inference_execution: Literal["auto", "sharded", "pipelined"] = "auto"
+    """sharded: one IPU of a replica works at a time; pipelined: all do; auto: where it can."""
 
 
 RUNTIMES = ("auto", "cpu", "cuda", "ipu")
@@ -120,11 +149,15 @@ class TrackingParams(Section):
     """Where trainings are watched; it changes no result, so that no stage depends on it."""
 
     backends: list[Literal["wandb", "tensorboard", "mlflow"]] = Field(default_factory=list)
+    """Trackers that record trainings; keys and addresses come from the environment (docs/tracking.md)."""
     project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")] = "podium"
-    """What every backend takes."""
+    """What the project is called there; a name that every tracker takes."""
     name: Name | None = None
+    """Put before the name of the stage, which a run is called by."""
     group: Name | None = None
+    """What runs belong together by; null: the parameters. The same training in another group is another run."""
     folder: Name = "runs/tracking"
+    """Where what is recorded on this host goes."""
 
     @model_validator(mode="after")
     def _each_once(self) -> TrackingParams:
@@ -137,6 +170,7 @@ class CheckpointParams(Section):
     """Where checkpoints travel to; it changes no result, so that no stage depends on it."""
 
     remote: Name | None = None
+    """A folder or URL (s3://bucket/path, sftp://host/path) that checkpoints are copied to; null: none."""
 
     @model_validator(mode="after")
     def _no_secret(self) -> CheckpointParams:

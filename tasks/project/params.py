@@ -37,24 +37,38 @@ S = TypeVar("S", bound=Section)
 
 class ValidateParams(Section):
     min_documents: Positive = 10
+    """Fewer documents than this are refused."""
     max_control_share: Fraction = 0.001
+    """Share of control characters and U+FFFD among all characters; more is most likely a wrong encoding."""
     max_document_characters: Positive = 10_000_000
+    """A longer document is most likely a corpus that was not cut up."""
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
+    """Share of shingles from which two texts are near-duplicates (docs/evaluation.md); null: none are looked for."""
     data_docs: bool = False
+    """Also write Great Expectations' Data Docs; their pages load scripts from public CDNs."""
 
 
 class ModelParams(Section):
     """BERT base, as the config.json of bert-base-uncased has it."""
 
     hidden_size: Positive = 768
+    """Width of the model; a multiple of num_heads."""
     num_layers: Positive = 12
+    """Encoder layers."""
     num_heads: Positive = 12
+    """Attention heads of a layer."""
     intermediate_size: Positive = 3072
+    """Width of the feed-forward part of a layer."""
     max_positions: Positive = 512
+    """Longest sequence that the model can read, in tokens; no row may be longer."""
     hidden_dropout: Dropout = 0.1
+    """Share of activations dropped while pre-training."""
     attention_dropout: Dropout = 0.1
+    """Share of attention weights dropped while pre-training."""
     layer_norm_eps: Annotated[float, Field(gt=0)] = 1e-12
+    """Added to the variance in layer norms."""
     initializer_range: Annotated[float, Field(gt=0)] = 0.02
+    """Standard deviation of fresh weights."""
 
     @model_validator(mode="after")
     def _heads_divide_hidden(self) -> ModelParams:
@@ -70,19 +84,33 @@ class Params(Section):
     """
 
     corpus: CorpusParams = CorpusParams()
+    """The text to pre-train on."""
     tokenizer: TokenizerParams = TokenizerParams()
+    """The vocabulary."""
     validate_: Annotated[ValidateParams, Field(alias="validate")] = ValidateParams()
+    """What is refused in text and rows before a training reads them."""
     packing: bool = True
+    """Whether sequences share rows, max_sequences_per_row of them; false: one sequence a row in every stage."""
     pretrain_rows: PretrainRowsParams = PretrainRowsParams()
+    """The rows of both phases of pre-training: sentence pairs with masked tokens."""
     model: ModelParams = ModelParams()
+    """The architecture; of a given model it must state that model's."""
     base_model: BaseModelParams = BaseModelParams()
+    """A BERT to start from, in place of fresh weights; `model` must state its architecture."""
     device: DeviceParams = DeviceParams()
+    """Where device jobs run, and how they compute."""
     ipu: IpuParams = IpuParams()
+    """Placement and memory on IPUs, read where device.runtime is ipu or auto."""
     checkpoint: CheckpointParams = CheckpointParams()
+    """Where checkpoints travel to. It changes no result."""
     tracking: TrackingParams = TrackingParams()
+    """Where trainings are watched while they run. It changes no result."""
     pretrain: PretrainParams = PretrainParams()
+    """Pre-training in two phases."""
     downstream: Entries = Field(default_factory=dict)
+    """What is fine-tuned for: entries, each with a name of yours and a kind (docs/downstream.md)."""
     publish: PublishParams = PublishParams()
+    """How releases are published; where to is said by each entry (downstream.*.publish)."""
 
     @model_validator(mode="after")
     def _releases_have_places_of_their_own(self) -> Params:

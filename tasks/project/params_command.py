@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ DEFAULT = "default"
 """The origin of what nobody stated."""
 ABSENT = "(absent)"
 """Stands for the value of a key that one side does not have."""
-KEY = re.compile(r"^(?P<indent> *)(?P<key>[\w-]+):(?:[^#\"']|\"[^\"]*\"|'[^']*')*(?:#(?P<comment>.*))?$")
-"""A line of params.yaml that holds a key, and maybe a comment."""
 
 
 def leaves(values: dict[str, Any], place: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
@@ -125,20 +122,6 @@ def diff(rows: Sequence[tuple[str, Any, Any]], first: str, second: str) -> str:
 
 def _cell(value: Any) -> str:
     return "-" if value is ABSENT else json.dumps(value)
-
-
-def meanings(text: str) -> dict[str, str]:
-    """Dotted name -> the comment behind it in the text of params.yaml."""
-    found: dict[str, str] = {}
-    place: list[tuple[int, str]] = []
-    for line in text.splitlines():
-        if (key := KEY.match(line)) is None:
-            continue
-        indent = len(key["indent"])
-        place = [(width, name) for width, name in place if width < indent] + [(indent, key["key"])]
-        if key["comment"]:
-            found[".".join(name for _, name in place)] = key["comment"].strip()
-    return found
 
 
 def search(values: dict[str, Any], meanings: dict[str, str], query: str) -> list[tuple[str, Any, str]]:

@@ -13,7 +13,8 @@ import yaml
 from flows import cli
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import layers, preset_names, read_preset, resolve
-from tasks.project.params_command import diff, differences, leaves, meanings, origins, search, show
+from tasks.project.param_docs import meanings
+from tasks.project.params_command import diff, differences, leaves, origins, search, show
 from tasks.project.strict_yaml import parse_yaml, read_yaml
 from tests.places import ROOT
 
@@ -114,10 +115,7 @@ def test_an_entry_that_one_side_lacks_takes_one_line(podium):
 
 
 def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
-    said = meanings((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    assert said["pretrain.phase1.steps"] == "optimizer updates"
-    assert said["downstream.squad.data.columns.answers"].startswith("{text: [...], answer_start: [...]}")
-    assert "pretrain.phase1" not in said
+    said = meanings(base)
     assert ("downstream.squad.rows.doc_stride", base["downstream"]["squad"]["rows"]["doc_stride"]) in [
         row[:2] for row in search(base, said, "STRIDE")
     ]
@@ -125,21 +123,6 @@ def test_a_parameter_is_found_by_its_name_and_by_what_is_said_of_it(base):
     assert names == ["downstream.squad.gate.confidence"], "found in its meaning"
     assert search(base, said, "no such thing") == []
     assert [row[0] for row in search(base, said, "")] == [name for name, _ in leaves(base)]
-
-
-def test_an_entry_whose_name_has_a_hyphen_has_meanings_of_its_own():
-    text = "downstream:\n  a:\n    kind: squad  # first\n  glue-sst2:\n    kind: glue  # second\n"
-    assert meanings(text) == {"downstream.a.kind": "first", "downstream.glue-sst2.kind": "second"}
-
-
-def test_every_comment_of_a_key_is_its_meaning(base):
-    """The file itself is the check: no comment behind a key is lost, and none is put under a name that is no key."""
-    text = (ROOT / "params.yaml").read_text(encoding="utf-8")
-    behind_keys = [line for line in text.splitlines() if "#" in line and not line.lstrip().startswith("#")]
-    said = meanings(text)
-    assert len(said) == len(behind_keys)
-    names = [name.split(".") for name, _ in leaves(base)]
-    assert set(said) <= {".".join(name[:depth]) for name in names for depth in range(1, len(name) + 1)}
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,13 @@ class ColumnParams(Section):
     """Columns of a table of texts; `None`: the usual names, see docs/classification.md."""
 
     text: Name | None = None
+    """Column of the text; null: the usual names (docs/classification.md)."""
     text_pair: Name | None = None
+    """Column of the second text of a pair; null: the usual names."""
     label: Name | None = None
+    """Column of the class or value; null: the usual names."""
     id: Name | None = None
+    """Column of an example's name; null: the usual names, else its number."""
 
 
 class TextsParams(OwnDataParams):
@@ -29,6 +33,7 @@ class TextsParams(OwnDataParams):
     train_path: Name = "inputs/classification"
     dev_path: Name | None = "inputs/classification"
     columns: ColumnParams = ColumnParams()
+    """Names of columns, of tables and Hub data sets."""
 
 
 class SequenceParams(RowsParams):
@@ -44,10 +49,15 @@ class TuningParams(FinetuneParams):
 
 class GateParams(ReleaseParams):
     min_accuracy: Points | None = None
+    """Floor of the accuracy, in percent; null: none."""
     min_macro_f1: Points | None = None
+    """Floor of the F1 averaged over classes, in percent; null: none."""
     min_pearson: Floor | None = None
+    """Floor of Pearson's correlation times 100, of values; null: none."""
     min_spearman: Floor | None = None
+    """Floor of Spearman's correlation times 100, of values; null: none."""
     max_drop: Points = 0.0
+    """Points below the released model that are tolerated."""
 
 
 class Params(EntryParams):

@@ -15,9 +15,13 @@ GlueTask = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte",
 
 class GlueData(DataParams):
     source: Literal["files", "hub"] = "files"
+    """files: GLUE's own in `path`; hub: `dataset`."""
     path: Name = "inputs/glue"
+    """Folder with a folder for each task, named like it (docs/glue.md)."""
     dataset: str | None = "nyu-mll/glue"
+    """Name of a Hub data set, for source: hub."""
     dataset_revision: str | None = None
+    """Commit, branch or tag of that data set; a commit makes the run reproducible."""
 
     @model_validator(mode="after")
     def _the_hub_needs_a_name(self) -> GlueData:
@@ -39,7 +43,9 @@ class TuningParams(FinetuneParams):
 
 class GateParams(ReleaseParams):
     min_score: Annotated[float, Field(ge=-100, le=100)] | None = None
+    """Floor of the task's score, times 100; null: none."""
     max_drop: Points = 0.0
+    """Points below the released model that are tolerated."""
 
 
 EXAMPLES: dict[str, tuple[int, int]] = {
@@ -62,6 +68,7 @@ class Params(EntryParams):
     """An entry for one of the nine tasks."""
 
     task: GlueTask
+    """Which of the nine tasks of GLUE."""
     data: GlueData = GlueData()
     rows: SentenceParams = SentenceParams()
     finetune: TuningParams = TuningParams()

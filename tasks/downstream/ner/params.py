@@ -15,7 +15,9 @@ class ColumnParams(Section):
     """Columns of a table of sentences: a list of words and a list of tags in each row."""
 
     tokens: Name = "tokens"
+    """Column of the list of words."""
     tags: Name = "ner_tags"
+    """Column of the list of tags."""
 
 
 class SentencesParams(OwnDataParams):
@@ -23,14 +25,16 @@ class SentencesParams(OwnDataParams):
     train_path: Name = "inputs/ner"
     dev_path: Name | None = "inputs/ner"
     columns: ColumnParams = ColumnParams()
+    """Names of columns, of tables and Hub data sets."""
     tag_scheme: Literal["auto", "iob1", "iob2"] = "auto"
+    """How tags mark where an entity begins: iob1, iob2, or auto, which looks."""
 
 
 class WindowParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 128
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 8
     overlap: Annotated[int, Field(ge=0)] = 32
-    """Tokens that neighbouring windows of a long sentence share at most."""
+    """Tokens that neighbouring windows of a long sentence share at most; half of a window at most."""
 
     @model_validator(mode="after")
     def _a_window_moves_on(self) -> WindowParams:
@@ -51,7 +55,9 @@ class TuningParams(FinetuneParams):
 
 class GateParams(ReleaseParams):
     min_f1: Points | None = None
+    """Floor of the F1 of entities, in percent; null: none."""
     max_f1_drop: Points = 0.0
+    """F1 points below the released model that are tolerated."""
 
 
 CONLL2003 = (14_041, 3_250)

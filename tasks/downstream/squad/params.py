@@ -27,12 +27,19 @@ class ColumnParams(Section):
     """Columns of a table of questions; `None` is SQuAD's own name."""
 
     id: Name | None = None
+    """Column of a question's name; null: SQuAD's own, as of the others."""
     title: Name | None = None
+    """Column of the title of the text."""
     context: Name | None = None
+    """Column of the text."""
     question: Name | None = None
+    """Column of the question."""
     answers: Name | None = None
+    """Column of {text: [...], answer_start: [...]} or a list of {text, answer_start}, also as JSON text."""
     answer_text: Name | None = None
+    """Column of the answer, where one answer stands in two columns and no column holds answers."""
     answer_start: Name | None = None
+    """Column of the characters of the text before that answer."""
 
     @model_validator(mode="after")
     def _answers_stand_in_one_place(self) -> ColumnParams:
@@ -43,20 +50,28 @@ class ColumnParams(Section):
 
 class QuestionsParams(OwnDataParams):
     source: Literal["demo", "files", "hub"] = "files"
+    """demo: generated; files, by the endings of their names (.json is SQuAD; .csv, .jsonl, .parquet are tables);
+    hub."""
     train_path: Name = "inputs/questions"
     dev_path: Name | None = "inputs/questions"
     columns: ColumnParams = ColumnParams()
+    """Names of columns, of tables and Hub data sets; null: SQuAD's own name."""
     unanswerable: Literal["use", "drop", "refuse"] = "refuse"
+    """Questions without an answer (SQuAD 2.0): use (the model may give none), drop or refuse."""
     seed: Seed = 2
     demo_train: Positive = 12000
+    """Generated training questions, on towns that the corpus also knows nothing of."""
     demo_dev: Positive = 1000
+    """Generated development questions, on towns, people and rivers whose names occur nowhere else."""
 
 
 class WindowParams(RowsParams):
     row_length: Annotated[int, Field(ge=16, le=32767)] = 384
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)] = 3
     doc_stride: Annotated[int, Field(ge=0)] = 128
+    """Tokens that two neighbouring windows share."""
     max_question_length: Positive = 64
+    """Tokens of a question; longer ones are cut."""
 
     @model_validator(mode="after")
     def _a_window_moves_on(self) -> WindowParams:
@@ -77,19 +92,30 @@ class TuningParams(FinetuneParams):
 
 class AnswerParams(EvaluateParams):
     n_best: Positive = 20
+    """Candidate answers kept for each question."""
     max_answer_length: Positive = 30
+    """Tokens of an answer at most."""
     null_threshold: Literal["auto"] | float = "auto"
+    """Odds above which no answer is given; auto: the best for held-out training questions."""
 
 
 class GateParams(ReleaseParams):
     min_f1: Points | None = 85.0
+    """Floor of F1, in percent; null: none."""
     min_exact_match: Points | None = None
+    """Floor of exact match, in percent; null: none."""
     min_has_answer_f1: Points | None = None
+    """Floor of F1 of the questions with an answer, where data.unanswerable is use."""
     min_no_answer_exact_match: Points | None = None
+    """Floor of exact match of the questions without an answer."""
     max_f1_drop: Points = 0.0
+    """F1 points below the released model that are tolerated."""
     max_exact_match_drop: Points = 0.0
+    """Points of exact match below the released model that are tolerated."""
     max_has_answer_f1_drop: Points | None = None
+    """F1 points of questions with an answer that are tolerated; null: any drop is."""
     max_no_answer_exact_match_drop: Points | None = None
+    """Points of exact match of questions without an answer that are tolerated; null: any drop is."""
 
 
 GROUP_LIMITS = (
