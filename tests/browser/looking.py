@@ -24,8 +24,8 @@ OF_LAYOUT = {"runOnly": {"type": "rule", "values": ["color-contrast", "target-si
 SCRIPTS = (Axe().axe_script, Path(__file__).with_name("looking.js").read_text(encoding="utf-8"))
 
 
-def problems(browser: Browser, file: Path) -> list[str]:
-    """Everything that is wrong with the page in `file`; a good one has nothing."""
+def problems(browser: Browser, file: Path, shows: str = "") -> list[str]:
+    """Everything that is wrong with the page in `file`; a good one has nothing, and shows the text `shows`."""
     found = [f"it has {file.stat().st_size:,} bytes"] if file.stat().st_size > LARGEST else []
     for phone in (False, True):
         with chromium.window(browser, phone=phone) as page:
@@ -35,6 +35,7 @@ def problems(browser: Browser, file: Path) -> list[str]:
                 page.evaluate(script)
             found += [f"{'phone' if phone else 'desk'}: {one}" for one in _of_size(page, file, phone)]
             found += seen.found
+            found += [] if shows in (page.text_content("body") or "") else [f"{shows!r} is not shown"]
     return list(dict.fromkeys(found))
 
 

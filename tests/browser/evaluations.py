@@ -1,0 +1,151 @@
+"""Pages of evaluations from invented logits: questions, classes, values and entities, with planted text among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.labelled.scores import Examples as Texts
+from tasks.downstream.ner.page import Task as EntityTask
+from tasks.downstream.ner.page import type_slices
+from tasks.downstream.ner.scores import METRICS, Answers, Examples, outcomes_of
+from tasks.downstream.scoring.near_duplicates import near_duplicates
+from tasks.downstream.scoring.slices import by_name
+from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.windows import Windows
+from tasks.reading.near_duplicates import Pair, Report, Shown, Source
+from tasks.statistics.calibration import calibration
+from tests.browser.planted import EVIL, LONG
+from tests.tasks.downstream.entries import task_with
+
+TEXT = """the river rises in hills north of Elmora and reaches sea near Port Vessy after 212 miles where a bridge of
+seven arches was built by Ida Maren in 1874 to carry grain wine and salt between two towns that had been at war"""
+WORDS = TEXT.split()
+FILES = [{"path": f"models/{name}/model.safetensors", "sha256": 16 * "0123"} for name in ("squad", LONG)]
+ASKED = ("What is it", "Who built it", "When was it built", "How many miles long is it", "Where does it end", "Why")
+
+
+def questions(unanswerable: bool = False) -> str:
+    """Of SQuAD 1.1; or of 2.0, with questions that have no answer and a threshold."""
+    random = np.random.default_rng(1)
+    given = {"data": _nullable("use")} if unanswerable else {}
+    task = task_with("squad", "page", **given)
+    asked = [_question(number, random, unanswerable and number % 3 == 0) for number in range(150)]
+    return _page(task, asked, _windows(asked, random), Pair("dev", 4, 0.91, f"training question {EVIL}"))
+
+
+def _nullable(word: str) -> Any:
+    return task_with("squad").entry.params.data.model_copy(update={"unanswerable": word})
+
+
+def _question(number: int, random: np.random.Generator, bare: bool) -> Question:
+    words = list(random.choice(WORDS, size=int(random.integers(30, 300))))
+    words[3] = (EVIL, LONG, "plain")[number % 3]
+    context, first = " ".join(words), int(random.integers(5, 25))
+    answer = " ".join(words[first : first + number % 4 + 1])
+    start = len(" ".join(words[:first])) + 1
+    text = f"{ASKED[number % len(ASKED)]}, {EVIL if number % 20 == 0 else 'of those'}?"
+    found = () if bare else (answer,)
+    return Question(f"q{number}-{EVIL if number == 3 else ''}", text, context, found, (start,) * len(found), f"T{EVIL}")
+
+
+def _windows(asked: list[Question], random: np.random.Generator) -> Windows:
+    """A window a question whose token of the answer is mostly the likeliest."""
+    characters, start, end, bounds = [], [], [], [0]
+    for question in asked:
+        place, tokens = 0, []
+        for word in question.context.split(" "):
+            tokens.append((place, place + len(word)))
+            place += len(word) + 1
+        logits = random.normal(0, 2, (2, len(tokens)))
+        if question.answers:
+            ends = question.answer_starts[0] + len(question.answers[0])
+            logits[0, [one for one, _ in tokens].index(question.answer_starts[0])] += 6
+            logits[1, [last for _, last in tokens].index(ends)] += 6
+        characters += tokens
+        start += logits[0].tolist()
+        end += logits[1].tolist()
+        bounds.append(len(characters))
+    nulls = np.array([[5.0, 5.0] if not question.answers else [2.0, 2.0] for question in asked], np.float32)
+    return Windows(
+        np.arange(len(asked)),
+        np.array(bounds),
+        np.array(characters),
+        np.array(start, np.float32),
+        np.array(end, np.float32),
+        nulls,
+    )
+
+
+def classes() -> str:
+    """Two classes of SST-2."""
+    random = np.random.default_rng(2)
+    labels = random.integers(0, 2, 200).astype(np.float64)
+    logits = random.normal(0, 1.5, (200, 2))
+    logits[np.arange(200), labels.astype(int)] += 2
+    texts = [" ".join(random.choice(WORDS, size=12)) + (EVIL, LONG, "")[number % 3] for number in range(200)]
+    return _page(task_with("glue-sst2", "page"), Texts(texts, labels), logits, Pair("dev", 4, 0.83, f"row {EVIL}"))
+
+
+def values() -> str:
+    """Similarities of STS-B, pairs of texts."""
+    random = np.random.default_rng(3)
+    labels = random.uniform(0, 5, 150)
+    texts = [f"{EVIL} a man plays\tsomebody plays {LONG}" for _ in labels]
+    logits = labels[:, None] + random.normal(0, 0.7, (150, 1))
+    return _page(task_with("glue-stsb", "page"), Texts(texts, labels), logits, None)
+
+
+def entities() -> str:
+    """Named entities; one type was not learnt."""
+    random = np.random.default_rng(4)
+    tokens = [[str(word) for word in random.choice(WORDS, size=14)] for _ in range(120)]
+    gold, tags = [], []
+    for number, words in enumerate(tokens):
+        words[2] = (EVIL, LONG, "Ada")[number % 3]
+        types = ("person", "location", "<b/data-planted>kind</b>")  # without a space, as in a CoNLL file
+        gold.append(["O", "O", f"B-{types[number % 3]}", "O", *["O"] * 10])
+        tags.append(list(gold[-1]) if number % 4 else ["O", f"B-{types[(number + 1) % 3]}", *["O"] * 12])
+    sureness = [random.uniform(0.5, 1, 14) for _ in tokens]
+    examples, answers = Examples(tokens, gold), Answers(tags, sureness, sureness)
+    outcomes = outcomes_of(gold, answers.texts)
+    lengths = by_name("length", ["11-20 words"] * 120, ["11-20 words"], METRICS, "dev", outcomes)
+    metrics = {**METRICS.figures({"dev": outcomes}), "examples": 120, "calibration_error": 0.1, "files": FILES}
+    slices: list[Any] = [*type_slices(gold, answers.texts, ("O", "B-person", "B-location")), *lengths]
+    texts = {"dev": answers.texts}
+    found = Evaluation({"dev": examples}, {"dev": answers}, texts, {"dev": outcomes}, slices, None, metrics, "12 lost")
+    return EntityTask.__new__(EntityTask).page(found)
+
+
+def _page(task: Any, examples: Any, logits: Any, pair: Pair | None) -> str:
+    """The page of one development set, scored as the stage does."""
+    answers = task.answer(examples, logits)
+    predictions = task.predictions(answers)
+    outcomes = {"dev": task.outcomes(examples, predictions)}
+    slices = task.slices("dev", examples, logits, outcomes["dev"])
+    stated = task.confidences(answers)
+    calibrated = None if stated is None else calibration(stated, task.right(outcomes["dev"]).tolist())
+    metrics = {
+        **task.figures({"dev": examples}, outcomes),
+        **task.more_figures({"dev": examples}, {"dev": answers}),
+        **({} if calibrated is None else calibrated.record()),
+        "answered": len(predictions),
+        "files": FILES,
+    }
+    shown = (Shown(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
+    source = Source("training examples", 1200, 3, (pair,) if pair else (), shown)
+    near = near_duplicates(task, Report(0.8, (source,)), outcomes)
+    found: Evaluation[Any, Any] = Evaluation(
+        {"dev": examples},
+        {"dev": answers},
+        {"dev": predictions},
+        outcomes,
+        slices,
+        calibrated,
+        metrics,
+        "12 lost",
+        near,
+    )
+    return str(task.page(found))

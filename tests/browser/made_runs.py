@@ -1,0 +1,197 @@
+"""Checkouts with all that the stages of a run leave for its page, invented, and the records of runs in every state."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flows.report import RunReport, StageRecord
+from tasks.project.files import write_json, write_text
+from tests.browser.planted import EVIL, LONG
+from tests.places import ROOT
+
+STAGES = {
+    "corpus@text": 4.5,
+    "tokenizer": 4.6,
+    "examples@squad": 2.1,
+    "validate@corpus": 4.8,
+    "validate_examples@squad": 12.4,
+    "pretrain_rows@phase1": 10.7,
+    "pretrain_rows@phase2": 4.7,
+    "rows@squad": 3.7,
+    "validate@phase1": 9.8,
+    "validate@phase2": 12.2,
+    "validate_rows@squad": 8.5,
+    "pretrain@phase1": 225.8,
+    "pretrain@phase2": 116.4,
+    "finetune@squad": 295.6,
+    "predict@squad": 11.3,
+    "evaluate@squad": 7.2,
+    "gate@squad": 5.1,
+}
+"""Stage of the demo -> seconds."""
+TRAININGS = {
+    "pretrain-phase1": (1500, 8.4, 2.4),
+    "pretrain-phase2": (200, 2.9, 2.5),
+    "squad-finetune": (1532, 4.2, 0.2),
+}
+"""What its files are called -> updates, first and last loss."""
+COLUMNS = {"squad-finetune": ("start_loss", "end_loss"), "": ("mlm_loss", "nsp_loss")}
+HOSTS = (f"gpu-1.{LONG[:40]}", "cpu-7.example")
+
+
+def checkout(folder: Path, finished: bool = True, **evaluated: Any) -> Path:
+    """A checkout of the demo.
+
+    Args:
+        finished: with fine-tuning, scores and a verdict; else it ended within pre-training.
+        evaluated: see `_judged`.
+    """
+    for name in ("params.yaml", "plan.yaml", "dvc.yaml"):
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    for name, (steps, first, last) in TRAININGS.items():
+        if finished or name == "pretrain-phase1":
+            _training(folder, name, steps if finished else steps // 3, first, last)
+    for name in ("corpus", "phase1", "phase2", "squad", "squad-rows"):
+        _page(folder / f"reports/validation/{name}.html")
+    if finished:
+        _page(folder / "evaluation/squad/report.html")
+        _judged(folder, **evaluated)
+    return folder
+
+
+def _page(path: Path) -> None:
+    write_text(path, "<!doctype html><title>A page</title>")
+
+
+def _training(folder: Path, name: str, steps: int, first: float, last: float) -> None:
+    """History, evaluations and figures of a training, as its stage writes them."""
+    parts = COLUMNS.get(name, COLUMNS[""])
+    lines, held = [",".join(("step", "loss", *parts, "learning_rate"))], ["step,loss,mlm_accuracy"]
+    for step in range(10, steps + 1, 10):
+        loss = last + (first - last) * math.exp(-4 * step / steps) + 0.1 * math.sin(step)
+        rate = 1e-3 * min(step / (0.1 * steps), 1.1 * (1 - step / steps))
+        lines.append(f"{step},{loss:.6f},{0.8 * loss:.6f},{0.2 * loss:.6f},{rate:.8f}")
+        if step % max(10, steps // 4 // 10 * 10) == 0:
+            held.append(f"{step},{loss + 0.1:.6f},{0.6:.6f}")
+    write_text(folder / f"plots/{name}.csv", "\n".join(lines) + "\n")
+    write_text(folder / f"plots/{name}-held-out.csv", "\n".join(held) + "\n")
+    write_json(folder / f"metrics/{name}.json", _figures(steps, last))
+
+
+def _figures(steps: int, last: float) -> dict[str, Any]:
+    return {
+        "final_loss": last,
+        "fingerprint": "6e33a1dd4f97",
+        "packing_efficiency": 0.9544,
+        "packing_factor": 1.3144,
+        "peak_memory_mb": 473.3,
+        "precision": "fp32",
+        "precision_reason": "as asked",
+        "real_tokens": 2199012,
+        "real_tokens_per_second": 10905.6,
+        "resumed_from_step": 0,
+        "runtime": "cpu",
+        "sequences": 47253,
+        "steps": steps,
+        "train_seconds": 201.64,
+    }
+
+
+def _judged(folder: Path, f1: float = 88.1, floor: float = 85.0, reason: str = "") -> None:
+    """Scores and the verdict on them."""
+    scores = {"exact_match": f1 - 1, "exact_match_low": f1 - 3.3, "exact_match_high": f1 + 1.2}
+    scores |= {"f1": f1, "f1_low": f1 - 2.2, "f1_high": f1 + 2.1}
+    write_json(folder / "metrics/squad.json", {**scores, "total": 1000, "answered": 1000, "slices": [], "files": []})
+    checks = [
+        {"name": "f1", "found": f1, "required": floor, "ok": f1 >= floor},
+        {"name": "data_corpus", "found": "valid", "required": "valid", "ok": True},
+        {"name": "loss_pretrain-phase1", "found": 2.45, "required": "finite, or no update made", "ok": True},
+        {"name": "predictions_complete", "found": 1000, "required": 1000, "ok": True},
+        {"name": f"planted {EVIL}", "found": EVIL, "required": LONG, "ok": not reason},
+    ]
+    accepted = all(check["ok"] for check in checks)
+    verdict = {"accepted": accepted, "reasons": [reason] if reason else [], "checks": checks, "judged": {}}
+    write_json(folder / "metrics/squad-gate.json", verdict)
+
+
+def _report(until: str = "", last: str = "ran", **more: Any) -> RunReport:
+    """The record of a run of all stages, or of those up to one that ended as `last` says."""
+    names = list(STAGES)
+    through = names[: names.index(until) + 1] if until else names
+    stages = [StageRecord(name, last if name == until else "ran", STAGES[name]) for name in through]
+    command = f"podium run --name evening --set 'publish.title={EVIL}' --set corpus.path={LONG}"
+    ended = None if more.pop("running", False) else "2026-11-23T22:58:40+0000"
+    return RunReport(
+        ".",
+        overrides=[f"publish.title={EVIL}"],
+        stages=stages,
+        command=command,
+        began="2026-11-23T22:46:09+0000",
+        ended=ended,
+        log="runs/logs/20261123-224542-9166.log",
+        **more,
+    )
+
+
+def _result(accepted: bool, f1: float = 88.1, **more: Any) -> dict[str, Any]:
+    reasons = [] if accepted else [f"f1 {f1} is under the floor 85 ({EVIL})"]
+    scores = {"exact_match": f1 - 1, "f1": f1}
+    decision = {"accepted": accepted, "reasons": reasons}
+    return {"gate@squad": {"name": "squad", "scores": scores, "decision": decision, "published": None, **more}}
+
+
+PACKING = {"pretrain@phase1": {"packing_factor": 1.3, "packing_efficiency": 0.95}}
+RECEIPT = {"folder": f"published/{LONG}", "unchanged": False}
+PAUSED = "pretrain@phase1 stopped at update 500 of 1,500 and continues there: podium run"
+FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
+
+
+def _of_hosts() -> RunReport:
+    """Made by two workers."""
+    found = _report(results=_result(True, published=RECEIPT), packing=PACKING)
+    found.stages = [
+        StageRecord(one.name, one.status, one.seconds, HOSTS["@p" in one.name or "squad" in one.name])
+        for one in found.stages
+    ]
+    return found
+
+
+def _skipped() -> RunReport:
+    found = _report(results=_result(True))
+    found.stages = [StageRecord(one.name, "skipped", 0.0) for one in found.stages]
+    return found
+
+
+def _resumed() -> RunReport:
+    found = _report(results=_result(True), packing=PACKING)
+    found.stages = [StageRecord(one.name, "skipped" if one.seconds < 5 else "ran", one.seconds) for one in found.stages]
+    return found
+
+
+STATES: dict[str, Callable[[], RunReport]] = {
+    "published": lambda: _report(results=_result(True, published=RECEIPT), packing=PACKING),
+    "rejected": lambda: _report(results=_result(False, 84.5), packing=PACKING),
+    "failed": lambda: _report("pretrain@phase1", "failed", error=FAILED),
+    "paused": lambda: _report("pretrain@phase1", "paused", paused=PAUSED, packing=PACKING),
+    "running": lambda: _report("pretrain@phase1", "ran", running=True),
+    "resumed": _resumed,
+    "two hosts": _of_hosts,
+    "skipped": _skipped,
+}
+"""State -> the record of a run in it."""
+
+
+def run(folder: Path, state: str) -> tuple[RunReport, Path]:
+    """A record and the checkout that it tells of."""
+    reason = f"f1 84.5 is under the floor 85 ({EVIL})" if state == "rejected" else ""
+    root = checkout(folder, state not in ("failed", "paused", "running"), f1=84.5 if reason else 88.1, reason=reason)
+    report = STATES[state]()
+    write_text(root / str(report.log), f"22:46:09 {EVIL}\n")
+    write_text(root / "runs/run.json", json.dumps(report.as_values()))
+    return report, root
