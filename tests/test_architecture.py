@@ -38,6 +38,7 @@ ALLOWED = {
     "wandb": ("tasks/tracking/track_wandb.py", "tests/tasks/"),
     "tensorboard": ("tasks/tracking/track_tensorboard.py", "tests/tasks/"),
     "mlflow": ("tasks/tracking/track_mlflow.py", "tests/tasks/"),
+    "trackio": ("tasks/tracking/track_trackio.py", "tests/tasks/"),
     "poptorch": ("ipu_model/runtimes/ipu.py", "tests/doubles/", "tests/ipu_model/"),
     "flows": ("flows/", "tests/"),
     "tasks": ("flows/", "tasks/", "bench/", "tests/"),

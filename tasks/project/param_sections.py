@@ -148,7 +148,7 @@ class Place:
 class TrackingParams(Section):
     """Where trainings are watched; it changes no result, so that no stage depends on it."""
 
-    backends: list[Literal["wandb", "tensorboard", "mlflow"]] = Field(default_factory=list)
+    backends: list[Literal["trackio", "wandb", "tensorboard", "mlflow"]] = Field(default_factory=list)
     """Trackers that record trainings; keys and addresses come from the environment (docs/tracking.md)."""
     project: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,127}$")] = "podium"
     """What the project is called there; a name that every tracker takes."""

@@ -1,1 +1,1 @@
-"""Trackers that watch a training: Weights & Biases, TensorBoard, MLflow. No stage depends on them."""
+"""Trackers that watch a training: trackio, Weights & Biases, TensorBoard, MLflow. No stage depends on them."""

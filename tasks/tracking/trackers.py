@@ -1,4 +1,4 @@
-"""Trackers watch a training: Weights & Biases, TensorBoard and MLflow, where section `tracking` asks for them.
+"""Trackers watch a training: trackio, Weights & Biases, TensorBoard and MLflow, where section `tracking` asks for them.
 
 Each is a child process of its own (tracker.py), fed through a pipe that is never waited for, so that one that is
 not there, refuses, hangs or dies costs the training nothing but what it would have recorded; that is said once. What

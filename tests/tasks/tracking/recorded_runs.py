@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
@@ -66,6 +68,24 @@ def read_mlflow(folder: Path) -> dict[str, Recorded]:
             for point in client.get_metric_history(kept.info.run_id, name):
                 run.add(name, point.step, point.value)
         run.summary = {**tags, **kept.data.metrics}
+    return found
+
+
+def read_trackio(folder: Path) -> dict[str, Recorded]:
+    """Run id -> what the database of the project holds."""
+    from trackio import sqlite_storage
+    from trackio.api import Api
+
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlite_storage, "TRACKIO_DIR", folder / "trackio")
+        for kept in Api().runs("podium"):
+            config = kept.config or {}
+            run = found[kept.id] = Recorded(config=config, group=config["_Group"])
+            for row in sqlite_storage.SQLiteStorage.get_logs("podium", kept.name, run_id=kept.id):
+                for name in row.keys() - {"step", "timestamp"}:
+                    run.add(name, row["step"], row[name])
+            run.summary = {**config, **{name: points[-1][1] for name, points in run.curves.items()}}
     return found
 
 

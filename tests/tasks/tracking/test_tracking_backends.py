@@ -1,4 +1,4 @@
-"""Trainings watched by the real wandb, tensorboard and mlflow: what they recorded is read back with their own readers.
+"""Trainings watched by the real packages of all trackers: what they recorded is read back with their own readers.
 
 The device is a stand-in that says what a job says. A proxy stands where every connection outwards would have to pass.
 """
@@ -9,6 +9,7 @@ import contextlib
 import http.server
 import json
 import math
+import runpy
 import socket
 import stat
 import sys
@@ -31,7 +32,7 @@ from tasks.tracking import trackers as tracking
 from tasks.tracking.tracker import End, Point
 from tasks.tracking.trackers import Trackers, record_verdict
 from tests.ipu_model.tiny_jobs import make_columns, write_rows
-from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_wandb
+from tests.tasks.tracking.recorded_runs import Recorded, read_mlflow, read_tensorboard, read_trackio, read_wandb
 from tests.tasks.tracking.wandb_server import running_wandb
 from tests.tasks.trained_checkout import PROJECT
 
@@ -63,6 +64,7 @@ result = dict(kind="pretrain", runtime="cpu", runtime_reason="asked", precision=
 (folder / "result.json").write_text(json.dumps(result))
 """
 LOSSES = [(update, 1 / update) for update in range(10, 101, 10)]
+BACKENDS = [read_tensorboard, read_mlflow, read_wandb, read_trackio]
 HELD_OUT = [(update, 3 / update) for update in range(20, 101, 20)]
 
 
@@ -165,10 +167,12 @@ def watched(
     judged = (artifacts.metrics_file("squad"), artifacts.metrics_file("squad", "gate"))
     (root / judged[0]).write_text(json.dumps({"f1": 81.5, "slices": [{"f1": 1.0}], "title": "none"}))
     (root / judged[1]).write_text(json.dumps({"accepted": True, "reasons": []}))
-    asked, said = asked_for("wandb", "tensorboard", "mlflow"), root / "said.txt"
+    asked, said = asked_for("wandb", "tensorboard", "mlflow", "trackio"), root / "said.txt"
     with pytest.MonkeyPatch.context() as own, said.open("w", encoding="utf-8") as stdout:
         own.setenv("PODIUM_DEVICE_PYTHON", str(device))
         own.setenv("WANDB_MODE", "offline")
+        for name in ("SPACE_ID", "DIR", "BUCKET_ID", "DATASET_ID", "SERVER_URL"):  # none of them may lead it elsewhere
+            own.setenv(f"TRACKIO_{name}", str(tmp_path_factory.mktemp("elsewhere")))
         own.setattr(sys, "stdout", stdout)
         with pytest.raises(StagePaused):
             train(job, "squad-finetune", root, tracking=asked)
@@ -195,7 +199,7 @@ def leaks(folder: Path) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("read", [read_tensorboard, read_mlflow, read_wandb])
+@pytest.mark.parametrize("read", BACKENDS)
 def test_a_training_that_paused_is_one_run_with_every_update_once(watched: Watched, read: Any) -> None:
     runs: dict[str, Recorded] = read(watched.folder)
     assert list(runs) == [watched.run], watched.said
@@ -211,7 +215,7 @@ def test_a_training_that_paused_is_one_run_with_every_update_once(watched: Watch
     assert run.status in ("FINISHED", "exit 0", "")
 
 
-@pytest.mark.parametrize("read", [read_tensorboard, read_mlflow, read_wandb])
+@pytest.mark.parametrize("read", BACKENDS)
 def test_the_final_figures_stand_in_the_summary(watched: Watched, read: Any) -> None:
     run = read(watched.folder)[watched.run]
     assert math.isclose(run.summary["squad-finetune/final_loss"], 0.01, rel_tol=1e-6)
@@ -228,11 +232,49 @@ def test_the_verdict_joins_the_run_of_the_training(watched: Watched) -> None:
 
 def test_people_hear_where_it_is_recorded_and_nothing_else(watched: Watched) -> None:
     lines = [line for line in watched.said.splitlines() if line.startswith("tracking: ")]
-    assert len(lines) == 5, lines
+    assert len(lines) == 6, lines
     assert sum("recorded offline; `wandb sync --append" in line for line in lines) == 2
     again = f"the run {watched.run} holds updates up to 60; they are not recorded again"
-    assert sum(again in line for line in lines) == 3
+    assert sum(again in line for line in lines) == 4
     assert not (watched.root / "mlruns").exists()
+
+
+def test_trackio_writes_its_database_and_nothing_else_anywhere(watched: Watched) -> None:
+    assert {path.name for path in (watched.folder / "trackio").iterdir()} == {"podium.db", "podium.lock"}
+    assert not [
+        path for path in watched.root.parent.rglob("*.db") if "trackio" not in path.parts and "podium" in path.name
+    ]
+
+
+@pytest.mark.usefixtures("environment")
+def test_trackio_gets_everything_once_the_disk_takes_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    blocked = tmp_path / "trackio"
+    blocked.write_text("a file where its folder belongs")
+    trackers = Trackers(["trackio"], description_of(tmp_path), said.append)
+    until = time.monotonic() + 300
+    while not said and time.monotonic() < until:
+        trackers.on_event({"event": "step", "step": 10, "steps": 100, "loss": 0.5})
+        time.sleep(0.05)
+    assert said[0].startswith("tracking: trackio: cannot record now, and tries again (FileExistsError: ")
+    blocked.unlink()
+    trackers.close("finished", {"finetune": {"steps": 10, "precision": "fp32"}}, 10)
+    trackers.stop()
+    assert said[1:] == ["tracking: trackio: records again, nothing was lost so far"]
+    run = read_trackio(tmp_path)["finetune-0123"]
+    assert (run.curves, run.summary["finetune/precision"]) == (
+        {"loss": [(10, 0.5)], "finetune/steps": [(10, 10)]},
+        "fp32",
+    )
+
+
+@pytest.mark.parametrize("backend", ["trackio", "wandb", "tensorboard", "mlflow"])
+def test_without_its_package_a_tracker_says_what_brings_it(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [backend, *(name for name in sys.modules if name.startswith(f"{backend}."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+    missing = runpy.run_module(f"tasks.tracking.track_{backend}")["MISSING"]
+    assert missing.startswith("is not installed")
+    assert f"pip install {backend}" in missing
 
 
 def test_an_mlflow_server_that_fails_and_then_hangs_is_said_and_costs_nothing(
