@@ -7,6 +7,7 @@ keys, from the attribute data-tip.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ MOST_POINTS = 160
 """Of a line: more cannot be told apart on that width."""
 LONGEST_NAME = 40
 """Characters of a text in the drawing; what is said of a value has the whole one."""
+LETTERS = 48
+"""Of texts beside each other for which there is room below a plot."""
 COLORS = 8
 """In the style sheet, --c0 to --c7."""
 UNWANTED = ("defs", "title", "desc")
@@ -61,7 +64,6 @@ def line_plot(
     format_across: Format = short,
     format_up: Format = short,
     from_zero: bool = True,
-    log_up: bool = False,
 ) -> Markup:
     """Lines over a common axis.
 
@@ -69,16 +71,15 @@ def line_plot(
         across, up: names of the axes, with units.
         label: what the plot shows, for those who do not see it.
         from_zero: the axis that goes up begins at zero, so that plots can be compared by eye.
-        log_up: logarithmic; values that are not above zero are left out.
     """
     import pygal
 
-    kept = [(line, _kept(line.points, log_up)) for line in lines]
+    kept = [(line, _kept(line.points)) for line in lines]
     chart = pygal.XY(
-        **_options(across, up, format_up, len(lines) > 1),
+        **_options(across, up, format_up, len(lines) > 1) | _legend([line.name for line in lines]),
         x_value_formatter=format_across,
-        logarithmic=log_up,
-        **({"include_x_axis": True} if from_zero and not log_up else {}),
+        x_labels=_ticks([x for _, points in kept for x, _ in points], format_across),
+        **({"include_x_axis": True} if from_zero else {}),
     )
     for line, points in kept:
         chart.add(_name(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)
@@ -118,10 +119,11 @@ def bar_plot(
     import pygal
 
     kind = pygal.StackedBar if stacked else pygal.Bar
-    every = max(1, -(-len(labels) * max(map(len, labels), default=1) // 36))
+    shown = [_name(text, max(8, LETTERS // len(labels))) for text in labels]
+    every = max(1, -(-len(shown) * max(map(len, shown), default=1) // 36))
     chart = kind(
-        **_options(across, up, format_up, len(bars) > 1),
-        x_labels=[_name(text) for text in labels],
+        **_options(across, up, format_up, len(bars) > 1) | _legend([one.name for one in bars]),
+        x_labels=shown,
         x_labels_major_every=every,
         show_minor_x_labels=False,
     )
@@ -153,15 +155,41 @@ def _options(across: str, up: str, format_up: Format, legend: bool) -> dict[str,
     }
 
 
-def _name(text: str) -> str:
+def _legend(names: Sequence[str]) -> dict[str, int]:
+    """Room for the names of what is drawn, side by side where they are short."""
+    if len(names) < 2:
+        return {}
+    fitting = max(1, LETTERS // (4 + max(len(_name(name)) for name in names)))
+    # pygal makes no room for a row that is not full, and too little below the last one.
+    columns = max(count for count in range(1, len(names) + 1) if count <= fitting and len(names) % count == 0)
+    height = HEIGHT + 12 + 18 * (len(names) // columns)
+    return {"legend_at_bottom_columns": columns, "height": height, "margin_bottom": 14}
+
+
+def _ticks(values: Sequence[float], said: Format) -> list[float]:
+    """Round figures of an axis that goes across, so few that they can be read beside each other."""
+    if not values:
+        return []
+    low, high = min(values), max(values)
+    if not low < high:
+        return [low]
+    least = 10.0 ** math.floor(math.log10((high - low) / LETTERS))
+    for step in (least * part * 10**power for power in range(4) for part in (1, 2, 5)):
+        found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
+        if sum(len(said(tick)) + 3 for tick in found) <= LETTERS:
+            return found
+    return [low]
+
+
+def _name(text: str, longest: int = LONGEST_NAME) -> str:
     """A text of a drawing: one line, not long, and without blanks at its ends, on which pygal would never end."""
     line = " ".join(readable(text).split())
-    return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"
+    return line if len(line) <= longest else f"{line[: longest - 1].strip()}…"
 
 
-def _kept(points: Sequence[Point], log_up: bool) -> list[Point]:
+def _kept(points: Sequence[Point]) -> list[Point]:
     """So few that each can be seen: of every stretch the lowest and the highest, which no spike escapes."""
-    found = [(float(x), float(y)) for x, y in points if not log_up or y > 0]
+    found = [(float(x), float(y)) for x, y in points]
     if len(found) <= MOST_POINTS:
         return found
     stretch = -(-2 * len(found) // (MOST_POINTS - 2))

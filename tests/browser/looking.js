@@ -111,6 +111,24 @@ window.looking = (() => {
     }, below);
   };
 
+  // Words of a drawing that lie on each other, or beyond its edge.
+  const crowded = () => {
+    const found = [];
+    for (const drawing of all("svg").filter(shown)) {
+      const name = drawing.getAttribute("aria-label") || "a drawing";
+      const home = drawing.getBoundingClientRect();
+      const words = all("text", drawing).filter((one) => one.textContent.trim() && shown(one))
+        .map((one) => ({text: one.textContent.trim(), at: one.getBoundingClientRect()}));
+      const out = words.find(({at}) => at.left < home.left - 1 || at.right > home.right + 1 || at.top < home.top - 1 || at.bottom > home.bottom + 1);
+      if (out) found.push(`${name}: "${out.text}" is cut off`);
+      const over = ({at: a}, {at: b}) => Math.min(a.right, b.right) - Math.max(a.left, b.left) > 1
+        && Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top) > 3;
+      const first = words.find((one, place) => words.slice(place + 1).some((other) => over(one, other)));
+      if (first) found.push(`${name}: "${first.text}" and another text lie on each other`);
+    }
+    return found;
+  };
+
   const theme = (scheme) => {
     const behind = light(ground(document.body));
     return (scheme === "dark") === behind < 0.2 ? [] : [`the ground does not follow the system's theme`];
@@ -144,6 +162,6 @@ window.looking = (() => {
     return {name: label(element), shown: outlined || style.boxShadow !== "none"};
   };
 
-  return {structure, links, unfold, tooWide, faint, theme, darkGrounds, controls, reached};
+  return {structure, links, unfold, tooWide, faint, crowded, theme, darkGrounds, controls, reached};
 })();
 undefined;

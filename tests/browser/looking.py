@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Locator, Page
 
 from tests.browser import chromium
 
 LARGEST = 1_000_000
 """Bytes of a page."""
+PLOTS = 8
+"""Plots of a page that are looked at with pointer and keys."""
 TABS = 60
 """Controls of a page that are walked through with the Tab key."""
 TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa")
@@ -44,9 +47,12 @@ def _of_size(page: Page, file: Path, phone: bool) -> Iterator[str]:
         yield from page.evaluate("looking.structure()")
         yield from _links(page, file)
         yield from _keyboard(page)
+        for plot in page.locator("svg.plot").all()[:PLOTS]:
+            yield from _plot(page, plot)
     page.evaluate("looking.unfold()")
     width = (chromium.PHONE if phone else chromium.DESKTOP)["width"]
     yield from page.evaluate("width => looking.tooWide(width)", width)
+    yield from page.evaluate("looking.crowded()")
     in_light = OF_LAYOUT if phone else EVERY_RULE
     for scheme, rules in (("light", in_light), ("dark", OF_COLORS)):
         page.emulate_media(color_scheme=scheme)
@@ -130,3 +136,34 @@ def _keyboard(page: Page) -> list[str]:
         if not reached["shown"]:
             found.append(f"nothing shows the focus on {control}")
     return found
+
+
+def _plot(page: Page, plot: Locator) -> Iterator[str]:
+    """A plot without names of its axes, or whose values neither pointer nor arrow keys show."""
+    name = plot.get_attribute("aria-label") or "a plot"
+    if len(plot.locator("text.title").all()) < 2:
+        yield f"{name}: an axis has no name"
+    values = [str(one.get_attribute("data-tip")) for one in plot.locator("[data-tip]").all()]
+    if not values:
+        yield f"{name}: it shows no value"
+        return
+    plot.scroll_into_view_if_needed()
+    tip, box = plot.locator("xpath=..").locator(".tip"), plot.locator("[data-tip]").nth(len(values) // 2).bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    yield from _tip(name, "the pointer", tip, values)
+    page.mouse.move(0, 0)
+    plot.focus()
+    page.keyboard.press("ArrowRight")
+    yield from _tip(name, "an arrow key", tip, values[:1])
+    page.keyboard.press("Escape")
+    if tip.is_visible():
+        yield f"{name}: Escape leaves the value there"
+
+
+def _tip(name: str, what: str, tip: Locator, values: Sequence[str]) -> Iterator[str]:
+    said = tip.text_content() if tip.count() and tip.is_visible() else None
+    if said not in values:
+        yield f"{name}: {what} shows {said!r}"
+    elif not re.search(r"\d", said) or not re.search(r"[a-z%]", said):
+        yield f"{name}: {said!r} is no value with its unit"

@@ -12,7 +12,7 @@ from flows.foretold import foresee
 from flows.preflight import checks
 from tasks.project.files import write_text
 from tasks.validation import validation_page
-from tests.browser import evaluations, made_runs
+from tests.browser import evaluations, made_runs, parts_page
 from tests.browser.planted import EVIL, LONG
 from tests.places import ROOT
 
@@ -103,7 +103,12 @@ def _compare(folder: Path) -> Path:
     return _written(folder / "reports/compare.html", comparing.page(values))
 
 
+def _parts(folder: Path) -> Path:
+    return _written(folder / "parts.html", parts_page.page())
+
+
 PAGES: dict[str, Maker] = {
+    "parts that pages share": _parts,
     **{f"run, {state}": partial(_run, state) for state in made_runs.STATES},
     "evaluation of questions": partial(_evaluation, evaluations.questions),
     "evaluation with unanswerable questions": partial(_evaluation, partial(evaluations.questions, True)),

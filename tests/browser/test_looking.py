@@ -48,6 +48,10 @@ DEFECTS = {
         ("#8bf", "#338", "dark: axe color-contrast: "),
         ("Here.", "<svg width='90' height='20'><text y='15' fill='#999'>axis</text></svg>", '"axis" in a picture'),
         ("@media screen and", "@media", "printed: <body> has a dark ground"),
+        ("</main>", "<svg class='plot' tabindex='0' aria-label='loss'></svg></main>", "loss: an axis has no name"),
+        ("</main>", "<svg class='plot' tabindex='0'><text y='9' data-tip='2'>xx</text></svg></main>", "a plot: the p"),
+        ("</main>", "<svg aria-label='b'><text y='9'>aa</text><text y='9'>b</text></svg></main>", 'b: "aa" and'),
+        ("</main>", "<svg aria-label='c'><text x='-9' y='9'>cut</text></svg></main>", 'c: "cut" is cut off'),
     ],
     "how it is built": [
         ("</main>", "<button></button></main>", "axe button-name: button"),

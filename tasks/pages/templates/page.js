@@ -46,7 +46,7 @@ for (const plot of document.querySelectorAll("svg.plot")) {
 const collator = new Intl.Collator("en", { numeric: true });
 const valueOf = (row, column) => {
   const cell = row.cells[column];
-  return "value" in cell.dataset ? Number(cell.dataset.value) : cell.textContent.trim();
+  return cell.dataset.value ? Number(cell.dataset.value) : "value" in cell.dataset ? "" : cell.textContent.trim();
 };
 const compare = (one, other) =>
   typeof one === "number" && typeof other === "number" ? one - other : collator.compare(String(one), String(other));

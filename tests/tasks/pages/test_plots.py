@@ -48,8 +48,12 @@ def test_axes_have_their_names_and_a_scale_from_zero() -> None:
     assert {"update", "loss (nats)", "0"} <= set(texts)
 
 
-def test_a_logarithmic_axis_leaves_out_what_it_cannot_show() -> None:
-    assert len(tips(plotted([(1, 0.0), (2, 4.0), (3, 400.0)], log_up=True))) == 2
+def test_figures_below_a_plot_are_round_and_few_enough_to_be_read() -> None:
+    plot = plotted([(float(step), 1.0) for step in range(10, 1501, 10)])
+    [axis] = [one for one in ElementTree.fromstring(plot).iter() if one.get("class") == "axis x"]
+    shown = [text.text for text in axis.iter(f"{SVG}text")]
+    assert shown == ["200", "400", "600", "800", "1,000", "1,200", "1,400"]
+    assert {"1"} <= {text.text for text in ElementTree.fromstring(plotted([(1, 5.0)])).iter(f"{SVG}text")}
 
 
 def test_bars_say_what_they_are_told() -> None:
