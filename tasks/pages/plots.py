@@ -146,6 +146,7 @@ def _options(across: str, up: str, format_up: Format, legend: bool) -> dict[str,
         "legend_at_bottom": True,
         "legend_box_size": 10,
         "margin": 4,
+        "margin_right": 16,  # half of a figure below the end of the axis
         "truncate_label": -1,
         "truncate_legend": -1,
         "js": [],

@@ -19,7 +19,7 @@ ROWS = [
 
 def page() -> str:
     """The page."""
-    curve = [(float(step), 8 * math.exp(-step / 400)) for step in range(10, 1500, 10)]
+    curve = [(float(step), 8 * math.exp(-step / 400)) for step in range(10, 1501, 10)]
     lines = [
         Line(EVIL, curve),
         Line(LONG, [(x, y + 1) for x, y in curve], dashed=True),
