@@ -14,6 +14,8 @@ from tasks.project.process import die_with_parent
 from tasks.project.stage_kinds import default_remote
 
 DVC = (sys.executable, "-m", "dvc")
+LANE = (sys.executable, "-P", str(Path(__file__).with_name("dvc_lane.py")))
+"""A DVC that stays."""
 KEPT_LINES = 25
 """Lines of a failure that its error repeats."""
 PUSH_WAITS = (5.0, 20.0, 60.0)

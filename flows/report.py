@@ -95,6 +95,10 @@ class RunReport:
                 return
         self.stages.append(record)
 
+    def sort(self, plan: Sequence[str]) -> None:
+        """Put the stages in the order of the plan, whenever they ended."""
+        self.stages.sort(key=lambda stage: plan.index(stage.name))
+
     def read_results(self, root: Path) -> None:
         """Take what the stages of the run wrote: scores, decisions, figures of device jobs, pages."""
         plan = read_plan(root)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import subprocess
+import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
-from flows import dvc, dvc_failures, dvc_leftovers
+from flows import dvc, dvc_failures
 from flows.stopping import AGAIN, SIGNALS, stop
 from tasks.project.errors import PAUSED as PAUSED_CODE
 from tasks.project.process import describe_exit
@@ -76,55 +76,70 @@ class _Said:
     code: int | None = None
     """What the command of the stage ended with, if DVC says so."""
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=dvc.KEPT_LINES))
-    is_last: bool = True
-    """DVC has ended; else it went on to the next stage."""
+
+    def hear(self, stage: str, line: str, say: Callable[[str], None], progress: Callable[[float], None]) -> None:
+        """Take a line that DVC or `stage` printed, and pass it on."""
+        entered = ENTERED.match(line)
+        if (pulling := PULLING.match(line)) and pulling[1] == stage:
+            self.verdict = "restored"
+        if entered and entered[2] == stage:
+            self.verdict = _verdict(entered) or self.verdict
+        if line.startswith(PAUSED):
+            self.paused = line[len(PAUSED) :].strip()
+        if exited := EXITED.search(line.rstrip()):
+            self.code = int(exited[1])
+        if share := PROGRESS.match(line):
+            progress(float(share[1]))
+        if line.strip() and not _is_bookkeeping(line):
+            self.tail.append(line)
+            say(line.rstrip())
 
 
 class Repro:
     """Brings stages of dvc.yaml up to date, each when it is asked for.
 
     A `dvc repro` of its own for each stage brings what the stage needs up to date, too, and restores what it can from
-    the remote. One for all `together` looks at these stages alone, in this order: DVC starts and reads its files once.
-    What they read must then be made by one of them or be up to date, and is not pushed in between.
+    the remote. One that `stays` looks at each of these stages alone: DVC starts and reads its packages once. What they
+    read must then be up to date when they are asked for.
 
     A context; to leave it ends a DVC that is still at work.
     """
 
-    def __init__(
-        self,
-        stages: Sequence[str],
-        root: Path,
-        say: Callable[[str], None],
-        sent: Sequence[str] | None = None,
-        together: bool = False,
-    ) -> None:
+    def __init__(self, root: Path, sent: Sequence[str] | None = None, stays: bool = False, waits: bool = False) -> None:
         """Start nothing yet.
 
         Args:
-            stages: in the order in which `bring` will be called.
             root: the checkout's folder.
-            say: takes what was put right before DVC starts, for people.
             sent: the stages that may run here; others must be restored. None: all may.
-            together: see above.
+            stays: see above.
+            waits: while another DVC does the bookkeeping of a stage; else a few seconds, and then fails.
         """
-        self._stages, self._root, self._say, self._together = stages, root, say, together
+        self._root, self._stays, self._waits = root, stays, waits
         self._allowed = {} if sent is None else {STAGES_SENT: " ".join(sent)}
         self._process: subprocess.Popen[str] | None = None
-        self._lines: Iterator[str] = iter(())
+        self._word = uuid.uuid4().hex
+        """Says that what a DVC that stays prints of a stage has ended."""
         self._asked = contextlib.ExitStack()
         """Passes Ctrl-C and SIGTERM on to DVC's process group."""
 
     def __enter__(self) -> Repro:
-        dvc_leftovers.mend(self._root, self._say)
-        if self._together and self._stages:  # here: the process dies with the thread that starts it
-            self._start("--single-item", "--", *self._stages)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End a DVC that is still at work, and the stage with it."""
         self._asked.close()
         if self._process is not None:
             self._process.kill()
             self._process.wait()
+
+    def get_ready(self) -> None:
+        """Start a DVC that stays, if there is none yet; it ends with the thread that does this."""
+        if self._stays and self._process is None:
+            words = ["--wait-for-lock"] if self._waits else []
+            self._start([*dvc.LANE, self._word, "dvc", *words, "repro", "--single-item"], subprocess.PIPE)
 
     def bring(self, stage: str, say: Callable[[str], None], progress: Callable[[float], None]) -> str:
         """Bring `stage` up to date.
@@ -145,13 +160,9 @@ class Repro:
         """
         if stop.number:
             raise StageStopped(stage)
-        if not self._together:
-            self._start(*(["--pull"] if dvc.has_remote(self._root) else []), "--", stage)
-        said = self._follow(stage, say, progress)
-        assert self._process is not None
-        code = self._process.wait() if said.is_last else 0
-        if said.is_last:
-            self._asked.close()
+        self._ask_for(stage)
+        said = _Said()
+        code = self._follow(stage, said, say, progress)
         if code and said.paused is not None and (not stop.number or HELD in said.paused):
             raise StagePaused(stage, said.paused)
         if code and stop.number and said.code in (None, PAUSED_CODE, *ENDED_BY_SIGNAL):
@@ -162,35 +173,34 @@ class Repro:
         assert said.verdict is not None
         return said.verdict
 
-    def _start(self, *words: str) -> None:
-        self._process = stop.start([*dvc.DVC, "repro", *words], self._root, {**dvc.environment(), **self._allowed})
-        self._asked.enter_context(stop.passed_to(self._process))
-        assert self._process.stdout is not None
-        self._lines = iter(self._process.stdout)
+    def _ask_for(self, stage: str) -> None:
+        if not self._stays:
+            pull = ["--pull"] if dvc.has_remote(self._root) else []
+            self._start([*dvc.DVC, "repro", *pull, "--", stage])
+            return
+        self.get_ready()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and what it printed last says why
+            self._process.stdin.write(f"{stage}\n")
+            self._process.stdin.flush()
 
-    def _follow(self, stage: str, say: Callable[[str], None], progress: Callable[[float], None]) -> _Said:
-        """Pass on what DVC prints until it ends, or begins with a stage that is asked for later."""
-        said = _Said()
-        later = self._stages[self._stages.index(stage) + 1 :] if self._together else ()
-        for line in self._lines:
-            entered = ENTERED.match(line)
-            if entered and entered[2] in later:
-                self._lines, said.is_last = itertools.chain([line], self._lines), False
-                break
-            if (pulling := PULLING.match(line)) and pulling[1] == stage:
-                said.verdict = "restored"
-            if entered and entered[2] == stage:
-                said.verdict = _verdict(entered) or said.verdict
-            if line.startswith(PAUSED):
-                said.paused = line[len(PAUSED) :].strip()
-            if exited := EXITED.search(line.rstrip()):
-                said.code = int(exited[1])
-            if share := PROGRESS.match(line):
-                progress(float(share[1]))
-            if line.strip() and not _is_bookkeeping(line):
-                said.tail.append(line)
-                say(line.rstrip())
-        return said
+    def _start(self, command: list[str], stdin: int = subprocess.DEVNULL) -> None:
+        self._process = stop.start(command, self._root, {**dvc.environment(), **self._allowed}, stdin)
+        self._asked.enter_context(stop.passed_to(self._process))
+
+    def _follow(self, stage: str, said: _Said, say: Callable[[str], None], progress: Callable[[float], None]) -> int:
+        """Pass on what DVC prints of a stage; returns its exit code."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            text, ended, code = line.partition(self._word)
+            if text:
+                said.hear(stage, text, say, progress)
+            if ended:
+                return int(code)
+        self._asked.close()
+        return self._process.wait()
 
 
 def _failure(code: int, said: _Said) -> str:

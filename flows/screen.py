@@ -1,8 +1,8 @@
 """What somebody sees of a run while it works: a line a stage, how far it is and how long that still takes.
 
-Where standard output is a terminal the stage at work has a bar that moves; elsewhere (CI, a pipe, a file) a stage has a
-line when it begins, one from time to time and one when it ends, without escape codes. What stages print goes to the log
-of the run, and here only when asked for.
+Where standard output is a terminal each stage at work has a bar that moves; elsewhere (CI, a pipe, a file) a stage has
+a line when it begins, one from time to time and one when it ends, without escape codes. What stages print goes to the
+log of the run, and here only when asked for.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import IO
 
 from rich.console import Console
@@ -34,7 +34,7 @@ class Screen:
     def begin(self, stage: str) -> None:
         """A stage begins."""
 
-    def line(self, text: str) -> None:
+    def line(self, stage: str, text: str) -> None:
         """A line that a stage printed."""
 
     def tell(self, text: str) -> None:
@@ -52,24 +52,26 @@ class Lines(Screen):
 
     def __init__(self, stream: IO[str], verbose: bool) -> None:
         self._stream, self._verbose = stream, verbose
-        self._stage, self._said_at = "", 0.0
+        self._said_at: dict[str, float] = {}
+        """Stage at work -> when it last had a line."""
 
     def begin(self, stage: str) -> None:
-        self._stage, self._said_at = stage, time.monotonic()
+        self._said_at[stage] = time.monotonic()
         self._write(f"{stage}: started")
 
-    def line(self, text: str) -> None:
+    def line(self, stage: str, text: str) -> None:
         now = time.monotonic()
         if self._verbose:
-            self._write(text)
-        elif SHARE.match(text) and now - self._said_at >= SECONDS_BETWEEN_LINES:
-            self._said_at = now
-            self._write(f"{self._stage}: {text}")
+            self._write(said_by(stage, text, self._said_at))
+        elif SHARE.match(text) and now - self._said_at[stage] >= SECONDS_BETWEEN_LINES:
+            self._said_at[stage] = now
+            self._write(f"{stage}: {text}")
 
     def tell(self, text: str) -> None:
         self._write(text)
 
     def end(self, record: StageRecord) -> None:
+        del self._said_at[record.name]
         self._write(row(record))
 
     def _write(self, text: str) -> None:
@@ -82,7 +84,7 @@ class Bars(Screen):
     """A bar that moves below the lines that stay, for a terminal."""
 
     def __init__(self, console: Console, verbose: bool) -> None:
-        self._verbose, self._task = verbose, TaskID(0)
+        self._verbose, self._tasks = verbose, dict[str, TaskID]()
         share, left = (
             TextColumn("{task.fields[share]:>4}"),
             TextColumn("{task.fields[left]}", markup=False, style="cyan"),
@@ -92,34 +94,39 @@ class Bars(Screen):
         self._progress = Progress(*columns, console=console, redirect_stdout=False, redirect_stderr=False)
 
     def begin(self, stage: str) -> None:
-        self._task = self._progress.add_task(stage, total=None, share="", left="")
+        self._tasks[stage] = self._progress.add_task(stage, total=None, share="", left="")
         self._progress.start()
 
-    def line(self, text: str) -> None:
+    def line(self, stage: str, text: str) -> None:
         if self._verbose:
-            self.tell(text)
+            self.tell(said_by(stage, text, self._tasks))
         if share := SHARE.match(text):
             left = LEFT.search(text)
-            self._progress.update(
-                self._task, total=100, completed=int(share[1]), share=f"{share[1]}%", left=left[0] if left else ""
-            )
+            done, task = int(share[1]), self._tasks[stage]
+            self._progress.update(task, total=100, completed=done, share=f"{done}%", left=left[0] if left else "")
 
     def tell(self, text: str) -> None:
         self._progress.console.print(Text(printable(text)), soft_wrap=True)
 
     def end(self, record: StageRecord) -> None:
-        self._hide()
+        self._hide(record.name)
         text = Text(printable(row(record)))
         text.highlight_words([record.status], STATUS_STYLES.get(record.status, "green"))
         self._progress.console.print(text, soft_wrap=True)
 
     def close(self) -> None:
-        self._hide()
+        self._hide(*self._tasks)
 
-    def _hide(self) -> None:
-        for task in self._progress.task_ids:
-            self._progress.remove_task(task)
-        self._progress.stop()
+    def _hide(self, *stages: str) -> None:
+        for stage in stages:
+            self._progress.remove_task(self._tasks.pop(stage))
+        if not self._tasks:
+            self._progress.stop()
+
+
+def said_by(stage: str, text: str, at_work: Collection[str]) -> str:
+    """A line of a stage, with its name where other stages are at work beside it."""
+    return f"{stage}: {text}" if len(at_work) > 1 else text
 
 
 def printable(text: str) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,8 +18,9 @@ from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import dvc, integrity, publishing, releases
+from flows import dvc, dvc_leftovers, integrity, publishing, releases
 from flows.api import extra
+from flows.at_once import Bring, bring_all
 from flows.changes import look
 from flows.estimate import tell_estimate
 from flows.plan import publish_after
@@ -25,9 +28,10 @@ from flows.report import RunReport, StageRecord
 from flows.repro import Repro, StageFailed, StagePaused, StageStopped
 from flows.screen import screen
 from flows.stopping import Interrupted
+from tasks.host.room import stages_at_once
 from tasks.project import artifacts
 from tasks.project.errors import InputError
-from tasks.project.plan_file import Stage, read_plan
+from tasks.project.plan_file import Plan, Stage, read_plan
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -65,9 +69,10 @@ def run_plan(
 ) -> None:
     """Bring the stages of `plan` up to date in the checkout `root`, then publish if they end in an accepting gate.
 
-    First the released models are fetched that gates compare with. Where DVC has a default remote, the outs of each
-    stage are there when the next one starts. On a worker, only the stages of `plan` may run; what they need must be
-    restored; and `released` says which releases are fetched.
+    First the released models are fetched that gates compare with. Stages that do not need each other run at once where
+    the host has room (flows/at_once.py). Where DVC has a default remote they run one by one, and the outs of each stage
+    are there when the next one starts; so they do on a worker. There, only the stages of `plan` may run; what they need
+    must be restored; and `released` says which releases are fetched.
 
     Raises:
         RunFailed: a stage, or publishing, failed; the message holds the last lines it printed.
@@ -81,10 +86,18 @@ def run_plan(
     found, remote, say = look(root, plan), dvc.has_remote(root), tell
     if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
         tell_estimate(root, say)
-    left = plan[len(found.unchanged) :]
-    with Repro(left, root, say, plan if on_worker else None, found.is_complete and not remote) as repro:
-        for stage in plan:
-            reproduce(stage, repro if stage in left else None, root, run, entered)
+    for stage in found.unchanged:
+        reproduce(stage, None, root, run, entered)
+    left, sent = plan[len(found.unchanged) :], plan if on_worker else None
+    stays = found.is_complete and not remote
+    most = stages_at_once() if stays and not on_worker else 1
+    dvc_leftovers.mend(root, say)
+    with contextlib.ExitStack() as held:
+        lanes = [held.enter_context(Repro(root, sent, stays, waits=most > 1)) for _ in range(most)]
+        try:
+            _bring(left, known, lanes, lambda stage, lane: reproduce(stage, lane, root, run, entered))
+        finally:
+            run.sort(plan)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
         _push(kept, root)  # found in a cache of this host: other hosts may not have them
     if gates and any(stage.status == "restored" for stage in run.stages):
@@ -93,6 +106,21 @@ def run_plan(
     for gate in gates if publish else ():
         if run.accepts(gate.name):
             run.enter_receipt(_publish(gate, root, run, entered), gate.name)
+
+
+def _bring(left: Sequence[str], known: Plan, lanes: Sequence[Repro], bring: Bring) -> None:
+    """Bring stages up to date, in their order or as many at once as there are lanes."""
+    if len(lanes) == 1:
+        for stage in left:
+            bring(stage, lanes[0])
+        return
+    failed = bring_all(left, known, lanes, bring, tell)
+    for error in failed:
+        if not isinstance(error, (RunFailed, RunPaused, RunStopped)):
+            raise error
+    for kind, between in ((RunFailed, "\n"), (RunPaused, "\n"), (RunStopped, " and stage ")):
+        if said := [str(error) for error in failed if isinstance(error, kind)]:
+            raise kind(between.join(said))
 
 
 def reproduce(stage: str, repro: Repro | None, root: Path, run: RunReport, entered: Entered) -> None:
@@ -138,6 +166,10 @@ def _push(stages: Sequence[str], root: Path) -> None:
         raise RunFailed(str(error)) from None
 
 
+_ENTERING = threading.Lock()
+"""Stages may end at the same time, each in a thread of its own."""
+
+
 @dataclass
 class _Entry:
     status: str = "failed"
@@ -158,9 +190,10 @@ def _entered(name: str, run: RunReport, entered: Entered) -> Iterator[_Entry]:
         raise
     finally:
         record = StageRecord(name, entry.status, round(time.perf_counter() - started_at, 2))
-        run.enter(record)
-        entered(record)
-        screen().end(record)
+        with _ENTERING:
+            run.enter(record)
+            entered(record)
+            screen().end(record)
 
 
 def _result(state: State[Any]) -> Any:
@@ -179,7 +212,7 @@ def _stage_task(stage: str, repro: Repro | None, root: Path) -> str | State[str]
         get_run_logger().info("nothing changed")
         return "skipped"
     try:
-        verdict = repro.bring(stage, _pass_on, _Progress(stage))
+        verdict = repro.bring(stage, functools.partial(_pass_on, stage), _Progress(stage))
         if verdict == "ran" and dvc.has_remote(root):
             dvc.push([stage], root, tell)
     except (StageFailed, dvc.PushFailed) as error:
@@ -191,10 +224,10 @@ def _stage_task(stage: str, repro: Repro | None, root: Path) -> str | State[str]
     return verdict
 
 
-def _pass_on(line: str) -> None:
+def _pass_on(stage: str, line: str) -> None:
     """Say a line that a stage printed."""
     get_run_logger().info(line)
-    screen().line(line)
+    screen().line(stage, line)
 
 
 class _Progress:

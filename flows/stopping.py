@@ -1,7 +1,7 @@
 """Ctrl-C and SIGTERM while a command runs the pipeline.
 
-The stage at work is asked to stop, in a process group of its own, and has time to make a checkpoint; its last line says
-whether it did. Without a stage at work the command ends at once. A second Ctrl-C waits for nothing.
+The stages at work are asked to stop, each in a process group of its own, and have time to make a checkpoint; their last
+line says whether they did. Without a stage at work the command ends at once. A second Ctrl-C waits for nothing.
 
 On a worker, Prefect cancels a run in its own way; there nobody listens here.
 """
@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -37,7 +37,7 @@ class Stop:
         self.number = 0
         """The signal that came first; 0: none."""
         self.listens = False
-        self._child: subprocess.Popen[str] | None = None
+        self._children: list[subprocess.Popen[str]] = []
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[None]:
@@ -68,7 +68,9 @@ class Stop:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
-    def start(self, command: list[str], root: Path, env: dict[str, str]) -> subprocess.Popen[str]:
+    def start(
+        self, command: list[str], root: Path, env: dict[str, str], stdin: int = subprocess.DEVNULL
+    ) -> subprocess.Popen[str]:
         """Start a child whose lines are read, and that is asked to stop here (`passed_to`)."""
         return subprocess.Popen(
             command,
@@ -76,7 +78,7 @@ class Stop:
             env=env,
             text=True,
             bufsize=1,
-            stdin=subprocess.DEVNULL,
+            stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             preexec_fn=self._in_child,
@@ -96,12 +98,16 @@ class Stop:
     @contextlib.contextmanager
     def passed_to(self, child: subprocess.Popen[str]) -> Iterator[None]:
         """While the body waits for `child`, started in a group of its own, a signal asks it to stop."""
-        self._child = child if self.listens else None
+        if not self.listens:
+            yield
+            return
+        self._children.append(child)
         try:
             yield
         finally:
-            self._child = None
-            signal.alarm(0)
+            self._children.remove(child)
+            if not self._children:
+                signal.alarm(0)
 
     def follow(self, command: list[str], root: Path, env: dict[str, str], take: Callable[[str], None]) -> int:
         """Run a child to its end, asked to stop where this process is; its exit code.
@@ -135,20 +141,21 @@ class Stop:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         first = not self.number
         self.number = self.number or number
-        if self._child is None:
+        if not self._children:
             raise Interrupted(self.reason())
         if first:
             # DVC ignores SIGINT while a stage runs, and SIGTERM would end it at once.
-            _send(self._child, signal.SIGINT)
+            _send([*self._children], signal.SIGINT)
             signal.alarm(PATIENCE_S)
         elif number != signal.SIGTERM:
-            _send(self._child, signal.SIGKILL)
+            _send([*self._children], signal.SIGKILL)
             raise Interrupted(self.reason())
 
 
-def _send(child: subprocess.Popen[str], number: int) -> None:
-    with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
-        os.killpg(child.pid, number)
+def _send(children: Sequence[subprocess.Popen[str]], number: int) -> None:
+    for child in children:
+        with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+            os.killpg(child.pid, number)
 
 
 stop = Stop()

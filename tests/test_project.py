@@ -17,7 +17,6 @@ from tests.test_architecture import PACKAGES, ROOT, imported_modules, sources
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WITHOUT_IMPORT = {
     "accelerate": "transformers' Trainer imports it",
-    "dvc": "runs as a child process",
     "dvc-s3": "a plug-in of DVC",
     "dvc-ssh": "a plug-in of DVC",
     "fastapi": "Prefect's, and limited here",

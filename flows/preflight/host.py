@@ -8,6 +8,8 @@ import sys
 from collections.abc import Callable, Iterator
 
 from flows.preflight.finding import Finding, Wanted, ok, problem, warning
+from tasks.host.room import stages_at_once
+from tasks.project.errors import ParamsError
 
 TRIED = ("Linux", "x86_64")
 OLDEST_PYTHON = (3, 11)
@@ -40,6 +42,10 @@ def size(wanted: Wanted) -> Iterator[Finding]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     yield ok("host", f"{cores} cores, {memory / 1e9:.0f} GB of memory")
+    try:
+        stages_at_once()
+    except ParamsError as error:
+        yield problem("host", str(error))
 
 
 CHECKS: tuple[Callable[[Wanted], Iterator[Finding]], ...] = (system, python, size)

@@ -140,20 +140,21 @@ def test_a_stage_dies_with_the_process_that_runs_the_flow(toy_project, shell):
 
 
 def starts(project, monkeypatch):
-    """Count the starts of DVC: a list that grows with its words."""
+    """Count the starts of a DVC that stays: a list that grows with its words."""
     log = project.parent / "starts.txt"
     log.touch()
-    monkeypatch.setattr(dvc, "DVC", ("sh", "-c", f'echo "$*" >> {log}; exec "$0" -m dvc "$@"', sys.executable))
-    return lambda: log.read_text().splitlines()
+    counted = 'echo "$*" >> "$0"; exec "$@"'
+    monkeypatch.setattr(dvc, "LANE", ("sh", "-c", counted, str(log), *dvc.LANE))
+    return lambda: [line.partition(" dvc ")[2] for line in log.read_text().splitlines()]
 
 
-def test_together_one_dvc_brings_all_stages_and_each_hears_its_own_lines(toy_project, ran, monkeypatch):
+def test_a_dvc_that_stays_brings_all_stages_and_each_hears_its_own_lines(toy_project, ran, monkeypatch):
     plan, started = ["first", "second", "gate@squad"], starts(toy_project, monkeypatch)
     said, shares = {stage: [] for stage in plan}, {stage: [] for stage in plan}
-    with Repro(plan, toy_project, pytest.fail, together=True) as one:
+    with Repro(toy_project, stays=True) as one:
         verdicts = [one.bring(stage, said[stage].append, shares[stage].append) for stage in plan]
     assert verdicts == ["ran", "ran", "ran"]
-    assert started() == ["repro --single-item -- first second gate@squad"]
+    assert started() == ["repro --single-item"]
     assert ran() == ["first", "second"]
     for stage in plan:
         assert said[stage] == [f"Running stage '{stage}':", "[ 50%] half way", "[100%] all the way"]
@@ -162,43 +163,57 @@ def test_together_one_dvc_brings_all_stages_and_each_hears_its_own_lines(toy_pro
     lock = yaml.safe_load((toy_project / "dvc.lock").read_text())
     del lock["stages"]["second"]
     (toy_project / "dvc.lock").write_text(yaml.safe_dump(lock))
-    with Repro(plan, toy_project, pytest.fail, together=True) as one:
+    with Repro(toy_project, stays=True) as one:
         verdicts = [one.bring(stage, said[stage].append, shares[stage].append) for stage in plan]
     assert verdicts == ["skipped", "restored", "skipped"]
     assert ran() == []
 
 
-def test_together_a_stage_that_fails_ends_all_and_those_before_it_are_kept(toy_project, ran, monkeypatch):
+def test_a_dvc_that_stays_outlives_a_stage_that_fails_and_those_before_it_are_kept(toy_project, ran, monkeypatch):
     plan = ["first", "second", "gate@squad"]
     monkeypatch.setenv("TOY_FAILS", "second")
-    with Repro(plan, toy_project, pytest.fail, together=True) as one:
+    with Repro(toy_project, stays=True) as one:
         assert one.bring("first", print, print) == "ran"
         with pytest.raises(StageFailed, match="stage second failed") as failure:
             one.bring("second", print, print)
+        assert one.bring("first", print, print) == "skipped"
     assert "told to fail" in str(failure.value)
     assert "stage first" not in str(failure.value)
     monkeypatch.delenv("TOY_FAILS")
-    with Repro(plan, toy_project, pytest.fail, together=True) as one:
+    with Repro(toy_project, stays=True) as one:
         assert [one.bring(stage, print, print) for stage in plan] == ["skipped", "ran", "ran"]
     assert ran() == ["first", "second"]
 
 
-SAYS = """echo "Running stage 'first':"; {}; echo "Running stage 'second':"; exec sleep 120"""
+def test_a_stage_that_reads_its_input_does_not_read_the_names_of_others_and_may_end_within_a_line(toy_project):
+    (toy_project / "stage.py").write_text(
+        "import pathlib, sys\nprint(repr(sys.stdin.read()))\nsys.stdout.write('no end of line')\n"
+        "pathlib.Path('data').mkdir(exist_ok=True)\npathlib.Path('data', sys.argv[1]).write_text('done')\n"
+        "pathlib.Path('metrics').mkdir(exist_ok=True)\npathlib.Path('metrics/squad.json').write_text('{}')\n"
+    )
+    said = []
+    with Repro(toy_project, stays=True) as one:
+        assert [one.bring(stage, said.append, print) for stage in ("first", "second")] == ["ran", "ran"]
+    assert said[:2] == ["Running stage 'first':", "''"]
+    assert not [line for line in said if one._word in line]
 
 
-def test_together_a_stage_whose_outs_dvc_could_not_keep_ends_it(toy_project, monkeypatch):
+SAYS = """read name; echo "Running stage '$name':"; {}; echo "$0 0"; exec sleep 120"""
+
+
+def test_a_stage_whose_outs_a_dvc_that_stays_could_not_keep_has_failed(toy_project, monkeypatch):
     transfer = "echo \"ERROR: failed to transfer '4b98' - [Errno 28]\""
-    monkeypatch.setattr(dvc, "DVC", ("sh", "-c", SAYS.format(transfer)))
-    with Repro(["first", "second"], toy_project, pytest.fail, together=True) as one:
+    monkeypatch.setattr(dvc, "LANE", ("sh", "-c", SAYS.format(transfer)))
+    with Repro(toy_project, stays=True) as one:
         with pytest.raises(StageFailed, match="stage first failed .DVC could not keep what it made in its cache"):
             one.bring("first", print, print)
         process = one._process
     assert process.returncode == -signal.SIGKILL
 
 
-def test_together_dvc_must_have_said_a_word_of_each_stage(toy_project, monkeypatch):
-    monkeypatch.setattr(dvc, "DVC", ("sh", "-c", "echo \"Running stage 'first':\""))
-    with Repro(["first", "second"], toy_project, pytest.fail, together=True) as one:
+def test_a_dvc_that_stays_must_have_said_a_word_of_each_stage(toy_project, monkeypatch):
+    monkeypatch.setattr(dvc, "LANE", ("sh", "-c", 'read name; echo "Running stage \'first\':"; echo "$0 0"'))
+    with Repro(toy_project, stays=True) as one:
         assert one.bring("first", print, print) == "ran"
         with pytest.raises(StageFailed, match="stage second failed .DVC ended without a word of it"):
             one.bring("second", print, print)

@@ -205,6 +205,122 @@ def test_a_second_ctrl_c_waits_for_nothing_and_leaves_nothing_behind(toy_project
     wait_until_gone(stage)
 
 
+TWO = """
+stages:
+  left: {cmd: python stage.py left right, deps: [stage.py], outs: [data/left]}
+  right: {cmd: python stage.py right left, deps: [stage.py], outs: [data/right]}
+"""
+AT_ONCE = """
+import os, pathlib, signal, sys, time
+name, other = sys.argv[1:]
+pathlib.Path(name + ".here").write_text(str(os.getpid()))
+while not pathlib.Path(other + ".here").exists():
+    time.sleep(0.02)
+pathlib.Path("data").mkdir(exist_ok=True)
+pathlib.Path("data", name).write_text("half of it")
+print("[ 42%] update 3/7  loss 5.1234  12 s left", flush=True)
+"""
+DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\npathlib.Path(name + '.deaf').write_text('yes')\n"
+
+
+def two_at_once(project, body):
+    """Let the run have two stages that wait for each other."""
+    (project / "dvc.yaml").write_text(TWO)
+    (project / "stage.py").write_text(AT_ONCE + body)
+
+
+def pids_of(project, terminal):
+    names = [project / f"{name}.here" for name in ("left", "right")]
+    for name in names:
+        wait_for_file(name, terminal)
+    return [int(name.read_text()) for name in names]
+
+
+@pytest.mark.parametrize(("how", "code", "name"), [("keys", 130, "Ctrl-C"), (signal.SIGTERM, 143, "SIGTERM")])
+def test_two_stages_at_work_have_a_bar_each_and_are_both_stopped(toy_project, environment, how, code, name):
+    two_at_once(toy_project, WORKS)
+    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
+    terminal.wait_for(r"left .*42%.*12 s left\s+right .*42%.*12 s left")
+    stages = pids_of(toy_project, terminal)
+    if how == "keys":
+        terminal.type(CTRL_C)
+    else:
+        os.kill(terminal.process.pid, how)
+    assert terminal.end() == code, terminal.plain()
+    last = terminal.plain().strip().split("\n")[-1]
+    both = [f"in stage {one} and stage {two}" for one, two in (("left", "right"), ("right", "left"))]
+    assert last in [
+        f"the run ended early, by {name} {where}: nothing half-written was kept; run it again to continue"
+        for where in both
+    ]
+    assert {one["name"]: one["status"] for one in run_json(toy_project)["stages"]} == {
+        "left": "stopped",
+        "right": "stopped",
+    }
+    assert "Traceback" not in terminal.plain()
+    for stage in stages:
+        wait_until_gone(stage)
+    two_at_once(toy_project, "pathlib.Path('data', name).write_text('done')\n")
+    done = subprocess.run(words(), cwd=toy_project, env=environment, text=True, capture_output=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(toy_project / "data" / one).read_text() for one in ("left", "right")] == ["done", "done"]
+
+
+def test_a_second_ctrl_c_waits_for_neither_of_two_stages(toy_project, environment):
+    two_at_once(toy_project, DEAF + WORKS)
+    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
+    stages = pids_of(toy_project, terminal)
+    for one in ("left", "right"):
+        wait_for_file(toy_project / f"{one}.deaf", terminal)
+    terminal.type(CTRL_C)
+    with pytest.raises(TimeoutError):
+        terminal.wait_for("Podium run", seconds=2.0)
+    terminal.type(CTRL_C)
+    assert terminal.end(60) == 130, terminal.plain()
+    for stage in stages:
+        wait_until_gone(stage)
+
+
+IS_WATCHED = """
+sys.path.insert(0, {root!r})
+from tasks.project.main import run_main
+def main():
+    pathlib.Path(name + ".watched").write_text("yes")
+    time.sleep(120)
+run_main(main)
+"""
+
+
+def test_two_stages_at_work_outlive_no_killed_command(toy_project, environment):
+    two_at_once(toy_project, IS_WATCHED.format(root=str(ROOT)))
+    terminal = Terminal(words(), toy_project, {**environment, "PODIUM_STAGES_AT_ONCE": "2"})
+    stages = pids_of(toy_project, terminal)
+    for one in ("left", "right"):
+        wait_for_file(toy_project / f"{one}.watched", terminal)
+    terminal.process.kill()
+    terminal.end()
+    for stage in stages:
+        wait_until_gone(stage)
+
+
+def test_lines_of_two_stages_at_once_say_whose_they_are():
+    stream = io.StringIO()
+    lines = screen.Lines(stream, verbose=True)
+    lines.begin("examples")
+    lines.line("examples", "alone")
+    lines.begin("corpus")
+    lines.line("examples", "beside another")
+    lines.line("corpus", "64 documents")
+    lines.end(StageRecord("examples", "ran", 2.0))
+    lines.line("corpus", "alone again")
+    lines.end(StageRecord("corpus", "ran", 3.0))
+    assert stream.getvalue() == (
+        "examples: started\nalone\ncorpus: started\nexamples: beside another\ncorpus: 64 documents\n"
+        "examples                         ran           2.0\nalone again\n"
+        "corpus                           ran           3.0\n"
+    )
+
+
 def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
     now = [0.0]
     monkeypatch.setattr(screen.time, "monotonic", lambda: now[0])
@@ -213,8 +329,8 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
     lines.begin("finetune")
     for second in range(95):
         now[0] = second
-        lines.line(f"[{second:3d}%] update {second}/95  loss 1.0  {95 - second} s left")
-        lines.line("held-out rows after update 3")
+        lines.line("finetune", f"[{second:3d}%] update {second}/95  loss 1.0  {95 - second} s left")
+        lines.line("finetune", "held-out rows after update 3")
     lines.end(StageRecord("finetune", "ran", 95.0))
     assert stream.getvalue() == (
         "finetune: started\n"
