@@ -26,7 +26,7 @@ KIND ?= cpu
 QUEUE ?= default
 export PREFECT_SERVER_ANALYTICS_ENABLED := false
 
-.PHONY: help setup demo server worker bench test soak faults test-fresh test-device-env test-poptorch check refresh-constraints audit clean
+.PHONY: help setup demo docs server worker bench test soak faults test-fresh test-device-env test-poptorch check refresh-constraints audit clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -63,6 +63,10 @@ $(DEVICE): constraints/poplar.txt
 demo: $(HOST)  ## the whole pipeline on a generated world: train, evaluate, gate, publish
 	@echo "demo: corpus to published model on the CPU; stages that are up to date are skipped"
 	@podium run
+
+docs: $(HOST)  ## the documents as a site, site/index.html, without a connection; a broken link fails
+	@sphinx-build --quiet --fail-on-warning --keep-going -b html docs site
+	@echo "docs: site/index.html"
 
 server: $(HOST)  ## a Prefect server on loopback for a local try (docs/workers.md); PORT=4200
 	@mkdir -p runs/server

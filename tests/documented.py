@@ -1,0 +1,206 @@
+"""Commands of the documents: where they stand, and who runs them."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "bench/README.md",
+    *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
+]
+LANGUAGES = {"bash", "console", "text", "yaml", "{toctree}"}
+"""Of fenced blocks: those of commands, of commands with what they print, and others."""
+FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(document):
+    """Language and text of each fenced block."""
+    return FENCE.findall((ROOT / document).read_text(encoding="utf-8"))
+
+
+def commands(document):
+    """Each command of a document on one line, without what is said behind it."""
+    for language, text in blocks(document):
+        whole = re.sub(r"\s*\\\n\s*", " ", text)
+        lines = whole.splitlines()
+        if language == "console":
+            lines = [line[2:] for line in lines if line.startswith("$ ")]
+        if language in ("bash", "console"):
+            bare = (re.sub(r"(^|\s+)#.*$", "", line).strip() for line in lines)
+            yield from (line for line in bare if line)
+
+
+def every_command():
+    """Command -> the documents that it stands in."""
+    found = {}
+    for document in DOCUMENTS:
+        for command in commands(document):
+            found.setdefault(command, []).append(document)
+    return found
+
+
+IPUS = "needs IPUs and the Poplar SDK; the IPU tests run such jobs on a double of PopTorch"
+GPUS = "needs GPUs; the CUDA tests run where there are some"
+HUB = "loads from or sends to the public Hub; tests do the same with a local server that speaks its protocol"
+OWN_SHELL = "a setting of one's own shell, or of a host that is not this one"
+SERVER = "needs a Prefect server that stays, and hosts of a team; tests/flows/test_workers.py has a team on loopback"
+MEASURES = "measures this host for minutes to hours"
+
+NOT_RUN = {
+    ". .venv/bin/activate": OWN_SHELL,
+    "make soak": "is tests itself",
+    "make faults": "is tests itself, an hour of them",
+    "make test-poptorch": IPUS,
+    "make bench": MEASURES,
+    'make bench BENCH="--quick"': MEASURES,
+    'make bench BENCH="--only squad-tiny"': MEASURES,
+    "make bench BENCH=\"--only squad-tiny --variant podium --variant 'hf grouped bf16' --rounds 9\"": MEASURES,
+    'make bench BENCH="--data FOLDER"': MEASURES,
+    'make bench BENCH="--vocabulary vocab.txt"': MEASURES,
+    "python -m bench.fine_tuning --model DIR --train train.json --dev dev.json --epochs 2 --padded-updates 40": (
+        MEASURES
+    ),
+    "python -m bench.ipu_rows": MEASURES,
+    "python -m bench.ipu_rows --instances 1 2 4 8": MEASURES,
+    "python -m bench.ipu_rows --memory --updates 60": MEASURES,
+    "python -m bench.data_scale --sizes 10 100 1000": MEASURES,
+    "python -m bench.host_estimates --only WORDS": MEASURES,
+    "python -m bench.host_estimates --docs docs/host-estimates.md": MEASURES,
+    "python3.11 -m venv ~/podium-cuda": OWN_SHELL,
+    "~/podium-cuda/bin/pip install torch numpy pyarrow safetensors pytest": OWN_SHELL,
+    "export PODIUM_DEVICE_PYTHON=~/podium-cuda/bin/python": OWN_SHELL,
+    "podium run --set device.runtime=cuda --set device.precision=auto --set device.micro_batch_size=256": GPUS,
+    "podium run --set device.runtime=cuda --set device.launcher=torchrun --set device.processes=8": GPUS,
+    '"$PODIUM_DEVICE_PYTHON" -m pytest tests/ipu_model -k cuda -ra': GPUS,
+    "zcat more.jsonl.gz | podium predict user/bert-sst2 - | jq -r .label | sort | uniq -c": HUB,
+    "python3.8 -m venv ~/podium-device": OWN_SHELL,
+    ". ~/podium-device/bin/activate": OWN_SHELL,
+    "pip install -U pip": OWN_SHELL,
+    "pip install <sdk>/poptorch-*.whl": IPUS,
+    "pip install -c constraints/poplar.txt numpy pyarrow safetensors pytest": OWN_SHELL,
+    "deactivate": OWN_SHELL,
+    "source <sdk>/enable": IPUS,
+    "export PODIUM_DEVICE_PYTHON=~/podium-device/bin/python": OWN_SHELL,
+    "export PODIUM_EXECUTABLE_CACHE=/some/disk/executables": OWN_SHELL,
+    "podium run --preset ipu-base-pod16-examples": IPUS,
+    "dvc repro --pull compile_pretrain compile": IPUS,
+    "dvc push --run-cache": "needs a DVC remote of one's own; tests/flows/test_remotes.py has one in a folder",
+    "podium run --preset ipu-large-pod64-examples --set device.launcher=poprun --set device.processes=2": IPUS,
+    "podium run --preset glue-sst2-ipu-base-pod4": IPUS,
+    "export HF_TOKEN=...": OWN_SHELL,
+    'export PREFECT_SERVER_API_AUTH_STRING="admin:..."': OWN_SHELL,
+    'export PREFECT_API_AUTH_STRING="admin:..."': OWN_SHELL,
+    "make server": SERVER,
+    "make worker KIND=cpu": SERVER,
+    "make worker KIND=flows": SERVER,
+    "PREFECT_API_URL=http://127.0.0.1:4200/api .venv/bin/prefect deployment run podium/podium --watch": SERVER,
+    "PREFECT_SERVER_ANALYTICS_ENABLED=false prefect server start --host 127.0.0.1 --port 4200": SERVER,
+    "git clone ... /srv/podium && cd /srv/podium && make setup": OWN_SHELL,
+    "export PREFECT_API_URL=http://127.0.0.1:4200/api": OWN_SHELL,
+    "podium deploy --queue ipu/pod-a --queue ipu/pod-b": SERVER,
+    "systemctl enable --now podium-worker@data podium-worker@flows": OWN_SHELL,
+    "systemctl stop podium-worker@pod-a": OWN_SHELL,
+    "PODIUM_STAGE_KINDS=ipu podium --project /srv/podium worker --pool ipu --queue pod-a": SERVER,
+    "prefect deployment run podium/podium -p preset=ipu-base-pod16-examples -p device_queue=ipu/pod-a --watch": SERVER,
+    "prefect deployment run podium/pretrain-only -p device_queue=ipu/pod-a": SERVER,
+    "prefect deployment run podium/finetune-and-release --params "
+    '\'{"overrides": ["downstream.squad.finetune.learning_rate=5e-5"]}\'': SERVER,
+    "podium run --on-workers --device-queue ipu/pod-a": SERVER,
+    'podium run --on-workers --set "pretrain_rows.shares=[1, 2, 3, 4]"': SERVER,
+    "prefect work-pool pause ipu": SERVER,
+    "prefect flow-run ls --state RUNNING": SERVER,
+    "prefect work-pool resume ipu": SERVER,
+    "podium run --set publish.target=hub --set downstream.squad.publish.repository=user/name": HUB,
+    "dvc exp run --temp -S downstream.squad.finetune.learning_rate=3e-4": "trains the demo; it is DVC's own",
+    "dvc exp show": "shows what DVC's own experiments left",
+    "dvc metrics diff": "compares with another commit of one's own",
+    "python -m ipu_model --probe runs/phase1/job.json": "needs the job of a run; tests/ipu_model/train/test_probing.py",
+    "podium publish --task squad": "needs a finished run; tests/flows/test_runs.py publishes one of a toy project",
+    "python -m tasks.downstream.parity squad cpu:bf16 --baseline cpu:fp32 --model models/squad": (
+        "needs a finished run; tests/tasks/downstream has the stage"
+    ),
+    'podium ask published/podium-demo "Who rules Gibarath?" --context "..." --compare cpu:bf16': (
+        "needs the demo; tests/tasks/downstream asks a small model"
+    ),
+    "podium evaluate published/podium-demo dev.json": "needs the demo; tests/tasks/downstream/applying has others",
+    "podium predict published/podium-demo questions.csv answers.parquet": (
+        "needs the demo; tests/tasks/downstream/applying has others"
+    ),
+    "podium score dev.json evaluation/squad/spans.json --na-probs evaluation/squad/null_odds.json "
+    "--na-threshold -2.5": "needs a run on questions without an answer; tests/tasks/downstream has small ones",
+}  # fmt: skip
+"""Command -> why no test runs it as it stands. Those of `podium` are read and their parameters checked all the same."""
+
+
+RUN_BY = {
+    "make setup": (".ci/fresh", "make setup"),
+    "make check": (".ci/run", "check test-device-env"),
+    "make test-device-env": (".ci/run", "check test-device-env"),
+    "make test": (".ci/run", "make test"),
+    "make demo": (".ci/run", "make demo"),
+    "podium run": ("Makefile", "@podium run"),
+    "podium run --set pretrain.enabled=false": (".ci/run", "podium run --set pretrain.enabled=false"),
+    "podium doctor": (".ci/fresh", "podium doctor"),
+    'podium ask published/podium-demo "Who rules Gibarath?" --context "Gastifra rules Gibarath. The province of '
+    'Gibarath is Bruntonesse, and long ago Mendan founded Gibarath."': (".ci/fresh", "podium ask"),
+    "make docs": ("tests/test_site.py", "test_the_site_is_built_without_a_warning"),
+    "python -m bench.ipu_estimates": (
+        "tests/bench/test_ipu_estimates.py",
+        "test_the_document_has_the_tables_that_the_command_makes",
+    ),
+    "python -m bench.ipu_estimates --write": (
+        "tests/bench/test_ipu_estimates.py",
+        "test_the_document_has_the_tables_that_the_command_makes",
+    ),
+    "python -m bench.host_estimates --table": (
+        "tests/bench/test_host_estimates.py",
+        "test_the_table_is_printed_without_measuring",
+    ),
+    "podium plan --preset ipu-base-pod16-examples --price 12.5 --page plan.html": (
+        "tests/flows/test_plan_command.py",
+        "test_the_page_of_the_documents_shows_what_is_said",
+    ),
+    "podium plan": ("tests/flows/test_plan_command.py", "test_figures_are_written_with_their_units"),
+    "podium runs show slow": ("tests/flows/test_compare_runs.py", "test_show_says_all_of_one_run"),
+    "podium compare slow fast": (
+        "tests/flows/test_compare_runs.py",
+        "test_parameters_scores_and_the_paired_test_against_the_first",
+    ),
+    "podium clean slow": (
+        "tests/flows/test_clean.py",
+        "test_first_it_says_what_would_go_and_removes_nothing_unless_told",
+    ),
+    "dvc repro": ("tests/faults/small_run.py", "repro"),
+}  # fmt: skip
+"""Command -> the file that runs it, or the same on other files, and the words or the test there."""
+FIRST_STEPS = (
+    "podium finetune squad --model my-bert --train train.json --dev dev.json --name first",
+    "podium predict published/first dev.json answers.json",
+    "podium finetune squad --model my-bert --train train.json --dev dev.json --name second --learning-rate 3e-5",
+    "podium compare first second",
+)
+"""Of README.md: run one after the other by a test of tests/test_documents.py."""
+HERE = (
+    "python -m tasks.preflight.estimate",
+    "python -m tasks.preflight.estimate --text-mb 20000",
+    "podium params show --set 'downstream.sst2={kind: glue, task: sst2}'",
+    "podium params show --preset ipu-base-pod16-examples > chosen.yaml && mv chosen.yaml params.yaml",
+    "podium plan --write",
+    "podium score dev.json predictions.json",
+    "podium score dev.json predictions.json --json --output scores.json",
+    "podium compare first.json second.json --questions dev.json --changed changed.csv --output comparison.json",
+    "podium runs",
+    "podium runs rejected squad",
+    "podium ledger",
+    'eval "$(podium completion bash)"',
+    "python -m ipu_model.ipu.executables list",
+    "python -m ipu_model.ipu.executables prune --unused-for-days 30",
+    "python -m ipu_model.ipu.executables prune --older-than-days 90",
+    "python -m ipu_model.ipu.executables prune --larger-than-gb 50",
+    "dvc remote add --local --default store /mnt/podium-store",
+)
+"""Run as they stand by a test of tests/test_documents.py, in this order."""
+TRAINS = re.compile(r"podium (run|finetune|pretrain|sweep)( |$)")
+"""Commands that train for minutes to days: tests/test_documents.py goes with each as far as before its first stage."""

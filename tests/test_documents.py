@@ -1,0 +1,187 @@
+"""Every command of the documents is run by a test, or stands in tests/documented.py with the reason why not."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from flows.cli import cli
+from tasks.project.composing import compose
+from tasks.project.overlays import base_of, resolve
+from tasks.project.params import check
+from tests.documented import (
+    DOCUMENTS,
+    FIRST_STEPS,
+    HERE,
+    LANGUAGES,
+    NOT_RUN,
+    ROOT,
+    RUN_BY,
+    TRAINS,
+    blocks,
+    commands,
+    every_command,
+)
+from tests.tasks.tiny_model import write_tiny_model
+
+COMMANDS = every_command()
+TOWNS = [
+    f"{first}{last}" for first in ("Bel", "Tar", "Gon", "Mir", "Sol", "Ven") for last in ("lin", "nis", "dor", "ka")
+]
+RULERS = [f"{first}{last}" for first in ("An", "Ot", "Lu", "Ro", "Ed", "Ka") for last in ("na", "to", "mir", "wig")]
+WORDS = sorted({"who", "rules", "a", "town", "on", "river", ".", "?", *(name.lower() for name in (*TOWNS, *RULERS))})
+README_WORDS = 1300
+
+
+def test_every_block_says_what_it_is():
+    found = {(name, language) for name in DOCUMENTS for language, _ in blocks(name) if language not in LANGUAGES}
+    assert found == set(), f"write one of {LANGUAGES} behind the three backticks"
+
+
+def test_no_block_of_words_hides_a_command():
+    """A block of text may show what a command prints, and begins with none."""
+    begins = re.compile(r"\s*(\$ )?(podium|make|dvc|python -m|prefect) \w")
+    assert [
+        (name, text) for name in DOCUMENTS for kind, text in blocks(name) if kind == "text" and begins.match(text)
+    ] == []
+
+
+def test_every_command_is_run_by_a_test_or_has_a_reason_why_not():
+    told = {*NOT_RUN, *RUN_BY, *FIRST_STEPS, *HERE}
+    missing = {command: places for command, places in COMMANDS.items() if command not in told}
+    assert {command: places for command, places in missing.items() if not TRAINS.match(command)} == {}
+    assert sorted(told - set(COMMANDS)) == [], "they stand in no document any more"
+    assert len(told) == len(NOT_RUN) + len(RUN_BY) + len(FIRST_STEPS) + len(HERE), "one is told twice"
+
+
+@pytest.mark.parametrize("command", RUN_BY)
+def test_what_runs_a_command_is_there(command):
+    file, words = RUN_BY[command]
+    assert words in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_readme_is_read_in_a_few_minutes():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= README_WORDS
+
+
+def test_a_command_is_found_whole(monkeypatch, tmp_path):
+    text = "```bash\nmake a  # words\npodium run \\\n  --set x=1\n```\n```console\n$ podium b\nprinted\n```\n"
+    (tmp_path / "a.md").write_text(f"{text}```text\nmake c\n```\n")
+    monkeypatch.setattr("tests.documented.ROOT", tmp_path)
+    assert list(commands("a.md")) == ["make a", "podium run --set x=1", "podium b"]
+
+
+def _article(town, ruler):
+    """A town with its text and its question, as SQuAD has them."""
+    text = f"{ruler} rules {town}. {town} a town on a river."
+    question = {"id": town, "question": f"Who rules {town}?", "answers": [{"text": ruler, "answer_start": 0}]}
+    return {"title": town, "paragraphs": [{"context": text, "qas": [question]}]}
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A project with the files that the documents speak of; the working folder."""
+    for name in ("params.yaml", "dvc.yaml", "presets", "inputs"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    rulers = dict(zip(TOWNS, RULERS, strict=True))
+    split = {"train": TOWNS[:14], "dev": TOWNS[14:]}
+    for name, towns in split.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({"data": [_article(town, rulers[town]) for town in towns]}))
+    for name in ("predictions", "first", "second"):
+        found = {town: rulers[town] if name == "second" else "Anna" for town in split["dev"]}
+        (tmp_path / f"{name}.json").write_text(json.dumps(found))
+    write_tiny_model(tmp_path / "my-bert", WORDS)
+    (tmp_path / "my-text").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def podium_words(command):
+    """The words behind `podium` in a command of a shell, if there are some."""
+    called = re.search(r"(?:^|[A-Z]+=\w+ |\| )podium (.*)", command)
+    return shlex.split(re.split(r" (?:\||>|&&) ", called[1])[0]) if called else []
+
+
+def read(words):
+    """The command that click finds for some words, and what it reads of them; nothing is carried out."""
+    command, parent = cli, click.Context(cli, info_name="podium")
+    while isinstance(command, click.Group):
+        while words[0] == "--project":
+            words = words[2:]
+        command = command.get_command(parent, words[0])
+        assert command is not None, words
+        parent = command.make_context(words[0], list(words[1:]), parent=parent)
+        words = [*parent._protected_args, *parent.args] if isinstance(command, click.Group) else ()
+    return parent
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if podium_words(one)])
+def test_the_words_of_a_command_are_read_and_its_parameters_can_be_used(here, command):
+    """As far as a command goes before it looks at files and begins its first stage."""
+    found = read(podium_words(command)).params
+    if "overrides" in found and "model" not in found and "text" not in found:
+        values = resolve(base_of(found["preset"]), found["preset"], list(found["overrides"]))
+        planned = compose(check(values))["plan"]
+        for stage in found.get("to") or ():
+            assert stage.partition("@")[2] in planned["downstream"], stage
+
+
+def test_words_that_podium_does_not_know_are_found(here):
+    with pytest.raises(click.UsageError):
+        read(["run", "--no-such"])
+    assert podium_words("zcat a | podium predict x - | jq -r .label") == ["predict", "x", "-"]
+
+
+@pytest.fixture
+def shell(here, tmp_path_factory):
+    """Runs a command of the documents in bash, with `podium` in the path; in the project."""
+    tools = tmp_path_factory.mktemp("bin")
+    for name, words in (("podium", "-m flows "), ("python", "")):
+        (tools / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {words}"$@"\n')
+        (tools / name).chmod(0o755)
+    (here / "params.yaml").unlink()
+    (here / "params.yaml").write_bytes((ROOT / "params.yaml").read_bytes())
+    (here / ".dvc").mkdir()
+    (here / ".dvc" / "config").write_text("[core]\n    no_scm = true\n    analytics = false\n")
+    path = f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    own = {"PATH": path, "PODIUM_EXECUTABLE_CACHE": str(here / "cache"), "HOME": str(here)}
+
+    def run(command, code=ROOT):
+        environment = {**os.environ, **own, "PYTHONPATH": str(code)}
+        words = ["bash", "-c", command]
+        return subprocess.run(words, cwd=here, env=environment, text=True, capture_output=True, timeout=1200)
+
+    return run
+
+
+@pytest.mark.slow
+def test_commands_that_take_seconds_do_what_is_said(shell, here):
+    for command in HERE:
+        done = shell(command)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    assert json.loads((here / "comparison.json").read_text())
+    assert "hidden_size: 768" in (here / "params.yaml").read_text()
+    assert "store" in (here / ".dvc" / "config.local").read_text()
+
+
+@pytest.mark.soak
+def test_the_first_steps_of_the_readme(shell, here):
+    """A model of a few thousand weights and thirty questions, through the very words of README.md."""
+    for name in ("flows", "tasks", "ipu_model"):
+        shutil.copytree(ROOT / name, here / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", ".dvcignore"):
+        shutil.copy2(ROOT / name, here / name)
+    for name in ("dvc.yaml", "presets", "inputs"):
+        (here / name).unlink()
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, here / name)
+    for command in FIRST_STEPS:
+        done = shell(command, code=here)
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+    assert len(json.loads((here / "answers.json").read_text())) == 10

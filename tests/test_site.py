@@ -1,0 +1,102 @@
+"""`make docs`: the site is built from the documents without a connection, whole, and loads nothing from outside."""
+
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+
+from tests.documented import ROOT
+
+pytestmark = pytest.mark.slow
+LOADS = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src", "object": "data"}
+"""Tag -> its attribute that a browser fetches."""
+NO_NETWORK = """
+import socket, sys
+def refuse(*words, **more): raise OSError("the documents are built without a connection")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+from sphinx.cmd.build import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+class Tags(HTMLParser):
+    """Every tag of a page with its attributes."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The built site, and what was said while it was built."""
+    folder = tmp_path_factory.mktemp("site")
+    words = ["--quiet", "--fail-on-warning", "--keep-going", "-b", "html", str(ROOT / "docs"), str(folder)]
+    done = subprocess.run(
+        [sys.executable, "-c", NO_NETWORK, *words],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+    )
+    return folder, done
+
+
+def pages(folder):
+    """Each page with its tags."""
+    for path in sorted(folder.rglob("*.html")):
+        tags = Tags()
+        tags.feed(path.read_text(encoding="utf-8"))
+        yield path, tags.found
+
+
+def test_the_site_is_built_without_a_warning(site):
+    folder, done = site
+    assert (done.returncode, done.stderr) == (0, "")
+    made = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.html")}
+    documents = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert made >= documents | {"made/commands", "made/parameters", "search"}
+
+
+def test_no_page_loads_anything_from_outside(site):
+    folder, _ = site
+    loaded = [
+        (path.name, tag, words[LOADS[tag]])
+        for path, found in pages(folder)
+        for tag, words in found
+        if words.get(LOADS.get(tag)) and words.get("rel") not in ("next", "prev", "index", "search", "canonical")
+    ]
+    assert len(loaded) > 100
+    assert [one for one in loaded if re.match(r"(?:\w+:)?//|data:", one[2]) and not one[2].startswith("data:")] == []
+    for sheet in folder.rglob("*.css"):
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
+
+
+def test_every_link_of_the_site_leads_somewhere(site):
+    folder, _ = site
+    anchors = {path: {words["id"] for _, words in found if "id" in words} for path, found in pages(folder)}
+    lost = []
+    for path, found in pages(folder):
+        for tag, words in found:
+            target = words.get("href", "")
+            if tag != "a" or re.match(r"\w+:", target):
+                continue
+            file, _, anchor = target.partition("#")
+            to = (path.parent / file).resolve() if file else path
+            if not to.is_file() or (anchor and to in anchors and anchor not in anchors[to]):
+                lost.append((path.name, target))
+    assert lost == []
+
+
+def test_every_page_can_be_reached_from_the_first(site):
+    folder, _ = site
+    first = (folder / "index.html").read_text(encoding="utf-8")
+    for path in (ROOT / "docs").glob("*.md"):
+        if path.stem != "index":
+            assert f'href="{path.stem}.html"' in first, path.stem
