@@ -15,30 +15,48 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
-from prefect.logging.handlers import APILogHandler
-from prefect.settings import (
-    PREFECT_API_URL,
-    PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
-    PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS,
-    get_current_settings,
-    temporary_settings,
-)
-
+from flows.preflight.server import may_be_named
 from tasks.project.errors import PodiumError
 from tasks.project.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
 UVICORN = ("--factory", "prefect.server.api.server:create_app", "--log-level", "error", "--lifespan", "on")
+# What Prefect tells a temporary server: that it serves one program, and no pages.
+SERVES_ONE = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+
+
+@dataclass(frozen=True)
+class Started:
+    """A server that may not answer yet; it ends with this process."""
+
+    process: subprocess.Popen[bytes]
+    url: str
+
+    def end(self) -> None:
+        """End it."""
+        self.process.terminate()
+        self.process.wait()
+
+
+def started_early(log: Path) -> Started | None:
+    """Start the server of a run before Prefect is imported here, which takes seconds; None where one may be named.
+
+    Args:
+        log: takes what it prints.
+    """
+    return None if may_be_named() else _start(log, {})
 
 
 @contextlib.contextmanager
-def own_server(log: Path) -> Iterator[bool]:
+def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
     """Let flows of the body report to a server: the one PREFECT_API_URL names, else one of their own.
 
     Args:
         log: takes what their own server prints.
+        started: it, if it was; it ends behind the body, or where Prefect's settings want none.
 
     Yields:
         Whether it is their own.
@@ -46,32 +64,41 @@ def own_server(log: Path) -> Iterator[bool]:
     Raises:
         PodiumError: the server did not come up.
     """
-    if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
-        yield False  # where temporary servers are forbidden, Prefect says itself that a URL is missing
-        return
-    port = _free_port()
-    with log.open("ab") as said:
-        command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
-        env, end = _environment(), die_with_parent
-        # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
-        process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
-    url = f"http://{LOOPBACK}:{port}/api"
-    try:
-        _wait_for(url, process, log)
-        with temporary_settings({PREFECT_API_URL: url}):
+    # Imported here: it takes seconds, in which the server that was started comes up.
+    from prefect.logging.handlers import APILogHandler
+    from prefect.settings import (
+        PREFECT_API_URL,
+        PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
+        get_current_settings,
+        temporary_settings,
+    )
+
+    with contextlib.ExitStack() as held:
+        if started is not None:
+            held.callback(started.end)
+        if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+            held.close()
+            yield False  # where temporary servers are forbidden, Prefect says itself that a URL is missing
+            return
+        if started is None:
+            started = _start(log, get_current_settings().to_environment_variables(exclude_unset=True))
+            held.callback(started.end)
+        _wait_for(started, log)
+        with temporary_settings({PREFECT_API_URL: started.url}):
             try:
                 yield True
             finally:
                 APILogHandler().flush()  # the last lines are sent in the background, and complain of a server gone
-    finally:
-        process.terminate()
-        process.wait()
 
 
-def _environment() -> dict[str, str]:
-    """What Prefect tells a temporary server of its own: this process's settings, and that it serves one program."""
-    own = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
-    return {**os.environ, **own, **get_current_settings().to_environment_variables(exclude_unset=True)}
+def _start(log: Path, settings: dict[str, str]) -> Started:
+    port = _free_port()
+    with log.open("ab") as said:
+        command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
+        env, end = {**os.environ, **SERVES_ONE, **settings}, die_with_parent
+        # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
+        process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
+    return Started(process, f"http://{LOOPBACK}:{port}/api")
 
 
 def _free_port() -> int:
@@ -81,11 +108,13 @@ def _free_port() -> int:
     return port
 
 
-def _wait_for(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait_for(started: Started, log: Path) -> None:
+    from prefect.settings import PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS
+
     seconds = PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS.value()
     until = time.monotonic() + seconds
-    while not _answers(url):
-        if (code := process.poll()) is not None:
+    while not _answers(started.url):
+        if (code := started.process.poll()) is not None:
             raise PodiumError(
                 f"Prefect's temporary server ended with {describe_exit(code)}; its own words are in {log}"
             )

@@ -15,6 +15,7 @@ from flows.commands import options
 from flows.commands.project import Place, entered
 from flows.ending import tell_end
 from flows.environment import prepare_run
+from flows.own_server import own_server, started_early
 from flows.plan import ALL
 from flows.preflight import checks
 from flows.rerun import tell_if_unchanged
@@ -154,11 +155,11 @@ def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choice
     log = new_log(project)
     with shown(of_terminal(choices.verbose)):
         screen().tell("starting Prefect, which takes some seconds")
-        from flows import pipeline
+        started = started_early(project / log)
+        from flows import pipeline  # takes seconds, in which the server comes up
         from flows.api import UNREACHED
-        from flows.own_server import own_server
 
-        with logged(project / log), own_server(project / log) as is_own:
+        with logged(project / log), own_server(project / log, started) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
                 state = flow(*_asked(preset, overrides, choices), _words(), str(log), return_state=True)
