@@ -62,6 +62,8 @@ NOT_RUN = {
     "python -m bench.fine_tuning --model DIR --train train.json --dev dev.json --epochs 2 --padded-updates 40": (
         MEASURES
     ),
+    "python -m tasks.preflight.estimate": MEASURES,
+    "python -m tasks.preflight.estimate --text-mb 20000": MEASURES,
     "python -m bench.ipu_rows": MEASURES,
     "python -m bench.ipu_rows --instances 1 2 4 8": MEASURES,
     "python -m bench.ipu_rows --memory --updates 60": MEASURES,
@@ -183,8 +185,6 @@ FIRST_STEPS = (
 )
 """Of README.md: run one after the other by a test of tests/test_documents.py."""
 HERE = (
-    "python -m tasks.preflight.estimate",
-    "python -m tasks.preflight.estimate --text-mb 20000",
     "podium params show --set 'downstream.sst2={kind: glue, task: sst2}'",
     "podium params show --preset ipu-base-pod16-examples > chosen.yaml && mv chosen.yaml params.yaml",
     "podium plan --write",
