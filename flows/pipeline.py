@@ -24,9 +24,12 @@ from flows.preflight.finding import Wanted
 from flows.sent_runs import Queue
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
+from tasks.project.errors import PodiumError
 from tasks.project.files import write_text
 
 REJECTED_STATE = "Rejected"
+MOST_READ = 10
+"""Runs that the end of one reads for the page of all: its own, and some that others left; --page reads all."""
 
 
 @flow(name="podium", retries=0)
@@ -153,8 +156,19 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         text = f"the report could not be written: {error}"
         get_run_logger().error(text)
         run.error = text if run.error is None else f"{run.error}\n{text}"
+    _write_index(run, project)
     text = report.markdown(run)
     extra(lambda: create_markdown_artifact(text, key="podium-run", description="Podium run"))
+
+
+def _write_index(run: report.RunReport, project: Path) -> None:
+    """The page of all runs; what is wrong with another one is not the fault of this."""
+    from flows import index_page
+
+    try:
+        index_page.write(project, ended=run.name, anew=MOST_READ)
+    except (OSError, ValueError, PodiumError) as error:
+        get_run_logger().warning(f"the page of all runs could not be written: {error}")
 
 
 if __name__ == "__main__":  # what podium run was called once

@@ -12,6 +12,7 @@ from flows import disk_use, runs
 from flows.commands import options
 from flows.commands.project import entered
 from flows.screen import printable
+from tasks.project import artifacts
 from tasks.project.params_command import table
 
 WIDEST_COMMAND = 60
@@ -38,10 +39,16 @@ def command() -> None:
 )
 @click.argument("words", nargs=-1)
 @click.option("--status", "statuses", multiple=True, type=click.Choice(runs.STATUSES), help="keep these; repeatable")
+@click.option("--page", is_flag=True, help="write them all as a page that sorts and filters, reports/index.html")
 @options.as_json
 @click.pass_context
-def listed(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], json_wanted: bool) -> None:
+def listed(
+    ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...], page: bool, json_wanted: bool
+) -> None:
     project = entered(ctx)
+    if page:
+        _write_page(ctx, project, bool(words or statuses or json_wanted))
+        return
     found = runs.holding(runs.every(project), words, statuses)
     if json_wanted:
         options.print_json([run.as_values() for run in found])
@@ -56,6 +63,15 @@ def listed(ctx: click.Context, words: tuple[str, ...], statuses: tuple[str, ...]
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
     sys.stdout.write(f"{number}, {disk_use.in_words(sum(sizes))}; DVC's cache, which all share, {_cache(project)}\n")
     options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")
+
+
+def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
+    from flows import index_page
+
+    if narrowed:
+        raise click.UsageError("--page is of all runs: its own filter keeps some of them", ctx)
+    index_page.write(project)
+    sys.stdout.write(f"{artifacts.INDEX_PAGE}\n")
 
 
 def _row(run: runs.Run, size: int) -> tuple[str, ...]:

@@ -92,6 +92,73 @@ def line_plot(
 
 
 @dataclass(frozen=True)
+class Trace:
+    """One of many lines over each other, which a script shows or hides by its key."""
+
+    key: int
+    color: int
+    points: Sequence[Point]
+    dots: Sequence[tuple[float, float, str]] = ()
+    """Where something is said, and what."""
+
+
+def overlay_plot(
+    traces: Sequence[Trace], across: str, up: str, label: str, from_zero: bool = True, marks: bool = False
+) -> Markup:
+    """So many lines that pygal would take seconds: it draws the axes, and the lines are put in with its scale.
+
+    Args:
+        across, up, label, from_zero: as of `line_plot`.
+        marks: the dots are seen without looking for them, a step apart from each other and from the ends of the axis.
+    """
+    import pygal
+
+    found = [point for trace in traces for point in (*trace.points, *((x, y) for x, y, _ in trace.dots))]
+    (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
+    corners = [(left - marks / 2, low), (right + marks / 2, high)]
+    chart = pygal.XY(
+        **_options(across, up, short, False),
+        x_value_formatter=short,
+        x_labels=_ticks([x for x, _ in found], short),
+        include_x_axis=from_zero,
+        min_scale=3,
+        max_scale=8,
+    )
+    chart.add("", corners)
+    tree = _tidied(chart, label)
+    (plot,) = [one for one in tree.iter() if one.get("class") == "plot" and one is not tree]
+    (drawn,) = [one for one in plot if "series" in one.get("class", "").split()]
+    place = _places(corners, next(one.get("d", "") for one in drawn.iter("path")))
+    plot.remove(drawn)
+    (graph,) = tree  # in it stand the axes, and the dots of the corners above them
+    graph.remove(next(one for one in graph if one.get("class") == "plot overlay"))
+    for trace in traces:
+        look = f"series color-{trace.color % COLORS}{' marks' * marks}"
+        group = ElementTree.SubElement(plot, "g", {"class": look, "data-run": str(trace.key)})
+        if trace.points:
+            ElementTree.SubElement(group, "path", {"class": "line", "d": "M" + "L".join(map(place, trace.points))})
+        for x, y, tip in trace.dots:
+            column, row = place((x, y)).split()
+            dot = {"class": "dot", "cx": column, "cy": row, "r": "3", "data-tip": readable(tip)}
+            ElementTree.SubElement(group, "circle", dot)
+    return Markup(ElementTree.tostring(tree, encoding="unicode"))
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """From the lowest to the highest, and more where these are one."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    return (low, high) if low < high else (low - 0.5, high + 0.5)
+
+
+def _places(corners: Sequence[Point], path: str) -> Callable[[Point], str]:
+    """Where a value lies in a drawing, by the path through two corners of it."""
+    (left, bottom), (right, top) = ([float(word) for word in part.split()] for part in path[1:].split("L"))
+    (x_low, y_low), (x_high, y_high) = corners
+    across, up = (right - left) / (x_high - x_low), (top - bottom) / (y_high - y_low)
+    return lambda point: f"{left + across * (point[0] - x_low):.1f} {bottom + up * (point[1] - y_low):.1f}"
+
+
+@dataclass(frozen=True)
 class Bars:
     """Bars of one colour, one for each label of the plot."""
 
@@ -210,13 +277,7 @@ def _tip(line: Line, point: Point, across: tuple[str, Format], up: tuple[str, Fo
 
 def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Markup:
     """The chart without what pygal says of itself, with what is said of each value, as markup of our own."""
-    tree = chart.render_tree()
-    _clean(tree)
-    tree.attrib.pop("id", None)
-    tree.set("class", "plot")
-    tree.set("role", "img")
-    tree.set("aria-label", readable(label))
-    tree.set("tabindex", "0")
+    tree = _tidied(chart, label)
     for number, (color, look) in enumerate(looks):
         for group in [one for one in tree.iter() if f"serie-{number}" in one.get("class", "").split()]:
             group.set("class", f"series color-{color % COLORS}{look}")
@@ -230,6 +291,18 @@ def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]]
         for box in group.iter("rect"):
             box.set("class", f"color-{looks[number][0] % COLORS}")
     return Markup(ElementTree.tostring(tree, encoding="unicode"))
+
+
+def _tidied(chart: Graph, label: str) -> ElementTree.Element:
+    """The chart without what pygal says of itself."""
+    tree: ElementTree.Element = chart.render_tree()
+    _clean(tree)
+    tree.attrib.pop("id", None)
+    tree.set("class", "plot")
+    tree.set("role", "img")
+    tree.set("aria-label", readable(label))
+    tree.set("tabindex", "0")
+    return tree
 
 
 def _clean(tree: ElementTree.Element) -> None:

@@ -39,6 +39,8 @@ EXECUTABLES_RECORD = "podium.json"
 REPORTS = Path("reports")
 RUN_REPORT = Path("reports/run.json")
 RUN_PAGE = Path("reports/run.html")
+INDEX_PAGE = Path("reports/index.html")
+"""All runs of a project, in its own folder."""
 FETCHED = Path("released")
 """Ignored by git and by DVC's cache: releases that the flow fetched, which gates compare with."""
 RUNS = Path("runs")

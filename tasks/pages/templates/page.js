@@ -9,6 +9,7 @@ for (const plot of document.querySelectorAll("svg.plot")) {
   tip.setAttribute("role", "status");
   plot.parentElement.append(tip);
   let at = -1;
+  const seen = (index) => points[index].getClientRects().length > 0;
   const show = (index) => {
     if (at >= 0) points[at].classList.remove("near");
     at = index;
@@ -26,6 +27,7 @@ for (const plot of document.querySelectorAll("svg.plot")) {
     let best = -1, least = 40 ** 2;
     points.forEach((point, index) => {
       const box = point.getBoundingClientRect();
+      if (!box.width) return;  // what is not shown has no place
       const across = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
       const down = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
       const far = across ** 2 + down ** 2;
@@ -39,7 +41,9 @@ for (const plot of document.querySelectorAll("svg.plot")) {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (step) {
       event.preventDefault();
-      show(Math.max(0, Math.min(points.length - 1, at < 0 && step < 0 ? points.length - 1 : at + step)));
+      let next = at < 0 && step < 0 ? points.length - 1 : at + step;
+      while (next in points && !seen(next)) next += step;
+      if (next in points) show(next);
     } else if (event.key === "Escape") show(-1);
   });
 }
@@ -82,4 +86,59 @@ for (const input of document.querySelectorAll("input.filter")) {
   };
   input.addEventListener("input", apply);
   apply();  // a browser that goes back keeps what was typed
+}
+// The page of all runs: plots show the chosen ones, or those that the filter leaves, and the command compares them.
+const runs = document.getElementById("runs");
+if (runs) {
+  const rows = [...runs.tBodies[0].rows], lines = [...document.querySelectorAll("svg [data-run]")];
+  const part = (name) => document.getElementById(name);
+  const table = part("parameters"), names = [...table.tBodies[0].rows];
+  const defaults = names.map((row) => row.cells[1].textContent);
+  const valuesOf = (row) => {
+    const found = [...defaults];
+    for (const line of row.dataset.values.split("\n").filter(Boolean)) {
+      const at = line.indexOf(" ");
+      found[line.slice(0, at)] = line.slice(at + 1);
+    }
+    return found;
+  };
+  const cell = (kind, text) => Object.assign(document.createElement(kind), { textContent: text });
+  const compareParameters = (chosen) => {
+    const columns = chosen.map(valuesOf), head = table.tHead.rows[0];
+    head.replaceChildren(head.cells[0], ...chosen.map((row) => cell("th", row.cells[1].textContent)));
+    let differ = 0;
+    names.forEach((row, index) => {
+      row.hidden = columns.every((column) => column[index] === columns[0][index]);
+      differ += !row.hidden;
+      row.replaceChildren(row.cells[0], ...columns.map((column) => cell("td", column[index])));
+    });
+    part("alike").hidden = differ > 0;
+    table.hidden = !differ;
+  };
+  const show = () => {
+    const chosen = rows.filter((row) => row.cells[0].querySelector("input").checked), several = chosen.length > 1;
+    const left = new Set((chosen.length ? chosen : rows.filter((row) => !row.hidden)).map((row) => row.dataset.run));
+    for (const line of lines) line.style.display = left.has(line.dataset.run) ? "" : "none";
+    part("command").textContent = `podium compare ${chosen.map((row) => row.dataset.word).join(" ")}`;
+    part("copied").textContent = "";
+    part("picked").hidden = part("differing").hidden = !several;
+    part("advice").hidden = several;
+    if (several) compareParameters(chosen);
+  };
+  runs.addEventListener("change", show);
+  document.addEventListener("filtered", show);
+  part("none").addEventListener("click", () => {
+    for (const row of rows) row.cells[0].querySelector("input").checked = false;
+    show();
+  });
+  part("copy").addEventListener("click", async () => {
+    getSelection().selectAllChildren(part("command"));  // to be copied by hand where the browser lets no page do it
+    try {
+      await navigator.clipboard.writeText(part("command").textContent);
+      part("copied").textContent = "copied";
+    } catch {
+      part("copied").textContent = "selected: copy it by Ctrl-C";
+    }
+  });
+  show();
 }

@@ -1,0 +1,208 @@
+"""reports/index.html: all runs of a project on one page, with their scores and curves over each other."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from markupsafe import Markup
+
+from flows import index_facts, report, runs
+from flows.index_facts import Shown
+from tasks.pages.plots import COLORS, Trace, overlay_plot
+from tasks.pages.render import html_page
+from tasks.project import artifacts
+from tasks.project.files import write_text
+
+MOST_RUNS = 500
+"""On the page: the newest; `podium runs` lists all."""
+MOST_DRAWN = 200
+"""Of these the curves of the newest: more lines over each other say nothing, and take a second to draw."""
+MOST_COLUMNS, MOST_PLOTS, MOST_COMPARISONS = 4, 8, 20
+MOST_PLACES, MOST_DOTS = 12_000, 1_200
+"""Of all curves together: corners that are drawn, and values that can be looked at."""
+NONE = "–"
+KINDS = {"finished": "good", "published": "good", "rejected": "bad", "failed": "bad", runs.NEVER: "", runs.RUNNING: ""}
+"""Status -> colour of its badge; of others that of a warning."""
+
+
+def write(project: Path, ended: str = "", anew: int | None = None) -> None:
+    """Write the page.
+
+    Args:
+        ended, anew: as of `index_facts.every`.
+    """
+    write_text(project / artifacts.INDEX_PAGE, page(project, index_facts.every(project, ended, anew)))
+
+
+def page(project: Path, found: Sequence[Shown]) -> str:
+    """The page of these runs, the newest first."""
+    shown = found[:MOST_RUNS]
+    varied = _varied(shown)
+    columns = _columns(shown)
+    comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
+    return html_page(
+        __file__,
+        "index.html.j2",
+        rows=[_row(project, one, number, columns, varied) for number, one in enumerate(shown)],
+        left_out=len(found) - len(shown),
+        statuses=Counter(one.run.status for one in found).most_common(),
+        kinds=KINDS,
+        columns=[f"{entry} {metric.replace('_', ' ')}" for entry, metric in columns],
+        parameters=[(name, _default(shown, name)) for name in varied],
+        scores=[_scores(shown, *column) for column in columns],
+        curves=list(_curves(shown[:MOST_DRAWN])),
+        drawn=MOST_DRAWN,
+        comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MOST_COMPARISONS]],
+        written=time.strftime("%Y-%m-%d %H:%M %Z"),
+    )
+
+
+def _columns(shown: Sequence[Shown]) -> list[tuple[str, str]]:
+    """The entries that most runs have, each with the score that its gate asks for first."""
+    entries = Counter(entry for one in shown for entry, scores in one.run.scores.items() if scores)
+    return [(entry, _leading(shown, entry)) for entry, _ in entries.most_common(MOST_COLUMNS)]
+
+
+def _leading(shown: Sequence[Shown], entry: str) -> str:
+    required = next((floors for one in shown if (floors := one.details.floors.get(entry))), None)
+    return next(iter(required or next(scores for one in shown if (scores := one.run.scores.get(entry)))))
+
+
+def _varied(shown: Sequence[Shown]) -> list[str]:
+    """The parameters that not all of these runs have alike, among those that have them at all."""
+    names = sorted({name for one in shown for name in one.details.parameters})
+    return [name for name in names if len({_value(shown, one, name) for one in shown} - {NONE}) > 1]
+
+
+def _default(shown: Sequence[Shown], name: str) -> str:
+    return next(one.details.parameters[name][0] for one in shown if name in one.details.parameters)
+
+
+def _value(shown: Sequence[Shown], one: Shown, name: str) -> str:
+    """A parameter of a run as JSON; NONE where it has no such entry, or its parameters cannot be read."""
+    if (stated := one.details.parameters.get(name)) is not None:
+        return stated[1]
+    words = name.split(".")
+    there = one.details.entries if words[0] == "downstream" else [""]
+    if not one.details.runtime or (words[0] == "downstream" and words[1] not in there):
+        return NONE
+    return ""
+
+
+def _row(
+    project: Path, one: Shown, number: int, columns: Sequence[tuple[str, str]], varied: Sequence[str]
+) -> dict[str, Any]:
+    run, details, record = one.run, one.details, one.run.record
+    path = Path("reports") if run.folder == project else Path("..", run.folder.relative_to(project), "reports")
+    seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
+    kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
+    stated = [(name, details.parameters[name][1]) for name in varied if name in details.parameters]
+    return {
+        "number": number,
+        "name": run.name if run.name != runs.PROJECT else "own folder",
+        "word": shlex.quote(run.name),
+        "href": _href(run, path),
+        "color": number % COLORS,
+        "status": run.status,
+        "kind": KINDS.get(run.status, "warn"),
+        "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
+        "began_s": round(run.began),
+        "seconds": seconds,
+        "took": NONE if seconds is None else in_words(seconds),
+        "what": ", ".join([(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]),
+        "scores": [_score(one, entry, metric) for entry, metric in columns],
+        "stated": stated,
+        "values": "\n".join(_values(one, varied)),
+        "published": _published(record),
+    }
+
+
+def _href(run: runs.Run, path: Path) -> str:
+    """Where its own page lies from this one; empty where it has none."""
+    if not (run.folder / artifacts.RUN_PAGE).is_file():
+        return ""
+    return quote((path / artifacts.RUN_PAGE.name).as_posix() if path.parts[0] == ".." else artifacts.RUN_PAGE.name)
+
+
+def _values(one: Shown, varied: Sequence[str]) -> Iterator[str]:
+    """Number and value of each parameter that varies and is not as the defaults have it, for the page's script."""
+    for number, name in enumerate(varied):
+        if value := _value((), one, name):
+            yield f"{number} {value}"
+
+
+def in_words(seconds: float) -> str:
+    """A time as people say it: 45 s, 12 min 31 s, 5 h 2 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
+
+
+def _score(one: Shown, entry: str, metric: str) -> dict[str, Any] | None:
+    """A score with its interval, what its gate requires of it, and the verdict on the entry."""
+    value = one.run.scores.get(entry, {}).get(metric)
+    if value is None or one.run.record is None:
+        return None
+    decision = next((r["decision"] for r in one.run.record.results.values() if r["name"] == entry), None)
+    return {
+        "value": value,
+        "interval": one.details.intervals.get(entry, {}).get(metric),
+        "floor": one.details.floors.get(entry, {}).get(metric),
+        "accepted": None if decision is None else decision["accepted"],
+    }
+
+
+def _published(record: report.RunReport | None) -> str:
+    receipts = [one["published"] for one in (record.results.values() if record else ()) if one["published"]]
+    return ", ".join(report.where_published(receipt) for receipt in receipts)
+
+
+def _scores(shown: Sequence[Shown], entry: str, metric: str) -> tuple[str, Markup]:
+    """Dots with whiskers, the oldest run first."""
+    name, traces = f"{entry} {metric.replace('_', ' ')}", []
+    for number, one in enumerate(shown):
+        if (score := _score(one, entry, metric)) is not None:
+            place, both = float(len(shown) - number), score["interval"]
+            whisker = [(place, bound) for bound in both] if both else []
+            more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
+            dot = (place, score["value"], f"{_called(one)}\n{name} {score['value']:.2f}{more}")
+            traces.append(Trace(number, number, whisker, [dot]))
+    label = f"{name} of each run with its 95% interval"
+    return name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, marks=True)
+
+
+def _called(one: Shown) -> str:
+    return one.run.name if one.run.name != runs.PROJECT else "own folder"
+
+
+def _curves(shown: Sequence[Shown]) -> Iterator[tuple[str, Markup]]:
+    """A plot for each training and each table of held-out losses, those of most runs first, in the order of stages."""
+    counts = Counter(name for one in shown for name in one.details.curves)
+    names = [name for name, _ in counts.most_common(MOST_PLOTS)]
+    drawn = sum(counts[name] for name in names) or 1
+    for name in sorted(names):
+        traces = []
+        for number, one in enumerate(shown):
+            if points := one.details.curves.get(name):
+                told = [
+                    (x, y, f"{_called(one)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
+                    for x, y in _some(points, max(1, MOST_DOTS // drawn))
+                ]
+                traces.append(Trace(number, number, _some(points, max(8, MOST_PLACES // drawn)), told))
+        single = all(len(trace.points) == 1 for trace in traces)  # no line is seen
+        yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run", marks=single)
+
+
+def _some(points: Sequence[index_facts.Point], most: int) -> list[index_facts.Point]:
+    """At most so many, evenly apart, the last among them."""
+    apart = -(-len(points) // most)
+    return list(points[::-1][::apart][::-1])

@@ -1,0 +1,174 @@
+"""The page of all runs: what it says, that it stays small and cheap with 500 of them, and that text stays text."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from flows import checkout, index_facts, index_page, pipeline, report, runs
+from flows.index_facts import Details, Shown
+from flows.report import RunReport
+from tasks.project import artifacts
+from tasks.project.files import write_json
+from tests.flows.test_pipeline import ACCEPTED
+from tests.flows.test_runs import FASTER, Holding, podium
+from tests.tasks.hostile import HOSTILE, Page, without_own_script
+
+CURVE = [(float(step), 3.0 / step) for step in range(1, 31)]
+
+
+def shown(number: int, text: str = "", folder: Path = Path("/project"), **details: object) -> Shown:
+    """A finished run with a score, an interval, a floor, curves and parameters of its own."""
+    name = f"run-{number}{text}"
+    record = RunReport(f"runs/checkouts/{name}", f"small{text}", began="2026-11-23T10:00:00+0000")
+    record.ended, record.command = "2026-11-23T10:12:31+0000", f"podium run {text}"
+    record.results["gate"] = {
+        "name": "squad",
+        "scores": {f"f1{text}": 80.0 + number % 10, "exact_match": 70.0},
+        "decision": {"accepted": number % 2 == 0, "reasons": []},
+        "published": {"folder": f"published/{text}"} if number % 2 == 0 else None,
+    }
+    known: dict[str, object] = {
+        "runtime": f"cpu{text}",
+        "entries": {"squad": "squad"},
+        "parameters": {f"pretrain.seed{text}": ["42", str(number)], "model.num_layers": ["12", '"2"']},
+        "intervals": {"squad": {f"f1{text}": [78.0, 92.0]}},
+        "floors": {"squad": {f"f1{text}": 85.0}},
+        "curves": {f"squad-finetune{text}": CURVE, f"squad-finetune{text}, held out": CURVE[::10]},
+        **details,
+    }
+    return Shown(runs.Run(name, folder / "runs/checkouts" / name, record, False), Details(**known))  # type: ignore[arg-type]
+
+
+def page(found: list[Shown], folder: Path = Path("/project")) -> str:
+    return index_page.page(folder, found)
+
+
+def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
+    html = page([shown(2), shown(1)])
+    text = " ".join(Page(without_own_script(html)).text.split())
+    for said in ("run-2", "published", "12 min 31 s", "small, squad, cpu", "82.00", "78.0 to 92.0"):
+        assert said in text, said
+    assert "accepted, floor 85.0" in text
+    assert "rejected, floor 85.0" in text
+    assert "pretrain.seed=2" in text
+    assert "num_layers" not in text, "both have it alike"
+    assert 'data-word="run-2"' in html
+    assert "run-1\nupdate 30\nloss 0.1 nats".replace("\n", "&#10;") in html
+    assert "run-2&#10;squad f1 82.00&#10;95% interval 78.00 to 92.00" in html
+
+
+def test_no_run_is_said_so(tmp_path: Path) -> None:
+    index_page.write(tmp_path)
+    text = (tmp_path / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
+    assert "No run is here." in text
+    assert "<table" not in text
+
+
+def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
+    found = [shown(number) for number in range(520)]
+    began = time.process_time()
+    html = page(found)
+    assert time.process_time() - began < 3, "seconds; 0.3 on an idle host"
+    assert len(html.encode()) < 1_000_000
+    assert html.count("<tr data-run=") == index_page.MOST_RUNS
+    assert "lists 20 more" in html
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_texts_never_become_markup(text: str) -> None:
+    hostile, plain = (Page(page([shown(1, one), shown(2, one)])) for one in (text, "plain"))
+    assert hostile.elements == plain.elements
+
+
+def test_a_run_of_another_entry_has_none_of_its_parameters() -> None:
+    ours = {"parameters": {"downstream.squad.finetune.seed": ["42", "1"]}}
+    other = {"entries": {"sst2": "glue"}, "parameters": {}}
+    found = [shown(1, **ours), shown(2, **ours | {"parameters": {}}), shown(3, **other)]
+    html = page(found)
+    assert 'data-values="0 1"' in html
+    assert 'data-values=""' in html, "as the defaults have it"
+    assert 'data-values="0 –"' in html
+
+
+def test_the_end_of_a_run_writes_the_page_with_what_became_of_it(prefect_session, toy_project, capsys):
+    pipeline.pipeline(None, [], return_state=True)
+    pipeline.pipeline(None, [*ACCEPTED], name="good", return_state=True)
+    text = (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
+    assert 'href="../runs/checkouts/good/reports/run.html"' in text
+    assert 'href="run.html"' in text
+    assert ">running<" not in text, "the run that wrote it had ended"
+    (toy_project / artifacts.INDEX_PAGE).unlink()
+    code, said = podium(capsys, "runs", "--page")
+    assert (code, said.out) == (0, "reports/index.html\n"), said.err
+    assert (toy_project / artifacts.INDEX_PAGE).read_text(encoding="utf-8").count("<tr data-run=") == 2
+    code, said = podium(capsys, "runs", "good", "--page")
+    assert (code, "--page is of all runs" in said.err) == (2, True)
+
+
+@pytest.fixture
+def named(toy_project):
+    """A project with the run `fast`, which has a parameter of its own and a record."""
+    folder = checkout.prepare_own(toy_project, checkout.resolved_params(toy_project, None, [FASTER]), "fast")
+    write_json(folder / artifacts.RUN_REPORT, RunReport("runs/checkouts/fast").as_values())
+    return folder
+
+
+def facts(project):
+    return {one.run.name: one.details for one in index_facts.every(project)}
+
+
+def test_what_was_read_is_kept_until_the_record_is_written_again(toy_project, named, monkeypatch):
+    assert facts(toy_project)["fast"].parameters["downstream.squad.finetune.learning_rate"] == ["5e-05", "3e-05"]
+    monkeypatch.setattr(index_facts, "_details", lambda *_: pytest.fail("read again"))
+    assert facts(toy_project)["fast"].runtime == "cpu"
+    monkeypatch.setattr(index_facts, "_details", lambda *_: Details("ipu"))
+    os.utime(named / artifacts.RUN_REPORT, ns=(1, 1))
+    assert facts(toy_project)["fast"].runtime == "ipu"
+    (toy_project / index_facts.KEPT).write_text("[1, 2")
+    assert facts(toy_project)["fast"].runtime == "ipu", "what cannot be read is made again"
+
+
+def test_of_a_run_at_work_nothing_is_kept(toy_project, named):
+    with Holding("fast"):
+        assert facts(toy_project)["fast"].runtime == "cpu"
+    assert not (toy_project / index_facts.KEPT).exists()
+
+
+def test_damaged_files_of_a_run_cost_no_more_than_what_they_held(toy_project, named):
+    record = RunReport(
+        "runs/checkouts/fast", results={"gate": {"name": "squad", "scores": {"f1": 1.0}, "decision": None}}
+    )
+    record.results["gate"]["published"] = None
+    write_json(named / artifacts.RUN_REPORT, record.as_values())
+    for name in ("metrics/squad.json", "metrics/squad-gate.json", "plots/phase1.csv", "plots/phase1-held-out.csv"):
+        (named / name).parent.mkdir(exist_ok=True)
+        (named / name).write_text("[")
+    (named / artifacts.PARAMS).write_text("a: [")
+    assert facts(toy_project)["fast"] == Details(intervals={"squad": {}}, floors={"squad": {}})
+    assert "not readable" in index_page.page(toy_project, index_facts.every(toy_project))
+
+
+def test_only_so_many_are_read_at_the_end_of_a_run(toy_project, named):
+    assert [one.details for one in index_facts.every(toy_project, anew=0) if one.run.name == "fast"] == [Details()]
+    assert facts(toy_project)["fast"].runtime == "cpu"
+
+
+def test_curves_keep_their_ends(tmp_path):
+    (tmp_path / "phase1.csv").write_text("step,loss\n" + "".join(f"{step},{step}.123456\n" for step in range(1, 1001)))
+    (tmp_path / "phase1-held-out.csv").write_text("step,loss\n")
+    (tmp_path / "slices.csv").write_text("a,b\n1,2\n")
+    [(name, points)] = index_facts._curves(tmp_path).items()
+    assert (name, points[0], points[-1]) == ("phase1", (1.0, 1.1235), (1000.0, 1000.1))
+    assert len(points) <= index_facts.MOST_POINTS + 1
+
+
+def test_what_is_kept_is_json_that_names_its_layout(toy_project, named):
+    facts(toy_project)
+    kept = json.loads((toy_project / index_facts.KEPT).read_text(encoding="utf-8"))
+    assert (kept["layout"], list(kept["runs"])) == (index_facts.LAYOUT, ["fast"])
+    assert report.read(toy_project, named) is not None
