@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from flows import run_page, run_params, runs
 from tasks.downstream.comparing import Judged, against_run, against_scores, figures_of, judged
 from tasks.downstream.entries import entries, entry_of
+from tasks.pages.plots import COLORS, Line, line_plot
 from tasks.pages.render import html_page
 from tasks.project.errors import ParamsError
 from tasks.project.params import Params, check
 from tasks.project.params_command import differing, table
 from tasks.project.plan_file import read_plan
 
-WIDTH, HEIGHT, MARGIN = 460, 240, 40
-COLORS = ("#4a7bbf", "#d07a2a", "#3f9b6c", "#a4568f", "#8a7a2f", "#c04848")
 BARS = " ▁▂▃▄▅▆▇█"
 COLUMNS = 40
 """Bars of a curve on the terminal."""
@@ -202,32 +203,40 @@ def _row(points: Sequence[tuple[float, float]], last: float, top: float) -> str:
     return "".join(cells)
 
 
-def page(values: dict[str, Any]) -> str:
-    """One self-contained page."""
-    colors = {run: COLORS[index % len(COLORS)] for index, run in enumerate(values["runs"])}
+def links(project: Path, words: Sequence[Word]) -> dict[str, str]:
+    """Where the pages of these runs lie from those in the project's reports/; of what has none, nothing."""
+    found = {word.said: runs.href(project, word.run) for word in words if word.run is not None}
+    return {said: href for said, href in found.items() if href}
+
+
+def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:
+    """One self-contained page.
+
+    Args:
+        values: what `compared` said.
+        links: as `links` has them.
+        index: the page of all runs lies beside this one.
+    """
     return html_page(
         __file__,
         "compare.html.j2",
         **values,
-        colors=colors,
-        drawn=[_drawn(curve) for curve in values["curves"]],
+        colors={run: number % COLORS for number, run in enumerate(values["runs"])},
+        links=links,
+        index=index,
+        drawn=[(curve["stage"], _drawn(curve, values["runs"])) for curve in values["curves"]],
         interval=_interval,
         verdict=verdict,
         on_what=on_what,
-        width=WIDTH,
-        height=HEIGHT,
-        margin=MARGIN,
     )
 
 
-def _drawn(curve: dict[str, Any]) -> dict[str, Any]:
+def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Markup:
     """Curves on one scale that begins at zero: loss as lines, that on held-out rows as rings."""
-    points = [point for line in curve["lines"] for point in (*line["loss"], *line["held_out"])]
-    last, top = max(x for x, _ in points), max(y for _, y in points) or 1.0
-    across, down, base = (WIDTH - MARGIN - 8) / last, (HEIGHT - MARGIN - 8) / top, HEIGHT - MARGIN
-
-    def placed(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-        return [(MARGIN + x * across, base - y * down) for x, y in points]
-
-    lines = [{**line, "loss": placed(line["loss"]), "held_out": placed(line["held_out"])} for line in curve["lines"]]
-    return {"stage": curve["stage"], "lines": lines, "updates": last, "top": top}
+    lines = []
+    for line in curve["lines"]:
+        color = names.index(line["run"])
+        lines.append(Line(line["run"], line["loss"], color=color))
+        if line["held_out"]:
+            lines.append(Line(f"{line['run']}, held out", line["held_out"], marks=True, color=color))
+    return line_plot(lines, "update", "loss (nats)", f"loss of {curve['stage']} in each run")

@@ -99,7 +99,6 @@ def _row(
     project: Path, one: Shown, number: int, columns: Sequence[tuple[str, str]], varied: Sequence[str]
 ) -> dict[str, Any]:
     run, details, record = one.run, one.details, one.run.record
-    path = Path("reports") if run.folder == project else Path("..", run.folder.relative_to(project), "reports")
     seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
     kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
     stated = [(name, details.parameters[name][1]) for name in varied if name in details.parameters]
@@ -107,7 +106,7 @@ def _row(
         "number": number,
         "name": run.name if run.name != runs.PROJECT else "own folder",
         "word": shlex.quote(run.name),
-        "href": _href(run, path),
+        "href": runs.href(project, run),
         "color": number % COLORS,
         "status": run.status,
         "kind": KINDS.get(run.status, "warn"),
@@ -121,13 +120,6 @@ def _row(
         "values": "\n".join(_values(one, varied)),
         "published": _published(record),
     }
-
-
-def _href(run: runs.Run, path: Path) -> str:
-    """Where its own page lies from this one; empty where it has none."""
-    if not (run.folder / artifacts.RUN_PAGE).is_file():
-        return ""
-    return quote((path / artifacts.RUN_PAGE.name).as_posix() if path.parts[0] == ".." else artifacts.RUN_PAGE.name)
 
 
 def _values(one: Shown, varied: Sequence[str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from flows import disk_use, report, run_locks
 from flows.checkout import own_folder
@@ -85,6 +86,15 @@ class Run:
             "bytes": size.own,
             "bytes_shared": size.shared,
         }
+
+
+def href(project: Path, run: Run) -> str:
+    """Where the page of a run lies from those in the project's reports/; empty where it has none."""
+    if not (run.folder / artifacts.RUN_PAGE).is_file():
+        return ""
+    own = run.folder.resolve() == project.resolve()
+    path = artifacts.RUN_PAGE.name if own else f"../{run.folder.relative_to(project).as_posix()}/{artifacts.RUN_PAGE}"
+    return quote(path)
 
 
 def folder_of(project: Path, name: str) -> Path:

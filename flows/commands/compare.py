@@ -71,10 +71,12 @@ def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], s
     if len(set(words)) < len(words):
         raise ParamsError("a run is named twice: its difference from itself is none")
     place: Place = ctx.obj
-    values = comparing.compared(comparing.words_of(project, place.here, words))
+    found = comparing.words_of(project, place.here, words)
+    values = comparing.compared(found)
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
-    write_text(project / page, comparing.page(values))
+    index = (project / artifacts.INDEX_PAGE).is_file()
+    write_text(project / page, comparing.page(values, comparing.links(project, found), index))
     return values, comparing.in_words(values), f"the same as a page, with the curves over each other: {page}"
 
 

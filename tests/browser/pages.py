@@ -7,13 +7,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows import comparing, plan_page, run_page
+from flows import comparing, index_page, plan_page, run_page
 from flows.foretold import foresee
 from flows.preflight import checks
 from tasks.project.files import write_text
 from tasks.validation import validation_page
 from tests.browser import evaluations, made_runs, parts_page
 from tests.browser.planted import EVIL, LONG
+from tests.flows.shown_runs import shown
 from tests.places import ROOT
 
 Maker = Callable[[Path], Path]
@@ -100,7 +101,12 @@ def _compare(folder: Path) -> Path:
         ],
         "curves": [{"stage": "pretrain@phase1", "lines": lines}, {"stage": "finetune@squad", "lines": lines}],
     }
-    return _written(folder / "reports/compare.html", comparing.page(values))
+    return _written(folder / "reports/compare.html", comparing.page(values, {}))
+
+
+def _index(folder: Path) -> Path:
+    found = [shown(number, f" {EVIL}" * (number % 3 == 1), folder) for number in range(12)]
+    return _written(folder / "reports/index.html", index_page.page(folder, found))
 
 
 def _parts(folder: Path) -> Path:
@@ -120,5 +126,6 @@ PAGES: dict[str, Maker] = {
     "validation, good": partial(_validation, True),
     "validation, bad": partial(_validation, False),
     "comparison": _compare,
+    "all runs": _index,
 }
 """What it shows -> its maker."""

@@ -9,39 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from flows import checkout, index_facts, index_page, pipeline, report, runs
+from flows import checkout, index_facts, index_page, pipeline, report
 from flows.index_facts import Details, Shown
 from flows.report import RunReport
 from tasks.project import artifacts
 from tasks.project.files import write_json
+from tests.flows.shown_runs import shown
 from tests.flows.test_pipeline import ACCEPTED
 from tests.flows.test_runs import FASTER, Holding, podium
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
-
-CURVE = [(float(step), 3.0 / step) for step in range(1, 31)]
-
-
-def shown(number: int, text: str = "", folder: Path = Path("/project"), **details: object) -> Shown:
-    """A finished run with a score, an interval, a floor, curves and parameters of its own."""
-    name = f"run-{number}{text}"
-    record = RunReport(f"runs/checkouts/{name}", f"small{text}", began="2026-11-23T10:00:00+0000")
-    record.ended, record.command = "2026-11-23T10:12:31+0000", f"podium run {text}"
-    record.results["gate"] = {
-        "name": "squad",
-        "scores": {f"f1{text}": 80.0 + number % 10, "exact_match": 70.0},
-        "decision": {"accepted": number % 2 == 0, "reasons": []},
-        "published": {"folder": f"published/{text}"} if number % 2 == 0 else None,
-    }
-    known: dict[str, object] = {
-        "runtime": f"cpu{text}",
-        "entries": {"squad": "squad"},
-        "parameters": {f"pretrain.seed{text}": ["42", str(number)], "model.num_layers": ["12", '"2"']},
-        "intervals": {"squad": {f"f1{text}": [78.0, 92.0]}},
-        "floors": {"squad": {f"f1{text}": 85.0}},
-        "curves": {f"squad-finetune{text}": CURVE, f"squad-finetune{text}, held out": CURVE[::10]},
-        **details,
-    }
-    return Shown(runs.Run(name, folder / "runs/checkouts" / name, record, False), Details(**known))  # type: ignore[arg-type]
 
 
 def page(found: list[Shown], folder: Path = Path("/project")) -> str:

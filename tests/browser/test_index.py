@@ -1,0 +1,75 @@
+"""The page of all runs in a browser: it sorts, filters, says the command that compares, and is quick with 500 runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from playwright.sync_api import Page
+
+from flows import index_page
+from tests.browser import chromium
+from tests.flows.shown_runs import shown
+
+
+def looked_at(page: Page, folder: Path, number: int) -> Page:
+    file = folder / "index.html"
+    file.write_text(index_page.page(folder, [shown(one, "", folder) for one in range(number)]), encoding="utf-8")
+    return chromium.opened(page, file)
+
+
+def names(page: Page) -> list[str]:
+    return page.locator("#runs tbody tr:visible th").all_inner_texts()
+
+
+def drawn(page: Page) -> set[str]:
+    """The runs of which something is seen in the plots."""
+    every = "lines => lines.filter(line => line.style.display !== 'none').map(line => line.dataset.run)"
+    return set(page.locator("svg [data-run]").evaluate_all(every))
+
+
+def test_heads_sort_and_words_filter_rows_and_plots(page: Page, tmp_path: Path) -> None:
+    looked_at(page, tmp_path, 4)
+    head = page.get_by_role("button", name="squad f1")
+    head.click()
+    assert names(page) == ["run-0", "run-1", "run-2", "run-3"]
+    head.click()
+    assert names(page) == ["run-3", "run-2", "run-1", "run-0"]
+    assert page.locator("th[aria-sort]").get_attribute("aria-sort") == "descending"
+    page.get_by_role("searchbox").fill("rejected run-3")
+    assert names(page) == ["run-3"]
+    assert drawn(page) == {"3"}
+    assert page.locator("#count").inner_text() == "1 of 4 shown"
+
+
+def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: Path) -> None:
+    looked_at(page, tmp_path, 4)
+    page.get_by_role("checkbox", name="choose run-1").check()
+    assert drawn(page) == {"1"}
+    assert not page.locator("#picked").is_visible()
+    page.get_by_role("checkbox", name="choose run-3").check()
+    assert page.locator("#command").inner_text() == "podium compare run-1 run-3"
+    assert page.locator("#parameters tr:visible").all_inner_texts() == [
+        "parameter\trun-1\trun-3",
+        "pretrain.seed\t1\t3",
+    ]
+    page.get_by_role("button", name="Choose none").click()
+    assert drawn(page) == {"0", "1", "2", "3"}
+
+
+def test_five_hundred_runs_open_and_filter_within_a_second(page: Page, tmp_path: Path) -> None:
+    looked_at(page, tmp_path, 500)
+    loaded = page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+    took = page.evaluate(
+        """async () => {
+            const input = document.querySelector("input.filter"), began = performance.now();
+            input.value = "rejected";
+            input.dispatchEvent(new Event("input"));
+            await new Promise((drawn) => requestAnimationFrame(() => setTimeout(drawn)));
+            return performance.now() - began;
+        }"""
+    )
+    assert page.locator("#count").inner_text() == "250 of 500 shown"
+    print(f"load {loaded:.0f} ms, filter {took:.0f} ms")
+    # A second on an idle host: others may be at work here.
+    assert loaded < 5000
+    assert took < 5000
