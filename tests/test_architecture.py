@@ -63,7 +63,7 @@ DOCUMENTS = (
 )  # fmt: skip
 MADE_BY_RUNS = (
     "data", "evaluation", "executables", "metrics", "models", "plots", "predictions", "published", "released",
-    "reports", "runs",
+    "reports", "runs", "site",
 )  # fmt: skip
 MAX_FILE_LINES = 500
 MAX_FUNCTION_LINES = 40
