@@ -16,7 +16,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import allowed, checkout, environment, report, run_locks, run_page, run_params, stages, workers
+from flows import allowed, checkout, environment, live_page, report, run_locks, run_page, run_params, stages, workers
 from flows.api import extra
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device_jobs
@@ -78,7 +78,7 @@ def pipeline(
     plan, publish = stages_to_run(project, values, part, to or []), publish and not to
     root = checkout.folder_of(project, values, preset, overrides, name, on_workers)
     _require_fit(Wanted(project, values, root, tuple(plan), publish, on_workers, force=force))
-    run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=command, log=log)
+    run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=command, log=log, plan=list(plan))
     with run_locks.held(project, run.name, stages.tell, run_locks.SENT if on_workers else run_locks.HERE):
         run_params.require_same(project, values, name)
         queues = _queues(values, cpu_queue, device_queue) if on_workers else None
@@ -123,7 +123,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
     run.begin(project)
     run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
     try:
-        with stop.taken_back():
+        with stop.taken_back(), live_page.kept_up(run, project, root):
             body()
         run.error = None
     except stages.RunFailed as error:
@@ -139,6 +139,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
         return Cancelled(message=run.error)
     finally:
         run.end()
+        run.settle(project)
         _write_report(run, project, root)
     if run.error is not None:
         return Failed(message=run.error)
@@ -150,8 +151,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
     try:
         run.write(project)
-        if not (run.nothing_ran and (root / artifacts.RUN_PAGE).exists()):  # that page says more than this run could
-            write_text(root / artifacts.RUN_PAGE, run_page.page(run, root))
+        write_text(root / artifacts.RUN_PAGE, run_page.page(run, root, project))
     except OSError as error:
         text = f"the report could not be written: {error}"
         get_run_logger().error(text)

@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from flows.faces import placement
+from flows.faces.graph import Box, picture
 from flows.foretold import RUNS, Foresight
 from flows.plan_words import Unit, between
 from flows.preflight.finding import Wanted
 from tasks.pages.render import html_page
 from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds, total
 from tasks.project.composing import compose
-from tasks.project.plan_file import Plan, read_plan
+from tasks.project.plan_file import read_plan
 
-WIDTH, BOX, HIGH, GAP, COLUMNS = 360, 172, 30, 16, 2
-"""Of the graph, in its own units: a phone shows it as it is. Boxes, their height, and the room between two rows."""
 BAR = 340
 """Length of a bar that stands for the memory of a device, or for the time of an update."""
 SHOWN_LIMIT = 4.0
@@ -41,12 +41,10 @@ def page(found: Foresight, wanted: Wanted, preset: str | None) -> str:
         name=preset or "params.yaml",
         run=wanted.name,
         totals=_totals(found, cost),
-        graph=_graph(plan, found),
+        graph=picture([Box(one.stage, one.status, ", ".join(one.why)) for one in found.stages], plan),
         stages=[(one, WORDS[one.status]) for one in found.stages],
         jobs=[_job(job, found, colors) for job in found.running],
         bar=BAR,
-        width=WIDTH,
-        box=(BOX, HIGH),
     )
 
 
@@ -67,41 +65,6 @@ def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str
     if found.unknown:
         lines.append(("not in the time", str(len(found.unknown)), "stages of which nothing is known"))
     return lines
-
-
-def _graph(plan: Plan, found: Foresight) -> dict[str, Any]:
-    """Boxes in rows, each below what it needs, and the lines between them that no other line implies."""
-    names = [one.stage for one in found.stages]
-    needs = {name: [other for other in plan.needs.get(name, ()) if other in names] for name in names}
-    rank: dict[str, int] = {}
-    for name in names:
-        rank[name] = 1 + max((rank[other] for other in needs[name] if other in rank), default=-1)
-    place: dict[str, tuple[float, int]] = {}
-    y = 0
-    for level in range(max(rank.values(), default=-1) + 1):
-        row = [name for name in names if rank[name] == level]
-        for first in range(0, len(row), COLUMNS):
-            together = row[first : first + COLUMNS]
-            left = (WIDTH - len(together) * BOX - (len(together) - 1) * GAP) / 2
-            place |= {name: (left + index * (BOX + GAP), y) for index, name in enumerate(together)}
-            y += HIGH + GAP
-    boxes = [
-        {"name": one.stage, "status": one.status, "why": ", ".join(one.why), "at": place[one.stage]}
-        for one in found.stages
-    ]
-    lines = [(place[other], place[name]) for name in names for other in _direct(name, needs)]
-    return {"boxes": boxes, "lines": lines, "height": max(0, y - GAP)}
-
-
-def _direct(name: str, needs: dict[str, list[str]]) -> list[str]:
-    """What a stage needs, without what something else that it needs does already."""
-    behind: set[str] = set()
-    left = [further for other in needs[name] for further in needs[other]]
-    while left:
-        if (one := left.pop()) not in behind:
-            behind.add(one)
-            left += needs[one]
-    return [other for other in needs[name] if other not in behind]
 
 
 def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, Any]:
@@ -200,15 +163,12 @@ def _largest_first(terms: Sequence[Term]) -> list[Term]:
     return sorted((term for term in terms if term.amount > 0), key=lambda term: -term.amount)
 
 
-def _placement(job: Foretold) -> list[dict[str, Any]]:
-    """The pipeline stages of a replica in order, each on its IPU, encoder layers counted."""
-    found = []
-    for ipu, blocks in job.placement:
-        layers = [name for name in blocks if name.startswith("encoder layer ")]
-        others = [name for name in blocks if name not in layers]
-        numbers = [name.rpartition(" ")[2] for name in layers]
-        span = f"layers {numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"layer {numbers[0]}" if numbers else ""
-        before = [name for name in others if layers and blocks.index(name) < blocks.index(layers[0])]
-        after = [name for name in others if name not in before]
-        found.append({"ipu": ipu, "blocks": [*before, *([span] if span else []), *after]})
-    return found
+def _placement(job: Foretold) -> dict[str, Any] | None:
+    """Its pipeline on the IPUs of a replica; None where there are no IPUs."""
+    if (plan := job.ipu_plan) is None:
+        return None
+    predicts, config = job.planned.job.kind == "predict", plan.config
+    mode = config.inference if predicts else config.training
+    recomputes = not predicts and plan.placement.forward_stages > 1
+    every = config.recompute_checkpoint_every_layer if recomputes else None
+    return placement.picture(plan.placement.stages, mode.ipus_per_replica, every, mode.matmul_proportion, job.name)

@@ -100,6 +100,9 @@ def _record(sent: dict[str, Any], names: Sequence[str], known: Plan) -> StageRec
         raise ValueError("another stage, or no status of one")
     if type(record.seconds) not in (int, float) or not 0 <= record.seconds < math.inf:
         raise ValueError("seconds are no time")
+    measured = (record.began, record.cpu_seconds, record.peak_memory_mb)
+    if not all(one is None or (type(one) in (int, float) and 0 <= one < math.inf) for one in measured):
+        raise ValueError("what was measured is no figure")
     if record.host is None or not HOST.fullmatch(record.host):
         raise ValueError("host is no name")
     return record

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
+import socket
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from flows.makers import Made, digests, made_by
+from flows.revision import revision_of
 from tasks.downstream.judging.recipe_words import RECIPE, recipe_in_words
 from tasks.pages.markup import markdown_block
 from tasks.project import artifacts
@@ -35,6 +39,12 @@ class StageRecord:
     """Wall time, the orchestration's own included."""
     host: str | None = None
     """The host it ran on, where the run was sent to workers."""
+    began: float | None = None
+    """Seconds since 1970."""
+    cpu_seconds: float | None = None
+    """Of its process and those that this started, by its own account (tasks/project/usage.py)."""
+    peak_memory_mb: float | None = None
+    """Of the largest of them."""
 
 
 @dataclass
@@ -67,6 +77,19 @@ class RunReport:
     ended: str | None = None
     log: str | None = None
     """From the project's folder; None on a worker."""
+    plan: list[str] = field(default_factory=list)
+    """The stages it was to bring up to date."""
+    at_work: dict[str, float] = field(default_factory=dict)
+    """Stage that has begun, and not ended -> when, in seconds since 1970."""
+    made: dict[str, Made] = field(default_factory=dict)
+    """Stage -> what it took in the run that made what there is of it now (flows/makers.py)."""
+    host: str | None = None
+    """Where it was started."""
+    python: str | None = None
+    commit: str | None = None
+    """Of the project, where git keeps it; short."""
+    changed: bool | None = None
+    """Whether files of the project were not as that commit has them."""
 
     @property
     def name(self) -> str:
@@ -76,24 +99,49 @@ class RunReport:
     def begin(self, project: Path) -> None:
         """Say in the record of the run that it is at work; a disk that is full is named by what needs it."""
         self.began = _now()
+        self.host, self.python = socket.gethostname(), platform.python_version()
+        if (revision := revision_of(project)) is not None:
+            self.commit, self.changed = revision.commit, revision.changed
+        self.remember_makers(project)
         with contextlib.suppress(OSError):
             self.keep(project)
 
     def end(self) -> None:
         """The run has come to its end, whatever that was."""
         self.ended = _now()
+        self.at_work.clear()
+
+    def remember_makers(self, project: Path) -> None:
+        """Take over who made what from earlier runs of this checkout, and of the project's own folder."""
+        root = project / self.folder
+        for place in dict.fromkeys((project, root)):
+            if (before := read(project, place)) is not None:
+                self.made |= before.made
+
+    def settle(self, project: Path) -> None:
+        """Say of each stage which run made what there is of it now; what nobody knows is left out."""
+        stated = digests(project / self.folder)
+        run = {"began": self.began, "host": self.host, "commit": self.commit, "command": self.command}
+        for stage in self.stages:
+            made = made_by(asdict(stage), run, stated.get(stage.name), self.made.get(stage.name))
+            if made is None:
+                self.made.pop(stage.name, None)
+            else:
+                self.made[stage.name] = made
 
     def enter(self, record: StageRecord) -> None:
         """Add a stage; of one that is entered again, because a worker was lost or another host needs its outs, what it
         cost is kept, and where it ran."""
+        self.at_work.pop(record.name, None)
         for index, before in enumerate(self.stages):
             if before.name == record.name:
                 spent = before.seconds + record.seconds
                 kept = record.status == "skipped" or (record.status == "restored" and before.status == "ran")
                 made = before if kept else record
-                self.stages[index] = StageRecord(record.name, made.status, round(spent, 2), made.host)
-                return
-        self.stages.append(record)
+                self.stages[index] = replace(made, seconds=round(spent, 2))
+                break
+        else:
+            self.stages.append(record)
 
     def sort(self, plan: Sequence[str]) -> None:
         """Put the stages in the order of the plan, whenever they ended."""
@@ -116,12 +164,6 @@ class RunReport:
             self.packing[stage.name] = {name: figures[name] for name in ("packing_factor", "packing_efficiency")}
         if "program" in figures and any(one.name == stage.name and one.status == "ran" for one in self.stages):
             self.programs[stage.name] = figures["program"]
-
-    @property
-    def nothing_ran(self) -> bool:
-        """Whether the run came to its end, and found every stage up to date."""
-        ended = self.error is None and self.paused is None
-        return ended and all(stage.status == "skipped" for stage in self.stages)
 
     def accepts(self, gate: str) -> bool:
         """Whether a gate of the run accepted."""
@@ -152,10 +194,8 @@ class RunReport:
     def as_values(self) -> dict[str, Any]:
         """The report as plain values; what only runs on workers or paused ones have is left out of others."""
         values = asdict(self)
-        for stage in values["stages"]:
-            if stage["host"] is None:
-                del stage["host"]
-        for name in ("paused", "interrupted", "log"):
+        values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
+        for name in ("paused", "interrupted", "log", "at_work"):
             if not values[name]:
                 del values[name]
         return values

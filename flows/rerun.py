@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import checkout, dvc, integrity, publishing, report
+from flows import checkout, dvc, integrity, publishing, report, run_page
 from flows.changes import look_ahead
 from flows.ending import tell_end
 from flows.plan import PUBLISH, publish_after
@@ -19,6 +19,8 @@ from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
 from flows.releases import READS_THEM
 from flows.screen import screen
+from tasks.project import artifacts
+from tasks.project.files import write_text
 from tasks.project.given import given_paths
 from tasks.project.plan_file import Stage
 from tasks.project.plans import foreign_plans
@@ -48,6 +50,8 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
         return None
     run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=before.command)
     run.began, run.ended = before.began, before.ended
+    run.plan, run.made = plan, before.made
+    run.host, run.python, run.commit, run.changed = before.host, before.python, before.commit, before.changed
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
     sys.stdout.write(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
@@ -56,7 +60,11 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
         published = wanted.publish and _publish(gates, root, run)
     except publishing.PublishFailed as error:
         run.error = str(error)
-    (run if run.error is not None or published else before).write(project)
+    if run.error is None and not published:
+        before.write(project)
+    else:
+        run.write(project)
+        write_text(root / artifacts.RUN_PAGE, run_page.page(run, root, project))
     return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
 
 

@@ -1,104 +1,130 @@
-"""reports/run.html: a run on one page, with the loss curves; a single file without outside resources."""
+"""reports/run.html: a run on one page, while it goes on and afterwards; a single file without outside resources."""
 
 from __future__ import annotations
 
-import csv
+import functools
+import time
 from pathlib import Path
 from typing import Any
 
-from flows.report import (
-    RunReport,
-    how_published,
-    outcome,
-    read_json_object,
-    recipe_words,
-    scores_in_words,
-    where_published,
-)
-from tasks.jobs.device_job import figures_in_words
+from flows import run_params, run_story, runs
+from flows.faces import facts, gates, placement, timeline
+from flows.faces.curves import is_training, read_curve, sections, training_of
+from flows.faces.graph import Box, picture
+from flows.report import RunReport, outcome, recipe_words
 from tasks.pages.render import html_page
-from tasks.project.plan_file import Stage, read_plan
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.params_command import ABSENT
+from tasks.project.plan_file import Plan, read_plan
 
-WIDTH, HEIGHT, MARGIN = 320, 170, 34
+__all__ = ["is_training", "page", "read_curve"]
+
+REFRESH_S = 10
+"""Seconds between two writings of the page of a run that is at work, at the least; a browser asks as often."""
+
+OWN = artifacts.RUNS / "checkouts"
+"""Where runs have folders of their own (flows/checkout.py)."""
 
 
-def page(report: RunReport, root: Path) -> str:
+def page(report: RunReport, root: Path, project: Path | None = None, at_work: bool = False) -> str:
     """The run as an HTML page.
 
     Args:
-        report: the finished (or failed) run.
-        root: its checkout, where plots/*.csv lie.
+        report: what is known of it.
+        root: its checkout.
+        project: where its checkout belongs; None: the same.
+        at_work: it goes on, and this page is written again.
     """
-    names, plan = {stage.name for stage in report.stages}, read_plan(root)
-    curves = [_curve(root, stage) for stage in plan.values() if stage.name in names and is_training(stage)]
+    project, plan, now = project or root, read_plan(root), time.time()
+    word = timeline.RUNNING if at_work else outcome(report)
+    jobs = facts.device_results(plan, report, root, project)
+    pipelines = [placement.of_result(result, stage) for stage, result in jobs.items()]
     return html_page(
         __file__,
         "run.html.j2",
-        outcome=outcome(report),
-        results=_results(report),
+        name=_title(report),
+        outcome=word,
+        kinds=facts.KIND,
+        at_work=at_work,
+        refresh=REFRESH_S,
+        written=timeline.clock(now),
+        killed=not at_work and report.began is not None and report.ended is None,
+        facts=facts.of_run(report, facts.devices_of(jobs, report), now),
+        pipelines_of_jobs=[one for one in pipelines if one is not None],
+        report=report,
         reasons=[text for text in (report.error, report.paused) if text is not None],
-        curves=curves,
-        rings=any(curve["rings"] for curve in curves),
-        packing=report.packing,
-        stages=report.stages,
-        longest=max((stage.seconds for stage in report.stages), default=0.0) or 1.0,
-        width=WIDTH,
-        height=HEIGHT,
-        margin=MARGIN,
+        next=facts.NEXT.get(word, ""),
+        duration=timeline.duration,
+        **_work(report, plan, root, project, timeline.rows(report, now, at_work)),
+        **_found(report, plan, root, project),
     )
 
 
-def is_training(stage: Stage) -> bool:
-    """Whether it draws its loss, and that on held-out rows, which are its two plots."""
-    return stage.uses_device and len(stage.plots) == 2
-
-
-def _results(report: RunReport) -> list[str]:
-    lines = []
-    for found in report.results.values():
-        decision, receipt = found["decision"], found["published"]
-        verdict = "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected"
-        lines += [f"{scores_in_words(found)}; gate: {verdict}.", *(decision["reasons"] if decision else [])]
-        lines += recipe_words(decision, receipt) if decision else []
-        if receipt is not None:
-            lines.append(f"{how_published(receipt).capitalize()}: {where_published(receipt)}.")
-    return lines + [f"Program of {stage}: {how}." for stage, how in report.programs.items()]
-
-
-def _curve(root: Path, training: Stage) -> dict[str, Any]:
-    """The loss over the updates, as a line that ends in a dot, all there is of a short run, and rings for the loss on
-    held-out rows; the axis begins at zero, so that curves of runs can be compared by eye."""
-    points, rings = (read_curve(root / plot) for plot in training.plots)
-    curve: dict[str, Any] = {"title": training.name, "line": [], "rings": [], "held_out": _held_out(root, training)}
-    if not points:
-        return curve
-    (_, first), (updates, loss) = points[0], points[-1]
-    top = max(value for _, value in (*points, *rings)) or 1.0
-    across, down, base = (WIDTH - MARGIN - 8) / updates, (HEIGHT - MARGIN - 8) / top, HEIGHT - MARGIN
+def _work(report: RunReport, plan: Plan, root: Path, project: Path, stages: list[dict[str, Any]]) -> dict[str, Any]:
+    """What its stages did: their picture, when they were at work, and what the trainings among them learned."""
+    links = facts.links(report, plan, root, project)
+    pages = {one["stage"]: one["link"] for one in links["pages"]}
+    begun = {row["name"] for row in stages if row["status"] not in timeline.NOT_BEGUN}
+    names = [stage.name for stage in plan.values() if stage.name in begun and is_training(stage)]
+    trainings = [training_of(plan[name], root, project) for name in names]
     return {
-        **curve,
-        **{"first": first, "loss": loss, "updates": updates, "top": top},
-        "line": [(MARGIN + step * across, base - value * down) for step, value in points],
-        "rings": [
-            {"x": MARGIN + step * across, "y": base - value * down, "step": step, "loss": value}
-            for step, value in rings
-        ],
+        "graph": picture([_box(row, pages) for row in stages], plan),
+        "stages": stages,
+        "lanes": timeline.lanes(stages),
+        "curves": sections(trainings),
+        "empty": [one.stage for one in trainings if not one.history.get("loss")],
+        "links": links,
+        "pages": pages,
     }
 
 
-def _held_out(root: Path, training: Stage) -> str:
-    """The figures of the saved weights on rows that the training did not see."""
-    found = (read_json_object(root / training.metrics[0]) or {}).get("held_out")
-    if not found:
-        return ""
-    after = f"held-out rows, after update {found['step']:,}"
-    early = ", stopped early" if found["stopped_early"] else ""
-    return f"{after}{early}: {figures_in_words(found)}"
+def _found(report: RunReport, plan: Plan, root: Path, project: Path) -> dict[str, Any]:
+    """What it was told, and what its gates say."""
+    values, differ = _parameters(report, root, project)
+    return {"differ": differ, "results": _results(report, plan, root, project, values)}
 
 
-def read_curve(path: Path) -> list[tuple[float, float]]:
-    """(update, loss) of each line of a stage's history; empty when the stage has not run."""
-    if not path.is_file():
-        return []
-    with path.open(encoding="utf-8", newline="") as stream:
-        return [(float(line["step"]), float(line["loss"])) for line in csv.DictReader(stream)]
+def _title(report: RunReport) -> str:
+    return "this project's folder" if report.name == "." else report.folder.removeprefix(f"{OWN}/")
+
+
+def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
+    says = f"{row['status']}, {timeline.duration(row['seconds'])}" if row["seconds"] is not None else row["status"]
+    return Box(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
+
+
+def _parameters(report: RunReport, root: Path, project: Path) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
+    """The parameters of the run, and name, value there and value here of those that it was told."""
+    path = root / artifacts.PARAMS
+    version = (path.stat().st_mtime_ns, report.preset) if path.is_file() else (0, None)
+    return _read_parameters(report.name, root, project, version)
+
+
+@functools.lru_cache(maxsize=8)
+def _read_parameters(
+    name: str, root: Path, project: Path, version: tuple[int, str | None]
+) -> tuple[dict[str, Any], list[tuple[str, str, str]]]:
+    """Once, as long as the file and the preset are the same: YAML is slow to read."""
+    try:
+        values = run_params.params_of(project, root)
+        record = RunReport(name, version[1])
+        rows = run_story.differences(project, runs.Run(name, root, record, False))
+    except (ParamsError, KeyError):  # there are none, or those of a revision that had other sections
+        return {}, []
+    return values, [(name, _said(there), _said(here)) for name, (there, here) in rows]
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None or value is ABSENT else str(value)
+
+
+def _results(report: RunReport, plan: Plan, root: Path, project: Path, values: dict[str, Any]) -> list[dict[str, Any]]:
+    found = facts.results(report, root, project)
+    for result in found:
+        decision, receipt = (report.results[result["gate"]][name] for name in ("decision", "published"))
+        result["recipe"] = recipe_words(decision, receipt) if decision else []
+        stage = plan.get(result["gate"])
+        entry = values.get("downstream", {}).get(stage.item) if stage is not None else None
+        result |= {"checks": [], "differ": []} if stage is None else gates.checks_of(stage, root, entry)
+    return found

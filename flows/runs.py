@@ -43,6 +43,12 @@ class Run:
         return NEVER if self.record is None else report.outcome(self.record)
 
     @property
+    def was_killed(self) -> bool:
+        """Whether it began, is not at work, and said nothing of its end."""
+        record = self.record
+        return not self.at_work and record is not None and record.began is not None and record.ended is None
+
+    @property
     def scores(self) -> dict[str, dict[str, float]]:
         """Entry -> metric -> percent."""
         results = self.record.results.values() if self.record is not None else ()

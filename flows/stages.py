@@ -32,6 +32,7 @@ from tasks.host.room import stages_at_once
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.plan_file import Plan, Stage, read_plan
+from tasks.project.usage import took, usage_file
 
 PAUSED_STATE = "Paused"
 SECONDS_BETWEEN_UPDATES = 3.0
@@ -130,7 +131,7 @@ def reproduce(stage: str, repro: Repro | None, root: Path, run: RunReport, enter
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
     task_of_stage = _stage_task.with_options(task_run_name=stage)
-    with _entered(stage, run, entered) as entry:
+    with _entered(stage, run, entered, root) as entry:
         entry.status = cast(str, _result(task_of_stage(stage, repro, root, return_state=True)))
 
 
@@ -176,9 +177,10 @@ class _Entry:
 
 
 @contextlib.contextmanager
-def _entered(name: str, run: RunReport, entered: Entered) -> Iterator[_Entry]:
+def _entered(name: str, run: RunReport, entered: Entered, root: Path) -> Iterator[_Entry]:
     """Time what happens inside and enter it in the report: failed, unless the body says otherwise."""
-    entry, started_at = _Entry(), time.perf_counter()
+    entry, started_at, began = _Entry(), time.perf_counter(), round(time.time(), 2)
+    run.at_work[name] = began
     screen().begin(name)
     try:
         yield entry
@@ -189,7 +191,8 @@ def _entered(name: str, run: RunReport, entered: Entered) -> Iterator[_Entry]:
         entry.status = "stopped"
         raise
     finally:
-        record = StageRecord(name, entry.status, round(time.perf_counter() - started_at, 2))
+        seconds = round(time.perf_counter() - started_at, 2)
+        record = StageRecord(name, entry.status, seconds, None, began, **took(root / usage_file(name), began))
         with _ENTERING:
             run.enter(record)
             entered(record)
@@ -250,7 +253,7 @@ class _Progress:
 
 def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
     """Publish as a Prefect task what a gate accepted, and enter it in the report; returns the receipt."""
-    with _entered(publish_after(gate), run, entered) as entry:
+    with _entered(publish_after(gate), run, entered, root) as entry:
         receipt = cast(dict[str, Any], _result(_publish_task(gate, root, return_state=True)))
         entry.status = "skipped" if receipt.get("unchanged") else "ran"
     return receipt

@@ -4,7 +4,8 @@
 |-----------|--------------------------------------------------------------------------------------------|
 | message   | text                                                                                       |
 | plan      | the resolved plan (plan.py)                                                                |
-| step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds        |
+| step      | step, steps, loss and its parts, learning_rate, real_tokens_per_second, eta_seconds,       |
+|           | memory_mb (of the process, now), device_memory_mb (peak so far; of GPUs)                   |
 | evaluated | after, updates, best_after (updates), and figures of held-out rows (evaluation.py)        |
 | predicted | rows, of, eta_seconds                                                                      |
 | probed    | what `--probe` found (jobs/probed.py)                                                      |

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -47,9 +48,11 @@ def listed(
 ) -> None:
     project = entered(ctx)
     if page:
+        _correct_pages(project, runs.every(project))
         _write_page(ctx, project, bool(words or statuses or json_wanted))
         return
     found = runs.holding(runs.every(project), words, statuses)
+    _correct_pages(project, found)
     if json_wanted:
         options.print_json([run.as_values() for run in found])
         return
@@ -72,6 +75,16 @@ def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
         raise click.UsageError("--page is of all runs: its own filter keeps some of them", ctx)
     index_page.write(project)
     sys.stdout.write(f"{artifacts.INDEX_PAGE}\n")
+
+
+def _correct_pages(project: Path, found: Sequence[runs.Run]) -> None:
+    """The page of a run that was killed says that it goes on, until somebody looks."""
+    killed = [run for run in found if run.was_killed]
+    if killed:
+        from flows import live_page  # what draws a page takes time to import
+
+        for run in killed:
+            live_page.correct(project, run)
 
 
 def _row(run: runs.Run, size: int) -> tuple[str, ...]:
@@ -101,6 +114,7 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
 
     project = entered(ctx)
     [run] = runs.named(project, [name])
+    _correct_pages(project, [run])
     if json_wanted:
         options.print_json(run_story.as_values(project, run))
         return

@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple
+from typing import Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ipu_model.errors import ConfigError
 
@@ -201,6 +201,15 @@ def only_one(run_folder: Path) -> Iterator[None]:
         stream.write(f"process {os.getpid()} on {socket.gethostname()} since {since:%Y-%m-%d %H:%M:%S} UTC\n")
         stream.flush()
         yield
+
+
+def memory_now() -> Dict[str, float]:
+    """memory_mb, resident memory of this process, MB of 2**20 bytes; empty where the system does not say."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except OSError:
+        return {}
+    return {"memory_mb": round(pages * resource.getpagesize() / 2**20, 1)}
 
 
 def peak_memory_mb() -> float:

@@ -6,8 +6,9 @@ import math
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Optional
 
-from ipu_model.distributed.process import StopRequest
+from ipu_model.distributed.process import StopRequest, memory_now
 from ipu_model.errors import NonFiniteLoss
 from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
@@ -61,7 +62,7 @@ def train(
             if evaluations.is_due(done, per_call):
                 meter.leave_out(evaluations.look(done))
             if _due(done, per_call, job.log_every_updates) or done == plan.updates or evaluations.stops:
-                meter.tell(done, rate)
+                meter.tell(done, rate, runtime.peak_device_memory_mb())
             needed += evaluations.slowest if evaluations.is_due(done + per_call, per_call) else 0.0
             keep.look()
             stopping, saving = stop.decide(needed + keep.save_seconds, keep.is_due)
@@ -110,13 +111,14 @@ class Meter:
         self._window_started += seconds
         self._now += seconds
 
-    def tell(self, done: int, rate: float) -> None:
-        """Close the window that ended with update `done` and its learning rate."""
+    def tell(self, done: int, rate: float, on_device: Optional[float] = None) -> None:
+        """Close the window that ended with update `done` and its learning rate; `on_device`: MB, its peak so far."""
         means = self._history.close_window(done, rate)
         eta = self.totals.seconds / (done - self._first) * (self._updates - done)
         speed = self._window_tokens / (self._now - self._window_started)
         speeds = {"eta_seconds": round(eta, 1), "real_tokens_per_second": round(speed, 1)}
-        self._emit("step", step=done, steps=self._updates, learning_rate=rate, **speeds, **means)
+        memory = {**memory_now(), **({} if on_device is None else {"device_memory_mb": round(on_device, 1)})}
+        self._emit("step", step=done, steps=self._updates, learning_rate=rate, **speeds, **memory, **means)
         self._window_tokens, self._window_started = 0, self._now
 
 

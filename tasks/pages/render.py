@@ -42,6 +42,7 @@ def markdown_page(module: str, template: str, **values: Any) -> str:
     return environment.get_template(template).render(values)
 
 
+@cache
 def _environment(module: str, finalize: Callable[[Any], Any]) -> Environment:
     environment = Environment(
         loader=FileSystemLoader([Path(module).with_name(FOLDER), Path(__file__).with_name(FOLDER)]),

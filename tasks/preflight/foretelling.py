@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ipu_model.errors import DeviceJobError
 from ipu_model.estimates.estimate import (
@@ -34,6 +34,9 @@ from tasks.jobs.device_job import Job
 from tasks.preflight.planned_jobs import PlannedJob, planned_jobs
 from tasks.preflight.probe import NotProbed, can_be_probed, probe
 from tasks.project.params import DeviceParams, Params
+
+if TYPE_CHECKING:
+    from ipu_model.ipu.planning import IpuPlan
 
 __all__ = [
     "DOES_NOT_FIT",
@@ -115,14 +118,14 @@ class Foretold:
         return None if self.time is None else scaled(self.time.update_seconds, float(self.time.updates))
 
     @property
-    def placement(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
-        """IPU and blocks of each forward pipeline stage of a replica; empty where there are no IPUs."""
+    def ipu_plan(self) -> IpuPlan | None:
+        """How it lies on IPUs; None where there are none."""
         job = self.planned.job
         if self.runtime != "ipu" or self.estimate is None or job.model is None:
-            return ()
+            return None
         from ipu_model.estimates.ipu import ipu_plan_of
 
-        return ipu_plan_of(job, job.model, self.planned.rows.manifest).placement.stages
+        return ipu_plan_of(job, job.model, self.planned.rows.manifest)
 
     @property
     def refusal(self) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 
 from tasks.project import streams
@@ -20,7 +22,7 @@ def run_main(main: Callable[[], None]) -> None:
     Under DVC the process ends with the `dvc` that started it, and first looks for plans among the project's inputs
     (tasks/project/plans.py) and at the bytes of its own (tasks/project/intact.py).
     """
-    stage = os.environ.get("DVC_STAGE")
+    stage, began = os.environ.get("DVC_STAGE"), time.time()
     streams.settle()
     try:
         if stage is not None:
@@ -46,6 +48,8 @@ def run_main(main: Callable[[], None]) -> None:
         )
         raise SystemExit(FAILED) from None
     finally:
+        if stage is not None:
+            _tell_usage(stage, began)
         streams.finish()
 
 
@@ -59,3 +63,11 @@ def _enter(stage: str) -> None:
     enter_stage()
     require_one_plan()
     require_inputs(stage)
+
+
+def _tell_usage(stage: str, began: float) -> None:
+    """A disk that is full is named by what needs it."""
+    from tasks.project.usage import write_usage
+
+    with contextlib.suppress(OSError):
+        write_usage(stage, began)

@@ -129,6 +129,10 @@ def test_a_table_has_no_formula_and_as_many_cells_as_were_written(text: str) -> 
         assert squeezed(cell).removeprefix("'") == squeezed(text).removeprefix("'")
 
 
+CUT = {"run": 3}
+"""Page -> how often it shows a text that may be cut; names of stages in a picture, beside which they stand in full."""
+
+
 def pages(text: str, folder: Path) -> dict[str, str]:
     """Every HTML page, with `text` in every field that it shows."""
     return {
@@ -192,6 +196,12 @@ def _run(text: str) -> RunReport:
         paused=f"paused{text}",
         programs={f"finetune{text}": f"built{text}"},
         packing={f"predict{text}": {"packing_factor": 1.0, "packing_efficiency": 0.5}},
+        command=f"podium run{text}",
+        plan=[f"later{text}"],
+        at_work={f"now{text}": 1.0},
+        host=f"host{text}",
+        commit=f"commit{text}",
+        python=f"3{text}",
     )
 
 
@@ -204,7 +214,7 @@ def test_a_page_has_the_elements_it_has_with_any_text(text: str, tmp_path: Path)
         shown = usual.text.count(PLAIN)
         assert shown > 3, f"the page {name} shows {shown} of the texts"
         if not text.isspace() and name != "evaluation":  # whose contexts are cut into pieces
-            assert squeezed(found.text).count(squeezed(text)) == shown, name
+            assert shown - squeezed(found.text).count(squeezed(text)) <= CUT.get(name, 0), name
 
 
 def _cards(text: str) -> dict[str, str]:

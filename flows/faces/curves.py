@@ -1,0 +1,208 @@
+"""What trainings did, update by update: loss, held-out scores, learning rate, tokens a second, memory.
+
+The curves of a training that has ended lie in plots/, those of one at work, or that was ended early, in its run folder,
+as does its log, which knows its speed and its memory.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.jobs.device_job import figures_in_words
+from tasks.pages.plots import Line, line_plot, short
+from tasks.project import artifacts
+from tasks.project.files import read_json
+from tasks.project.plan_file import Stage
+
+UPDATE = "update"
+STEP = b'{"event": "step"'
+SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
+"""Fields of a step's event."""
+Columns = dict[str, list[float]]
+Points = tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What there is of a training stage."""
+
+    stage: str
+    history: Columns
+    held_out: Columns
+    steps: Columns
+    """What its log says of speed and memory; empty where the log is on another host, or gone."""
+    note: str
+    """Of its weights on held-out rows, in words; empty where there were none."""
+
+
+def is_training(stage: Stage) -> bool:
+    """Whether it draws its loss, and that on held-out rows, which are its two plots."""
+    return stage.uses_device and len(stage.plots) == 2
+
+
+def training_of(stage: Stage, root: Path, project: Path) -> Training:
+    """What is known of a training.
+
+    Args:
+        root: the checkout of the run.
+        project: where runs keep what others restore.
+    """
+    metrics, (plot, held_out_plot) = _metrics(stage, root), (root / path for path in stage.plots)
+    folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project))
+    if not plot.is_file() and folder is not None:
+        plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"
+    log = {} if folder is None else _log_of(folder / "job.log")
+    return Training(stage.name, read_columns(plot), read_columns(held_out_plot), log, _note(metrics))
+
+
+def _metrics(stage: Stage, root: Path) -> dict[str, Any]:
+    path = root / stage.metrics[0] if stage.metrics else None
+    values = read_json(path) if path is not None and path.is_file() else {}
+    return values if isinstance(values, dict) else {}
+
+
+def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path]) -> Path | None:
+    """Where a training works or worked: of one that ended its own, else what was written last in the first place."""
+    if fingerprint is not None:
+        there = (place / artifacts.RUNS / name / fingerprint for place in places)
+        return next((folder for folder in there if folder.is_dir()), None)
+    jobs = list((places[0] / artifacts.RUNS / name).glob("*/job.json"))
+    return max(jobs, key=lambda job: job.stat().st_mtime).parent if jobs else None
+
+
+def _note(metrics: dict[str, Any]) -> str:
+    found, resumed = metrics.get("held_out"), metrics.get("resumed_from_step")
+    words = [f"resumed from update {resumed:,}"] if resumed else []
+    if found:
+        early = ", stopped early" if found["stopped_early"] else ""
+        words.append(f"held-out rows, after update {found['step']:,}{early}: {figures_in_words(found)}")
+    return "; ".join(words)
+
+
+def read_columns(path: Path) -> Columns:
+    """The columns of a stage's history; empty where the stage has not run, or its last line is only half there."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8", newline="") as stream:
+        rows = list(csv.reader(stream))
+    names, lines = (rows[0], rows[1:]) if rows else ([], [])
+    whole = [line for line in lines if len(line) == len(names) and all(line)]
+    return {name: [float(line[index]) for line in whole] for index, name in enumerate(names)}
+
+
+class _Log:
+    """The steps in a job's log, which grows: only what is new is read."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._read = path, 0
+        self._steps: dict[float, dict[str, float]] = {}
+
+    def columns(self) -> Columns:
+        """Speed and memory after each step; of one that was made again, the last."""
+        if not self._path.is_file():
+            return {}
+        with self._path.open("rb") as stream:
+            stream.seek(self._read)
+            for line in stream:
+                if not line.endswith(b"\n"):
+                    break
+                self._read += len(line)
+                if line.startswith(STEP):
+                    event = json.loads(line)
+                    self._steps[event["step"]] = event
+        steps = [self._steps[step] for step in sorted(self._steps)]
+        found = {name: [step.get(name) for step in steps] for name in (SPEED, MEMORY, DEVICE_MEMORY)}
+        whole = {name: [value for value in values if value is not None] for name, values in found.items()}
+        return {"step": sorted(self._steps), **{n: v for n, v in whole.items() if v and len(v) == len(steps)}}
+
+
+@functools.lru_cache(maxsize=32)
+def _logs(path: Path) -> _Log:
+    return _Log(path)
+
+
+def _log_of(path: Path) -> Columns:
+    return _logs(path).columns()
+
+
+def points(columns: Columns, name: str, factor: float = 1.0) -> Points:
+    """(update, value) of a column; empty where there is none."""
+    values = columns.get(name, ())
+    return tuple((x, factor * y) for x, y in zip(columns.get("step", ()), values, strict=False))
+
+
+def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
+    """A title for each kind of figure, and the figures of all trainings side by side."""
+    kinds: list[tuple[str, str, Callable[[Training], tuple[Line, ...]]]] = [
+        ("Loss", "loss", _loss),
+        ("Scores on held-out rows", "%", _scores),
+        ("Learning rate", "learning rate", _rate),
+        ("Speed", "tokens a second", _speed),
+        ("Memory", "MB", _memory),
+    ]
+    found = []
+    for title, up, lines_of in kinds:
+        figures = [(one, lines_of(one)) for one in trainings]
+        if not any(lines for _, lines in figures):
+            continue
+        drawn = [_figure(title, one, lines, up) for one, lines in figures]
+        found.append({"title": title, "figures": drawn})
+    return found
+
+
+def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) -> dict[str, Any]:
+    plot = _plot(lines, up, f"{title} of {training.stage} over its updates") if lines else None
+    note = training.note if title == "Loss" else ""
+    if title == "Loss" and training.history.get("loss"):
+        updates, loss = training.history["step"][-1], training.history["loss"][-1]
+        note = "; ".join(filter(None, [f"loss {loss:.3f} after {updates:,.0f} updates", note]))
+    return {"title": training.stage, "plot": plot, "note": note}
+
+
+@functools.lru_cache(maxsize=256)
+def _plot(lines: tuple[Line, ...], up: str, label: str) -> str:
+    """A page that is written again and again draws again only what changed."""
+    return line_plot(lines, UPDATE, up, label, short, short)
+
+
+def _loss(training: Training) -> tuple[Line, ...]:
+    """The loss of training, as a line that ends in a dot, all there is of a short run, and that of held-out rows."""
+    history, held_out = points(training.history, "loss"), points(training.held_out, "loss")
+    lines = [Line("training", history, marks=len(history) == 1, color=0)] if history else []
+    return (*lines, *([Line("held-out rows", held_out, marks=True, color=1)] if held_out else []))
+
+
+def _scores(training: Training) -> tuple[Line, ...]:
+    names = [name for name in training.held_out if name.endswith("accuracy")]
+    return tuple(
+        Line(name.replace("_", " "), found, marks=len(found) == 1, color=color)
+        for color, name in enumerate(names)
+        if (found := points(training.held_out, name, 100.0))
+    )
+
+
+def _rate(training: Training) -> tuple[Line, ...]:
+    found = points(training.history, "learning_rate")
+    return (Line("learning rate", found, marks=len(found) == 1, color=2),) if found else ()
+
+
+def _speed(training: Training) -> tuple[Line, ...]:
+    found = points(training.steps, SPEED)
+    return (Line("tokens that are no padding", found, marks=len(found) == 1, color=5),) if found else ()
+
+
+def _memory(training: Training) -> tuple[Line, ...]:
+    named = (("of the process", MEMORY, 3), ("of the device, peak so far", DEVICE_MEMORY, 4))
+    lines = ((name, points(training.steps, column), color) for name, column, color in named)
+    return tuple(Line(name, found, marks=len(found) == 1, color=color) for name, found, color in lines if found)
+
+
+def read_curve(path: Path) -> list[tuple[float, float]]:
+    """(update, loss) of each line of a stage's history; empty when the stage has not run."""
+    return list(points(read_columns(path), "loss"))

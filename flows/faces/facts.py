@@ -1,0 +1,143 @@
+"""Who, when, where and with what: the head of a run's page, its results, and what it links."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from flows.faces import timeline
+from flows.report import RunReport, how_published, where_published
+from tasks.project import artifacts
+from tasks.project.files import read_json
+from tasks.project.plan_file import Plan, Stage
+
+NEXT = {
+    "failed": "Mend what is named below, then run the same command again: stages that are done are not done again.",
+    "paused": "Run the same command again: it goes on from its checkpoint.",
+    "interrupted": "Run the same command again: what was done is not done again, and a training goes on from its "
+    "last checkpoint.",
+    "rejected": "Nothing was published. The table of the gate says which check did not hold; podium params list gate "
+    "shows its limits, the page of the evaluation the answers.",
+}
+"""Outcome -> what to do about it."""
+KIND = {
+    **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
+    **{"failed": "bad", "rejected": "bad", "paused": "warn", "interrupted": "warn", "stopped": "warn"},
+}
+"""Status -> colour of its word."""
+
+
+def of_run(report: RunReport, devices: dict[str, Any], now: float) -> list[tuple[str, str]]:
+    """Names and values; what was not kept is said to be so."""
+    took = timeline.since(report, now)
+    commit = "not known: git does not keep this project, or the run is older than this page"
+    if report.commit is not None:
+        commit = f"{report.commit}{', with changes of its own' if report.changed else ''}"
+    hosts = sorted({stage.host for stage in report.stages if stage.host} | ({report.host} if report.host else set()))
+    found = [
+        ("began", timeline.moment(report.began)),
+        ("ended", timeline.moment(report.ended) if report.ended else "not yet"),
+        ("took", "not known" if took is None else timeline.duration(took)),
+        ("preset", report.preset or "none: params.yaml"),
+        ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not kept"),
+        ("device", devices["device"]),
+        ("commit", commit),
+        ("versions", ", ".join(filter(None, [report.python and f"Python {report.python}", *devices["versions"]]))),
+    ]
+    return [(name, said) for name, said in found if said]
+
+
+def device_results(plan: Plan, report: RunReport, root: Path, project: Path) -> dict[str, dict[str, Any]]:
+    """Stage -> what its device job says of itself: its result where that lies here, else its figures."""
+    stages = [plan[one.name] for one in report.stages if one.name in plan and plan[one.name].holds_device]
+    return {stage.name: found for stage in stages if (found := _result_of(stage, root, project))}
+
+
+def devices_of(results: Mapping[str, dict[str, Any]], report: RunReport) -> dict[str, Any]:
+    """What device jobs say of where they ran, and with which versions."""
+    names: list[str] = []
+    runtimes: list[str] = []
+    versions: list[str] = []
+    for result in results.values():
+        device, precision = (result.get("foretold") or {}).get("device"), result.get("precision")
+        words = ", ".join(str(one) for one in (device or result.get("runtime"), precision) if one)
+        (names if device else runtimes).append(words)
+        versions += [f"{what} {version}" for what, version in (result.get("versions") or {}).items()]
+    shown = [one for one in dict.fromkeys(versions) if one.split()[0] in ("torch", "poptorch", "python")]
+    own = f"python {report.python}"
+    said = [one.replace("python", "the device's Python") for one in shown if one != own]
+    return {"device": "; ".join(dict.fromkeys(names or runtimes)) or "no device job has ended", "versions": said}
+
+
+def _result_of(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
+    metrics = root / stage.metrics[0] if stage.metrics else None
+    if metrics is None or not metrics.is_file():
+        return {}
+    values = read_json(metrics)
+    for place in (root, project):
+        path = place / artifacts.RUNS / metrics.stem / str(values.get("fingerprint")) / "result.json"
+        if path.is_file():
+            return dict(read_json(path))
+    return dict(values)
+
+
+def links(report: RunReport, plan: Plan, root: Path, project: Path) -> dict[str, list[dict[str, str]]]:
+    """What there is to open: pages of stages, the log, cards of what was published; from the folder of the page."""
+    found: dict[str, list[dict[str, str]]] = {"pages": [], "files": []}
+    for stage in (plan[one.name] for one in report.stages if one.name in plan):
+        page = root / str(stage.meta.get("page", ""))
+        if "page" in stage.meta and page.is_file():
+            found["pages"].append({"stage": stage.name, "name": stage.name, "link": link(page, root)})
+    if report.log is not None and (project / report.log).is_file():
+        found["files"].append({"name": "log", "link": link(project / report.log, root)})
+    if (project / artifacts.INDEX_PAGE).is_file():
+        found["files"].insert(0, {"name": "all runs", "link": link(project / artifacts.INDEX_PAGE, root)})
+    return found
+
+
+def link(path: Path, root: Path) -> str:
+    """A path as the page of the run in `root` links it; no name in it can be taken for a scheme."""
+    return quote(os.path.relpath(path, root / artifacts.REPORTS))
+
+
+def results(report: RunReport, root: Path, project: Path) -> list[dict[str, Any]]:
+    """For each gate: the scores with their intervals, the verdict, and where the model went."""
+    found = []
+    for gate, result in report.results.items():
+        decision, receipt = result["decision"], result["published"]
+        bounds = _bounds(root / artifacts.metrics_file(result["name"]))
+        verdict = "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected"
+        found.append(
+            {
+                "gate": gate,
+                "name": result["name"],
+                "scores": [(name, f"{value:.2f}", _interval(bounds, name)) for name, value in result["scores"].items()],
+                "verdict": verdict,
+                "reasons": decision["reasons"] if decision else [],
+                "published": None if receipt is None else _published(receipt, root, project),
+            }
+        )
+    return found
+
+
+def _bounds(path: Path) -> dict[str, Any]:
+    values = read_json(path) if path.is_file() else {}
+    return values if isinstance(values, dict) else {}
+
+
+def _interval(figures: dict[str, Any], name: str) -> str:
+    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
+    return "" if low is None or high is None else f"95% interval {low:.2f} to {high:.2f}"
+
+
+def _published(receipt: dict[str, Any], root: Path, project: Path) -> dict[str, Any]:
+    card = project / str(receipt.get("folder") or ".") / "README.md"
+    there = "folder" in receipt and card.is_file()
+    return {
+        "how": how_published(receipt),
+        "where": where_published(receipt),
+        "card": link(card, root) if there else None,
+    }

@@ -1,0 +1,72 @@
+"""The page and the record of a run while it goes on, and the page of one that was killed, which could not end it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from flows import run_page, runs
+from flows.report import RunReport
+from tasks.project import artifacts
+from tasks.project.errors import PodiumError
+from tasks.project.files import write_text
+
+FIRST_S = 2.0
+"""Seconds until it is written first."""
+LEAST_REST = 50
+"""Times what it takes to write it that pass until it is written again: 2% of a core at the most."""
+REFRESHES = b'http-equiv="refresh"'
+HEAD_BYTES = 2000
+
+
+@contextlib.contextmanager
+def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
+    """While the body works, write what is known of the run, again and again; what cannot be written now is left out.
+
+    Args:
+        run: its record, which the body fills.
+        project: where it was started.
+        root: its checkout.
+    """
+    ended = threading.Event()
+    writer = threading.Thread(target=_keep_up, args=(run, project, root, ended), name="page of the run", daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()
+
+
+def _keep_up(run: RunReport, project: Path, root: Path, ended: threading.Event) -> None:
+    rest = FIRST_S
+    while not ended.wait(rest):
+        began = time.perf_counter()
+        # A disk that is full, or a file that DVC is about to replace: the next time, or the end of the run, says it.
+        with contextlib.suppress(OSError, ValueError, PodiumError):
+            write_now(run, project, root)
+        rest = max(run_page.REFRESH_S, LEAST_REST * (time.perf_counter() - began))
+
+
+def write_now(run: RunReport, project: Path, root: Path) -> None:
+    """Write the record and the page of a run that is at work."""
+    now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), made=dict(run.made), error=None)
+    now.settle(project)
+    now.keep(project)
+    write_text(root / artifacts.RUN_PAGE, run_page.page(now, root, project, at_work=True))
+
+
+def correct(project: Path, run: runs.Run) -> None:
+    """Let the page of a run that was killed say so: no longer that it goes on, and is written again."""
+    path = run.folder / artifacts.RUN_PAGE
+    if run.record is None or not run.was_killed or not path.is_file():
+        return
+    with path.open("rb") as stream:
+        if REFRESHES not in stream.read(HEAD_BYTES):
+            return
+    with contextlib.suppress(OSError):  # who looks may not be who may write
+        write_text(path, run_page.page(run.record, run.folder, project))

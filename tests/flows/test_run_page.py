@@ -1,0 +1,257 @@
+"""What the page of a run says: of runs that ended in every way, of one at work, of one that was killed."""
+
+import dataclasses
+import json
+import re
+import threading
+from html import unescape
+
+import pytest
+
+from flows import live_page, pipeline, report, run_page, runs
+from flows.faces import curves
+from tests.flows.test_pipeline import ACCEPTED, run_json
+from tests.flows.test_runs import podium
+from tests.tasks.hostile import HOSTILE, Page, without_own_script
+
+WORDS, TAGS = re.compile(r"\s+"), re.compile(r"<[^>]*>")
+
+
+def run(*overrides, **options):
+    return pipeline.pipeline(None, list(overrides), return_state=True, **options)
+
+
+def html_of(project):
+    return (project / run_json(project)["folder"] / "reports" / "run.html").read_text()
+
+
+def text_of(html):
+    """What stands on a page, each cell and line apart from the next by one blank."""
+    body = without_own_script(html).partition("<body>")[2]
+    return WORDS.sub(" ", unescape(TAGS.sub(" ", body)))
+
+
+def status_of(html):
+    return re.search(r'<h1>.*?<span class="badge[^"]*">(.*?)</span>', html)[1]
+
+
+def test_a_rejected_run_shows_the_check_that_failed_with_its_margin_and_what_to_do(prefect_session, toy_project):
+    checks = [{"name": "f1", "ok": False, "found": 80.5, "required": 85.0}]
+    gate = {"accepted": False, "reasons": ["f1 80.50 is under the floor 85.00"], "checks": checks}
+    run(command="podium run <b>")
+    (toy_project / "metrics" / "squad-gate.json").write_text(json.dumps(gate))
+    record = report.read(toy_project, toy_project)
+    html = run_page.page(record, toy_project)
+    text = text_of(html)
+    assert status_of(html) == "rejected"
+    assert "f1 fails 80.5 85 -4.5" in text
+    assert "f1 80.50 is under the floor 85.00" in text
+    assert "Nothing was published. The table of the gate says which check did not hold" in text
+    assert "podium run <b>" in text
+    for fact in ("began", "ended", "took", "host", "commit", "versions"):
+        assert f" {fact} " in text, fact
+    assert f" Python {record.python}" in text
+    assert record.host in text
+    assert "lowered" not in text
+    assert 'http-equiv="refresh"' not in html
+
+
+def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session, toy_project):
+    run(*ACCEPTED)
+    checks = [{"name": "f1", "ok": True, "found": 80.5, "required": 80.0}]
+    root = toy_project / run_json(toy_project)["folder"]
+    (root / "metrics" / "squad-gate.json").unlink()  # a link into the cache
+    (root / "metrics" / "squad-gate.json").write_text(json.dumps({"accepted": True, "reasons": [], "checks": checks}))
+    text = text_of(run_page.page(report.read(toy_project, root), root, toy_project))
+    assert "f1 holds 80.5 80 lowered: by default 85 +0.5" in text
+    assert "Not as by default: min_f1 is 80, by default 85." in text
+    assert "downstream.squad.gate.min_f1 85.0 80.0" in text, "among the parameters that differ"
+    assert "Published: published/podium-demo" in text
+
+
+def test_a_failed_run_names_the_stage_the_reason_and_what_was_not_reached(prefect_session, toy_project, monkeypatch):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    run()
+    html = html_of(toy_project)
+    text = text_of(html)
+    assert status_of(html) == "failed"
+    assert "stage second failed" in text
+    assert "the toy stage was told to fail" in text
+    assert "run the same command again" in text
+    assert re.search(r"second failed [\d.]+ s", text)
+    assert "gate@squad not reached" in text
+    assert 'class="s-failed"' in html
+    assert 'class="s-not-reached"' in html
+
+
+def test_a_paused_run_says_why_and_the_run_that_goes_on_is_complete(prefect_session, toy_project):
+    stage = (toy_project / "stage.py").read_text()
+    (toy_project / "stage.py").write_text("import sys\nprint('paused: time is up')\nsys.exit(4)\n")
+    run()
+    html = html_of(toy_project)
+    assert status_of(html) == "paused"
+    assert "stage first paused: time is up; run it again to continue" in text_of(html)
+    assert "first paused" in text_of(html)
+    (toy_project / "stage.py").write_text(stage)
+    run(*ACCEPTED, publish=False)
+    html = html_of(toy_project)
+    assert status_of(html) == "finished"
+    assert "paused" not in text_of(html)
+
+
+def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_them(prefect_session, toy_project):
+    run(command="the first")
+    made = run_json(toy_project)["made"]
+    assert {name: one["command"] for name, one in made.items()} == dict.fromkeys(made, "the first")
+    run(command="the second")
+    values, text = run_json(toy_project), text_of(html_of(toy_project))
+    assert values["made"] == made
+    assert "Of the run of" in text
+    for name, one in made.items():
+        row = rf"{name} skipped \S+ {re.escape(run_page.timeline.duration(one['seconds']))} by the run of"
+        assert re.search(row, text), name
+
+
+def test_figures_of_another_maker_are_not_shown_as_those_of_what_is_there(prefect_session, toy_project):
+    run()
+    record = report.read(toy_project, toy_project)
+    record.made["first"]["lock"] = "of something else"
+    record.stages = [report.StageRecord(stage.name, "skipped", 0.0) for stage in record.stages]
+    record.settle(toy_project)
+    assert set(record.made) == {"second", "gate@squad"}
+    assert "first skipped  " not in text_of(run_page.page(record, toy_project))
+
+
+def test_a_stage_tells_its_cpu_seconds_and_memory_and_old_figures_are_not_taken(tmp_path):
+    from tasks.project.usage import took, write_usage
+
+    path = tmp_path / "usage.json"
+    path.write_text(json.dumps({"began": 10.0, "cpu_seconds": 1.5, "peak_memory_mb": 20.0}))
+    assert took(path, 9.0) == {"cpu_seconds": 1.5, "peak_memory_mb": 20.0}
+    assert took(path, 11.0) == {}, "of another time"
+    path.write_text("half")
+    assert took(path, 9.0) == {}
+    assert write_usage.__module__ == "tasks.project.usage"
+
+
+def at_work(project):
+    record = report.RunReport(".", began="2026-11-23T10:00:00+0000", plan=["first", "second", "gate@squad"])
+    record.stages = [report.StageRecord("first", "ran", 1.5, began=1.0)]
+    record.at_work = {"second": 2.0}
+    live_page.write_now(record, project, project)
+    return record
+
+
+def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_right(toy_project, capsys):
+    at_work(toy_project)
+    path = toy_project / "reports" / "run.html"
+    html = path.read_text()
+    assert status_of(html) == "running"
+    assert '<meta http-equiv="refresh" content="10">' in html
+    assert "second running" in text_of(html)
+    assert "gate@squad waiting" in text_of(html)
+    code, said = podium(capsys, "runs")
+    assert (code, "interrupted" in said.out) == (0, True)
+    html = path.read_text()
+    assert status_of(html) == "interrupted"
+    assert "refresh" not in html
+    assert "The run was killed" in text_of(html)
+    assert "second interrupted" in text_of(html)
+    assert "gate@squad not reached" in text_of(html)
+    before = path.stat().st_mtime_ns
+    podium(capsys, "runs")
+    assert path.stat().st_mtime_ns == before, "once is enough"
+
+
+def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project, monkeypatch):
+    monkeypatch.setattr(live_page, "FIRST_S", 0.01)
+    written = threading.Event()
+    monkeypatch.setattr(live_page, "write_now", lambda *what: written.set())
+    with live_page.kept_up(report.RunReport("."), toy_project, toy_project):
+        assert written.wait(60)
+    assert not [one for one in threading.enumerate() if one.name == "page of the run"]
+
+
+def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monkeypatch):
+    tried = threading.Event()
+
+    def full(*what):
+        tried.set()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(live_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(live_page, "write_now", full)
+    with live_page.kept_up(report.RunReport("."), toy_project, toy_project):
+        assert tried.wait(60)
+
+
+def test_a_run_on_two_hosts_says_which_stage_ran_where(toy_project):
+    stages = [
+        report.StageRecord("first", "ran", 1.0, "host-a", 10.0),
+        report.StageRecord("second", "ran", 2.0, "pod-b", 11.0),
+    ]
+    record = report.RunReport(".", stages=stages, host="desk", began="2026-11-23T10:00:00+0000")
+    text = text_of(run_page.page(dataclasses.replace(record, ended="2026-11-23T10:00:05+0000"), toy_project))
+    assert "hosts desk, host-a, pod-b" in text
+    assert "first ran host-a 1.0 s" in text or "first ran host-a 1 s" in text
+    assert "second ran pod-b 2" in text
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_a_gate_and_the_parameters_say_stays_text(text, toy_project):
+    found, usual = (html_with(said, toy_project) for said in (text, "plain"))
+    assert Page(found).elements == Page(usual).elements
+
+
+def html_with(text, project):
+    checks = [{"name": f"f1{text}", "ok": False, "found": f"x{text}", "required": f"y{text}"}]
+    (project / "metrics").mkdir(exist_ok=True)
+    (project / "metrics" / "squad-gate.json").write_text(
+        json.dumps({"accepted": False, "reasons": [f"z{text}"], "checks": checks})
+    )
+    record = report.RunReport(".", stages=[report.StageRecord("gate@squad", "ran", 1.0)])
+    record.made = {"gate@squad": {"began": f"then{text}"}}
+    record.read_results(project)
+    html = run_page.page(record, project)
+    assert without_own_script(html)
+    return html
+
+
+def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
+    folder = tmp_path / "runs" / "squad-finetune" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text("{}")
+    (folder / "history.csv").write_text("step,loss,learning_rate\n10,4.0,0.1\n20,2.0,0.2\n30,1.")
+    event = '{"event": "step", "step": %d, "real_tokens_per_second": %d, "memory_mb": %d}\n'
+    log = folder / "job.log"
+    log.write_text(event % (10, 100, 7) + "a warning\n" + event % (20, 200, 8) + '{"event": "step", "st')
+    stage = dataclasses.replace(TRAINING)
+    found = curves.training_of(stage, tmp_path, tmp_path)
+    assert curves.points(found.history, "loss") == ((10.0, 4.0), (20.0, 2.0)), "the last line is only half there"
+    assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 200))
+    with log.open("a") as stream:
+        stream.write('ep": 30, "real_tokens_per_second": 300, "memory_mb": 9}\n' + event % (20, 250, 8))
+    found = curves.training_of(stage, tmp_path, tmp_path)
+    assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 250), (30, 300)), "20 was made again"
+    assert curves.points(found.steps, curves.MEMORY) == ((10, 7), (20, 8), (30, 9))
+    assert [one["title"] for one in curves.sections([found])] == ["Loss", "Learning rate", "Speed", "Memory"]
+
+
+TRAINING = curves.Stage(
+    "finetune@squad",
+    "",
+    (),
+    {},
+    (),
+    ("metrics/squad-finetune.json",),
+    ("plots/squad-finetune.csv", "plots/squad-finetune-held-out.csv"),
+    {"host": "device"},
+)
+
+
+def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
+    record = report.RunReport(".", began="2026-11-23T10:00:00+0000")
+    assert runs.Run(".", None, record, at_work=False).was_killed
+    assert not runs.Run(".", None, record, at_work=True).was_killed
+    record.ended = record.began
+    assert not runs.Run(".", None, record, at_work=False).was_killed
