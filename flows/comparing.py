@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from flows import run_page, run_params, runs
 from tasks.downstream.comparing import Judged, against_run, against_scores, figures_of, judged
 from tasks.downstream.entries import entries, entry_of
-from tasks.pages.plots import COLORS, Line, line_plot
+from tasks.pages.plots import COLORS, Line, Plot, line_plot
 from tasks.pages.render import html_page
 from tasks.project.errors import ParamsError
 from tasks.project.params import Params, check
@@ -231,7 +229,7 @@ def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) 
     )
 
 
-def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Markup:
+def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Plot:
     """Curves on one scale that begins at zero: loss as lines, that on held-out rows as rings."""
     lines = []
     for line in curve["lines"]:

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from markupsafe import Markup
-
 from flows import index_facts, report, runs
 from flows.index_facts import Shown
-from tasks.pages.plots import COLORS, Trace, overlay_plot
+from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
 from tasks.pages.render import html_page
 from tasks.project import artifacts
 from tasks.project.files import write_text
@@ -158,7 +156,7 @@ def _published(record: report.RunReport | None) -> str:
     return ", ".join(report.where_published(receipt) for receipt in receipts)
 
 
-def _scores(shown: Sequence[Shown], entry: str, metric: str) -> tuple[str, Markup]:
+def _scores(shown: Sequence[Shown], entry: str, metric: str) -> tuple[str, Plot]:
     """Dots with whiskers, the oldest run first."""
     name, traces = f"{entry} {metric.replace('_', ' ')}", []
     for number, one in enumerate(shown):
@@ -167,16 +165,16 @@ def _scores(shown: Sequence[Shown], entry: str, metric: str) -> tuple[str, Marku
             whisker = [(place, bound) for bound in both] if both else []
             more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
             dot = (place, score["value"], f"{_called(one)}\n{name} {score['value']:.2f}{more}")
-            traces.append(Trace(number, number, whisker, [dot]))
+            traces.append(Trace(number, number, whisker, [dot], marks=True))
     label = f"{name} of each run with its 95% interval"
-    return name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, marks=True)
+    return name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, room=0.5)
 
 
 def _called(one: Shown) -> str:
     return one.run.name if one.run.name != runs.PROJECT else "own folder"
 
 
-def _curves(shown: Sequence[Shown]) -> Iterator[tuple[str, Markup]]:
+def _curves(shown: Sequence[Shown]) -> Iterator[tuple[str, Plot]]:
     """A plot for each training and each table of held-out losses, those of most runs first, in the order of stages."""
     counts = Counter(name for one in shown for name in one.details.curves)
     names = [name for name, _ in counts.most_common(MOST_PLOTS)]
@@ -189,9 +187,9 @@ def _curves(shown: Sequence[Shown]) -> Iterator[tuple[str, Markup]]:
                     (x, y, f"{_called(one)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
                     for x, y in _some(points, max(1, MOST_DOTS // drawn))
                 ]
-                traces.append(Trace(number, number, _some(points, max(8, MOST_PLACES // drawn)), told))
-        single = all(len(trace.points) == 1 for trace in traces)  # no line is seen
-        yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run", marks=single)
+                line = _some(points, max(8, MOST_PLACES // drawn))
+                traces.append(Trace(number, number, line, told, marks=len(points) == 1))  # which is no line
+        yield name, overlay_plot(traces, "update", "loss (nats)", f"loss of {name} in each run")
 
 
 def _some(points: Sequence[index_facts.Point], most: int) -> list[index_facts.Point]:

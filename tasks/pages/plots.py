@@ -33,6 +33,8 @@ COLORS = 8
 UNWANTED = ("defs", "title", "desc")
 OVERLAYS = ("text-overlay", "tooltip-overlay")
 
+Plot = Markup
+"""A drawing, which is a part of a page."""
 Format = Callable[[float], str]
 Point = tuple[float, float]
 
@@ -64,7 +66,7 @@ def line_plot(
     format_across: Format = short,
     format_up: Format = short,
     from_zero: bool = True,
-) -> Markup:
+) -> Plot:
     """Lines over a common axis.
 
     Args:
@@ -93,29 +95,32 @@ def line_plot(
 
 @dataclass(frozen=True)
 class Trace:
-    """One of many lines over each other, which a script shows or hides by its key."""
+    """One of many lines over each other."""
 
-    key: int
+    key: int | None
+    """By which a script shows or hides it."""
     color: int
     points: Sequence[Point]
     dots: Sequence[tuple[float, float, str]] = ()
     """Where something is said, and what."""
+    marks: bool = False
+    """The dots are seen without looking for them."""
 
 
 def overlay_plot(
-    traces: Sequence[Trace], across: str, up: str, label: str, from_zero: bool = True, marks: bool = False
-) -> Markup:
+    traces: Sequence[Trace], across: str, up: str, label: str, from_zero: bool = True, room: float = 0.0
+) -> Plot:
     """So many lines that pygal would take seconds: it draws the axes, and the lines are put in with its scale.
 
     Args:
         across, up, label, from_zero: as of `line_plot`.
-        marks: the dots are seen without looking for them, a step apart from each other and from the ends of the axis.
+        room: beyond both ends of the axis that goes across.
     """
     import pygal
 
     found = [point for trace in traces for point in (*trace.points, *((x, y) for x, y, _ in trace.dots))]
     (left, right), (low, high) = _range([x for x, _ in found]), _range([y for _, y in found])
-    corners = [(left - marks / 2, low), (right + marks / 2, high)]
+    corners = [(left - room, low), (right + room, high)]
     chart = pygal.XY(
         **_options(across, up, short, False),
         x_value_formatter=short,
@@ -133,8 +138,9 @@ def overlay_plot(
     (graph,) = tree  # in it stand the axes, and the dots of the corners above them
     graph.remove(next(one for one in graph if one.get("class") == "plot overlay"))
     for trace in traces:
-        look = f"series color-{trace.color % COLORS}{' marks' * marks}"
-        group = ElementTree.SubElement(plot, "g", {"class": look, "data-run": str(trace.key)})
+        look = f"series color-{trace.color % COLORS}{' marks' * trace.marks}"
+        key = {} if trace.key is None else {"data-run": str(trace.key)}
+        group = ElementTree.SubElement(plot, "g", {"class": look, **key})
         if trace.points:
             ElementTree.SubElement(group, "path", {"class": "line", "d": "M" + "L".join(map(place, trace.points))})
         for x, y, tip in trace.dots:
@@ -176,7 +182,7 @@ def bar_plot(
     label: str,
     format_up: Format = short,
     stacked: bool = False,
-) -> Markup:
+) -> Plot:
     """Bars side by side, or on each other.
 
     Args:
@@ -275,7 +281,7 @@ def _tip(line: Line, point: Point, across: tuple[str, Format], up: tuple[str, Fo
     return f"{line.name}\n{name_across} {format_across(point[0])}\n{name_up} {format_up(point[1])}"
 
 
-def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Markup:
+def _drawn(chart: Graph, tips: list[list[str]], looks: Sequence[tuple[int, str]], label: str) -> Plot:
     """The chart without what pygal says of itself, with what is said of each value, as markup of our own."""
     tree = _tidied(chart, label)
     for number, (color, look) in enumerate(looks):

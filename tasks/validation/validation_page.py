@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tasks.pages.plots import Bars, Plot, bar_plot
 from tasks.pages.render import html_page
 from tasks.validation.checks import number
 
-WIDTH, LEFT, TOP, BAR_HEIGHT = 340, 8, 18, 120
-"""A histogram in SVG units: about pixels, as the figure is drawn near its own size."""
-MAX_TICKS = 5
+LEAST = 0.0125
+"""Of the highest bar."""
 
 
 def page(values: Mapping[str, Any]) -> str:
@@ -22,31 +22,18 @@ def page(values: Mapping[str, Any]) -> str:
         **{name: value for name, value in values.items() if name != "statistics"},
         numbers=[{"name": one["name"], "value": number(one["value"])} for one in statistics["numbers"]],
         figures=[_figure(histogram) for histogram in statistics["histograms"]],
-        width=WIDTH,
-        left=LEFT,
-        base=TOP + BAR_HEIGHT,
     )
 
 
-def _figure(histogram: Mapping[str, Any]) -> dict[str, Any]:
-    """Bars of equal width whatever their bins, with the bins' lower edges below them."""
-    counts, edges = histogram["counts"], histogram["edges"]
-    highest = max([1, *counts])
-    step = (WIDTH - 2 * LEFT) / len(counts)
-    bars = [
-        {
-            "x": LEFT + i * step,
-            "width": max(1.0, step - 1),
-            "height": max(1.5, BAR_HEIGHT * count / highest) if count else 0.0,  # what was seen at all stays visible
-            "range": _bin(histogram, i),
-            "count": count,
-        }
-        for i, count in enumerate(counts)
-    ]
-    every = -(-len(counts) // MAX_TICKS)
-    ticks = [{"x": LEFT + (i + 0.5) * step, "text": _compact(edges[i])} for i in range(0, len(counts), every)]
-    stated = {name: histogram[name] for name in ("title", "unit", "widening")}
-    return {**stated, "first": edges[0], "last": edges[-1] - 1, "highest": highest, "bars": bars, "ticks": ticks}
+def _figure(histogram: Mapping[str, Any]) -> tuple[str, Plot, str]:
+    """Title, plot and note: bars of equal width whatever their bins, with the bins' lower edges below them."""
+    counts, edges, unit = histogram["counts"], histogram["edges"], histogram["unit"]
+    least = LEAST * max(counts)  # what was seen at all stays visible
+    heights = [max(count, least) if count else 0 for count in counts]
+    tips = [f"{_bin(histogram, number)} {unit}: {count:,}" for number, count in enumerate(counts)]
+    label = f"{histogram['title']}, from {edges[0]:,} to {edges[-1] - 1:,} {unit}"
+    plot = bar_plot([Bars("", heights, tips)], [_compact(edge) for edge in edges[:-1]], unit, "number", label)
+    return histogram["title"], plot, "Bars cover ever wider ranges." if histogram["widening"] else ""
 
 
 def _bin(histogram: Mapping[str, Any], i: int) -> str:

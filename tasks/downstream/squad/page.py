@@ -18,6 +18,7 @@ from tasks.downstream.squad.scores import EXACT, OVERLAP
 from tasks.downstream.squad.slices import Slice, f1_counts, slices
 from tasks.downstream.squad.windows import Windows
 from tasks.pages.markup import csv_text
+from tasks.pages.plots import Line, Plot, Trace, line_plot, overlay_plot
 from tasks.pages.render import html_page
 from tasks.statistics.calibration import Calibration
 
@@ -173,6 +174,8 @@ def page(
         metrics=metrics,
         titles=titles,
         curve=curve,
+        curve_plot=None if curve is None else _risk_plot(curve, metrics["null_threshold"]),
+        reliability_plot=reliability_plot(calibrated),
         slices={by: [part for part in parts if part.by == by] for by in dict.fromkeys(part.by for part in parts)},
         f1_counts=f1_counts,
         found=calibrated,
@@ -183,6 +186,28 @@ def page(
         shown_candidates=SHOWN_CANDIDATES,
         excerpt=lambda mistake: excerpt(mistake.question, mistake.prediction),
     )
+
+
+def _risk_plot(curve: RiskCoverage, threshold: float) -> Plot:
+    """The share of answers that are wrong, over the share of questions that are answered."""
+    lines = [Line("surest first", [point[:2] for point in curve.drawn()])]
+    if (chosen := curve.at(threshold))[0]:
+        lines.append(Line(f"the threshold {threshold:.2f}", [chosen], marks=True))
+    across, up = "share of questions answered", "share of answers wrong"
+    return line_plot(lines, across, up, f"risk over coverage, area {curve.area:.3f}")
+
+
+def reliability_plot(found: Calibration) -> Plot:
+    """Stated probability across, share of right answers up, with 95% intervals; on the diagonal they are the same."""
+    traces = [Trace(None, 7, [(0.0, 0.0), (1.0, 1.0)])]
+    for one in found.bins:
+        if one.confidence is not None and one.accuracy is not None:
+            low, high = one.accuracy_low or 0.0, one.accuracy_high or 0.0
+            said = f"{one.count:,} questions\nstated {one.confidence:.3f}\nright {one.accuracy:.3f}"
+            dot = (one.confidence, one.accuracy, f"{said}\n95% interval {low:.3f} to {high:.3f}")
+            traces.append(Trace(None, 0, [(one.confidence, low), (one.confidence, high)], [dot], marks=True))
+    label = f"reliability diagram, expected calibration error {found.error:.3f}"
+    return overlay_plot(traces, "stated probability", "share right", label)
 
 
 def excerpt(question: Question, prediction: Answer) -> list[tuple[str, str]]:

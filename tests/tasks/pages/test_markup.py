@@ -129,8 +129,9 @@ def test_a_table_has_no_formula_and_as_many_cells_as_were_written(text: str) -> 
         assert squeezed(cell).removeprefix("'") == squeezed(text).removeprefix("'")
 
 
-CUT = {"run": 3}
-"""Page -> how often it shows a text that may be cut; names of stages in a picture, beside which they stand in full."""
+CUT = {"run": 3, "validation": 1}
+"""Page -> how often it shows a text that may be cut: names of stages in a picture, beside which they stand in full, and
+the name of an axis."""
 
 
 def pages(text: str, folder: Path) -> dict[str, str]:
