@@ -33,10 +33,31 @@ from tests.tasks.tiny_model import write_tiny_model
 
 COMMANDS = every_command()
 TOWNS = [
-    f"{first}{last}" for first in ("Bel", "Tar", "Gon", "Mir", "Sol", "Ven") for last in ("lin", "nis", "dor", "ka")
+    f"{first}{last}"
+    for first in ("Bel", "Tar", "Gon", "Mir", "Sol", "Ven")
+    for last in ("lin", "nis", "dor", "ka", "wy")
 ]
-RULERS = [f"{first}{last}" for first in ("An", "Ot", "Lu", "Ro", "Ed", "Ka") for last in ("na", "to", "mir", "wig")]
-WORDS = sorted({"who", "rules", "a", "town", "on", "river", ".", "?", *(name.lower() for name in (*TOWNS, *RULERS))})
+RULERS = [
+    f"{first}{last}" for first in ("An", "Ot", "Lu", "Ro", "Ed", "Ka") for last in ("na", "to", "mir", "wig", "da")
+]
+TRAINED = 20
+"""Of the towns: with two questions each more than the 32 sequences behind an update."""
+WORDS = sorted(
+    {
+        "who",
+        "rules",
+        "has",
+        "as",
+        "ruler",
+        "a",
+        "town",
+        "on",
+        "river",
+        ".",
+        "?",
+        *(name.lower() for name in (*TOWNS, *RULERS)),
+    }
+)
 README_WORDS = 1300
 
 
@@ -81,8 +102,10 @@ def test_a_command_is_found_whole(monkeypatch, tmp_path):
 def _article(town, ruler):
     """A town with its text and its question, as SQuAD has them."""
     text = f"{ruler} rules {town}. {town} a town on a river."
-    question = {"id": town, "question": f"Who rules {town}?", "answers": [{"text": ruler, "answer_start": 0}]}
-    return {"title": town, "paragraphs": [{"context": text, "qas": [question]}]}
+    asked = {town: f"Who rules {town}?", f"{town}-2": f"{town} has who as ruler?"}
+    answers = [{"text": ruler, "answer_start": 0}]
+    questions = [{"id": name, "question": question, "answers": answers} for name, question in asked.items()]
+    return {"title": town, "paragraphs": [{"context": text, "qas": questions}]}
 
 
 @pytest.fixture
@@ -91,7 +114,7 @@ def here(tmp_path, monkeypatch):
     for name in ("params.yaml", "dvc.yaml", "presets", "inputs"):
         (tmp_path / name).symlink_to(ROOT / name)
     rulers = dict(zip(TOWNS, RULERS, strict=True))
-    split = {"train": TOWNS[:14], "dev": TOWNS[14:]}
+    split = {"train": TOWNS[:TRAINED], "dev": TOWNS[TRAINED:]}
     for name, towns in split.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({"data": [_article(town, rulers[town]) for town in towns]}))
     for name in ("predictions", "first", "second"):
@@ -184,4 +207,4 @@ def test_the_first_steps_of_the_readme(shell, here):
     for command in FIRST_STEPS:
         done = shell(command, code=here)
         assert done.returncode == 0, (command, done.stdout, done.stderr)
-    assert len(json.loads((here / "answers.json").read_text())) == 10
+    assert len(json.loads((here / "answers.json").read_text())) == 20
