@@ -25,7 +25,7 @@ PACKAGES = ("flows", "tasks", "ipu_model", "bench")
 ALLOWED = {
     "prefect": ("flows/", "tests/flows/"),
     "dvc": ("flows/dvc_lane.py",),  # a process of its own
-    "great_expectations": ("tasks/validation/validate.py",),
+    "great_expectations": ("tasks/validation/gx.py",),
     "huggingface_hub": (
         "tasks/reading/",
         "tasks/release/",

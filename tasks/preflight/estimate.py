@@ -32,6 +32,7 @@ from tasks.project.params import PHASES, Params, load_params, packed
 from tasks.reading.text_files import Reading
 from tasks.validation import validate
 from tasks.validation.checks import FRAME_RECORDS
+from tasks.validation.judge import Judge
 from tasks.vocabulary.tokenizer import make_tokenizer
 
 SAMPLE_MB = 4.0
@@ -121,7 +122,7 @@ def _prepare(
 ) -> dict[str, Spent]:
     """Run the stages on these documents in the folder `root`; what each of them spent, rows with a single process."""
     found: dict[str, Spent] = {}
-    judge = validate.Judge()
+    judge = Judge()
     folder, tokenizer = root / artifacts.CORPUS, root / artifacts.TOKENIZER
     rows = packed(params.pretrain_rows, params.packing)
     with _timed(found, "corpus", folder):
@@ -154,7 +155,7 @@ def _timed(found: dict[str, Spent], stage: str, out: Path | None = None) -> Iter
     found[stage] = Spent(cpu, sum(path.stat().st_size for path in files), sum(records))
 
 
-def _judge(judge: validate.Judge, name: str, params: Params, root: Path) -> int:
+def _judge(judge: Judge, name: str, params: Params, root: Path) -> int:
     """Records judged."""
     return sum(validate.validate(data, judge)["rows"] for data in validate.data_sets(name, params, root))
 

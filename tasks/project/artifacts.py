@@ -23,6 +23,8 @@ FEATURES = "features.parquet"
 """Beside the rows of questions: one line per feature (window), in order of feature id."""
 
 VALIDATION = Path("reports/validation")
+EXPECTATIONS = Path("reports/expectations")
+"""What is required of each data set, as a suite: a folder that a store of Great Expectations can be told to read."""
 DATA_DOCS = Path("reports/data_docs")
 """Great Expectations' own pages, one folder per data set, where validate.data_docs is on."""
 MODELS = Path("models")
@@ -155,3 +157,8 @@ def compile_report(job: str) -> Path:
 def validation_report(name: str) -> Path:
     """JSON verdict of a data set; the HTML page has the same name with `.html`."""
     return VALIDATION / f"{name}.json"
+
+
+def expectation_suite(name: str) -> Path:
+    """The suite of a data set, under the name that its store gives it."""
+    return EXPECTATIONS / f"{name}.json"

@@ -45,7 +45,7 @@ class ValidateParams(Section):
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
     """Share of shingles from which two texts are near-duplicates (docs/evaluation.md); null: none are looked for."""
     data_docs: bool = False
-    """Also write Great Expectations' Data Docs; their pages load scripts from public CDNs."""
+    """Also write Great Expectations' own pages (Data Docs) to reports/data_docs."""
 
 
 class ModelParams(Section):

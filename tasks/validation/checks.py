@@ -16,9 +16,11 @@ Frame = dict[str, np.ndarray]
 """Features of some records: "record" (labels) and one integer array per record check, of equal length."""
 
 RECORD = "record"
-FRAME_RECORDS = 50_000
-"""Records judged at a time; a frame of scalars of this size is a few MB."""
+FRAME_RECORDS = 100_000
+"""Records judged at a time; a frame of scalars of this size is 10 to 20 MB."""
 MAX_EXAMPLES = 3
+MAX_UNEXPECTED = 20
+"""Features that the pages of Great Expectations show of a failed check."""
 MAX_EXAMPLE_CHARACTERS = 160
 
 
@@ -81,19 +83,42 @@ class DataSet(Protocol):
 
 
 @dataclass(frozen=True)
+class Unexpected:
+    """A feature that does not lie where its check requires."""
+
+    value: float
+    of: str
+    """The record, or what was found of the whole set."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the judge says of one check."""
+
+    failed: int
+    """Records that do not meet the requirement; 0 or 1 for a check of the whole set."""
+    of: int
+    unexpected: tuple[Unexpected, ...] = ()
+    """The first MAX_UNEXPECTED of them."""
+
+    def __add__(self, after: Judgement) -> Judgement:
+        """Of the records of two frames."""
+        unexpected = (*self.unexpected, *after.unexpected)[:MAX_UNEXPECTED]
+        return Judgement(self.failed + after.failed, self.of + after.of, unexpected)
+
+
+@dataclass(frozen=True)
 class Finding:
     """What came of one check."""
 
     check: Check
-    failed: int
-    """Records that do not meet the requirement; 0 or 1 for a check of the whole set."""
-    of: int
+    judgement: Judgement
     found: str
     examples: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
-        return self.failed == 0
+        return self.judgement.failed == 0
 
     def to_values(self) -> dict[str, Any]:
         """The entry of the verdict's `checks`."""
@@ -103,8 +128,8 @@ class Finding:
             "ok": self.ok,
             "found": self.found,
             "required": self.check.required,
-            "failed": self.failed,
-            "of": self.of,
+            "failed": self.judgement.failed,
+            "of": self.judgement.of,
             "examples": list(self.examples),
             "advice": self.check.advice,
         }

@@ -32,8 +32,8 @@ def test_what_grows_is_multiplied_and_what_does_not_is_paid_once() -> None:
 def test_a_judge_is_paid_for_every_frame_of_records() -> None:
     less, more = Spent(2.0, records=10_000), Spent(5.0, records=40_000)  # 1 s a MB, and 1 s for the frame
     whole = scaled(less, 1.0, more, 4.0, 20.0)
-    assert whole.records == 200_000  # four frames of 50,000
-    assert whole.cpu_s == 20.0 + 4 * 1.0
+    assert whole.records == 200_000  # two frames of 100,000
+    assert whole.cpu_s == 20.0 + 2 * 1.0
 
 
 def test_the_size_of_a_source_is_known_before_it_is_read(tmp_path: Path) -> None:

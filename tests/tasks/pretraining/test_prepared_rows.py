@@ -21,7 +21,8 @@ from tasks.pretraining.rows.prepared_rows import write_prepared_rows
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError
 from tasks.project.row_folders import held_out_folder, read_manifest
-from tasks.validation.validate import Judge, validate
+from tasks.validation.judge import Judge
+from tasks.validation.validate import validate
 from tests.ipu_model.tiny_jobs import TINY, make_job, run_here
 from tests.tasks.pretraining.prepared_data import LENGTH, google_features, hub_columns, own_rows, table, tfrecord
 from tests.tasks.pretraining.row_inputs import pretrain_params, random_texts, read_rows, word_tokenizer

@@ -11,7 +11,8 @@ from tasks.project.params import load_params
 from tasks.reading.text_files import Reading, write_reading
 from tasks.validation.checks import explain
 from tasks.validation.corpus_checks import CorpusData, corpus_data
-from tasks.validation.validate import Judge, validate
+from tasks.validation.judge import Judge
+from tasks.validation.validate import validate
 from tests.places import ROOT
 from tests.tasks.validation.validation_data import (
     corpus_columns,

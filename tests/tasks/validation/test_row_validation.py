@@ -5,10 +5,11 @@ import pyarrow as pa
 import pytest
 
 from tasks.validation.checks import Check, Totals, explain
+from tasks.validation.judge import Judge
 from tasks.validation.pretrain_rules import ENOUGH_SEQUENCES
 from tasks.validation.row_checks import RowData
 from tasks.validation.row_rules import RowRules
-from tasks.validation.validate import Judge, validate
+from tasks.validation.validate import validate
 from tests.tasks.validation.validation_data import (
     failed_checks,
     pretrain_data,

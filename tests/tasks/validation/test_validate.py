@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,8 @@ from tasks.project.errors import InputError
 from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check
 from tasks.validation.corpus_checks import CorpusData
-from tasks.validation.validate import CheckCrashed, Judge, main, validate, write_data_docs, write_reports
+from tasks.validation.judge import CheckCrashed, Judge
+from tasks.validation.validate import main, validate, write_reports
 from tests.places import ROOT
 from tests.tasks.hostile import without_own_script
 from tests.tasks.validation.validation_data import (
@@ -76,19 +76,6 @@ def test_nothing_is_sent_and_no_name_is_looked_up(judge, tmp_path, monkeypatch):
     assert judged_corpus(Judge(), tmp_path / "data", corpus_columns())["valid"]
 
 
-def test_data_docs_show_the_failed_checks_and_no_path_of_this_machine(judge, tmp_path):
-    columns = corpus_columns()
-    columns["text"][1] = ""
-    write_data_docs(judged_corpus(judge, tmp_path / "data", columns), tmp_path / "docs" / "corpus")
-    site = tmp_path / "docs" / "corpus"
-    assert (site / "index.html").is_file()
-    (report,) = site.glob("validations/**/*.html")
-    assert "texts_present" in report.read_text(encoding="utf-8")
-    written = [path.read_text(encoding="utf-8") for path in site.rglob("*.html")]
-    assert not [text for text in written if str(tmp_path) in text or tempfile.gettempdir() + os.sep in text]
-    assert [path.name for path in (tmp_path / "docs").iterdir()] == ["corpus"]
-
-
 def run_stage(folder, name):
     return subprocess.run(
         [sys.executable, "-m", "tasks.validation.validate", name],
@@ -128,6 +115,8 @@ def test_the_command_accepts_sound_rows_and_writes_data_docs_on_demand(tmp_path,
     printed = capsys.readouterr().out
     assert re.match(r"phase1: 4 rows, 26 checks passed, \d+\.\d s; reports/validation/phase1\.html", printed)
     assert json.loads(Path("reports/validation/phase1.json").read_text(encoding="utf-8"))["valid"]
+    suite = json.loads(Path("reports/expectations/phase1.json").read_text(encoding="utf-8"))
+    assert (suite["name"], len(suite["expectations"])) == ("phase1", 26)
     assert not Path("reports/data_docs").exists()
     params = Path("params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(params.replace("data_docs: false", "data_docs: true"), encoding="utf-8")

@@ -17,9 +17,10 @@ from tasks.downstream.squad import row_rules
 from tasks.project.row_folders import Manifest
 from tasks.rows.row_files import row_schema
 from tasks.validation import corpus_checks
+from tasks.validation.judge import Judge
 from tasks.validation.pretrain_rules import PretrainRules
 from tasks.validation.row_checks import RowData
-from tasks.validation.validate import Judge, validate
+from tasks.validation.validate import validate
 
 CLS, SEP, VOCABULARY = 2, 3, 40
 ROW_LENGTH, MAX_SEQUENCES, MAX_PREDICTIONS, MAX_POSITIONS = 16, 2, 3, 8

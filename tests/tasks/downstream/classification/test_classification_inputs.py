@@ -17,7 +17,8 @@ from tasks.project.params import check
 from tasks.reading.labels import all_labels_in
 from tasks.reading.text_files import read_reading
 from tasks.validation.checks import explain
-from tasks.validation.validate import Judge, validate
+from tasks.validation.judge import Judge
+from tasks.validation.validate import validate
 from tests.tasks.downstream.classification.classification_checkout import part, values_of, write_csv, write_texts
 
 TWO = [("good one", "good"), ("bad one", "bad")]

@@ -30,8 +30,9 @@ from tasks.project.overlays import resolve
 from tasks.project.params import check
 from tasks.reading.text_files import Reading
 from tasks.validation.checks import explain
+from tasks.validation.judge import Judge
 from tasks.validation.row_checks import RowData
-from tasks.validation.validate import Judge, validate
+from tasks.validation.validate import validate
 from tests.places import ROOT
 from tests.tasks.downstream.entries import task_with
 from tests.tasks.downstream.glue.glue_checkout import WORDS, write_examples

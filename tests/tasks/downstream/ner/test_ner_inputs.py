@@ -26,7 +26,8 @@ from tasks.project.params import check
 from tasks.reading.labels import labels_of_examples
 from tasks.reading.text_files import Reading, read_reading
 from tasks.validation.checks import explain
-from tasks.validation.validate import Judge, validate
+from tasks.validation.judge import Judge
+from tasks.validation.validate import validate
 from tests.places import ROOT, SHARED
 from tests.tasks.downstream.entries import values_with
 

@@ -14,8 +14,9 @@ import pytest
 from tasks.downstream.ner.labels import FEATURES_SCHEMA
 from tasks.downstream.ner.row_rules import TagRules
 from tasks.validation.checks import explain
+from tasks.validation.judge import Judge
 from tasks.validation.row_checks import RowData
-from tasks.validation.validate import Judge, validate
+from tasks.validation.validate import validate
 from tests.tasks.validation.validation_data import failed_checks, row_columns, write_rows, write_tokenizer
 
 KIND = "token_classification"

@@ -1,0 +1,149 @@
+"""What other users of Great Expectations get: suites that it loads, and pages (Data Docs) of what was found."""
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from tasks.project.params import load_params
+from tasks.validation.checks import RECORD, Check, Finding, Judgement, Unexpected
+from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.data_docs import write_data_docs
+from tasks.validation.gx import great_expectations
+from tasks.validation.judge import Judge, suite_of
+from tasks.validation.validate import judged
+from tests.places import ROOT
+from tests.tasks.validation.validation_data import corpus_columns, write_corpus
+
+LIMITS = load_params(ROOT / "params.yaml").validate_.model_copy(
+    update={"min_documents": 12, "max_control_share": 0.01, "max_document_characters": 1000}
+)
+
+
+@pytest.fixture(scope="module")
+def judge():
+    return Judge()
+
+
+def found_of(judge, folder, columns):
+    return judged(CorpusData(write_corpus(folder, columns), LIMITS), judge)
+
+
+def bad_columns():
+    columns = corpus_columns()
+    columns["text"][1] = ""
+    columns["text"][3], columns["document_id"][3] = None, "<script>alert(1)</script>"
+    columns["text"][7] = "x" * 1234
+    return columns
+
+
+def written_suite(found, folder):
+    (folder / "expectations").mkdir(parents=True)
+    suite = suite_of("corpus", found.checks).to_json_dict()
+    (folder / "expectations" / "corpus.json").write_text(json.dumps(suite), encoding="utf-8")
+
+
+def test_great_expectations_loads_a_suite_from_its_store_and_finds_the_same_with_it(judge, tmp_path):
+    found = found_of(judge, tmp_path / "data", bad_columns())
+    written_suite(found, tmp_path / "project" / "gx")
+    context = great_expectations().get_context(mode="file", project_root_dir=tmp_path / "project")
+    suite = context.suites.get("corpus")
+    assert [one.meta["check"] for one in suite.expectations] == [check.name for check in found.checks]
+    assert all(one.description and one.notes and one.meta["column"] for one in suite.expectations)
+    asset = context.data_sources.add_pandas("features").add_dataframe_asset("features")
+    table = pd.DataFrame({check.name: [check.minimum or 0, check.minimum or 0] for check in found.checks})
+    table.loc[1, "texts_present"] = 1
+    batch = asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": table})
+    result = batch.validate(suite)
+    failed = [one.expectation_config.meta["check"] for one in result.results if not one.success]
+    assert failed == ["texts_present"]
+
+
+def test_a_suite_requires_what_cannot_be_checked_yet_as_well(judge, tmp_path):
+    columns = corpus_columns()
+    sound = found_of(judge, tmp_path / "sound", columns)
+    del columns["title"]
+    schema = pa.schema([("document_id", pa.string()), ("text", pa.string())])
+    broken = judged(CorpusData(write_corpus(tmp_path / "broken", columns, schema), LIMITS), judge)
+    assert broken.verdict["not_checked"]
+    assert [check.name for check in broken.checks] == [check.name for check in sound.checks]
+
+
+def test_two_sets_of_one_verdict_share_a_suite_without_a_name_twice(judge, tmp_path):
+    one, other = (found_of(judge, tmp_path / name, corpus_columns()) for name in ("a", "b"))
+    both = one.with_another(other, "held-out")
+    names = [check.name for check in both.checks]
+    assert len(set(names)) == len(names) == 2 * len(one.checks)
+    assert {check["name"] for check in both.verdict["checks"]} == set(names)
+    assert {finding.check.name for finding in both.findings} == set(names)
+
+
+def test_frames_of_records_are_counted_together_with_the_first_values(judge):
+    check = Check("size", "text", "at most 9", "nothing", maximum=9)
+    frames = [np.array([1, 10, 11]), np.array([2, 12])]
+    parts = [
+        judge.judge([check], {RECORD: np.array([f"r{i}" for i in range(len(some))]), "size": some})["size"]
+        for some in frames
+    ]
+    whole = parts[0] + parts[1]
+    assert (whole.failed, whole.of) == (3, 5)
+    assert whole.unexpected == (Unexpected(10.0, "r1"), Unexpected(11.0, "r2"), Unexpected(12.0, "r1"))
+
+
+def test_data_docs_show_what_was_found_and_need_nothing_from_elsewhere(judge, tmp_path):
+    found = found_of(judge, tmp_path / "data", bad_columns())
+    write_data_docs("corpus", found.checks, found.findings, tmp_path / "docs" / "corpus")
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "docs" / "corpus").iterdir()}
+    assert sorted(pages) == ["expectations.html", "index.html"]
+    page = pages["index.html"]
+    assert "2 unexpected values found. ≈16.67% of 12 total rows." in page
+    assert "1,234" in page
+    assert "doc-7" in page
+    assert 'href="expectations.html"' in page
+    for page in pages.values():
+        for load in ("<script", "<link", "<img", "onclick", "src=", "@import", "url("):
+            assert load not in page, load
+        assert page.count("http") == page.count("http-equiv")
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages["index.html"]
+
+
+MARKUP = '<b id="x">&amp; $name ${column} {{ 7 * 7 }} [a](javascript:1)'
+
+
+def test_text_that_data_brought_is_no_markup_in_data_docs(tmp_path):
+    check = Check(MARKUP, MARKUP, MARKUP, MARKUP, maximum=0)
+    finding = Finding(check, Judgement(1, 2, (Unexpected(1.0, MARKUP),)), MARKUP, (MARKUP,))
+    write_data_docs("corpus", [check], [finding, replace(finding, judgement=Judgement(0, 2))], tmp_path / "docs")
+    for path in (tmp_path / "docs").iterdir():
+        page = path.read_text(encoding="utf-8")
+        assert '<b id="x"' not in page
+        assert 'href="javascript' not in page
+        assert "49" not in page.partition("<body>")[2].replace("2049", "")
+
+
+LOADED = """
+import sys
+from tasks.validation.judge import Judge
+from tasks.validation.checks import RECORD, Check
+import numpy as np
+judge = Judge()
+checks = [Check("size", "a", "b", "c", maximum=0), Check("kind", "a", "b", "c", values=(0, 1))]
+print(judge.judge(checks, {RECORD: np.array(["a"]), "size": np.array([3]), "kind": np.array([5])})["size"].failed)
+heavy = ("altair.vegalite", "scipy.stats._stats_py", "sqlalchemy", "boto3", "google.auth", "torch", "sklearn")
+print([name for name in heavy if name in sys.modules])
+import sqlalchemy, altair
+from scipy import stats
+print(stats.norm.cdf(0), altair.Chart.__name__, sqlalchemy.text("1"))
+"""
+
+
+def test_a_judge_loads_no_package_that_it_does_not_use_and_hides_none_from_others():
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=120, cwd=ROOT
+    )
+    assert done.stdout.splitlines() == ["1", "[]", "0.5 Chart 1"]
