@@ -119,10 +119,9 @@ def _in_training(examples: Development, index: NearDuplicates, batches: Iterable
                 seen.add(key)
                 fresh[number] = text
         for some in portions(list(fresh.items())):
-            shingles = shingles_of(letters_of([text for _, text in some]), SHINGLE)
-            for place, (number, text) in enumerate(some):
-                for match in index.matches(shingles.of(place)):
-                    best.note(match.text, match.similarity, f"training {record} {number}", text)
+            for match in index.matches(shingles_of(letters_of([text for _, text in some]), SHINGLE)):
+                number, text = some[match.other]
+                best.note(match.text, match.similarity, f"training {record} {number}", text)
         before += len(batch)
         progress.update(before)
     return examples.source(TRAINING, before, 0, best)
@@ -151,11 +150,9 @@ def _in_text(examples: Development, index: NearDuplicates, files: Sequence[Path]
 def _look_in(documents: Sequence[tuple[str, str]], index: NearDuplicates, pieces: Pieces, best: Best) -> None:
     letters = letters_of([text for _, text in documents])
     cut = pieces.of(letters)
-    shingles = pieces_as_texts(letters, cut)
-    for place, (document, first, last) in enumerate(cut):
-        for match in index.matches(shingles.of(place)):
-            name = f"document {documents[document][0]}"
-            best.note(match.text, match.similarity, name, letters.text(first, last))
+    for match in index.matches(pieces_as_texts(letters, cut)):
+        document, first, last = cut[match.other]
+        best.note(match.text, match.similarity, f"document {documents[document][0]}", letters.text(first, last))
 
 
 def parts(text: str, overlap: int) -> Iterator[str]:

@@ -2,7 +2,8 @@
 
 Two texts are near-duplicates where the Jaccard similarity of their sets of shingles reaches a threshold. The texts that
 are asked about are indexed in memory by MinHash (datasketch), with bands that miss fewer than one pair in a thousand at
-the threshold; whatever the index names is compared exactly, so that nothing is called a near-duplicate that is none.
+the threshold, looked up for many texts at once; whatever shares a band is compared exactly, so that nothing is
+called a near-duplicate that is none.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tasks.validation.shingles import Hashes, Letters, Shingles, hashes_at, letters_of, shingles_of
+from tasks.validation.shingles import Hashes, Letters, Shingles, hashes_at, letters_of, mixed, shingles_of
 
 SHINGLE = 5
 """Characters."""
@@ -32,10 +34,12 @@ _TABLE_BITS = (16, 27)
 
 @dataclass(frozen=True)
 class Match:
-    """A text that is asked about, and what it is like."""
+    """A text that is like one that is asked about."""
 
+    other: int
+    """Its number among those that were looked up."""
     text: int
-    """Its number."""
+    """Number of the one that is asked about."""
     similarity: float
 
 
@@ -58,37 +62,56 @@ class NearDuplicates:
             texts: each once.
             threshold: Jaccard similarity, above 0 up to 1.
         """
-        from datasketch import MinHash, MinHashLSH  # loads much of SciPy
-
         self.letters = letters_of(texts)
         self._shingles = shingles_of(self.letters, SHINGLE)
         self._threshold = threshold
         self._least = threshold - ERRORS * math.sqrt(threshold * (1 - threshold) / PERMUTATIONS)
-        self._empty = MinHash(PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)
-        self._index = MinHashLSH(num_perm=PERMUTATIONS, params=bands_for(threshold))
-        self._signatures = np.zeros((len(texts), PERMUTATIONS), np.uint32)
-        for number in range(len(texts)):
-            if len(hashes := self._shingles.of(number)):
-                signature = self._signature(hashes)
-                self._index.insert(number, signature, check_duplication=False)
-                self._signatures[number] = signature.hashvalues
+        self._bands, self._rows = bands_for(threshold)
+        self._signatures = signatures(self._shingles)
+        keys = self._keys(self._signatures)
+        self._order = np.argsort(keys, axis=0, kind="stable")
+        self._sorted = np.take_along_axis(keys, self._order, axis=0)
 
-    def _signature(self, hashes: Hashes) -> Any:
-        found = self._empty.copy()
-        found.update_batch((hashes >> np.uint64(32)).tolist())
-        return found
+    def _keys(self, signed: NDArray[np.uint32]) -> Hashes:
+        """One number for each band of each signature, equal where the band is. uint64 [m, bands]."""
+        bands = signed[:, : self._bands * self._rows].astype(np.uint64).reshape(len(signed), self._bands, self._rows)
+        # Unequal bands with equal numbers cost a comparison and change nothing.
+        return mixed((bands * mixed(np.arange(1, self._rows + 1, dtype=np.uint64))).sum(axis=2, dtype=np.uint64))
 
-    def matches(self, hashes: Hashes) -> Iterator[Match]:
-        """The texts that a text with these shingles is a near-duplicate of, in order of their numbers."""
-        if not len(hashes):
-            return
-        signature = self._signature(hashes)
-        named = np.array(sorted(self._index.query(signature)), np.int64)
-        alike = (self._signatures[named] == signature.hashvalues).mean(axis=1) if len(named) else np.zeros(0)
-        for number in named[alike >= self._least].tolist():
-            similarity = jaccard(hashes, self._shingles.of(number))
-            if similarity >= self._threshold:
-                yield Match(number, similarity)
+    def _candidates(self, signed: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Numbers of those that are looked up and of those that are asked about, that share a band. [k, 2], rising."""
+        keys, found = self._keys(signed), [np.zeros((0, 2), np.int64)]
+        for band in range(self._bands):
+            first = np.searchsorted(self._sorted[:, band], keys[:, band], "left")
+            counts = np.searchsorted(self._sorted[:, band], keys[:, band], "right") - first
+            other = np.repeat(np.arange(len(keys)), counts)
+            place = np.arange(len(other)) + np.repeat(first - np.cumsum(counts) + counts, counts)
+            found.append(np.stack([other, self._order[place, band]], axis=1))
+        return np.unique(np.concatenate(found), axis=0)
+
+    def matches(self, others: Shingles) -> Iterator[Match]:
+        """The near-duplicates among some other texts, in order of their numbers and of those asked about."""
+        signed = signatures(others)
+        pairs = self._candidates(signed)
+        alike = (signed[pairs[:, 0]] == self._signatures[pairs[:, 1]]).mean(axis=1)
+        for other, text in pairs[alike >= self._least].tolist():
+            hashes, asked = others.of(other), self._shingles.of(text)
+            if len(hashes) and len(asked) and (similarity := jaccard(hashes, asked)) >= self._threshold:
+                yield Match(other, text, similarity)
+
+
+def signatures(shingles: Shingles) -> NDArray[np.uint32]:
+    """The MinHash of each text; of one without shingles it says nothing. uint32 [m, PERMUTATIONS]."""
+    from datasketch import MinHash  # loads much of SciPy
+
+    found = np.zeros((len(shingles.bounds) - 1, PERMUTATIONS), np.uint32)
+    signature = MinHash(PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)
+    hashes = (shingles.hashes >> np.uint64(32)).tolist()
+    for text, (first, last) in enumerate(pairwise(shingles.bounds.tolist())):
+        signature.clear()
+        signature.update_batch(hashes[first:last])
+        found[text] = signature.hashvalues
+    return found
 
 
 def jaccard(one: Hashes, other: Hashes) -> float:
@@ -137,7 +160,7 @@ class Pieces:
                 low, high = documents.bounds[document : document + 2].tolist()
                 found = _spans(some[:, 2], some[:, 3], int(self._lengths[owner]))
                 pieces += [(document, max(low, first), min(high, last)) for first, last in found]
-        return pieces
+        return list(dict.fromkeys(pieces))
 
     def _hits(self, documents: Letters) -> np.ndarray:
         """Document, text, first letter in the documents and first letter in the text, of each common run. [k, 4]."""

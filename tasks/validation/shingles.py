@@ -108,8 +108,12 @@ def hashes_at(letters: Letters, starts: NDArray[np.int64], lengths: NDArray[np.i
     sums = np.zeros(len(letters.codes) + 1, np.uint64)
     np.cumsum(letters.codes * powers[: len(letters.codes)], out=sums[1:])
     found = (sums[starts + lengths] - sums[starts]) * inverses[starts]
-    # The low bits of such a sum hardly depend on the high ones of the letters: mix.
-    found ^= found >> np.uint64(32)
+    return mixed(found)  # the low bits of such a sum hardly depend on the high ones of the letters
+
+
+def mixed(numbers: Hashes) -> Hashes:
+    """Other numbers, one for each, every bit of which depends on all bits of the first."""
+    found = numbers ^ (numbers >> np.uint64(32))
     found *= np.uint64(0xD6E8FEB86659FD93)
     found ^= found >> np.uint64(32)
     return found

@@ -44,8 +44,8 @@ def share(first: set[str], second: set[str]) -> float:
 
 
 def found_by_index(dev: list[str], train: list[str], threshold: float) -> dict[tuple[int, int], float]:
-    index, shingles = NearDuplicates(dev, threshold), shingles_of(letters_of(train), 5)
-    return {(match.text, i): match.similarity for i in range(len(train)) for match in index.matches(shingles.of(i))}
+    matches = NearDuplicates(dev, threshold).matches(shingles_of(letters_of(train), 5))
+    return {(match.text, match.other): match.similarity for match in matches}
 
 
 def of_questions(name: str) -> list[str]:
