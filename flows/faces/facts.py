@@ -11,7 +11,7 @@ from urllib.parse import quote
 from flows.faces import timeline
 from flows.report import RunReport, how_published, where_published
 from tasks.project import artifacts
-from tasks.project.files import read_json
+from tasks.project.files import read_json, sha256_of
 from tasks.project.plan_file import Plan, Stage
 
 NEXT = {
@@ -90,12 +90,23 @@ def links(report: RunReport, plan: Plan, root: Path, project: Path) -> dict[str,
     for stage in (plan[one.name] for one in report.stages if one.name in plan):
         page = root / str(stage.meta.get("page", ""))
         if "page" in stage.meta and page.is_file():
-            found["pages"].append({"stage": stage.name, "name": stage.name, "link": link(page, root)})
+            docs = data_docs(page, root)
+            more = {"data_docs": link(docs, root)} if docs is not None else {}
+            found["pages"].append({"stage": stage.name, "name": stage.name, "link": link(page, root), **more})
     if report.log is not None and (project / report.log).is_file():
         found["files"].append({"name": "log", "link": link(project / report.log, root)})
     if (project / artifacts.INDEX_PAGE).is_file():
         found["files"].insert(0, {"name": "all runs", "link": link(project / artifacts.INDEX_PAGE, root)})
     return found
+
+
+def data_docs(page: Path, root: Path) -> Path | None:
+    """Great Expectations' own page of the verdict that a page shows; None where there is none, or one of another."""
+    folder, verdict = root / artifacts.DATA_DOCS / page.stem, page.with_suffix(".json")
+    said = folder / artifacts.SPEAKS_OF
+    if page.parent != root / artifacts.VALIDATION or not said.is_file() or not verdict.is_file():
+        return None
+    return folder / "index.html" if said.read_text(encoding="utf-8") == sha256_of(verdict) else None
 
 
 def link(path: Path, root: Path) -> str:

@@ -26,7 +26,9 @@ VALIDATION = Path("reports/validation")
 EXPECTATIONS = Path("reports/expectations")
 """What is required of each data set, as a suite: a folder that a store of Great Expectations can be told to read."""
 DATA_DOCS = Path("reports/data_docs")
-"""Great Expectations' own pages, one folder per data set, where validate.data_docs is on."""
+"""Great Expectations' own pages, one folder per data set, where validate.data_docs is on; not among a stage's outs."""
+SPEAKS_OF = "verdict.sha256"
+"""In such a folder: SHA-256 of the verdict's JSON that was written with it."""
 MODELS = Path("models")
 BASE_MODEL = MODELS / "base"
 """A given model to start from."""

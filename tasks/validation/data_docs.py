@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from tasks.project.files import new_folder, write_text
+from tasks.project import artifacts
+from tasks.project.files import new_folder, sha256_of, write_text
 from tasks.validation.checks import RECORD, Check, Finding, number
 from tasks.validation.gx import great_expectations
 from tasks.validation.judge import expectation, suite_of
@@ -25,13 +27,17 @@ _NOT_KEPT = re.compile(
     r"<script\b.*?</script>|<style\b.*?</style>|<footer\b.*?</footer>|<link\b[^>]*>|<img\b[^>]*>| onclick=\"[^\"]*\"",
     re.DOTALL,
 )
+_LOGO = re.compile(r'<a href="[^"]*">\s*</a>')
+"""What the picture leaves of the first link of a page."""
 _HEAD = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <style>
-:root { color-scheme: light dark; --line: light-dark(#d5d9e0, #3d4450); --quiet: light-dark(#566070, #a3adbb); }
+:root { color-scheme: light dark; --line: light-dark(#d5d9e0, #3d4450); --quiet: light-dark(#566070, #a3adbb);
+  background: light-dark(#fff, #14171c); } @media print { :root { color-scheme: light; } }
 body { margin: 0 auto; padding: 0 20px 40px; max-width: 1200px; font: 16px/1.5 system-ui, sans-serif; }
 body > nav { height: auto !important; border-bottom: 1px solid var(--line); } ol { list-style: none; padding: 0; }
 h4, h5 { margin: 24px 0 8px; font-size: 1.15rem; } h6, .h6 { margin: 8px 0; font-size: 1rem; font-weight: 600; }
-table { border-collapse: collapse; max-width: 100%; } .show-scrollbars { overflow-wrap: anywhere; }
+table { border-collapse: collapse; max-width: 100%; } .show-scrollbars { overflow-x: auto; }
+h4, h5, table table td:last-child { overflow-wrap: anywhere; min-width: 7em; }
 th, td { padding: 6px 14px; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 th, .lead { color: var(--quiet); font-weight: 400; } table table { margin-top: 8px; }
 .ge-navigation-sidebar-content { padding: 0; display: flex; flex-wrap: wrap; gap: 4px 16px; list-style: none; }
@@ -40,28 +46,43 @@ th, .lead { color: var(--quiet); font-weight: 400; } table table { margin-top: 8
 .text-success { color: light-dark(#1a6e37, #6fd08c); } .text-danger { color: light-dark(#a8201a, #ff8f87); }
 a[data-toggle] { display: none; } div[style="color:red;"] { color: var(--quiet) !important; }
 body:has(#option2:checked) .ge-section:has(.hide-succeeded-validations-column-section-target-child) { display: none; }
-@media (max-width: 640px) { th, td { padding: 6px; } }
+@media (max-width: 640px) { th, td { padding: 6px; } .table > thead { display: none; }
+  .table > tbody > tr { display: flex; flex-wrap: wrap; border-bottom: 1px solid var(--line); }
+  .table > tbody > tr > td { border: 0; min-width: 0; max-width: calc(100% - 48px); } }
 </style>
 </head>"""
 """Instead of what the pages load: plain styles, and a filter that works without a script."""
 
 
-def write_data_docs(name: str, checks: Sequence[Check], findings: Sequence[Finding], folder: Path) -> None:
-    """Write the pages: index.html of what was found of a data set in all frames, and one of its suite."""
+def write_data_docs(
+    name: str, checks: Sequence[Check], findings: Sequence[Finding], report: Path, folder: Path
+) -> None:
+    """Write the pages: index.html of what was found of a data set in all frames, and one of its suite.
+
+    Args:
+        report: the verdict that was given on it.
+    """
     great_expectations()
     pages = importlib.import_module("great_expectations.render.renderer.page_renderer")
     view = importlib.import_module("great_expectations.render.view").DefaultJinjaPageView()
     result = suite_result(name, findings)
     with new_folder(folder) as site:
+        write_text(site / artifacts.SPEAKS_OF, sha256_of(report))
         found = pages.ValidationResultsPageRenderer(run_info_at_end=True).render(result)
         required = pages.ExpectationSuitePageRenderer().render(suite_of(name, [_escaped(check) for check in checks]))
         for file, document in ((RESULTS, found), (SUITE, required)):
-            write_text(site / file, alone(view.render(document, show_how_to_buttons=False)))
+            write_text(site / file, alone(view.render(document, show_how_to_buttons=False), name))
 
 
-def alone(page: str) -> str:
-    """A page of Great Expectations that needs nothing from elsewhere."""
+def alone(page: str, name: str) -> str:
+    """A page of Great Expectations that needs nothing from elsewhere, and leads to Podium's page of the data set.
+
+    Args:
+        name: of the data set.
+    """
     page = _NOT_KEPT.sub("", page).replace("<html>", '<html lang="en">', 1).replace("</head>", _HEAD, 1)
+    verdict = f'<a href="../../{artifacts.VALIDATION.name}/{quote(name)}.html">Validation of {html.escape(name)}</a>'
+    page = _LOGO.sub(lambda _: verdict, page, count=1)
     page = re.sub(r'href="[./]*/index.html"', f'href="{RESULTS}"', page)
     return re.sub(r'href="[./]*/expectations/[^"]*"', f'href="{SUITE}"', page)
 

@@ -9,6 +9,7 @@ Great Expectations; data that are not fit to train on end the stage with exit co
 from __future__ import annotations
 
 import argparse
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -178,7 +179,8 @@ def judge_and_report(
     """
     started_at = time.perf_counter()
     report = artifacts.validation_report(name)
-    report.unlink(missing_ok=True)  # an older verdict does not speak of these data
+    report.unlink(missing_ok=True)  # an older verdict does not speak of these data, nor do older pages
+    shutil.rmtree(artifacts.DATA_DOCS / name, ignore_errors=True)
     judge, (data, *others) = Judge(), open_sets()
     found = judged(data, judge)
     for other in others:
@@ -189,7 +191,7 @@ def judge_and_report(
     html = write_reports(values, report)
     write_json(artifacts.expectation_suite(name), suite_of(name, found.checks).to_json_dict())
     if data_docs:
-        write_data_docs(name, found.checks, found.findings, artifacts.DATA_DOCS / name)
+        write_data_docs(name, found.checks, found.findings, report, artifacts.DATA_DOCS / name)
     if not values["valid"]:
         raise DataInvalid(explain(values, str(html)))
     return (

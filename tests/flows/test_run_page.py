@@ -9,7 +9,8 @@ from html import unescape
 import pytest
 
 from flows import live_page, pipeline, report, run_page, runs
-from flows.faces import curves
+from flows.faces import curves, facts
+from tasks.project import files
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.flows.test_runs import podium
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
@@ -247,6 +248,24 @@ TRAINING = curves.Stage(
     ("plots/squad-finetune.csv", "plots/squad-finetune-held-out.csv"),
     {"host": "device"},
 )
+
+
+def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there(tmp_path):
+    page, docs = tmp_path / "reports/validation/squad-rows.html", tmp_path / "reports/data_docs/squad-rows"
+    for path in (page, page.with_suffix(".json"), docs / "index.html"):
+        files.write_text(path, "{}")
+    stage = dataclasses.replace(TRAINING, name="validate_rows@squad", meta={"page": str(page.relative_to(tmp_path))})
+    record = report.RunReport(".", stages=[report.StageRecord(stage.name, "ran", 1.0)])
+
+    def linked():
+        (one,) = facts.links(record, {stage.name: stage}, tmp_path, tmp_path)["pages"]
+        return one["link"], one.get("data_docs")
+
+    assert linked() == ("validation/squad-rows.html", None)
+    files.write_text(docs / "verdict.sha256", files.sha256_of(page.with_suffix(".json")))
+    assert linked() == ("validation/squad-rows.html", "data_docs/squad-rows/index.html")
+    page.with_suffix(".json").write_text('{"valid": false}')
+    assert linked() == ("validation/squad-rows.html", None)
 
 
 def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
+from tasks.project.files import sha256_of, write_json
 from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check, Finding, Judgement, Unexpected
 from tasks.validation.corpus_checks import CorpusData
@@ -97,14 +98,18 @@ def test_frames_of_records_are_counted_together_with_the_first_values(judge):
 
 def test_data_docs_show_what_was_found_and_need_nothing_from_elsewhere(judge, tmp_path):
     found = found_of(judge, tmp_path / "data", bad_columns())
-    write_data_docs("corpus", found.checks, found.findings, tmp_path / "docs" / "corpus")
+    report = tmp_path / "corpus.json"
+    write_json(report, found.verdict)
+    write_data_docs("corpus", found.checks, found.findings, report, tmp_path / "docs" / "corpus")
     pages = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "docs" / "corpus").iterdir()}
+    assert pages.pop("verdict.sha256") == sha256_of(report)
     assert sorted(pages) == ["expectations.html", "index.html"]
     page = pages["index.html"]
     assert "2 unexpected values found. ≈16.67% of 12 total rows." in page
     assert "1,234" in page
     assert "doc-7" in page
     assert 'href="expectations.html"' in page
+    assert '<a href="../../validation/corpus.html">Validation of corpus</a>' in page
     for page in pages.values():
         for load in ("<script", "<link", "<img", "onclick", "src=", "@import", "url("):
             assert load not in page, load
@@ -112,18 +117,20 @@ def test_data_docs_show_what_was_found_and_need_nothing_from_elsewhere(judge, tm
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in pages["index.html"]
 
 
-MARKUP = '<b id="x">&amp; $name ${column} {{ 7 * 7 }} [a](javascript:1)'
+MARKUP = '<b id="x">&amp; $name ${column} {{ 1234 * 5678 }} [a](javascript:1)'
 
 
 def test_text_that_data_brought_is_no_markup_in_data_docs(tmp_path):
     check = Check(MARKUP, MARKUP, MARKUP, MARKUP, maximum=0)
     finding = Finding(check, Judgement(1, 2, (Unexpected(1.0, MARKUP),)), MARKUP, (MARKUP,))
-    write_data_docs("corpus", [check], [finding, replace(finding, judgement=Judgement(0, 2))], tmp_path / "docs")
-    for path in (tmp_path / "docs").iterdir():
+    write_json(tmp_path / "verdict.json", {})
+    findings = [finding, replace(finding, judgement=Judgement(0, 2))]
+    write_data_docs("corpus", [check], findings, tmp_path / "verdict.json", tmp_path / "docs")
+    for path in (tmp_path / "docs").glob("*.html"):
         page = path.read_text(encoding="utf-8")
         assert '<b id="x"' not in page
         assert 'href="javascript' not in page
-        assert "49" not in page.partition("<body>")[2].replace("2049", "")
+        assert "7006652" not in page
 
 
 LOADED = """

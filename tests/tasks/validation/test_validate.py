@@ -16,6 +16,7 @@ from tasks.project.errors import InputError
 from tasks.project.params import load_params
 from tasks.validation.checks import RECORD, Check
 from tasks.validation.corpus_checks import CorpusData
+from tasks.validation.gx import great_expectations
 from tasks.validation.judge import CheckCrashed, Judge
 from tasks.validation.validate import main, validate, write_reports
 from tests.places import ROOT
@@ -122,6 +123,23 @@ def test_the_command_accepts_sound_rows_and_writes_data_docs_on_demand(tmp_path,
     Path("params.yaml").write_text(params.replace("data_docs: false", "data_docs: true"), encoding="utf-8")
     main()
     assert Path("reports/data_docs/phase1/index.html").is_file()
+    Path("params.yaml").write_text(params, encoding="utf-8")
+    main()
+    assert not Path("reports/data_docs/phase1").exists()
+
+
+def test_great_expectations_opens_the_folder_of_suites_as_a_store(tmp_path, monkeypatch):
+    shutil.copy(ROOT / "params.yaml", tmp_path)
+    write_corpus(tmp_path / "data" / "corpus", corpus_columns())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["validate", "corpus"])
+    main()
+    backend = {"class_name": "TupleFilesystemStoreBackend", "base_directory": "reports/expectations"}
+    context = great_expectations().get_context(mode="ephemeral")
+    store = context.expectations_store.__class__({**backend, "filepath_suffix": ".json", "root_directory": tmp_path})
+    (key,) = (key for key in store.list_keys() if key.to_tuple() != (".ge_store_backend_id",))
+    loaded = store.get(key)
+    assert (loaded["name"], len(loaded["expectations"])) == ("corpus", 9)
 
 
 def test_an_unknown_name_is_wrong_usage(monkeypatch):
