@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flows import run_page, runs
+from flows.faces import copies
 from flows.report import RunReport
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError
@@ -60,6 +61,14 @@ def write_now(run: RunReport, project: Path, root: Path) -> None:
     write_text(root / artifacts.RUN_PAGE, run_page.page(now, root, project, at_work=True))
 
 
+def write_ended(run: RunReport, project: Path, root: Path) -> None:
+    """Write the page of a run that has ended, and the copy of it that later runs of its checkout leave as it is."""
+    write_text(copies.place_of(run, root), run_page.page(run, root, project, copy=True))
+    for old in copies.every(root)[copies.MOST :]:
+        old.unlink(missing_ok=True)
+    write_text(root / artifacts.RUN_PAGE, run_page.page(run, root, project))
+
+
 def correct(project: Path, run: runs.Run) -> None:
     """Let the page of a run that was killed say so: no longer that it goes on, and is written again."""
     path = run.folder / artifacts.RUN_PAGE
@@ -69,4 +78,4 @@ def correct(project: Path, run: runs.Run) -> None:
         if REFRESHES not in stream.read(HEAD_BYTES):
             return
     with contextlib.suppress(OSError):  # who looks may not be who may write
-        write_text(path, run_page.page(run.record, run.folder, project))
+        write_ended(run.record, project, run.folder)

@@ -16,16 +16,14 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import allowed, checkout, environment, live_page, report, run_locks, run_page, run_params, stages, workers
+from flows import allowed, checkout, environment, live_page, report, run_locks, run_params, stages, workers
 from flows.api import extra
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device_jobs
 from flows.preflight.finding import Wanted
 from flows.sent_runs import Queue
 from flows.stopping import AGAIN, Interrupted, stop
-from tasks.project import artifacts
 from tasks.project.errors import PodiumError
-from tasks.project.files import write_text
 
 REJECTED_STATE = "Rejected"
 MOST_READ = 10
@@ -151,7 +149,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
     """Say how the run ended; a disk that is full now, or a server that is lost, must not hide it."""
     try:
         run.write(project)
-        write_text(root / artifacts.RUN_PAGE, run_page.page(run, root, project))
+        live_page.write_ended(run, project, root)
     except OSError as error:
         text = f"the report could not be written: {error}"
         get_run_logger().error(text)

@@ -23,6 +23,9 @@ from tasks.project.plan_file import Plan, Stage, read_plan
 OWN_RECORD = artifacts.RUNS / "run.json"
 DECIDED = ("accepted", "reasons", *RECIPE)
 """What a run keeps of a verdict."""
+UNFINISHED = ("failed", "interrupted", "paused")
+"""Outcomes of runs that the next one of their folder goes on from."""
+MOST_EARLIER = 20
 NAMES = 32
 """Characters of the longest name of a stage, validate_examples@classification."""
 HEADER = f"{'stage':<{NAMES}} {'status':<9} seconds"
@@ -90,6 +93,9 @@ class RunReport:
     """Of the project, where git keeps it; short."""
     changed: bool | None = None
     """Whether files of the project were not as that commit has them."""
+    earlier: list[dict[str, Any]] = field(default_factory=list)
+    """Runs of this folder, since one came to its end, that did not: began, ended, outcome and why; what they had done
+    is not done again."""
 
     @property
     def name(self) -> str:
@@ -102,7 +108,7 @@ class RunReport:
         self.host, self.python = socket.gethostname(), platform.python_version()
         if (revision := revision_of(project)) is not None:
             self.commit, self.changed = revision.commit, revision.changed
-        self.remember_makers(project)
+        self.remember(project)
         with contextlib.suppress(OSError):
             self.keep(project)
 
@@ -111,12 +117,19 @@ class RunReport:
         self.ended = _now()
         self.at_work.clear()
 
-    def remember_makers(self, project: Path) -> None:
-        """Take over who made what from earlier runs of this checkout, and of the project's own folder."""
+    def remember(self, project: Path) -> None:
+        """Take over who made what from earlier runs of this checkout, and of the project's own folder; and of those of
+        this checkout that did not come to their end how they ended."""
         root = project / self.folder
         for place in dict.fromkeys((project, root)):
-            if (before := read(project, place)) is not None:
-                self.made |= before.made
+            before = read(project, place)
+            self.made |= {} if before is None else before.made
+        if before is not None and (ended := outcome(before)) in UNFINISHED:
+            why = before.error or before.paused
+            self.earlier = [
+                *before.earlier,
+                {"began": before.began, "ended": before.ended, "outcome": ended, "why": why},
+            ][-MOST_EARLIER:]
 
     def settle(self, project: Path) -> None:
         """Say of each stage which run made what there is of it now; what nobody knows is left out."""
@@ -195,7 +208,7 @@ class RunReport:
         """The report as plain values; what only runs on workers or paused ones have is left out of others."""
         values = asdict(self)
         values["stages"] = [{k: v for k, v in stage.items() if v is not None} for stage in values["stages"]]
-        for name in ("paused", "interrupted", "log", "at_work"):
+        for name in ("paused", "interrupted", "log", "at_work", "earlier"):
             if not values[name]:
                 del values[name]
         return values

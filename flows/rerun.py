@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import checkout, dvc, integrity, publishing, report, run_page
+from flows import checkout, dvc, integrity, live_page, publishing, report
 from flows.changes import look_ahead
 from flows.ending import tell_end
 from flows.plan import PUBLISH, publish_after
@@ -19,8 +19,6 @@ from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
 from flows.releases import READS_THEM
 from flows.screen import screen
-from tasks.project import artifacts
-from tasks.project.files import write_text
 from tasks.project.given import given_paths
 from tasks.project.plan_file import Stage
 from tasks.project.plans import foreign_plans
@@ -64,7 +62,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
         before.write(project)
     else:
         run.write(project)
-        write_text(root / artifacts.RUN_PAGE, run_page.page(run, root, project))
+        live_page.write_ended(run, project, root)
     return tell_end(run, [report.row(stage) for stage in run.stages[len(plan) :]])
 
 

@@ -17,9 +17,13 @@ def differences(project: Path, run: runs.Run) -> list[tuple[str, list[Any]]]:
     """Name, value there and value here of each parameter that is not as params.yaml has it, or with a preset as the
     defaults have it; of an entry that is not there, those that are not as its kind has them.
     """
-    params = run_params.params_of(project, run.folder)
     of_preset = run.record is not None and run.record.preset is not None
     base = default_values() if of_preset else read_yaml(project / artifacts.PARAMS)
+    return against(base, run_params.params_of(project, run.folder))
+
+
+def against(base: dict[str, Any], params: dict[str, Any]) -> list[tuple[str, list[Any]]]:
+    """As `differences`, of any parameters beside others."""
     own = {name: entry for name, entry in params["downstream"].items() if name not in base["downstream"]}
     new = {name: defaults_of(entry["kind"], name) for name, entry in own.items()}
     return differing([{**base, "downstream": {**base["downstream"], **new}}, params])

@@ -20,8 +20,10 @@ from tasks.project import artifacts
 from tasks.project.files import read_json
 from tasks.project.plan_file import Stage
 
-UPDATE = "update"
-STEP = b'{"event": "step"'
+UPDATE, SCORES = "update", "Scores on held-out rows"
+WITHOUT = {SCORES: "no rows were held out, or it did not come that far"}
+STEP, PLAN, CONTINUED = b'{"event": "step"', b'{"event": "plan"', b'"continued": '
+"""Of lines of a job's log: what an update gave, that the job began, and from which update it went on."""
 SPEED, MEMORY, DEVICE_MEMORY = "real_tokens_per_second", "memory_mb", "device_memory_mb"
 """Fields of a step's event."""
 Columns = dict[str, list[float]]
@@ -39,6 +41,10 @@ class Training:
     """What its log says of speed and memory; empty where the log is on another host, or gone."""
     note: str
     """Of its weights on held-out rows, in words; empty where there were none."""
+    resumed: int = 0
+    """The update that it went on from last; 0: it was not resumed."""
+    continued: tuple[int, ...] = ()
+    """Every update that it went on from, as its log says."""
 
 
 def is_training(stage: Stage) -> bool:
@@ -46,19 +52,22 @@ def is_training(stage: Stage) -> bool:
     return stage.uses_device and len(stage.plots) == 2
 
 
-def training_of(stage: Stage, root: Path, project: Path) -> Training:
+def training_of(stage: Stage, root: Path, project: Path, began: float | None = None) -> Training:
     """What is known of a training.
 
     Args:
         root: the checkout of the run.
         project: where runs keep what others restore.
+        began: when the stage did, in seconds since 1970; what a job that began before it left is not of it.
     """
     metrics, (plot, held_out_plot) = _metrics(stage, root), (root / path for path in stage.plots)
-    folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project))
+    folder = _run_folder(plot.stem, metrics.get("fingerprint"), (root, project), began)
     if not plot.is_file() and folder is not None:
         plot, held_out_plot = folder / "history.csv", folder / "evaluations.csv"
-    log = {} if folder is None else _log_of(folder / "job.log")
-    return Training(stage.name, read_columns(plot), read_columns(held_out_plot), log, _note(metrics))
+    log, continued = ({}, ()) if folder is None else _log_of(folder / "job.log")
+    resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
+    columns = read_columns(plot), read_columns(held_out_plot)
+    return Training(stage.name, *columns, log, _note(metrics), resumed, continued)
 
 
 def _metrics(stage: Stage, root: Path) -> dict[str, Any]:
@@ -67,22 +76,22 @@ def _metrics(stage: Stage, root: Path) -> dict[str, Any]:
     return values if isinstance(values, dict) else {}
 
 
-def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path]) -> Path | None:
+def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], began: float | None) -> Path | None:
     """Where a training works or worked: of one that ended its own, else what was written last in the first place."""
     if fingerprint is not None:
         there = (place / artifacts.RUNS / name / fingerprint for place in places)
         return next((folder for folder in there if folder.is_dir()), None)
-    jobs = list((places[0] / artifacts.RUNS / name).glob("*/job.json"))
-    return max(jobs, key=lambda job: job.stat().st_mtime).parent if jobs else None
+    jobs = {job: job.stat().st_mtime for job in (places[0] / artifacts.RUNS / name).glob("*/job.json")}
+    newest = max(jobs, key=lambda job: jobs[job], default=None)
+    return None if newest is None or jobs[newest] < (began or 0.0) else newest.parent
 
 
 def _note(metrics: dict[str, Any]) -> str:
-    found, resumed = metrics.get("held_out"), metrics.get("resumed_from_step")
-    words = [f"resumed from update {resumed:,}"] if resumed else []
-    if found:
-        early = ", stopped early" if found["stopped_early"] else ""
-        words.append(f"held-out rows, after update {found['step']:,}{early}: {figures_in_words(found)}")
-    return "; ".join(words)
+    found = metrics.get("held_out")
+    if not found:
+        return ""
+    early = ", stopped early" if found["stopped_early"] else ""
+    return f"held-out rows, after update {found['step']:,}{early}: {figures_in_words(found)}"
 
 
 def read_columns(path: Path) -> Columns:
@@ -102,24 +111,45 @@ class _Log:
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
         self._steps: dict[float, dict[str, float]] = {}
+        self._continued: list[int] = []
+        self._begins = False
 
-    def columns(self) -> Columns:
-        """Speed and memory after each step; of one that was made again, the last."""
+    def read(self) -> None:
+        """Take what is new; of a step that was made again, the last."""
         if not self._path.is_file():
-            return {}
+            return
         with self._path.open("rb") as stream:
             stream.seek(self._read)
             for line in stream:
                 if not line.endswith(b"\n"):
                     break
                 self._read += len(line)
-                if line.startswith(STEP):
-                    event = json.loads(line)
-                    self._steps[event["step"]] = event
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        if line.startswith(PLAN):
+            self._begins = True
+        elif line.startswith(STEP):
+            event = json.loads(line)
+            if self._begins:  # from nothing: what an earlier job made in this folder is not of it
+                self._steps.clear()
+                self._continued.clear()
+                self._begins = False
+            self._steps[event["step"]] = event
+        elif self._begins and CONTINUED in line and (event := json.loads(line)).get("event") == "message":
+            self._continued.append(event["continued"])
+            self._begins = False
+
+    def columns(self) -> Columns:
+        """Speed and memory after each step."""
         steps = [self._steps[step] for step in sorted(self._steps)]
         found = {name: [step.get(name) for step in steps] for name in (SPEED, MEMORY, DEVICE_MEMORY)}
         whole = {name: [value for value in values if value is not None] for name, values in found.items()}
         return {"step": sorted(self._steps), **{n: v for n, v in whole.items() if v and len(v) == len(steps)}}
+
+    def continued(self) -> tuple[int, ...]:
+        """The updates that the training went on from."""
+        return tuple(sorted(set(self._continued)))
 
 
 @functools.lru_cache(maxsize=32)
@@ -127,8 +157,10 @@ def _logs(path: Path) -> _Log:
     return _Log(path)
 
 
-def _log_of(path: Path) -> Columns:
-    return _logs(path).columns()
+def _log_of(path: Path) -> tuple[Columns, tuple[int, ...]]:
+    log = _logs(path)
+    log.read()
+    return log.columns(), log.continued()
 
 
 def points(columns: Columns, name: str, factor: float = 1.0) -> Points:
@@ -138,22 +170,25 @@ def points(columns: Columns, name: str, factor: float = 1.0) -> Points:
 
 
 def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
-    """A title for each kind of figure, and the figures of all trainings side by side."""
+    """A title for each kind of figure, and the figures of all trainings side by side; of a single one all together."""
     kinds: list[tuple[str, str, Callable[[Training], tuple[Line, ...]]]] = [
         ("Loss", "loss", _loss),
-        ("Scores on held-out rows", "%", _scores),
+        (SCORES, "%", _scores),
         ("Learning rate", "learning rate", _rate),
         ("Speed", "tokens a second", _speed),
         ("Memory", "MB", _memory),
     ]
-    found = []
+    found: list[dict[str, Any]] = []
     for title, up, lines_of in kinds:
         figures = [(one, lines_of(one)) for one in trainings]
         if not any(lines for _, lines in figures):
             continue
         drawn = [_figure(title, one, lines, up) for one, lines in figures]
-        found.append({"title": title, "figures": drawn})
-    return found
+        found.append({"title": title, "figures": drawn, "without": WITHOUT.get(title, "not measured")})
+    if len(trainings) != 1:
+        return found
+    together = [{**figure, "title": section["title"]} for section in found for figure in section["figures"]]
+    return [{"title": trainings[0].stage, "figures": together, "without": ""}] if together else []
 
 
 def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) -> dict[str, Any]:
@@ -161,7 +196,11 @@ def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) ->
     note = training.note if title == "Loss" else ""
     if title == "Loss" and training.history.get("loss"):
         updates, loss = training.history["step"][-1], training.history["loss"][-1]
-        note = "; ".join(filter(None, [f"loss {loss:.3f} after {updates:,.0f} updates", note]))
+        resumed = ", ".join(
+            f"{update:,}" for update in training.continued or ([training.resumed] * (training.resumed > 0))
+        )
+        words = [f"loss {loss:.3f} after {updates:,.0f} updates", resumed and f"resumed from update {resumed}", note]
+        note = "; ".join(filter(None, words))
     return {"title": training.stage, "plot": plot, "note": note}
 
 
@@ -175,7 +214,13 @@ def _loss(training: Training) -> tuple[Line, ...]:
     """The loss of training, as a line that ends in a dot, all there is of a short run, and that of held-out rows."""
     history, held_out = points(training.history, "loss"), points(training.held_out, "loss")
     lines = [Line("training", history, marks=len(history) == 1, color=0)] if history else []
-    return (*lines, *([Line("held-out rows", held_out, marks=True, color=1)] if held_out else []))
+    lines += [Line("held-out rows", held_out, marks=True, color=1)] if held_out else []
+    # Where it went on, at the last loss that was kept before: the checkpoint may lie between two lines of the history.
+    before = [[point for point in history if point[0] <= update] for update in training.continued]
+    resumed = tuple(
+        (float(update), kept[-1][1]) for update, kept in zip(training.continued, before, strict=True) if kept
+    )
+    return (*lines, *([Line("resumed", resumed, marks=True, color=6)] if resumed else []))
 
 
 def _scores(training: Training) -> tuple[Line, ...]:

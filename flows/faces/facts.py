@@ -30,17 +30,22 @@ KIND = {
 """Status -> colour of its word."""
 
 
-def of_run(report: RunReport, devices: dict[str, Any], now: float) -> list[tuple[str, str]]:
-    """Names and values; what was not kept is said to be so."""
+def of_run(report: RunReport, devices: dict[str, Any], now: float, killed: bool = False) -> list[tuple[str, str]]:
+    """Names and values; what was not kept is said to be so.
+
+    Args:
+        now: of a run that was killed when it was heard of last.
+    """
     took = timeline.since(report, now)
+    ended = f"killed, heard of last {timeline.clock(now)}" if killed else "not yet"
     commit = "not known: git does not keep this project, or the run is older than this page"
     if report.commit is not None:
         commit = f"{report.commit}{', with changes of its own' if report.changed else ''}"
     hosts = sorted({stage.host for stage in report.stages if stage.host} | ({report.host} if report.host else set()))
     found = [
         ("began", timeline.moment(report.began)),
-        ("ended", timeline.moment(report.ended) if report.ended else "not yet"),
-        ("took", "not known" if took is None else timeline.duration(took)),
+        ("ended", timeline.moment(report.ended) if report.ended else ended),
+        ("took", "not known" if took is None else "at least " * killed + timeline.duration(took)),
         ("preset", report.preset or "none: params.yaml"),
         ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not kept"),
         ("device", devices["device"]),
@@ -56,8 +61,12 @@ def device_results(plan: Plan, report: RunReport, root: Path, project: Path) -> 
     return {stage.name: found for stage in stages if (found := _result_of(stage, root, project))}
 
 
-def devices_of(results: Mapping[str, dict[str, Any]], report: RunReport) -> dict[str, Any]:
-    """What device jobs say of where they ran, and with which versions."""
+def devices_of(
+    results: Mapping[str, dict[str, Any]], report: RunReport, parameters: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What device jobs say of where they ran, and with which versions; where none has ended what was asked."""
+    asked = parameters.get("device", {}).get("runtime")
+    none = f"{asked}, as asked; no device job has ended" if asked else "no device job has ended"
     names: list[str] = []
     runtimes: list[str] = []
     versions: list[str] = []
@@ -69,7 +78,7 @@ def devices_of(results: Mapping[str, dict[str, Any]], report: RunReport) -> dict
     shown = [one for one in dict.fromkeys(versions) if one.split()[0] in ("torch", "poptorch", "python")]
     own = f"python {report.python}"
     said = [one.replace("python", "the device's Python") for one in shown if one != own]
-    return {"device": "; ".join(dict.fromkeys(names or runtimes)) or "no device job has ended", "versions": said}
+    return {"device": "; ".join(dict.fromkeys(names or runtimes)) or none, "versions": said}
 
 
 def _result_of(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
@@ -84,19 +93,19 @@ def _result_of(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
     return dict(values)
 
 
-def links(report: RunReport, plan: Plan, root: Path, project: Path) -> dict[str, list[dict[str, str]]]:
-    """What there is to open: pages of stages, the log, cards of what was published; from the folder of the page."""
+def links(report: RunReport, plan: Plan, root: Path, project: Path, folder: Path) -> dict[str, list[dict[str, str]]]:
+    """What there is to open: pages of stages, the log, the page of all runs; from `folder`, where the page lies."""
     found: dict[str, list[dict[str, str]]] = {"pages": [], "files": []}
     for stage in (plan[one.name] for one in report.stages if one.name in plan):
         page = root / str(stage.meta.get("page", ""))
         if "page" in stage.meta and page.is_file():
             docs = data_docs(page, root)
-            more = {"data_docs": link(docs, root)} if docs is not None else {}
-            found["pages"].append({"stage": stage.name, "name": stage.name, "link": link(page, root), **more})
+            more = {"data_docs": link(docs, folder)} if docs is not None else {}
+            found["pages"].append({"stage": stage.name, "name": _called(page), "link": link(page, folder), **more})
     if report.log is not None and (project / report.log).is_file():
-        found["files"].append({"name": "log", "link": link(project / report.log, root)})
+        found["files"].append({"name": "log", "link": link(project / report.log, folder)})
     if (project / artifacts.INDEX_PAGE).is_file():
-        found["files"].insert(0, {"name": "all runs", "link": link(project / artifacts.INDEX_PAGE, root)})
+        found["files"].insert(0, {"name": "all runs", "link": link(project / artifacts.INDEX_PAGE, folder)})
     return found
 
 
@@ -109,12 +118,18 @@ def data_docs(page: Path, root: Path) -> Path | None:
     return folder / "index.html" if said.read_text(encoding="utf-8") == sha256_of(verdict) else None
 
 
-def link(path: Path, root: Path) -> str:
-    """A path as the page of the run in `root` links it; no name in it can be taken for a scheme."""
-    return quote(os.path.relpath(path, root / artifacts.REPORTS))
+def _called(page: Path) -> str:
+    """What a page is of: `validation of corpus` is in reports/validation, `evaluation of squad` in evaluation/squad."""
+    return f"evaluation of {page.parent.name}" if page.stem == "report" else f"{page.parent.name} of {page.stem}"
 
 
-def results(report: RunReport, root: Path, project: Path) -> list[dict[str, Any]]:
+def link(path: Path, folder: Path) -> str:
+    """A path as a page in `folder` links it; no name in it can be taken for a scheme."""
+    words = quote(os.path.relpath(path, folder))
+    return words if "/" in words else f"./{words}"
+
+
+def results(report: RunReport, root: Path, project: Path, folder: Path) -> list[dict[str, Any]]:
     """For each gate: the scores with their intervals, the verdict, and where the model went."""
     found = []
     for gate, result in report.results.items():
@@ -128,7 +143,7 @@ def results(report: RunReport, root: Path, project: Path) -> list[dict[str, Any]
                 "scores": [(name, f"{value:.2f}", _interval(bounds, name)) for name, value in result["scores"].items()],
                 "verdict": verdict,
                 "reasons": decision["reasons"] if decision else [],
-                "published": None if receipt is None else _published(receipt, root, project),
+                "published": None if receipt is None else _published(receipt, project, folder),
             }
         )
     return found
@@ -144,11 +159,11 @@ def _interval(figures: dict[str, Any], name: str) -> str:
     return "" if low is None or high is None else f"95% interval {low:.2f} to {high:.2f}"
 
 
-def _published(receipt: dict[str, Any], root: Path, project: Path) -> dict[str, Any]:
+def _published(receipt: dict[str, Any], project: Path, folder: Path) -> dict[str, Any]:
     card = project / str(receipt.get("folder") or ".") / "README.md"
     there = "folder" in receipt and card.is_file()
     return {
         "how": how_published(receipt),
         "where": where_published(receipt),
-        "card": link(card, root) if there else None,
+        "card": link(card, folder) if there else None,
     }

@@ -30,10 +30,15 @@ class Box:
     link: str | None = None
 
 
-def picture(boxes: Sequence[Box], plan: Plan) -> dict[str, Any]:
-    """Where boxes and the lines between them lie, for templates/graph.html.j2; lines that others imply are left out."""
-    names = [one.name for one in boxes]
-    needs = {name: [other for other in plan.needs.get(name, ()) if other in names] for name in names}
+def picture(boxes: Sequence[Box], plan: Plan, after: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+    """Where boxes and the lines between them lie, for templates/graph.html.j2; lines that others imply are left out.
+
+    Args:
+        after: what those need that are no stages of the plan: publish, a gate.
+    """
+    names, further = [one.name for one in boxes], after or {}
+    known = {name: plan.needs.get(name) or further.get(name, ()) for name in names}
+    needs = {name: [other for other in known[name] if other in names] for name in names}
     data = {name: _passed_on(name, names, plan) for name in names}
     place, height = _placed(names, needs, data)
     shown = [{"box": one, "data": _lines(data[one.name]), "all": data[one.name], **place[one.name]} for one in boxes]
@@ -79,8 +84,19 @@ def _meet(one: str, other: str) -> bool:
 def _lines(paths: Sequence[str]) -> list[str]:
     """Some of the paths, each cut at its front where it is long."""
     kept = list(paths) if len(paths) <= MOST_LINES else list(paths[: MOST_LINES - 1])
-    shown = [path if len(path) <= LONGEST else f"…{path[1 - LONGEST :]}" for path in kept]
+    shown = [shortened(path) for path in kept]
     return shown + ([f"and {len(paths) - len(kept)} more"] if len(kept) < len(paths) else [])
+
+
+def shortened(path: str) -> str:
+    """A path without its first folders where it is long, or the end of a long name."""
+    parts = path.split("/")
+    while len(parts) > 1 and len("/".join(parts)) > LONGEST - (len(parts) < path.count("/") + 1) * 2:
+        parts = parts[1:]
+    left = "/".join(parts)
+    if len(left) > LONGEST:
+        return f"…{left[1 - LONGEST :]}"
+    return left if left == path else f"…/{left}"
 
 
 def _direct(name: str, needs: Mapping[str, list[str]]) -> list[str]:

@@ -22,18 +22,22 @@ def rows(report: RunReport, now: float, at_work: bool) -> list[dict[str, Any]]:
     """Every stage of the run: what became of it, and what it took; of one it skipped, as its maker measured that.
 
     Args:
+        now: or when a run that was killed was heard of last.
         at_work: the run goes on; else a stage that has begun and not ended was killed with it.
     """
     found = [_row(stage, report.made.get(stage.name)) for stage in report.stages]
     entered = {stage.name for stage in report.stages}
     for name, began in report.at_work.items():
         if name not in entered:
-            so_far = {"status": RUNNING, "seconds": max(0.0, now - began)} if at_work else {"status": "interrupted"}
-            found.append({"name": name, "began": began, **so_far})
+            status = {"status": RUNNING} if at_work else {"status": "interrupted", "least": True}
+            found.append({"name": name, "began": began, "seconds": max(0.0, now - began), **status})
     named = {row["name"] for row in found}
     later = WAITING if at_work else NOT_REACHED
     found += [{"name": name, "status": later} for name in report.plan if name not in named]
-    return [{**dict.fromkeys(("seconds", "began", "cpu", "peak", "host", "made")), **row} for row in found]
+    return [
+        {**dict.fromkeys(("seconds", "began", "cpu", "peak", "host", "made", "resumed", "least")), **row}
+        for row in found
+    ]
 
 
 def _row(stage: StageRecord, made: Made | None) -> dict[str, Any]:
@@ -45,7 +49,18 @@ def _row(stage: StageRecord, made: Made | None) -> dict[str, Any]:
         return row
     row |= {"seconds": made["seconds"], "cpu": made["cpu_seconds"], "peak": made["peak_memory_mb"]}
     when = moment(made["began"])
-    return {**row, "began": made["at"], "host": made["host"], "made": f"by the run of {when}", "run": made["began"]}
+    return {**row, "began": made["at"], "host": made["host"], "made": when, "run": made["began"]}
+
+
+def makers(report: RunReport, stages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs that made what this one found done: when, where and by which words, and how many stages."""
+    found: dict[str, dict[str, Any]] = {}
+    for made in (report.made[row["name"]] for row in stages if row["made"]):
+        words = [made.get("command"), made.get("commit") and f"commit {made['commit']}", made.get("host")]
+        said = ", ".join(str(word) for word in words if word)
+        one = found.setdefault(moment(made["began"]), {"when": moment(made["began"]), "said": said, "stages": 0})
+        one["stages"] += 1
+    return sorted(found.values(), key=lambda one: str(one["when"]))
 
 
 def lanes(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -65,8 +80,16 @@ def lanes(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for row in sorted(own, key=lambda row: row["began"])
     ]
     every = next((one for one in NICE if long / one <= MARKS), 3600 * (1 + int(long / MARKS / 3600)))
-    marks = [{"at": 100 * mark / long, "said": duration(mark)} for mark in range(0, int(long) + 1, every)]
+    marks = [{"at": 100 * mark / long, "said": _mark(mark)} for mark in range(0, int(long) + 1, every)]
     return {"rows": placed, "title": title, "marks": marks}
+
+
+def _mark(seconds: int) -> str:
+    """A figure of the axis, as short as it can be."""
+    for unit, length in (("h", 3600), ("min", 60)):
+        if seconds and seconds % length == 0:
+            return f"{seconds // length} {unit}"
+    return duration(seconds)
 
 
 def moment(said: str | None) -> str:

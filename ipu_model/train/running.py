@@ -148,7 +148,7 @@ def _train(run: _Run, device: Optional[DevicePlan], fingerprint: Fingerprint) ->
         runtime.load_state_dict(saved.model)
         runtime.load_optimizer_state(saved.optimizer)
         runtime.load_rng_state(saved.device_rng)
-        emit("message", text=f"continuing after update {first_step} of {plan.updates}")
+        emit("message", text=f"continuing after update {first_step} of {plan.updates}", continued=first_step)
     if first_step < plan.updates:
         require_time(run.stop, first_step, plan.updates)  # before minutes of compiling that nothing comes of
     history = History(run_folder, heads.of(job.head).parts, saved.history if saved is not None else None)

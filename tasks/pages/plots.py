@@ -126,8 +126,6 @@ def overlay_plot(
         x_value_formatter=short,
         x_labels=_ticks([x for x, _ in found], short),
         include_x_axis=from_zero,
-        min_scale=3,
-        max_scale=8,
     )
     chart.add("", corners)
     tree = _tidied(chart, label)
@@ -220,6 +218,8 @@ def _options(across: str, up: str, format_up: Format, legend: bool) -> dict[str,
         "legend_box_size": 10,
         "margin": 4,
         "margin_right": 16,  # half of a figure below the end of the axis
+        "min_scale": 3,
+        "max_scale": 8,  # figures beside each other that can be read
         "truncate_label": -1,
         "truncate_legend": -1,
         "js": [],

@@ -43,6 +43,8 @@ EXECUTABLES_RECORD = "podium.json"
 REPORTS = Path("reports")
 RUN_REPORT = Path("reports/run.json")
 RUN_PAGE = Path("reports/run.html")
+RUN_PAGES = Path("reports/runs")
+"""A copy of the page of each run that ended in this folder."""
 INDEX_PAGE = Path("reports/index.html")
 """All runs of a project, in its own folder."""
 FETCHED = Path("released")

@@ -4,12 +4,14 @@ import dataclasses
 import json
 import re
 import threading
+import time
 from html import unescape
+from urllib.parse import unquote
 
 import pytest
 
 from flows import live_page, pipeline, report, run_page, runs
-from flows.faces import curves, facts
+from flows.faces import curves, facts, graph
 from tasks.project import files
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.flows.test_runs import podium
@@ -29,7 +31,7 @@ def html_of(project):
 def text_of(html):
     """What stands on a page, each cell and line apart from the next by one blank."""
     body = without_own_script(html).partition("<body>")[2]
-    return WORDS.sub(" ", unescape(TAGS.sub(" ", body)))
+    return WORDS.sub(" ", unescape(TAGS.sub(" ", body.replace("<wbr>", ""))))
 
 
 def status_of(html):
@@ -109,8 +111,71 @@ def test_a_run_that_skips_all_shows_what_the_stages_took_in_the_run_that_made_th
     assert values["made"] == made
     assert "Of the run of" in text
     for name, one in made.items():
-        row = rf"{name} skipped \S+ {re.escape(run_page.timeline.duration(one['seconds']))} by the run of"
-        assert re.search(row, text), name
+        assert f"{name} skipped {run_page.timeline.duration(one['seconds'])}" in text
+    assert re.search(
+        r"3 stages that this run did not do again: as measured in the run of \S+ \S+ \S+ \(the first", text
+    )
+
+
+def copies_of(project):
+    return sorted((project / "reports" / "runs").glob("*.html"))
+
+
+def test_the_page_of_each_run_stays_beside_that_of_the_newest(prefect_session, toy_project):
+    run(command="the first", publish=False)
+    (first,) = copies_of(toy_project)
+    text = first.read_text()
+    assert re.fullmatch(r"\d{8}-\d{6}-rejected\.html", first.name)
+    assert "As it was when this run ended" in text_of(text)
+    time.sleep(1.1)  # the name of a copy has seconds
+    run(command="the second", to=["first"])
+    assert first.read_text() == text
+    (newest,) = [path for path in copies_of(toy_project) if path != first]
+    html = html_of(toy_project)
+    assert "command the second" in text_of(html)
+    assert f'href="runs/{first.name}"' in html
+    for page in (toy_project / "reports" / "run.html", first, newest):
+        links = re.findall(r'href="([^"#]+)"', page.read_text())
+        assert links
+        for link in links:
+            assert (page.parent / unquote(link)).exists(), (page.name, link)
+
+
+def test_old_copies_go(toy_project, monkeypatch):
+    monkeypatch.setattr(live_page.copies, "MOST", 2)
+    for second in range(4):
+        record = report.RunReport(".", began=f"2026-11-23T10:00:0{second}+0000", ended="2026-11-23T10:01:00+0000")
+        live_page.write_ended(record, toy_project, toy_project)
+    assert [path.name[:15] for path in copies_of(toy_project)] == ["20261123-100002", "20261123-100003"]
+
+
+def test_a_run_that_goes_on_says_from_which_runs_and_one_after_an_end_does_not(
+    prefect_session, toy_project, monkeypatch
+):
+    monkeypatch.setenv("TOY_FAILS", "second")
+    run()
+    monkeypatch.delenv("TOY_FAILS")
+    run(publish=False)
+    (earlier,) = run_json(toy_project)["earlier"]
+    assert earlier["outcome"] == "failed"
+    text = text_of(html_of(toy_project))
+    assert "Resumed This run goes on from one of this folder that did not come to its end" in text
+    assert "failed stage second failed (exit code 1): the toy stage was told to fail" in text
+    run(to=["first"])
+    assert "earlier" not in run_json(toy_project)
+    assert "Resumed" not in text_of(html_of(toy_project))
+
+
+def test_publish_stands_below_its_gate_and_paths_are_cut_where_a_folder_ends(prefect_session, toy_project):
+    run(*ACCEPTED)
+    html = html_of(toy_project)
+    top = {
+        name: float(y) for y, name in re.findall(r'y="([\d.]+)" text-anchor="middle">((?:gate|publish)@squad)', html)
+    }
+    assert top["gate@squad"] < top["publish@squad"]
+    assert graph.shortened("reports/validation/corpus.json") == "…/validation/corpus.json"
+    assert graph.shortened("data/corpus") == "data/corpus"
+    assert graph.shortened("a/" + 40 * "b") == "…" + 28 * "b"
 
 
 def test_figures_of_another_maker_are_not_shown_as_those_of_what_is_there(prefect_session, toy_project):
@@ -148,7 +213,9 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     path = toy_project / "reports" / "run.html"
     html = path.read_text()
     assert status_of(html) == "running"
-    assert '<meta http-equiv="refresh" content="10">' in html
+    assert '<noscript><meta http-equiv="refresh" content="10"></noscript>' in html
+    assert 'data-again="10"' in html
+    assert "Written more than two minutes ago? Then the run was killed" in text_of(html)
     assert "second running" in text_of(html)
     assert "gate@squad waiting" in text_of(html)
     code, said = podium(capsys, "runs")
@@ -157,7 +224,9 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     assert status_of(html) == "interrupted"
     assert "refresh" not in html
     assert "The run was killed" in text_of(html)
-    assert "second interrupted" in text_of(html)
+    assert re.search(r"ended killed, heard of last \d{4}-", text_of(html))
+    assert re.search(r"took at least \d", text_of(html)), "not until somebody looked"
+    assert re.search(r"second interrupted at least \d", text_of(html))
     assert "gate@squad not reached" in text_of(html)
     before = path.stat().st_mtime_ns
     podium(capsys, "runs")
@@ -235,7 +304,33 @@ def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
     found = curves.training_of(stage, tmp_path, tmp_path)
     assert curves.points(found.steps, curves.SPEED) == ((10, 100), (20, 250), (30, 300)), "20 was made again"
     assert curves.points(found.steps, curves.MEMORY) == ((10, 7), (20, 8), (30, 9))
-    assert [one["title"] for one in curves.sections([found])] == ["Loss", "Learning rate", "Speed", "Memory"]
+    (section,) = curves.sections([found])
+    assert section["title"] == "finetune@squad", "one training: its figures beside each other"
+    assert [one["title"] for one in section["figures"]] == ["Loss", "Learning rate", "Speed", "Memory"]
+    sections = curves.sections([found, found])
+    assert [one["title"] for one in sections] == ["Loss", "Learning rate", "Speed", "Memory"]
+
+
+def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(tmp_path):
+    folder = tmp_path / "runs" / "squad-finetune" / "abc"
+    folder.mkdir(parents=True)
+    job = folder / "job.json"
+    job.write_text("{}")
+    (folder / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n30,1.0\n")
+    step, plan = '{"event": "step", "step": %d, "real_tokens_per_second": 1}\n', '{"event": "plan"}\n'
+    went_on = '{"event": "message", "text": "continuing", "continued": %d}\n'
+    (folder / "job.log").write_text(plan + step % 10 + step % 20 + plan + went_on % 15 + step % 20 + step % 30)
+    found = curves.training_of(TRAINING, tmp_path, tmp_path)
+    assert (found.resumed, found.continued) == (15, (15,))
+    (section,) = curves.sections([found])
+    assert "resumed from update 15" in section["figures"][0]["note"]
+    assert "resumed" in section["figures"][0]["plot"]
+    with (folder / "job.log").open("a") as log:
+        log.write(plan + step % 10)
+    found = curves.training_of(TRAINING, tmp_path, tmp_path)
+    assert (found.continued, curves.points(found.steps, curves.SPEED)) == ((), ((10, 1),)), "it began from nothing"
+    later = job.stat().st_mtime + 5
+    assert curves.training_of(TRAINING, tmp_path, tmp_path, later).history == {}, "a job of before the stage began"
 
 
 TRAINING = curves.Stage(
@@ -258,7 +353,7 @@ def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there
     record = report.RunReport(".", stages=[report.StageRecord(stage.name, "ran", 1.0)])
 
     def linked():
-        (one,) = facts.links(record, {stage.name: stage}, tmp_path, tmp_path)["pages"]
+        (one,) = facts.links(record, {stage.name: stage}, tmp_path, tmp_path, tmp_path / "reports")["pages"]
         return one["link"], one.get("data_docs")
 
     assert linked() == ("validation/squad-rows.html", None)

@@ -47,6 +47,18 @@ for (const plot of document.querySelectorAll("svg.plot")) {
     } else if (event.key === "Escape") show(-1);
   });
 }
+// The page of a run at work, which is loaded again by itself: nobody wrote it for a while, so that the run was killed?
+for (const notice of document.querySelectorAll("[data-written]")) {
+  const look = () => (notice.hidden = Date.now() / 1000 - notice.dataset.written < 120);
+  look();
+  setInterval(look, 5000);
+}
+for (const box of document.querySelectorAll("input[data-again]")) {
+  const again = () => {
+    if (box.checked && !document.hidden && getSelection().isCollapsed) location.reload();  // the browser stays where it is
+  };
+  setInterval(again, 1000 * box.dataset.again);
+}
 const collator = new Intl.Collator("en", { numeric: true });
 const valueOf = (row, column) => {
   const cell = row.cells[column];
