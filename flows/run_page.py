@@ -63,12 +63,8 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         kinds=facts.KIND,
         at_work=at_work,
         refresh=REFRESH_S,
-        written=timeline.clock(now),
-        written_at=round(now),
+        written=(timeline.clock(now), round(now)),
         copy=copy,
-        newest=facts.link(root / artifacts.RUN_PAGE, place.folder),
-        others=copies.others(report, root, place.folder),
-        earlier=[{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
         killed=killed,
         facts=facts.of_run(report, facts.devices_of(jobs, report, told.values), heard, killed),
         pipelines_of_jobs=[one for one in pipelines if one is not None],
@@ -77,6 +73,7 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         next=facts.NEXT.get(word, ""),
         duration=timeline.duration,
         settings=told,
+        **_kin(report, place),
         **_work(report, plan, place, timeline.rows(report, heard, at_work)),
         results=_results(report, plan, place, told.values),
     )
@@ -102,6 +99,15 @@ def _work(report: RunReport, plan: Plan, place: Place, stages: list[dict[str, An
         "empty": [one.stage for one in trainings if not one.history.get("loss")],
         "links": links,
         "pages": pages,
+    }
+
+
+def _kin(report: RunReport, place: Place) -> dict[str, Any]:
+    """The runs before it and after it in the same folder."""
+    return {
+        "newest": facts.link(place.root / artifacts.RUN_PAGE, place.folder),
+        "others": copies.others(report, place.root, place.folder),
+        "earlier": [{**one, "began": timeline.moment(one["began"])} for one in report.earlier],
     }
 
 

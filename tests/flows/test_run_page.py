@@ -31,7 +31,7 @@ def html_of(project):
 def text_of(html):
     """What stands on a page, each cell and line apart from the next by one blank."""
     body = without_own_script(html).partition("<body>")[2]
-    return WORDS.sub(" ", unescape(TAGS.sub(" ", body.replace("<wbr>", ""))))
+    return WORDS.sub(" ", unescape(TAGS.sub(" ", body)))
 
 
 def status_of(html):
