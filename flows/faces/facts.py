@@ -100,8 +100,10 @@ def links(report: RunReport, plan: Plan, root: Path, project: Path, folder: Path
         page = root / str(stage.meta.get("page", ""))
         if "page" in stage.meta and page.is_file():
             docs = data_docs(page, root)
-            more = {"data_docs": link(docs, folder)} if docs is not None else {}
-            found["pages"].append({"stage": stage.name, "name": _called(page), "link": link(page, folder), **more})
+            more = "" if docs is None else link(docs, folder)
+            found["pages"].append(
+                {"stage": stage.name, "name": _called(page), "link": link(page, folder), "data_docs": more}
+            )
     if report.log is not None and (project / report.log).is_file():
         found["files"].append({"name": "log", "link": link(project / report.log, folder)})
     if (project / artifacts.INDEX_PAGE).is_file():

@@ -13,6 +13,7 @@ import pytest
 from flows import live_page, pipeline, report, run_page, runs
 from flows.faces import curves, facts, graph
 from tasks.project import files
+from tests.browser import made_runs
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.flows.test_runs import podium
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
@@ -354,13 +355,13 @@ def test_data_docs_are_linked_as_long_as_they_speak_of_the_verdict_that_is_there
 
     def linked():
         (one,) = facts.links(record, {stage.name: stage}, tmp_path, tmp_path, tmp_path / "reports")["pages"]
-        return one["link"], one.get("data_docs")
+        return one["link"], one["data_docs"]
 
-    assert linked() == ("validation/squad-rows.html", None)
+    assert linked() == ("validation/squad-rows.html", "")
     files.write_text(docs / "verdict.sha256", files.sha256_of(page.with_suffix(".json")))
     assert linked() == ("validation/squad-rows.html", "data_docs/squad-rows/index.html")
     page.with_suffix(".json").write_text('{"valid": false}')
-    assert linked() == ("validation/squad-rows.html", None)
+    assert linked() == ("validation/squad-rows.html", "")
 
 
 def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
@@ -369,3 +370,30 @@ def test_a_run_that_is_at_work_is_not_taken_for_a_killed_one():
     assert not runs.Run(".", None, record, at_work=True).was_killed
     record.ended = record.began
     assert not runs.Run(".", None, record, at_work=False).was_killed
+
+
+@pytest.mark.parametrize("state", made_runs.STATES)
+def test_the_page_of_a_run_of_the_demo_is_small_and_links_what_is_there(state, tmp_path):
+    record, root = made_runs.run(tmp_path, state)
+    at_work = state == "running"
+    (root / "reports/runs").mkdir(parents=True)
+    for copy in (False, True):
+        html = run_page.page(record, root, at_work=at_work, copy=copy)
+        assert len(html.encode()) < 400_000
+        page = root / "reports" / ("runs/of-a-test.html" if copy else "run.html")
+        links = {link for link in re.findall(r'href="([^"#]+)"', html) if not link.endswith("run.html")}
+        assert links
+        for link in links:
+            assert (page.parent / unquote(link)).exists(), (page.name, link)
+
+
+def test_a_training_of_ten_thousand_updates_makes_no_large_page(tmp_path):
+    updates = [(float(step), 8.0 / step) for step in range(1, 10_001)]
+    columns = {
+        "step": [x for x, _ in updates],
+        "loss": [y for _, y in updates],
+        "learning_rate": [y for _, y in updates],
+    }
+    steps = {"step": columns["step"], curves.SPEED: columns["loss"], curves.MEMORY: columns["loss"]}
+    (section,) = curves.sections([curves.Training("pretrain@phase1", columns, columns, steps, "")])
+    assert sum(len(one["plot"]) for one in section["figures"]) < 150_000
