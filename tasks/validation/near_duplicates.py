@@ -1,9 +1,9 @@
 """Near-duplicates of some texts among any number of others.
 
 Two texts are near-duplicates where the Jaccard similarity of their sets of shingles reaches a threshold. The texts that
-are asked about are indexed in memory by MinHash (datasketch), with bands that miss fewer than one pair in a thousand at
-the threshold, looked up for many texts at once; whatever shares a band is compared exactly, so that nothing is
-called a near-duplicate that is none.
+are asked about are indexed in memory by MinHash, with bands that miss fewer than one pair in a thousand at the
+threshold, looked up for many texts at once; whatever shares a band is compared exactly, so that nothing is called a
+near-duplicate that is none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,17 +100,25 @@ class NearDuplicates:
 
 
 def signatures(shingles: Shingles) -> NDArray[np.uint32]:
-    """The MinHash of each text; of one without shingles it says nothing. uint32 [m, PERMUTATIONS]."""
-    from datasketch import MinHash  # loads much of SciPy
+    """The MinHash of each text; of one without shingles it says nothing. uint32 [m, PERMUTATIONS].
 
-    found = np.zeros((len(shingles.bounds) - 1, PERMUTATIONS), np.uint32)
-    signature = MinHash(PERMUTATIONS, seed=1, scheme="affine32", hashfunc=int)
-    hashes = (shingles.hashes >> np.uint64(32)).tolist()
-    for text, (first, last) in enumerate(pairwise(shingles.bounds.tolist())):
-        signature.clear()
-        signature.update_batch(hashes[first:last])
-        found[text] = signature.hashvalues
-    return found
+    One permutation after the other for all texts: a call for each text would cost five times as much.
+    """
+    found = np.zeros((PERMUTATIONS, len(shingles.bounds) - 1), np.uint32)
+    full = np.flatnonzero(np.diff(shingles.bounds))
+    if len(full):
+        hashes, starts = _high(shingles.hashes), shingles.bounds[full]
+        # factor * hash + term modulo 2**32 takes no two hashes to one, as the factor is odd.
+        factors = _high(np.arange(PERMUTATIONS, dtype=np.uint64)) | np.uint32(1)
+        terms = _high(np.arange(PERMUTATIONS, 2 * PERMUTATIONS, dtype=np.uint64))
+        for number in range(PERMUTATIONS):
+            found[number, full] = np.minimum.reduceat(hashes * factors[number] + terms[number], starts)
+    return np.ascontiguousarray(found.T)
+
+
+def _high(numbers: Hashes) -> NDArray[np.uint32]:
+    """The better half of the bits of other numbers, one for each."""
+    return (mixed(numbers) >> np.uint64(32)).astype(np.uint32)
 
 
 def jaccard(one: Hashes, other: Hashes) -> float:
