@@ -134,4 +134,5 @@ def _results(report: RunReport, plan: Plan, place: Place, values: dict[str, Any]
         stage = plan.get(result["gate"])
         entry = values.get("downstream", {}).get(stage.item) if stage is not None else None
         result |= {"checks": [], "differ": []} if stage is None else gates.checks_of(stage, place.root, entry)
+        result["lowered"] = any(check["lowered"] for check in result["checks"])
     return found

@@ -15,7 +15,7 @@ from tasks.project.files import read_json, sha256_of
 from tasks.project.plan_file import Plan, Stage
 
 NEXT = {
-    "failed": "Mend what is named below, then run the same command again: stages that are done are not done again.",
+    "failed": "Mend what is named above, then run the same command again: stages that are done are not done again.",
     "paused": "Run the same command again: it goes on from its checkpoint.",
     "interrupted": "Run the same command again: what was done is not done again, and a training goes on from its "
     "last checkpoint.",
@@ -167,5 +167,6 @@ def _published(receipt: dict[str, Any], project: Path, folder: Path) -> dict[str
     return {
         "how": how_published(receipt),
         "where": where_published(receipt),
+        "url": url if (url := str(receipt.get("url") or "")).startswith(("https://", "http://")) else "",
         "card": link(card, folder) if there else None,
     }

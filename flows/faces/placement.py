@@ -9,10 +9,12 @@ from typing import Any
 Stages = Sequence[tuple[int, Sequence[str]]]
 """IPU and blocks of each stage of the pipeline, in order."""
 LAYER = "encoder layer "
-COLUMN, LINE, HEAD, LEFT, GAP = 104, 13, 20, 112, 14
+COLUMN, LINE, HEAD, LEFT, GAP = 112, 13, 20, 112, 14
 """Width of a stage, height of a line in it, room above and left of them, and between two: about pixels."""
-LONGEST = 15
+LONGEST = 18
 """Characters in a line of a stage."""
+BAR = 92
+"""Length of a bar that stands for the memory of an IPU."""
 
 
 def picture(
@@ -42,13 +44,14 @@ def picture(
         }
         for number, ((ipu, blocks), lines) in enumerate(zip(stages, texts, strict=True))
     ]
-    shares = [f"{proportions[ipu]:.0%} for products" if ipu < len(proportions) else "" for ipu in range(ipus)]
+    shares = [proportions[ipu] if ipu < len(proportions) else None for ipu in range(ipus)]
     idle = set(range(ipus)) - {ipu for ipu, _ in stages}
     return {
         "title": title,
         "boxes": boxes,
         "arrows": list(zip(boxes, boxes[1:], strict=False)),
         "ipus": [{"number": ipu, "y": ipu * row, "share": shares[ipu], "idle": ipu in idle} for ipu in range(ipus)],
+        "bar": BAR,
         "row": row,
         "box": (COLUMN, row - GAP),
         "width": LEFT + len(boxes) * (COLUMN + GAP),

@@ -80,16 +80,14 @@ def lanes(stages: Sequence[dict[str, Any]]) -> dict[str, Any]:
         for row in sorted(own, key=lambda row: row["began"])
     ]
     every = next((one for one in NICE if long / one <= MARKS), 3600 * (1 + int(long / MARKS / 3600)))
-    marks = [{"at": 100 * mark / long, "said": _mark(mark)} for mark in range(0, int(long) + 1, every)]
+    marks = [{"at": 100 * mark / long, "said": marked(mark)} for mark in range(0, int(long) + 1, every)]
     return {"rows": placed, "title": title, "marks": marks}
 
 
-def _mark(seconds: int) -> str:
+def marked(seconds: int) -> str:
     """A figure of the axis, as short as it can be."""
-    for unit, length in (("h", 3600), ("min", 60)):
-        if seconds and seconds % length == 0:
-            return f"{seconds // length} {unit}"
-    return duration(seconds)
+    unit, length = ("s", 1) if seconds < 60 else ("min", 60) if seconds < 3600 else ("h", 3600)
+    return f"{seconds / length:g} {unit}"
 
 
 def moment(said: str | None) -> str:

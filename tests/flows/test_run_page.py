@@ -11,11 +11,12 @@ from urllib.parse import unquote
 import pytest
 
 from flows import live_page, pipeline, report, run_page, runs
-from flows.faces import curves, facts, graph
+from flows.faces import curves, facts, graph, timeline
 from tasks.project import files
 from tests.browser import made_runs
 from tests.flows.test_pipeline import ACCEPTED, run_json
 from tests.flows.test_runs import podium
+from tests.places import ROOT
 from tests.tasks.hostile import HOSTILE, Page, without_own_script
 
 WORDS, TAGS = re.compile(r"\s+"), re.compile(r"<[^>]*>")
@@ -69,7 +70,9 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     text = text_of(run_page.page(report.read(toy_project, root), root, toy_project))
     assert "f1 holds 80.5 80 lowered: by default 85 +0.5" in text
     assert "Not as by default: min_f1 is 80, by default 85." in text
-    assert "downstream.squad.gate.min_f1 85.0 80.0" in text, "among the parameters that differ"
+    assert "published floor lowered" in text, "beside the outcome"
+    assert "squad accepted floor lowered" in text
+    assert "params.yaml set for this run downstream.squad.gate.min_f1 85.0 80.0" in text
     assert "Published: published/podium-demo" in text
 
 
@@ -177,6 +180,20 @@ def test_publish_stands_below_its_gate_and_paths_are_cut_where_a_folder_ends(pre
     assert graph.shortened("reports/validation/corpus.json") == "…/validation/corpus.json"
     assert graph.shortened("data/corpus") == "data/corpus"
     assert graph.shortened("a/" + 40 * "b") == "…" + 28 * "b"
+
+
+def test_marks_of_the_timeline_are_short():
+    assert [timeline.marked(seconds) for seconds in (0, 30, 60, 90, 600, 3600, 5400)] == [
+        "0 s", "30 s", "1 min", "1.5 min", "10 min", "1 h", "1.5 h"
+    ]  # fmt: skip
+
+
+def test_a_release_on_a_server_is_linked_and_one_that_names_another_scheme_is_not():
+    for url, there in (("https://hub.example/user/demo", True), ("javascript:alert(1)", False)):
+        result = {"gate@squad": {"name": "squad", "scores": {}, "decision": None, "published": {"url": url}}}
+        (found,) = facts.results(report.RunReport(".", results=result), ROOT, ROOT, ROOT)
+        assert bool(found["published"]["url"]) == there
+        assert found["published"]["where"] == url
 
 
 def test_figures_of_another_maker_are_not_shown_as_those_of_what_is_there(prefect_session, toy_project):
