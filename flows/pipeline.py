@@ -16,7 +16,7 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import allowed, checkout, environment, live_page, report, run_locks, run_params, stages, workers
+from flows import allowed, checkout, environment, live_page, report, run_locks, run_params, runs, stages, workers
 from flows.api import extra
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device_jobs
@@ -118,6 +118,7 @@ def _checked_params(project: Path, preset: str | None, overrides: list[str]) -> 
 
 def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], None]) -> State:
     """Do what `body` does, report how it went, and put that into a state."""
+    live_page.correct(project, runs.Run(run.name, root, report.read(project, root), at_work=False))
     run.begin(project)
     run.error = "the run ended early: it was cancelled, or has a defect (its log says which)"
     try:

@@ -145,6 +145,17 @@ def test_the_page_of_each_run_stays_beside_that_of_the_newest(prefect_session, t
             assert (page.parent / unquote(link)).exists(), (page.name, link)
 
 
+def test_a_killed_run_leaves_its_page_though_nobody_looked_before_the_next_began(prefect_session, toy_project):
+    at_work(toy_project)
+    run(publish=False)
+    killed, ended = copies_of(toy_project)
+    assert status_of(killed.read_text()) == "interrupted"
+    assert "second interrupted at least" in text_of(killed.read_text())
+    assert status_of(ended.read_text()) == "rejected"
+    text = text_of(html_of(toy_project))
+    assert "interrupted it was killed, or its host went down" in text
+
+
 def test_old_copies_go(toy_project, monkeypatch):
     monkeypatch.setattr(live_page.copies, "MOST", 2)
     for second in range(4):
