@@ -21,9 +21,13 @@ MOST_RUNS = 500
 """On the page: the newest; `podium runs` lists all."""
 MOST_DRAWN = 200
 """Of these the curves of the newest: more lines over each other say nothing, and take a second to draw."""
-MOST_COLUMNS, MOST_PLOTS, MOST_COMPARISONS = 4, 8, 20
-MOST_PLACES, MOST_DOTS = 12_000, 1_200
-"""Of all curves together: corners that are drawn, and values that can be looked at."""
+MOST_COLUMNS, MOST_PLOTS, MOST_COMPARISONS, MOST_STATED = 4, 8, 20, 4
+MOST_PLACES, MOST_DOTS, MOST_SCORES = 12_000, 1_200, 1_000
+"""Of all curves together: corners that are drawn, and values that can be looked at; and of all plots of scores."""
+LONGEST_VALUE = 100
+"""Characters of a parameter; what is longer is cut."""
+LARGEST = 950_000
+"""Bytes of the page: with names so long that it would have more, it shows fewer runs."""
 NONE = "–"
 KINDS = {"finished": "good", "published": "good", "rejected": "bad", "failed": "bad", runs.NEVER: "", runs.RUNNING: ""}
 """Status -> colour of its badge; of others that of a warning."""
@@ -40,9 +44,17 @@ def write(project: Path, ended: str = "", anew: int | None = None) -> None:
 
 def page(project: Path, found: Sequence[Shown]) -> str:
     """The page of these runs, the newest first."""
-    shown = found[:MOST_RUNS]
+    most = MOST_RUNS
+    while (size := len((html := _drawn(project, found, most)).encode())) > LARGEST and most > 1:
+        most = int(most * min(0.9, LARGEST / size))
+    return html
+
+
+def _drawn(project: Path, found: Sequence[Shown], most: int) -> str:
+    shown = found[:most]
     varied = _varied(shown)
     columns = _columns(shown)
+    dotted = MOST_SCORES // max(1, len(columns))
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
     return html_page(
         __file__,
@@ -52,10 +64,12 @@ def page(project: Path, found: Sequence[Shown]) -> str:
         statuses=Counter(one.run.status for one in found).most_common(),
         kinds=KINDS,
         columns=[f"{entry} {metric.replace('_', ' ')}" for entry, metric in columns],
-        parameters=[(name, _default(shown, name)) for name in varied],
-        scores=[_scores(shown, *column) for column in columns],
+        parameters=[(name, _cut(_default(shown, name))) for name in varied],
+        scores=[_scores(shown[:dotted], *column) for column in columns],
+        dotted=dotted,
         curves=list(_curves(shown[:MOST_DRAWN])),
         drawn=MOST_DRAWN,
+        stated=MOST_STATED,
         comparisons=[(path.stem.removeprefix("compare-"), quote(path.name)) for path in comparisons[:MOST_COMPARISONS]],
         written=time.strftime("%Y-%m-%d %H:%M %Z"),
     )
@@ -99,7 +113,7 @@ def _row(
     run, details, record = one.run, one.details, one.run.record
     seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
     kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
-    stated = [(name, details.parameters[name][1]) for name in varied if name in details.parameters]
+    stated = [(name, _cut(details.parameters[name][1])) for name in varied if name in details.parameters]
     return {
         "number": number,
         "name": run.name if run.name != runs.PROJECT else "own folder",
@@ -124,7 +138,11 @@ def _values(one: Shown, varied: Sequence[str]) -> Iterator[str]:
     """Number and value of each parameter that varies and is not as the defaults have it, for the page's script."""
     for number, name in enumerate(varied):
         if value := _value((), one, name):
-            yield f"{number} {value}"
+            yield f"{number} {_cut(value)}"
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 1]}…"
 
 
 def in_words(seconds: float) -> str:

@@ -41,7 +41,7 @@ def installed() -> str:
 def started() -> Iterator[Browser]:
     """A browser without a window, closed at the end.
 
-    While it is there, this thread cannot run an event loop of its own (asyncio.run): keep it for a module at most.
+    While it is there, this thread cannot run an event loop of its own (asyncio.run): keep it for these tests alone.
     """
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=installed(), args=list(QUIET))

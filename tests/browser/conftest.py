@@ -1,4 +1,4 @@
-"""One browser for the tests of a file."""
+"""One browser for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page
 from tests.browser import chromium
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     with chromium.started() as found:
         yield found

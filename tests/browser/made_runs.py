@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import shutil
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +44,8 @@ TRAININGS = {
 """What its files are called -> updates, first and last loss."""
 COLUMNS = {"squad-finetune": ("start_loss", "end_loss"), "": ("mlm_loss", "nsp_loss")}
 HOSTS = (f"gpu-1.{LONG[:40]}", "cpu-7.example")
+BEGAN, EARLIER = 1795474000.0, 1795374000.0
+"""When the run began, and one before it."""
 
 
 def checkout(folder: Path, finished: bool = True, **evaluated: Any) -> Path:
@@ -120,23 +124,49 @@ def _judged(folder: Path, f1: float = 88.1, floor: float = 85.0, reason: str = "
     write_json(folder / "metrics/squad-gate.json", verdict)
 
 
-def _report(until: str = "", last: str = "ran", **more: Any) -> RunReport:
-    """The record of a run of all stages, or of those up to one that ended as `last` says."""
-    names = list(STAGES)
-    through = names[: names.index(until) + 1] if until else names
-    stages = [StageRecord(name, last if name == until else "ran", STAGES[name]) for name in through]
-    command = f"podium run --name evening --set 'publish.title={EVIL}' --set corpus.path={LONG}"
-    ended = None if more.pop("running", False) else "2026-11-23T22:58:40+0000"
-    return RunReport(
+def _report(until: str = "", last: str = "ran", skipped: float = 0.0, at: float = BEGAN, **more: Any) -> RunReport:
+    """The record of a run of all stages.
+
+    Args:
+        until: the one that ended as `last` says, and was the last; none: all ran.
+        last: "": it is at work.
+        skipped: stages of fewer seconds had been brought up to date by an earlier run.
+        at: when it began.
+    """
+    through = list(STAGES)[: list(STAGES).index(until) + 1] if until else list(STAGES)
+    found = RunReport(
         ".",
         overrides=[f"publish.title={EVIL}"],
-        stages=stages,
-        command=command,
-        began="2026-11-23T22:46:09+0000",
-        ended=ended,
+        command=f"podium run --name evening --set 'publish.title={EVIL}' --set corpus.path={LONG}",
+        began=_said(at),
         log="runs/logs/20261123-224542-9166.log",
+        plan=list(STAGES),
+        host=HOSTS[0],
+        python="3.11.2",
+        commit="a1b2c3d",
+        changed=True,
         **more,
     )
+    for name in through:
+        seconds = STAGES[name]
+        figures = {"cpu_seconds": round(1.6 * seconds, 1), "peak_memory_mb": 200 + 2 * seconds}
+        if seconds < skipped:
+            found.stages.append(StageRecord(name, "skipped", 0.1))
+            earlier = {"host": HOSTS[1], "commit": "0123abc", "command": "podium run", "lock": 12 * "0"}
+            found.made[name] = {"began": _said(EARLIER), "at": EARLIER, "seconds": seconds, **figures, **earlier}
+            continue
+        if name == until and not last:
+            found.at_work[name] = at
+        else:
+            found.stages.append(StageRecord(name, last if name == until else "ran", seconds, began=at, **figures))
+        at += seconds
+    if last:
+        found.ended = _said(at + 1)
+    return found
+
+
+def _said(moment: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(moment))
 
 
 def _result(accepted: bool, f1: float = 88.1, **more: Any) -> dict[str, Any]:
@@ -148,6 +178,8 @@ def _result(accepted: bool, f1: float = 88.1, **more: Any) -> dict[str, Any]:
 
 PACKING = {"pretrain@phase1": {"packing_factor": 1.3, "packing_efficiency": 0.95}}
 RECEIPT = {"folder": f"published/{LONG}", "unchanged": False}
+PRETRAINING = "pretrain@phase1"
+STOPPED = f"the run ended early, by Ctrl-C, in {PRETRAINING}: nothing half-written was kept; podium run goes on"
 PAUSED = "pretrain@phase1 stopped at update 500 of 1,500 and continues there: podium run"
 FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
 
@@ -155,42 +187,30 @@ FAILED = f"pretrain@phase1 failed: the loss is not finite\n  {EVIL}\n  {LONG}"
 def _of_hosts() -> RunReport:
     """Made by two workers."""
     found = _report(results=_result(True, published=RECEIPT), packing=PACKING)
-    found.stages = [
-        StageRecord(one.name, one.status, one.seconds, HOSTS["@p" in one.name or "squad" in one.name])
-        for one in found.stages
-    ]
-    return found
-
-
-def _skipped() -> RunReport:
-    found = _report(results=_result(True))
-    found.stages = [StageRecord(one.name, "skipped", 0.0) for one in found.stages]
-    return found
-
-
-def _resumed() -> RunReport:
-    found = _report(results=_result(True), packing=PACKING)
-    found.stages = [StageRecord(one.name, "skipped" if one.seconds < 5 else "ran", one.seconds) for one in found.stages]
+    found.stages = [replace(one, host=HOSTS["@p" in one.name or "squad" in one.name]) for one in found.stages]
     return found
 
 
 STATES: dict[str, Callable[[], RunReport]] = {
     "published": lambda: _report(results=_result(True, published=RECEIPT), packing=PACKING),
     "rejected": lambda: _report(results=_result(False, 84.5), packing=PACKING),
-    "failed": lambda: _report("pretrain@phase1", "failed", error=FAILED),
-    "paused": lambda: _report("pretrain@phase1", "paused", paused=PAUSED, packing=PACKING),
-    "running": lambda: _report("pretrain@phase1", "ran", running=True),
-    "resumed": _resumed,
+    "failed": lambda: _report(PRETRAINING, "failed", error=FAILED),
+    "paused": lambda: _report(PRETRAINING, "paused", paused=PAUSED, packing=PACKING),
+    "interrupted": lambda: _report(PRETRAINING, "stopped", interrupted="Ctrl-C", error=STOPPED),
+    "running": lambda: _report(PRETRAINING, "", at=time.time() - 150),
+    "killed": lambda: _report(PRETRAINING, ""),
+    "resumed": lambda: _report(results=_result(True), packing=PACKING, skipped=5.0),
     "two hosts": _of_hosts,
-    "skipped": _skipped,
+    "skipped": lambda: _report(results=_result(True), skipped=1000.0),
 }
 """State -> the record of a run in it."""
+UNFINISHED = ("failed", "paused", "interrupted", "running", "killed")
 
 
 def run(folder: Path, state: str) -> tuple[RunReport, Path]:
     """A record and the checkout that it tells of."""
     reason = f"f1 84.5 is under the floor 85 ({EVIL})" if state == "rejected" else ""
-    root = checkout(folder, state not in ("failed", "paused", "running"), f1=84.5 if reason else 88.1, reason=reason)
+    root = checkout(folder, state not in UNFINISHED, f1=84.5 if reason else 88.1, reason=reason)
     report = STATES[state]()
     write_text(root / str(report.log), f"22:46:09 {EVIL}\n")
     write_text(root / "runs/run.json", json.dumps(report.as_values()))

@@ -9,6 +9,7 @@ from typing import Any
 
 from flows import comparing, index_page, plan_page, run_page
 from flows.foretold import foresee
+from flows.index_facts import Shown
 from flows.preflight import checks
 from tasks.project.files import write_text
 from tasks.validation import validation_page
@@ -27,7 +28,7 @@ def _written(file: Path, html: str) -> Path:
 
 def _run(state: str, folder: Path) -> Path:
     report, root = made_runs.run(folder, state)
-    return _written(root / "reports/run.html", run_page.page(report, root))
+    return _written(root / "reports/run.html", run_page.page(report, root, at_work=state == "running"))
 
 
 def _evaluation(page: Callable[[], str], folder: Path) -> Path:
@@ -104,9 +105,20 @@ def _compare(folder: Path) -> Path:
     return _written(folder / "reports/compare.html", comparing.page(values, {}))
 
 
-def _index(folder: Path) -> Path:
-    found = [shown(number, f" {EVIL}" * (number % 3 == 1), folder) for number in range(12)]
+def all_runs(number: int, folder: Path) -> Path:
+    found = [_shown(one, folder) for one in range(number)]
     return _written(folder / "reports/index.html", index_page.page(folder, found))
+
+
+def _shown(number: int, folder: Path) -> Shown:
+    """A run that trained three times, with eight parameters of its own, and a page that may be opened."""
+    trainings = [f"{name}{more}" for name in made_runs.TRAININGS for more in ("", ", held out")]
+    parameters = {f"downstream.squad.finetune.parameter_{n}": ["0.01", f"{n * number / 1000}"] for n in range(8)}
+    curves = dict.fromkeys(trainings, [(float(step), 8 / step + number / 100) for step in range(1, 31)])
+    one = shown(number, f" {EVIL}" * (number % 100 == 1), folder, parameters=parameters, curves=curves)
+    if number < 3:
+        _written(one.run.folder / "reports/run.html", "<!doctype html><title>A page</title>")
+    return one
 
 
 def _parts(folder: Path) -> Path:
@@ -126,6 +138,7 @@ PAGES: dict[str, Maker] = {
     "validation, good": partial(_validation, True),
     "validation, bad": partial(_validation, False),
     "comparison": _compare,
-    "all runs": _index,
+    "no run": partial(all_runs, 0),
+    "all runs, twelve": partial(all_runs, 12),
 }
 """What it shows -> its maker."""

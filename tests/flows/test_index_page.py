@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -53,6 +54,29 @@ def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
     assert len(html.encode()) < 1_000_000
     assert html.count("<tr data-run=") == index_page.MOST_RUNS
     assert "lists 20 more" in html
+
+
+def test_runs_of_many_entries_with_long_names_and_values_stay_under_a_megabyte() -> None:
+    entries = {f"entry-{number}": "squad" for number in range(4)}
+    parameters = {
+        f"downstream.{entry}.finetune.parameter_{n}": ["0.01", "9" * 500] for entry in entries for n in range(5)
+    }
+    found = [_with_entries(shown(number, "-" + "long" * 18, parameters=parameters), entries) for number in range(500)]
+    found.append(_with_entries(shown(500), entries))
+    html = page(found)
+    assert len(html.encode()) < 1_000_000
+    assert html.count("<tr data-run=") > 150
+    assert "<code>podium runs</code> lists" in html, "those that are left out are counted"
+
+
+def _with_entries(one: Shown, entries: dict[str, str]) -> Shown:
+    """The run with the score of its entry under several names."""
+    assert one.run.record is not None
+    [result] = one.run.record.results.values()
+    one.run.record.results.clear()
+    one.run.record.results |= {f"gate@{name}": {**result, "name": name} for name in entries}
+    details = {what: dict.fromkeys(entries, getattr(one.details, what)["squad"]) for what in ("intervals", "floors")}
+    return Shown(one.run, dataclasses.replace(one.details, entries=entries, **details))
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
