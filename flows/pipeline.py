@@ -8,83 +8,126 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from prefect import flow, get_run_logger
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas.objects import State
 from prefect.states import Cancelled, Completed, Failed
 
-from flows import allowed, checkout, environment, live_page, report, run_locks, run_params, runs, stages, workers
-from flows.api import extra
+from flows import (
+    allowed,
+    checkout,
+    environment,
+    live_page,
+    on_server,
+    report,
+    run_labels,
+    run_locks,
+    run_params,
+    runs,
+    stages,
+    workers,
+)
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device_jobs
 from flows.preflight.finding import Wanted
 from flows.sent_runs import Queue
+from flows.start_form import NO_PRESET, Preset, Text, Unseen, Words, preset_of
 from flows.stopping import AGAIN, Interrupted, stop
-from tasks.project.errors import PodiumError
+from tasks.project.errors import InputError, ParamsError, PodiumError
 
 REJECTED_STATE = "Rejected"
 MOST_READ = 10
 """Runs that the end of one reads for the page of all: its own, and some that others left; --page reads all."""
 
 
-@flow(name="podium", retries=0)
+@flow(name="podium", retries=0, flow_run_name=run_labels.name_at_start)
 def pipeline(
-    preset: str | None = None,
-    overrides: list[str] | None = None,
-    publish: bool = True,
+    preset: Preset = NO_PRESET,
+    overrides: Words = (),
+    name: Text = "",
     part: str = ALL,
+    to: Words = (),
+    publish: bool = True,
+    force: bool = False,
     on_workers: bool = False,
     cpu_queue: str = workers.CPU_QUEUE,
-    device_queue: str | None = None,
-    to: list[str] | None = None,
-    name: str | None = None,
-    command: str | None = None,
-    log: str | None = None,
-    force: bool = False,
+    device_queue: Text = "",
+    command: Unseen = None,
+    log: Unseen = None,
 ) -> State:
     """Bring every stage up to date, then publish if the gate accepts.
 
     Args:
-        preset: one of presets/*.yaml, which lies over the defaults; None: params.yaml.
-        overrides: `section.key=value`, laid over that, for example `pretrain.seed=7`.
-        publish: False stops after the gate.
-        part: of the pipeline: pretraining; finetuning, which restores what pre-training made; one of dvc.yaml; or all.
-        on_workers: send the stages to queues; False runs them all in this process.
-        cpu_queue: `pool/queue` for preparing and judging data, evaluation, gate and publish.
-        device_queue: `pool/queue` for training and prediction, for example `ipu/pod-a`; by default the queue
-            `default` of the pool named like `device.runtime`.
-        to: stages: these and what they need, nothing else, and nothing is published.
-        name: of the run, whose checkout lies under it; one of other parameters is refused.
-        command: the words that started it, for the list of runs.
-        log: the file that holds what it prints, from the project's folder.
-        force: try device jobs that are not expected to fit into their memory.
+        preset: A recipe that lies over the defaults; params.yaml: the parameters of the project as they are.
+        overrides: Parameters that differ, as `section.key=value`: `pretrain.seed=7`, for example.
+        name: What the run is called, and the folder it works in; the name of a run of other parameters is refused.
+        part: What of the pipeline: all; pretraining; finetuning, which restores what pre-training made; or another part
+            that dvc.yaml names.
+        to: Stages, such as gate@squad: these and what they need, nothing else, and nothing is published.
+        publish: Publish what the gate accepts; without it the run ends at the gate.
+        force: Try device jobs that are not expected to fit into their memory.
+        on_workers: Send the stages to queues; without it they all run where this run does.
+        cpu_queue: The `pool/queue` for preparing and judging data, evaluation, gate and publish.
+        device_queue: The `pool/queue` for training and prediction, such as ipu/pod-a; empty: the queue `default` of the
+            pool named like device.runtime.
+        command: The words that started it, for the list of runs.
+        log: The file that holds what it prints, from the project's folder.
 
     Raises:
-        ParamsError: before anything runs.
+        ParamsError: before anything runs; of a run that a worker was sent its words are the reason of the state Failed.
 
     Returns:
         Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled where Ctrl-C or SIGTERM
         came before there was anything to keep; reports/run.json says the same.
     """
-    project, overrides = Path.cwd(), overrides or []
+    asked = _Asked(
+        preset_of(preset), list(overrides or []), name or None, part, list(to or []), publish and not to, force
+    )
+    queues = (cpu_queue, device_queue or None) if on_workers else None
+    try:
+        return _run(asked, queues, command, log)
+    except PodiumError as error:
+        run_labels.label(run_labels.name_of(asked.name or asked.preset, "refused"))
+        if not (allowed.is_sent() and isinstance(error, (InputError, ParamsError))):
+            raise
+        return Failed(message=str(error))  # whoever filled in the form needs no traceback of ours
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a run is of."""
+
+    preset: str | None
+    overrides: list[str]
+    name: str | None
+    part: str
+    to: list[str]
+    publish: bool
+    force: bool
+
+
+def _run(asked: _Asked, queues: tuple[str, str | None] | None, command: str | None, log: str | None) -> State:
+    """Run it, its stages on workers where `queues` names those for the CPU and for devices."""
+    project, preset, overrides, name = Path.cwd(), asked.preset, asked.overrides, asked.name
     environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
     checkout.require_project(project)
     values = _checked_params(project, preset, overrides)
-    plan, publish = stages_to_run(project, values, part, to or []), publish and not to
-    root = checkout.folder_of(project, values, preset, overrides, name, on_workers)
-    _require_fit(Wanted(project, values, root, tuple(plan), publish, on_workers, force=force))
+    run_labels.label(tags=run_labels.tags_of(values, preset, project))
+    plan, sent = stages_to_run(project, values, asked.part, asked.to), queues is not None
+    root = checkout.folder_of(project, values, preset, overrides, name, sent)
+    _require_fit(Wanted(project, values, root, tuple(plan), asked.publish, sent, force=asked.force))
     run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=command, log=log, plan=list(plan))
-    with run_locks.held(project, run.name, stages.tell, run_locks.SENT if on_workers else run_locks.HERE):
+    with run_locks.held(project, run.name, stages.tell, run_locks.SENT if sent else run_locks.HERE):
         run_params.require_same(project, values, name)
-        queues = _queues(values, cpu_queue, device_queue) if on_workers else None
+        found = None if queues is None else _queues(values, *queues)
         checkout.prepare(project, values, root, stages.tell)
-        if queues is None:
-            return _ended(run, project, root, lambda: stages.run_plan(plan, root, run, publish))
+        if found is None:
+            return _ended(run, project, root, name, lambda: stages.run_plan(plan, root, run, asked.publish))
         sender = workers.Sender(root, _told_workers(project, values, name or preset), run, stages.tell)
-        return _ended(run, project, root, lambda: sender.run_plan(plan, *queues, publish))
+        return _ended(run, project, root, name, lambda: sender.run_plan(plan, *found, asked.publish))
 
 
 def _require_fit(wanted: Wanted) -> None:
@@ -116,7 +159,7 @@ def _checked_params(project: Path, preset: str | None, overrides: list[str]) -> 
     return values
 
 
-def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], None]) -> State:
+def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, body: Callable[[], None]) -> State:
     """Do what `body` does, report how it went, and put that into a state."""
     live_page.correct(project, runs.Run(run.name, root, report.read(project, root), at_work=False))
     run.begin(project)
@@ -140,6 +183,7 @@ def _ended(run: report.RunReport, project: Path, root: Path, body: Callable[[], 
         run.end()
         run.settle(project)
         _write_report(run, project, root)
+        on_server.show(run, project, root, name)
     if run.error is not None:
         return Failed(message=run.error)
     rejected = report.outcome(run) == "rejected"
@@ -156,8 +200,6 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         get_run_logger().error(text)
         run.error = text if run.error is None else f"{run.error}\n{text}"
     _write_index(run, project)
-    text = report.markdown(run)
-    extra(lambda: create_markdown_artifact(text, key="podium-run", description="Podium run"))
 
 
 def _write_index(run: report.RunReport, project: Path) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 from flows.makers import Made, digests, made_by
 from flows.revision import revision_of
 from tasks.downstream.judging.recipe_words import RECIPE, recipe_in_words
-from tasks.pages.markup import markdown_block
 from tasks.project import artifacts
 from tasks.project.files import read_json, write_json
 from tasks.project.plan_file import Plan, Stage, read_plan
@@ -347,11 +346,6 @@ def read(project: Path, root: Path) -> RunReport | None:
     values["stages"] = [StageRecord(**stage) for stage in values["stages"]]
     known = {one.name for one in fields(RunReport)}  # of an older one, what is still in use
     return RunReport(**{name: value for name, value in values.items() if name in known})
-
-
-def markdown(report: RunReport) -> str:
-    """The summary as a Prefect artifact."""
-    return f"{markdown_block(summary(report))}\n"
 
 
 def where_published(published: dict[str, Any]) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.faces import copies, facts, gates, placement, settings, timeline
+from flows.faces import copies, facts, placement, settings, timeline
 from flows.faces.curves import is_training, read_curve, sections, training_of
 from flows.faces.graph import Box, picture
+from flows.gate_rows import Gate, gates_of
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, recipe_words, record_of
 from tasks.pages.render import html_page
@@ -75,7 +76,7 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         settings=told,
         **_kin(report, place),
         **_work(report, plan, place, timeline.rows(report, heard, at_work)),
-        results=_results(report, plan, place, told.values),
+        results=_results(report, place),
     )
 
 
@@ -126,13 +127,13 @@ def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:
     return Box(row["name"], row["status"].replace(" ", "-"), says, pages.get(row["name"]))
 
 
-def _results(report: RunReport, plan: Plan, place: Place, values: dict[str, Any]) -> list[dict[str, Any]]:
+def _results(report: RunReport, place: Place) -> list[dict[str, Any]]:
     found = facts.results(report, place.root, place.project, place.folder)
+    gates = gates_of(report, place.root, place.project)
     for result in found:
         decision, receipt = (report.results[result["gate"]][name] for name in ("decision", "published"))
         result["recipe"] = recipe_words(decision, receipt) if decision else []
-        stage = plan.get(result["gate"])
-        entry = values.get("downstream", {}).get(stage.item) if stage is not None else None
-        result |= {"checks": [], "differ": []} if stage is None else gates.checks_of(stage, place.root, entry)
-        result["lowered"] = any(check["lowered"] for check in result["checks"])
+        gate = gates.get(result["gate"], Gate())
+        result |= {"checks": gate.checks, "differ": gate.unusual}
+        result["lowered"] = any(check.lowered_from is not None for check in gate.checks)
     return found

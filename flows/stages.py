@@ -29,6 +29,7 @@ from flows.repro import Repro, StageFailed, StagePaused, StageStopped
 from flows.screen import screen
 from flows.stopping import Interrupted
 from tasks.host.room import stages_at_once
+from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.plan_file import Plan, Stage, read_plan
@@ -88,7 +89,7 @@ def run_plan(
     if known.makers(str(artifacts.CORPUS)) & set(plan) - set(found.unchanged):
         tell_estimate(root, say)
     for stage in found.unchanged:
-        reproduce(stage, None, root, run, entered)
+        reproduce(known[stage], None, root, run, entered)
     left, sent = plan[len(found.unchanged) :], plan if on_worker else None
     stays = found.is_complete and not remote
     most = stages_at_once() if stays and not on_worker else 1
@@ -96,7 +97,7 @@ def run_plan(
     with contextlib.ExitStack() as held:
         lanes = [held.enter_context(Repro(root, sent, stays, waits=most > 1)) for _ in range(most)]
         try:
-            _bring(left, known, lanes, lambda stage, lane: reproduce(stage, lane, root, run, entered))
+            _bring(left, known, lanes, lambda stage, lane: reproduce(known[stage], lane, root, run, entered))
         finally:
             run.sort(plan)
     if remote and (kept := [stage.name for stage in run.stages if stage.status != "ran"]):
@@ -124,14 +125,15 @@ def _bring(left: Sequence[str], known: Plan, lanes: Sequence[Repro], bring: Brin
             raise kind(between.join(said))
 
 
-def reproduce(stage: str, repro: Repro | None, root: Path, run: RunReport, entered: Entered) -> None:
+def reproduce(stage: Stage, repro: Repro | None, root: Path, run: RunReport, entered: Entered) -> None:
     """Run one stage as a Prefect task and enter it in the report, whatever comes of it. No `repro`: nothing changed.
 
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
-    task_of_stage = _stage_task.with_options(task_run_name=stage)
-    with _entered(stage, run, entered, root) as entry:
+    kind = stage.host.partition(":")[0]
+    task_of_stage = _stage_task.with_options(task_run_name=stage.name, tags=[f"host:{kind}"])
+    with _entered(stage.name, run, entered, root) as entry:
         entry.status = cast(str, _result(task_of_stage(stage, repro, root, return_state=True)))
 
 
@@ -210,14 +212,14 @@ def _result(state: State[Any]) -> Any:
 
 
 @task(name="stage", cache_policy=NO_CACHE, retries=0)
-def _stage_task(stage: str, repro: Repro | None, root: Path) -> str | State[str]:
+def _stage_task(stage: Stage, repro: Repro | None, root: Path) -> str | State[str]:
     if repro is None:
         get_run_logger().info("nothing changed")
         return "skipped"
     try:
-        verdict = repro.bring(stage, functools.partial(_pass_on, stage), _Progress(stage))
+        verdict = repro.bring(stage.name, functools.partial(_pass_on, stage.name), _Progress(stage))
         if verdict == "ran" and dvc.has_remote(root):
-            dvc.push([stage], root, tell)
+            dvc.push([stage.name], root, tell)
     except (StageFailed, dvc.PushFailed) as error:
         return Failed(message=str(error))  # a state, not an exception: nobody needs our traceback
     except StagePaused as paused:
@@ -236,8 +238,10 @@ def _pass_on(stage: str, line: str) -> None:
 class _Progress:
     """Shows the share a stage has done as a Prefect progress artifact, from its first word on."""
 
-    def __init__(self, stage: str) -> None:
-        self._key = "stage-" + re.sub(r"[^a-z0-9]", "-", stage)
+    def __init__(self, stage: Stage) -> None:
+        self._key = "stage-" + re.sub(r"[^a-z0-9]", "-", stage.name)
+        counted = "updates of the training" if stage.plots else "rows"
+        self._description = f"{markdown_text(stage.name)}: {counted} that are done, in percent"
         self._artifact: Any = None
         self._updated_at = 0.0
 
@@ -246,15 +250,18 @@ class _Progress:
             return
         self._updated_at = time.monotonic()
         if self._artifact is None:
-            self._artifact = extra(lambda: create_progress_artifact(progress=percent, key=self._key))
+            about = {"key": self._key, "description": self._description}
+            self._artifact = extra(lambda: create_progress_artifact(progress=percent, **about))
         else:
             extra(lambda: update_progress_artifact(artifact_id=self._artifact, progress=percent))
 
 
 def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
     """Publish as a Prefect task what a gate accepted, and enter it in the report; returns the receipt."""
-    with _entered(publish_after(gate), run, entered, root) as entry:
-        receipt = cast(dict[str, Any], _result(_publish_task(gate, root, return_state=True)))
+    name = publish_after(gate)
+    task_of_gate = _publish_task.with_options(task_run_name=name, tags=["host:cpu"])
+    with _entered(name, run, entered, root) as entry:
+        receipt = cast(dict[str, Any], _result(task_of_gate(gate, root, return_state=True)))
         entry.status = "skipped" if receipt.get("unchanged") else "ran"
     return receipt
 

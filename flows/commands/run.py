@@ -162,7 +162,8 @@ def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choice
         with logged(project / log), own_server(project / log, started) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])
             try:
-                state = flow(*_asked(preset, overrides, choices), _words(), str(log), return_state=True)
+                asked = _asked(preset, overrides, choices)
+                state = flow(**asked, command=_words(), log=str(log), return_state=True)
             except UNREACHED as error:
                 _end_without_server(_report_of(wanted, log), log, error)
         if (run := _report_of(wanted, log)) is None:
@@ -172,10 +173,11 @@ def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choice
         return code or (0 if state.is_completed() else FAILED)
 
 
-def _asked(preset: str | None, overrides: list[str], choices: Choices) -> tuple[Any, ...]:
-    """The arguments of the flow, in its order."""
-    queues = (choices.on_workers, choices.cpu_queue, choices.device_queue)
-    return preset, overrides, not choices.no_publish, choices.part, *queues, list(choices.to), choices.name
+def _asked(preset: str | None, overrides: list[str], choices: Choices) -> dict[str, Any]:
+    """The arguments of the flow."""
+    told = vars(choices).items()
+    same = {name: value for name, value in told if name not in ("no_publish", "verbose", "to")}
+    return {"preset": preset, "overrides": overrides, "publish": not choices.no_publish, "to": list(choices.to), **same}
 
 
 def _words() -> str | None:

@@ -37,8 +37,13 @@ BLOCK_START = re.compile(r"^(?:[#=:]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
 """What begins a heading, a list or a rule at the start of a line."""
 OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")
 """Inside of a word an underscore is one."""
-LINK = re.compile(r":(?=//)|(?<=www)\.", re.IGNORECASE)
-"""What many readers of Markdown make a link of by itself."""
+LINK = re.compile(r"(?<=:)(?=//)|(?<=www)(?=\.)|(?<=@)(?=[\w-]+\.\w)", re.IGNORECASE)
+"""Where what many readers of Markdown make a link of by itself is broken up: addresses of pages and of people."""
+JOINER = "\u2060"
+"""A sign that is not seen and ends no line. An entity would not do: some readers resolve it before they look for links,
+others show it."""
+ADDRESS = re.compile(r"https?://[!#$%&*+,./0-9:;=?@A-Z_a-z~-]+")
+"""What a link of ours may lead to."""
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """What begins a formula in a spreadsheet, in full width, too."""
 
@@ -52,8 +57,13 @@ def markdown_text(value: Any) -> str:
     """Text in a line of Markdown, or in a cell of a table: one line, whatever it held."""
     line = _one_line(value)
     found = "".join(MARKDOWN.get(letter, letter) for letter in line)
-    found = LINK.sub(lambda sign: f"&#{ord(sign[0])};", OUTER_UNDERSCORE.sub(r"\\_", found))
+    found = LINK.sub(JOINER, OUTER_UNDERSCORE.sub(r"\\_", found))
     return BLOCK_START.sub(lambda start: start[0] + "\\" if start[0][0].isdigit() else "\\" + start[0], found)
+
+
+def markdown_link(text: Any, address: str) -> str:
+    """A link to a page; what is no address of one becomes the text alone."""
+    return f"[{markdown_text(text)}](<{address}>)" if ADDRESS.fullmatch(address) else markdown_text(text)
 
 
 def markdown_code(value: Any) -> str:

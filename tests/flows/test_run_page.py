@@ -68,7 +68,7 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     (root / "metrics" / "squad-gate.json").unlink()  # a link into the cache
     (root / "metrics" / "squad-gate.json").write_text(json.dumps({"accepted": True, "reasons": [], "checks": checks}))
     text = text_of(run_page.page(report.read(toy_project, root), root, toy_project))
-    assert "f1 holds 80.5 80 lowered: by default 85 +0.5" in text
+    assert "f1 holds 80.5 80 lowered from 85 +0.5" in text
     assert "Not as by default: min_f1 is 80, by default 85." in text
     assert "published floor lowered" in text, "beside the outcome"
     assert "squad accepted floor lowered" in text

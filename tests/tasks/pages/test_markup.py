@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from flows import report, run_page
+from flows import run_page, run_tables
 from flows.commands import ask
 from flows.report import RunReport, StageRecord
 from tasks.downstream.evaluate import Evaluation, drawn
@@ -34,9 +35,11 @@ from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.slices import TITLE, Slice
 from tasks.pages.markup import (
     FORMULA,
+    JOINER,
     csv_text,
     markdown_block,
     markdown_code,
+    markdown_link,
     markdown_text,
     readable,
     yaml_text,
@@ -76,7 +79,7 @@ def test_the_functions_of_markdown_and_yaml(text: str) -> None:
         assert "://" not in line, "readers make links of these by themselves"
         assert "www." not in line
     assert structure(markdown_text(text)) == structure(PLAIN)
-    assert squeezed(words(markdown_text(text))) == squeezed(text)
+    assert squeezed(words(markdown_text(text))).replace(JOINER, "") == squeezed(text)
     assert structure(f"- {markdown_text(text)}") == structure(f"- {PLAIN}")
     head = "| a | b |\n|---|---|\n"
     assert structure(f"{head}| {markdown_text(text)} | c |") == structure(f"{head}| {PLAIN} | c |")
@@ -279,10 +282,35 @@ def test_the_code_of_a_card_names_the_model_and_runs_nothing_else(text: str) -> 
 
 
 @every_text
-def test_the_artifact_of_a_run_is_one_block(text: str) -> None:
-    tokens = markdown_tokens(report.markdown(_run(text)))
-    assert [token.type for token in tokens] == ["fence"]
-    assert squeezed(text) in squeezed(tokens[0].content)
+def test_the_artifacts_of_a_run_have_the_structure_of_one_of_plain_words(text: str, tmp_path: Path) -> None:
+    shown = [artifacts_of(_run(part), tmp_path / str(len(part)), part) for part in (text, PLAIN)]
+    for hostile, plain in zip(*shown, strict=True):
+        assert [part for part in structure(hostile) if part != "hardbreak"] == structure(plain)
+        assert squeezed(text) in squeezed(words(hostile)).replace(JOINER, "")
+        assert "://" not in hostile, "readers make links of these by themselves"
+
+
+def artifacts_of(run: RunReport, root: Path, text: str) -> list[str]:
+    """The three tables of a run in whose project every text is hostile."""
+    (root / "metrics").mkdir(parents=True)
+    for name in ("dvc.yaml", "plan.yaml", "params.yaml"):
+        shutil.copy(ROOT / name, root)
+    checks = [{"name": text, "ok": False, "found": text, "required": text}]
+    (root / "metrics/squad-gate.json").write_text(json.dumps({"checks": checks}))
+    run.folder, run.command, run.overrides, run.log = ".", text, [text], f"runs/logs/{text}"
+    result = {"name": "squad", "scores": {text: 1.0}, "decision": {"accepted": False, "reasons": [text]}}
+    run.results = {"gate@squad": {**result, "published": {"repository": text}}}
+    run.stages, run.pages = [StageRecord(text, text, 1.0, text)], [text]
+    return [run_tables.summary(run, root), run_tables.metrics(run, root, root), run_tables.gates(run, root, root)]
+
+
+@every_text
+def test_a_link_leads_to_a_page_or_is_text(text: str) -> None:
+    (inline,) = [token for token in markdown_tokens(markdown_link(text, "https://h.org/a?b=1")) if token.children]
+    links = [child for child in inline.children or [] if child.type == "link_open"]
+    assert [link.attrs["href"] for link in links] == ["https://h.org/a?b=1"]
+    for address in (text, f"https://h.org/{text}", "javascript:alert(1)", "file:///etc/passwd", "https://h.org/a b"):
+        assert structure(markdown_link(PLAIN, address)) == structure(PLAIN)
 
 
 @every_text

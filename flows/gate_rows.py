@@ -1,0 +1,154 @@
+"""The checks of a run's gates as rows for people: found, required, margin, and which floors were lowered.
+
+A floor counts as lowered where the run was told of a lower one than its preset or params.yaml states, or states a lower
+one than the kind of its entry has by default.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flows import report
+from flows.faces import settings
+from tasks.project import artifacts
+from tasks.project.errors import ParamsError
+from tasks.project.overlays import base_of, resolve
+from tasks.project.param_downstream import defaults_of
+from tasks.project.params_command import differing
+from tasks.project.plan_file import Plan, read_plan
+
+FLOOR = "min_"
+"""How the parameter of a floor begins; the name of its check follows."""
+
+
+@dataclass(frozen=True)
+class GateRow:
+    """One check."""
+
+    check: str
+    found: str
+    required: str
+    margin: str
+    """How far a number lies above its floor, with its sign; empty where the two are no numbers."""
+    ok: bool
+    lowered_from: str | None = None
+    """The floor that was stated before."""
+
+    @property
+    def required_in_words(self) -> str:
+        """What is required, and that it was more."""
+        return self.required if self.lowered_from is None else f"{self.required} (lowered from {self.lowered_from})"
+
+    @property
+    def verdict(self) -> str:
+        """In a word, or two."""
+        held = "passed" if self.ok else "failed"
+        return held if self.lowered_from is None else f"{held}, against a lowered floor"
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What a gate asked and found."""
+
+    checks: tuple[GateRow, ...] = ()
+    """None of one that did not run."""
+    unusual: tuple[tuple[str, str, str], ...] = ()
+    """Name, default and own value of each of its parameters that is not as the kind of its entry has it."""
+
+
+def gates_of(run: report.RunReport, root: Path, project: Path) -> dict[str, Gate]:
+    """Every gate of the run that decided on something.
+
+    Args:
+        run: the record.
+        root: its checkout.
+        project: where the checkout belongs.
+    """
+    plan = read_plan(root)
+    checks = {stage: found for stage in run.results if (found := _checks(stage, plan, root))}
+    if not checks:
+        return {}
+    stated, before = _entries(settings.of_run(run, root, project).values), _before(run, project)
+    return {
+        stage: _gate(found, *(one.get(plan[stage].item, {}) for one in (stated, before)))
+        for stage, found in checks.items()
+    }
+
+
+def leading_score(run: report.RunReport, root: Path) -> tuple[str, float] | None:
+    """Name and value of the score that says most of a run: of its first gate, the one that this looks at first."""
+    plan = read_plan(root)
+    for stage, found in run.results.items():
+        names = [str(check["name"]) for check in _checks(stage, plan, root)]
+        known = [name for name in (*names, *found["scores"]) if name in found["scores"]]
+        if known:
+            return known[0], found["scores"][known[0]]
+    return None
+
+
+def said(value: object) -> str:
+    """A value as people read it; of a number four places at the most."""
+    if value is None:
+        return "none"
+    return f"{value:,.4f}".rstrip("0").rstrip(".") if _is_number(value) else str(value)
+
+
+def _checks(stage: str, plan: Plan, root: Path) -> list[dict[str, Any]]:
+    """What a gate wrote of its checks; empty where it did not run."""
+    files = plan[stage].metrics if stage in plan else ()
+    decided = report.read_json_object(root / files[0]) if files else None
+    return list((decided or {}).get("checks", []))
+
+
+def _gate(checks: list[dict[str, Any]], entry: Mapping[str, Any], before: Mapping[str, Any]) -> Gate:
+    own, usual = entry.get("gate") or {}, _usual(entry)
+    floors = _lowered(own, before.get("gate") or {}, usual)
+    differ = differing([usual, dict(own)]) if usual else []
+    unusual = tuple((name, said(default), said(value)) for name, (default, value) in differ)
+    return Gate(tuple(_row(check, floors) for check in checks), unusual)
+
+
+def _row(check: Mapping[str, Any], lowered: Mapping[str, float]) -> GateRow:
+    name, found, required = str(check["name"]), check["found"], check["required"]
+    figures = _is_number(found) and _is_number(required)
+    margin = f"{'+' if found >= required else '-'}{said(abs(found - required))}" if figures else ""
+    was = lowered.get(name)
+    return GateRow(name, said(found), said(required), margin, bool(check["ok"]), None if was is None else said(was))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _lowered(own: Mapping[str, Any], *others: Mapping[str, Any]) -> dict[str, float]:
+    """Name of the check -> the floor that it had, of each whose floor is lower now, or gone."""
+    found = {}
+    for key, floor in own.items():
+        stated = [one[key] for one in others if key.startswith(FLOOR) and _is_number(one.get(key))]
+        if stated and (floor is None or floor < max(stated)):
+            found[key.removeprefix(FLOOR)] = max(stated)
+    return found
+
+
+def _usual(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """What its kind has by default."""
+    try:
+        return dict(defaults_of(entry["kind"], "")["gate"])
+    except (ValueError, KeyError):  # of a revision that had other kinds, or of none that can be read
+        return {}
+
+
+def _before(run: report.RunReport, project: Path) -> dict[str, Any]:
+    """The entries of the preset, or of the project's params.yaml, without what the run laid over them."""
+    try:
+        return _entries(resolve(base_of(run.preset, project), run.preset, [], project / artifacts.PRESETS))
+    except (ParamsError, OSError):
+        return {}
+
+
+def _entries(values: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(values.get("downstream") or {})
