@@ -93,7 +93,7 @@ def _work(report: RunReport, plan: Plan, place: Place, stages: list[dict[str, An
     return {
         "graph": picture([_box(row, pages) for row in stages], plan, after),
         "stages": stages,
-        "places": {row["host"] for row in stages if row["host"]} - {report.host},
+        "places": any(stage.host for stage in report.stages),
         "makers": timeline.makers(report, stages),
         "lanes": timeline.lanes(stages),
         "curves": sections(trainings),

@@ -66,7 +66,7 @@ def devices_of(
 ) -> dict[str, Any]:
     """What device jobs say of where they ran, and with which versions; where none has ended what was asked."""
     asked = parameters.get("device", {}).get("runtime")
-    none = f"{asked}, as asked; no device job has ended" if asked else "no device job has ended"
+    none = f"{asked}, as asked; no device job has said more" if asked else "no device job has said it"
     names: list[str] = []
     runtimes: list[str] = []
     versions: list[str] = []
