@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
@@ -36,6 +37,7 @@ from flows.preflight.finding import Wanted
 from flows.sent_runs import Queue
 from flows.start_form import NO_PRESET, Preset, Text, Unseen, Words, preset_of
 from flows.stopping import AGAIN, Interrupted, stop
+from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
 
 REJECTED_STATE = "Rejected"
@@ -199,7 +201,11 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         text = f"the report could not be written: {error}"
         get_run_logger().error(text)
         run.error = text if run.error is None else f"{run.error}\n{text}"
+    first = not (project / artifacts.INDEX_PAGE).is_file()
     _write_index(run, project)
+    if first and (project / artifacts.INDEX_PAGE).is_file():
+        with contextlib.suppress(OSError):  # it has been written, and lacks a link
+            live_page.write_ended(run, project, root)
 
 
 def _write_index(run: report.RunReport, project: Path) -> None:

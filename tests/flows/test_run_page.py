@@ -131,6 +131,7 @@ def test_the_page_of_each_run_stays_beside_that_of_the_newest(prefect_session, t
     text = first.read_text()
     assert re.fullmatch(r"\d{8}-\d{6}-rejected\.html", first.name)
     assert "As it was when this run ended" in text_of(text)
+    assert 'href="../index.html"' in text, "though the page of all runs was written first at its end"
     time.sleep(1.1)  # the name of a copy has seconds
     run(command="the second", to=["first"])
     assert first.read_text() == text
