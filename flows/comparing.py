@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from flows import run_page, run_params, runs
+from flows import run_params, runs
+from flows.pages import run_page
 from tasks.downstream.comparing import Judged, against_run, against_scores, figures_of, judged
 from tasks.downstream.entries import entries, entry_of
-from tasks.pages.plots import COLORS, Line, Plot, line_plot
-from tasks.pages.render import html_page
 from tasks.project.errors import ParamsError
 from tasks.project.params import Params, check
 from tasks.project.params_command import differing, table
@@ -142,7 +141,7 @@ def in_words(values: dict[str, Any]) -> str:
         parts = ["the parameters are the same\n"]
     for entry in values["entries"]:
         cells = [
-            (run, *(_interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
+            (run, *(interval(found[name], "value") if name in found else "-" for name in entry["titles"]))
             for run, found in entry["scores"].items()
         ]
         parts.append(f"{entry['entry']}\n" + table([("", *entry["titles"].values()), *cells]))
@@ -151,7 +150,8 @@ def in_words(values: dict[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def _interval(found: dict[str, float], middle: str, sign: str = "") -> str:
+def interval(found: dict[str, float], middle: str, sign: str = "") -> str:
+    """A figure with the bounds of its interval."""
     return f"{found[middle]:{sign}.2f} ({found['low']:{sign}.2f} to {found['high']:{sign}.2f})"
 
 
@@ -161,7 +161,7 @@ def _pair(pair: dict[str, Any], titles: dict[str, str]) -> str:
     for name, found in pair["differences"].items():
         test = pair["mcnemar"].get(name)
         more = f"; McNemar p = {test['p_value']:.3g}" if test else ""
-        lines.append(f"  {titles[name]} {_interval(found, 'mean', '+')} points, {verdict(found)}{more}")
+        lines.append(f"  {titles[name]} {interval(found, 'mean', '+')} points, {verdict(found)}{more}")
     return "\n".join(lines) + "\n"
 
 
@@ -205,36 +205,3 @@ def links(project: Path, words: Sequence[Word]) -> dict[str, str]:
     """Where the pages of these runs lie from those in the project's reports/; of what has none, nothing."""
     found = {word.said: runs.href(project, word.run) for word in words if word.run is not None}
     return {said: href for said, href in found.items() if href}
-
-
-def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) -> str:
-    """One self-contained page.
-
-    Args:
-        values: what `compared` said.
-        links: as `links` has them.
-        index: the page of all runs lies beside this one.
-    """
-    return html_page(
-        __file__,
-        "compare.html.j2",
-        **values,
-        colors={run: number % COLORS for number, run in enumerate(values["runs"])},
-        links=links,
-        index=index,
-        drawn=[(curve["stage"], _drawn(curve, values["runs"])) for curve in values["curves"]],
-        interval=_interval,
-        verdict=verdict,
-        on_what=on_what,
-    )
-
-
-def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Plot:
-    """Curves on one scale that begins at zero: loss as lines, that on held-out rows as rings."""
-    lines = []
-    for line in curve["lines"]:
-        color = names.index(line["run"])
-        lines.append(Line(line["run"], line["loss"], color=color))
-        if line["held_out"]:
-            lines.append(Line(f"{line['run']}, held out", line["held_out"], marks=True, color=color))
-    return line_plot(lines, "update", "loss (nats)", f"loss of {curve['stage']} in each run")

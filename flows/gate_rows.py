@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import report
-from flows.faces import settings
+from flows.pages import settings
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import base_of, resolve

@@ -21,7 +21,6 @@ from flows import (
     allowed,
     checkout,
     environment,
-    live_page,
     on_server,
     report,
     run_labels,
@@ -31,6 +30,7 @@ from flows import (
     stages,
     workers,
 )
+from flows.pages import live_page
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device_jobs
 from flows.preflight.finding import Wanted
@@ -210,7 +210,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
 
 def _write_index(run: report.RunReport, project: Path) -> None:
     """The page of all runs; what is wrong with another one is not the fault of this."""
-    from flows import index_page
+    from flows.pages import index_page
 
     try:
         index_page.write(project, ended=run.name, anew=MOST_READ)

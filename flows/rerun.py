@@ -11,9 +11,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from flows import checkout, dvc, integrity, live_page, publishing, report
+from flows import checkout, dvc, integrity, publishing, report
 from flows.changes import look_ahead
 from flows.ending import tell_end
+from flows.pages import live_page
 from flows.plan import PUBLISH, publish_after
 from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named

@@ -66,6 +66,7 @@ def _is_file(path: Path) -> bool:
 
 def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], str, str]:
     from flows import comparing
+    from flows.pages import compare_page
 
     project = entered(ctx)
     if len(set(words)) < len(words):
@@ -76,7 +77,7 @@ def _runs(ctx: click.Context, words: tuple[str, ...]) -> tuple[dict[str, Any], s
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]+", "-", word).strip("-") or "own" for word in words)
     page = artifacts.REPORTS / f"compare-{names[:100]}.html"
     index = (project / artifacts.INDEX_PAGE).is_file()
-    write_text(project / page, comparing.page(values, comparing.links(project, found), index))
+    write_text(project / page, compare_page.page(values, comparing.links(project, found), index))
     return values, comparing.in_words(values), f"the same as a page, with the curves over each other: {page}"
 
 

@@ -65,7 +65,7 @@ def command(
     probed = () if no_probe else wanted.stages
     found = foresee(wanted, price, Asked((), limit, "bow" if bow else MK2, probed, _note))
     if page is not None:
-        from flows import plan_page
+        from flows.pages import plan_page
 
         write_text(given(ctx, page), plan_page.page(found, wanted, preset))
     if json_wanted:

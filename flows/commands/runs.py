@@ -69,7 +69,7 @@ def listed(
 
 
 def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
-    from flows import index_page
+    from flows.pages import index_page
 
     if narrowed:
         raise click.UsageError("--page is of all runs: its own filter keeps some of them", ctx)
@@ -81,7 +81,7 @@ def _correct_pages(project: Path, found: Sequence[runs.Run]) -> None:
     """The page of a run that was killed says that it goes on, until somebody looks."""
     killed = [run for run in found if run.was_killed]
     if killed:
-        from flows import live_page  # what draws a page takes time to import
+        from flows.pages import live_page  # what draws a page takes time to import
 
         for run in killed:
             live_page.correct(project, run)

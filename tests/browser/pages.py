@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from flows import comparing, index_page, plan_page, run_page
 from flows.foretold import foresee
-from flows.index_facts import Shown
+from flows.pages import compare_page, index_page, plan_page, run_page
+from flows.pages.index_facts import Shown
 from flows.preflight import checks
 from tasks.project.files import write_text
 from tasks.validation import validation_page
@@ -102,7 +102,7 @@ def _compare(folder: Path) -> Path:
         ],
         "curves": [{"stage": "pretrain@phase1", "lines": lines}, {"stage": "finetune@squad", "lines": lines}],
     }
-    return _written(folder / "reports/compare.html", comparing.page(values, {}))
+    return _written(folder / "reports/compare.html", compare_page.page(values, {}))
 
 
 def all_runs(number: int, folder: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, Page, expect
 
-from flows import index_page
+from flows.pages import index_page
 from tests.browser import chromium
 from tests.browser.looking import LOOKING, Watch
 from tests.browser.pages import all_runs

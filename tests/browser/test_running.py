@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from flows import run_page
+from flows.pages import run_page
 from tasks.project.files import write_text
 from tests.browser import chromium, made_runs
 

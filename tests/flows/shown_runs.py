@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flows import runs
-from flows.index_facts import Details, Shown
+from flows.pages.index_facts import Details, Shown
 from flows.report import RunReport
 
 CURVE = [(float(step), 3.0 / step) for step in range(1, 31)]

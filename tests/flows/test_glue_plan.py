@@ -5,7 +5,8 @@ import logging
 
 import pytest
 
-from flows import report, run_page
+from flows import report
+from flows.pages import run_page
 from flows.plan import stages_to_run
 from tests.places import ROOT
 from tests.plans import values_with

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import checkout, index_facts, index_page, pipeline, report
-from flows.index_facts import Details, Shown
+from flows import checkout, pipeline, report
+from flows.pages import index_facts, index_page
+from flows.pages.index_facts import Details, Shown
 from flows.report import RunReport
 from tasks.project import artifacts
 from tasks.project.files import write_json

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from flows import checkout, cli, pipeline, report, run_page
+from flows import checkout, cli, pipeline, report
+from flows.pages import run_page
 from flows.repro import StageFailed
 from tasks.project.errors import ParamsError
 from tests.places import ROOT
@@ -205,9 +206,9 @@ def test_the_page_draws_the_curves_and_escapes_what_it_is_told(tmp_path):
     text = without_own_script(run_page.page(run, tmp_path))
     assert "loss 1.000 after 20 updates" in text
     assert "loss 5.500 after 6 updates" in text, "a run too short for a line was a run"
-    assert "<th>host</th>" not in text, "there is one host only"
+    assert ">host</th>" not in text, "there is one host only"
     run.stages.append(report.StageRecord("pretrain@phase1", "ran", 3.0, "pod-<a>"))
-    assert "<td>pod-&lt;a&gt;</td>" in run_page.page(run, tmp_path)
+    assert '<td class="wide">pod-&lt;a&gt;</td>' in run_page.page(run, tmp_path)
     assert run_page.page(run, tmp_path).count("no update was made") == 1, "the curve that is not there is missing"
     assert "<script>" not in text
     assert '<span class="badge bad">failed</span>' in text

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flows import plan_page
 from flows.foretold import foresee
+from flows.pages import plan_page
 from flows.plan_words import between, jobs_in_words
 from flows.preflight import checks, device_jobs
 from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval, in_bytes, in_seconds
@@ -67,7 +67,7 @@ def test_the_page_of_the_documents_shows_what_is_said() -> None:
     page = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
     (command,) = re.findall(r"^podium plan (.*) --page plan.html$", page, re.MULTILINE)
     said = plan(*command.split())
-    for part in re.findall(r"```\n(device job.*?)```", page, re.DOTALL)[0].split("...\n"):
+    for part in re.findall(r"```text\n(device job.*?)```", page, re.DOTALL)[0].split("...\n"):
         assert part in said
 
 

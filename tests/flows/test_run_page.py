@@ -10,8 +10,8 @@ from urllib.parse import unquote
 
 import pytest
 
-from flows import live_page, pipeline, report, run_page, runs
-from flows.faces import curves, facts, graph, timeline
+from flows import pipeline, report, runs
+from flows.pages import curves, facts, graph, live_page, run_page, timeline
 from tasks.project import files
 from tests.browser import made_runs
 from tests.flows.test_pipeline import ACCEPTED, run_json

@@ -18,8 +18,9 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from flows import run_page, run_tables
+from flows import run_tables
 from flows.commands import ask
+from flows.pages import run_page
 from flows.report import RunReport, StageRecord
 from tasks.downstream.evaluate import Evaluation, drawn
 from tasks.downstream.glue import card as glue_card

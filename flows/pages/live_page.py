@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows import run_page, runs
-from flows.faces import copies
+from flows import runs
+from flows.pages import copies, run_page
 from flows.report import RunReport
 from tasks.project import artifacts
 from tasks.project.errors import PodiumError

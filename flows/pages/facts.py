@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows.faces import timeline
+from flows.pages import timeline
 from flows.report import RunReport, how_published, where_published
 from tasks.project import artifacts
 from tasks.project.files import read_json, sha256_of

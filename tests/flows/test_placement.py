@@ -2,9 +2,8 @@
 
 import re
 
-from flows import plan_page
-from flows.faces import placement
 from flows.foretold import foresee
+from flows.pages import placement, plan_page
 from flows.preflight import checks
 from tests.places import ROOT
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from flows import index_facts, report, runs
-from flows.index_facts import Shown
+from flows import report, runs
+from flows.pages import index_facts
+from flows.pages.index_facts import Shown
 from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
 from tasks.pages.render import html_page
 from tasks.project import artifacts

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from flows.faces import placement
-from flows.faces.graph import Box, picture
 from flows.foretold import RUNS, Foresight
+from flows.pages import placement
+from flows.pages.graph import Box, picture
 from flows.plan_words import Unit, between
 from flows.preflight.finding import Wanted
 from tasks.pages.render import html_page

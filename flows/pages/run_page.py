@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows.faces import copies, facts, placement, settings, timeline
-from flows.faces.curves import is_training, read_curve, sections, training_of
-from flows.faces.graph import Box, picture
 from flows.gate_rows import Gate, gates_of
+from flows.pages import copies, facts, placement, settings, timeline
+from flows.pages.curves import is_training, read_curve, sections, training_of
+from flows.pages.graph import Box, picture
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, recipe_words, record_of
 from tasks.pages.render import html_page

@@ -7,7 +7,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from flows.faces.facts import KIND, link
+from flows.pages.facts import KIND, link
 from flows.report import RunReport, outcome
 from tasks.project import artifacts
 
