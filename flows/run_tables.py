@@ -35,15 +35,17 @@ def summary(run: report.RunReport, project: Path) -> str:
         ("commit", run.commit and str(Revision(run.commit, bool(run.changed)))),
         ("command", run.command),
     ]
-    rows = [(name, str(value)) for name, value in facts if value]
+    # No table: Prefect's pages cut a long cell off, and commands are long.
+    said = [f"- **{name}**: {markdown_text(value)}" for name, value in facts if value]
     stages = [(one.name, one.status, f"{one.seconds:.1f}", one.host or run.host or "") for one in run.stages]
     total = ("all stages", "", f"{sum(one.seconds for one in run.stages):.1f}", "")
     why = [text for text in (run.error, run.paused) if text is not None]
     parts = [
         f"## {markdown_text(report.headline(run))}",
         *(_quoted(text) for text in why),
-        table(("what", "this run"), rows),
         *(f"- {markdown_text(line.strip().removeprefix('- '))}" for line in report.results(run)),
+        "### This run",
+        *said,
         "### Stages",
         table(("stage", "status", "seconds", "host"), [*stages, total], "llrl"),
         "### Where to look",

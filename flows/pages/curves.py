@@ -45,6 +45,8 @@ class Training:
     """The update that it went on from last; 0: it was not resumed."""
     continued: tuple[int, ...] = ()
     """Every update that it went on from, as its log says."""
+    loss_in: str = ""
+    """The unit of its loss; empty where its job is on another host, or gone."""
 
 
 def is_training(stage: Stage) -> bool:
@@ -67,7 +69,7 @@ def training_of(stage: Stage, root: Path, project: Path, began: float | None = N
     log, continued = ({}, ()) if folder is None else _log_of(folder / "job.log")
     resumed = int(metrics.get("resumed_from_step", max(continued, default=0)))
     columns = read_columns(plot), read_columns(held_out_plot)
-    return Training(stage.name, *columns, log, _note(metrics), resumed, continued)
+    return Training(stage.name, *columns, log, _note(metrics), resumed, continued, _unit_of_loss(folder))
 
 
 def _metrics(stage: Stage, root: Path) -> dict[str, Any]:
@@ -84,6 +86,17 @@ def _run_folder(name: str, fingerprint: str | None, places: Sequence[Path], bega
     jobs = {job: job.stat().st_mtime for job in (places[0] / artifacts.RUNS / name).glob("*/job.json")}
     newest = max(jobs, key=lambda job: jobs[job], default=None)
     return None if newest is None or jobs[newest] < (began or 0.0) else newest.parent
+
+
+def _unit_of_loss(folder: Path | None) -> str:
+    """Of a cross-entropy with the natural logarithm, or of one value a sequence, whose loss is the mean square."""
+    path = None if folder is None else folder / "job.json"
+    if path is None or not path.is_file():
+        return ""
+    job = read_json(path)
+    if "head" not in job:
+        return ""
+    return "squared" if job["head"] == "sequence_classification" and job["labels"] == 1 else "nats"
 
 
 def _note(metrics: dict[str, Any]) -> str:
@@ -192,6 +205,8 @@ def sections(trainings: Sequence[Training]) -> list[dict[str, Any]]:
 
 
 def _figure(title: str, training: Training, lines: tuple[Line, ...], up: str) -> dict[str, Any]:
+    if title == "Loss" and training.loss_in:
+        up = f"loss ({training.loss_in})"
     plot = _plot(lines, up, f"{title} of {training.stage} over its updates") if lines else None
     note = training.note if title == "Loss" else ""
     if title == "Loss" and training.history.get("loss"):

@@ -77,11 +77,13 @@ def line_plot(
     import pygal
 
     kept = [(line, _kept(line.points)) for line in lines]
+    places = [x for _, points in kept for x, _ in points]
     chart = pygal.XY(
         **_options(across, up, format_up, len(lines) > 1) | _legend([line.name for line in lines]),
         x_value_formatter=format_across,
-        x_labels=_ticks([x for _, points in kept for x, _ in points], format_across),
+        x_labels=_ticks(places, format_across),
         **({"include_x_axis": True} if from_zero else {}),
+        **({"xrange": (places[0] - 1, places[0] + 1)} if len(set(places)) == 1 else {}),
     )
     for line, points in kept:
         chart.add(_name(line.name), points, stroke=not line.marks, dots_size=3.5 if line.marks else 2)

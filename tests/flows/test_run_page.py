@@ -341,6 +341,23 @@ def test_curves_of_a_training_that_failed_are_those_of_its_run_folder(tmp_path):
     assert [one["title"] for one in sections] == ["Loss", "Learning rate", "Speed", "Memory"]
 
 
+@pytest.mark.parametrize(
+    ("head", "labels", "axis"),
+    [
+        ("pretraining", None, "loss (nats)"),
+        ("sequence_classification", 2, "loss (nats)"),
+        ("sequence_classification", 1, "loss (squared)"),
+    ],
+)
+def test_the_axis_of_a_loss_names_its_unit(tmp_path, head, labels, axis):
+    folder = tmp_path / "runs" / "squad-finetune" / "abc"
+    folder.mkdir(parents=True)
+    (folder / "job.json").write_text(json.dumps({"head": head, "labels": labels}))
+    (folder / "history.csv").write_text("step,loss\n10,4.0\n20,2.0\n")
+    (section,) = curves.sections([curves.training_of(TRAINING, tmp_path, tmp_path)])
+    assert f">{axis}<" in section["figures"][0]["plot"]
+
+
 def test_curves_show_where_a_training_was_resumed_and_nothing_of_another_job(tmp_path):
     folder = tmp_path / "runs" / "squad-finetune" / "abc"
     folder.mkdir(parents=True)

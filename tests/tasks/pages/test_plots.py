@@ -56,6 +56,16 @@ def test_figures_below_a_plot_are_round_and_few_enough_to_be_read() -> None:
     assert {"1"} <= {text.text for text in ElementTree.fromstring(plotted([(1, 5.0)])).iter(f"{SVG}text")}
 
 
+def test_what_was_measured_once_stands_in_the_middle() -> None:
+    [dot] = [one for one in ElementTree.fromstring(plotted([(200, 5.0)])).iter() if one.get("class") == "dot"]
+    places = [
+        float(one.get("cx", ""))
+        for one in ElementTree.fromstring(plotted([(1, 5.0), (3, 5.0)])).iter()
+        if one.get("class") == "dot"
+    ]
+    assert float(dot.get("cx", "")) == pytest.approx(sum(places) / 2, abs=2)
+
+
 def test_bars_say_what_they_are_told() -> None:
     plot = bar_plot([Bars("questions", [3, 5], ["one: 3", "two: 5"])], ["one", "two"], "length", "questions", "lengths")
     assert tips(plot) == ["one: 3", "two: 5"]
