@@ -1,0 +1,117 @@
+"""Prefect's own pages, on a real server: the form that starts a run, the list of runs, the tables of one that ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import ArtifactCreate
+from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.states import Completed
+from prefect.utilities.callables import parameter_schema
+
+from flows import run_labels, run_tables
+from flows.pipeline import pipeline
+from tasks.project.overlays import preset_names
+from tests.browser import chromium, made_runs
+from tests.browser.planted import SHOWN
+from tests.flows.worker_hosts import Server
+from tests.places import ROOT
+
+SECONDS = 30_000
+"""Milliseconds that a page of the server may take on a busy host; it is waited for no longer than it takes."""
+TAGS = ["task:squad", "device:cpu"]
+
+
+class UiServer(Server):
+    """A server that shows its pages."""
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "PREFECT_SERVER_UI_ENABLED": "true", "PREFECT_UI_API_URL": self.url}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Addresses of its pages, with a deployment of the flow, and a run that ended with tables."""
+    chromium.installed()  # no server where there is nothing to look with
+    folder = tmp_path_factory.mktemp("prefect")
+    running = UiServer(folder / "server")
+    try:
+        with temporary_settings({PREFECT_API_URL: running.url}), get_client(sync_client=True) as client:
+            yield {name: f"{running.url.removesuffix('/api')}/{page}" for name, page in _filled(client, folder).items()}
+    finally:
+        running.stop()
+
+
+def _filled(client: SyncPrefectClient, folder: Path) -> dict[str, str]:
+    schema = parameter_schema(pipeline).model_dump()
+    deployment = client.create_deployment(client.create_flow(pipeline), "podium", parameter_openapi_schema=schema)
+    report, root = made_runs.run(folder / "project", "rejected")
+    name = run_labels.name_at_end("evening", report, root)
+    run = client.create_flow_run(pipeline, name=name, tags=TAGS, state=Completed(name="Rejected"))
+    texts = {"run": run_tables.summary(report, root), "metrics": run_tables.metrics(report, root, root)}
+    pages = {"form": f"deployments/deployment/{deployment}/run", "runs": "runs", "name": name}
+    for what, text in {**texts, "gate": run_tables.gates(report, root, root)}.items():
+        made = client.create_artifact(
+            ArtifactCreate(key=f"podium-{what}", type="markdown", data=text, flow_run_id=run.id)
+        )
+        pages[what] = f"artifacts/artifact/{made.id}"
+    return pages
+
+
+@pytest.fixture
+def page(server: dict[str, str], browser: Browser) -> Iterator[Page]:
+    """A page that may ask the server alone."""
+    outside: list[str] = []
+    with chromium.window(browser) as found:
+        found.set_default_timeout(SECONDS)
+        found.on("request", lambda request: outside.append(request.url))
+        yield found
+    own = server["form"].split("/deployments")[0]
+    assert [url for url in outside if not url.removeprefix("blob:").startswith(own)] == []
+
+
+def test_the_form_offers_presets_by_name_and_says_what_each_parameter_is(server: dict[str, str], page: Page) -> None:
+    page.goto(server["form"])
+    expect(page.get_by_text("A recipe that lies over the defaults")).to_be_visible(timeout=SECONDS)
+    shown = " ".join(page.inner_text("body").split())
+    described: dict[str, Any] = parameter_schema(pipeline).model_dump()["properties"]
+    for name, about in described.items():
+        assert name in shown
+        assert " ".join(about["description"].replace("`", "").split())[:30] in shown, name
+    assert 'Property is type "None"' not in shown
+    page.locator(".p-select-button__control").first.press("ArrowDown")
+    for preset in preset_names(ROOT / "presets")[:3]:
+        expect(page.get_by_text(preset, exact=True).first).to_be_visible(timeout=SECONDS)
+
+
+def test_the_list_of_runs_has_their_names_and_tags(server: dict[str, str], page: Page) -> None:
+    page.goto(server["runs"])
+    expect(page.get_by_text(server["name"].rsplit("/", 1)[1])).to_be_visible(timeout=SECONDS)
+    shown = page.inner_text("body")
+    assert [tag for tag in TAGS if tag not in shown] == []
+    assert "Rejected" in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [
+        ("run", ("stage", "status", "seconds", "host")),
+        ("metrics", ("metric", "score", "95% interval", "floor")),
+        ("gate", ("check", "found", "required", "margin", "verdict")),
+    ],
+)
+def test_an_artifact_is_tables_in_which_text_of_a_user_is_text(
+    server: dict[str, str], page: Page, name: str, heads: tuple[str, ...]
+) -> None:
+    page.goto(server[name])
+    expect(page.locator("table").first).to_be_visible(timeout=SECONDS)
+    assert set(heads) <= {head.strip() for head in page.locator("table th").all_inner_texts()}
+    assert page.evaluate("window.planted") is None
+    assert page.locator("[data-planted]").count() == 0
+    if name != "metrics":
+        assert SHOWN in page.inner_text("body")
