@@ -1,10 +1,12 @@
 """Parts of pages that are drawings of our own: where a job lies on IPUs."""
 
+import json
 import re
 
 from flows.foretold import foresee
 from flows.pages import placement, plan_page
 from flows.preflight import checks
+from ipu_model.ipu.placement import place
 from tests.places import ROOT
 
 STAGES = [
@@ -36,3 +38,18 @@ def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phon
     tables = re.findall(r"(<div class=\"scroll\"[^>]*>\s*)?<table", html)
     assert len(tables) > len(jobs)
     assert all(tables), "each in a box that scrolls"
+
+
+def test_a_job_that_ended_lies_where_its_result_says():
+    placed = place("pretraining", 6, [0, 1, 2, 3], 4)
+    config = {"recompute_checkpoint_every_layer": True, "matmul_proportion": [0.1, 0.2, 0.3, 0.4]}
+    result = {"kind": "pretrain", "plan": {"device": {"placement": placed.as_dict(), "config": config}}}
+    found = placement.of_result(json.loads(json.dumps(result)), "pretrain@phase1")
+    assert found is not None
+    said = [(one["ipu"], one["lines"], one["kept"]) for one in found["boxes"]]
+    names = [[word.replace("encoder layer", "layer") for word in names] for _, names in placed.stages]
+    assert [ipu for ipu, _, _ in said] == [ipu for ipu, _ in placed.stages]
+    assert [kept for *_, kept in said] == [1, 1, 2, 3, 1]
+    assert said[0][1][0] == names[0][0] == "embeddings"
+    assert [one["share"] for one in found["ipus"]] == [0.1, 0.2, 0.3, 0.4]
+    assert placement.of_result({"kind": "pretrain", "plan": {"device": {}}}, "on a CPU") is None
