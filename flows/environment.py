@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import pwd
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -134,3 +135,11 @@ def _work_without_git(project: Path, say: Callable[[str], None]) -> None:
     # In place, as what it may hold is nobody else's to read.
     path.write_text(f"{before}{NO_GIT}{after}" if header else f"{NO_GIT}{text}", encoding="utf-8")
     say(f"no git keeps {project}; {path} says so to DVC now (delete its no_scm after a git init)")
+
+
+def name_of(user: int) -> str:
+    """What a user is called here; a container may run under a number that has no name."""
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from flows.environment import name_of
 from flows.makers import Made, digests, made_by
 from flows.revision import revision_of
 from tasks.downstream.judging.recipe_words import RECIPE, recipe_in_words
@@ -87,6 +88,8 @@ class RunReport:
     """Stage -> what it took in the run that made what there is of it now (flows/makers.py)."""
     host: str | None = None
     """Where it was started."""
+    user: str | None = None
+    """Who started it."""
     python: str | None = None
     commit: str | None = None
     """Of the project, where git keeps it; short."""
@@ -105,6 +108,7 @@ class RunReport:
         """Say in the record of the run that it is at work; a disk that is full is named by what needs it."""
         self.began = _now()
         self.host, self.python = socket.gethostname(), platform.python_version()
+        self.user = name_of(os.getuid())
         if (revision := revision_of(project)) is not None:
             self.commit, self.changed = revision.commit, revision.changed
         self.remember(project)

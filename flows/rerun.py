@@ -50,7 +50,8 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     run = report.RunReport(os.path.relpath(root, project), preset, overrides, command=before.command)
     run.began, run.ended = before.began, before.ended
     run.plan, run.made = plan, before.made
-    run.host, run.python, run.commit, run.changed = before.host, before.python, before.commit, before.changed
+    run.user, run.host, run.python = before.user, before.host, before.python
+    run.commit, run.changed = before.commit, before.changed
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
     sys.stdout.write(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")

@@ -31,6 +31,7 @@ def summary(run: report.RunReport, project: Path) -> str:
         ("parameters", " ".join([run.preset or str(artifacts.PARAMS), *(f"--set {text}" for text in run.overrides)])),
         ("started", run.began),
         ("ended", run.ended),
+        ("started by", run.user),
         ("host", run.host),
         ("commit", run.commit and str(Revision(run.commit, bool(run.changed)))),
         ("command", run.command),

@@ -46,6 +46,7 @@ def of_run(report: RunReport, devices: dict[str, Any], now: float, killed: bool 
         ("began", timeline.moment(report.began)),
         ("ended", timeline.moment(report.ended) if report.ended else ended),
         ("took", "not known" if took is None else "at least " * killed + timeline.duration(took)),
+        ("started by", report.user),
         ("preset", report.preset or "none: params.yaml"),
         ("hosts" if len(hosts) > 1 else "host", ", ".join(hosts) or "not kept"),
         ("device", devices["device"]),

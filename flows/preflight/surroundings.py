@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from flows.dvc_leftovers import cache_of, folders_of_outs
-from flows.environment import can_write
+from flows.environment import can_write, name_of
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.server import may_be_named
 from tasks.project import artifacts
@@ -23,7 +22,7 @@ def folders(wanted: Wanted) -> Iterator[Finding]:
     for path in _written(wanted.project):
         needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
         if not os.access(path, needed):
-            owner, me = _name_of(path.stat().st_uid), _name_of(os.getuid())
+            owner, me = name_of(path.stat().st_uid), name_of(os.getuid())
             yield problem(
                 "folders",
                 f"{path} belongs to {owner} and cannot be written by {me}: work in a clone of your own, or let {owner} "
@@ -47,13 +46,6 @@ def _written(project: Path) -> Iterator[Path]:
         yield from cache.glob(pattern)
     for folder in (*outs, project / artifacts.RUNS, project / "reports"):
         yield from (path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_dir())
-
-
-def _name_of(user: int) -> str:
-    try:
-        return pwd.getpwuid(user).pw_name
-    except KeyError:
-        return f"user {user}"
 
 
 def spelling(wanted: Wanted) -> Iterator[Finding]:

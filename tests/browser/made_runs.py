@@ -142,6 +142,7 @@ def _report(until: str = "", last: str = "ran", skipped: float = 0.0, at: float 
         log="runs/logs/20261123-224542-9166.log",
         plan=list(STAGES),
         host=HOSTS[0],
+        user=f"ana {EVIL}",
         python="3.11.2",
         commit="a1b2c3d",
         changed=True,

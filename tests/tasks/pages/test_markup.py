@@ -205,6 +205,7 @@ def _run(text: str) -> RunReport:
         plan=[f"later{text}"],
         at_work={f"now{text}": 1.0},
         host=f"host{text}",
+        user=f"who{text}",
         commit=f"commit{text}",
         python=f"3{text}",
     )
