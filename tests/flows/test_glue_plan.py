@@ -87,9 +87,8 @@ def test_each_accepting_gate_publishes_its_own_model_and_no_other_does(tmp_path,
     monkeypatch.setattr(stages, "get_run_logger", logging.getLogger)
     monkeypatch.setattr(stages, "look", lambda root, plan: changes.Look(plan, True))
     monkeypatch.setattr(dvc, "has_remote", lambda root: False)
-    monkeypatch.setattr(
-        stages, "reproduce", lambda stage, repro, root, run, entered: run.enter(report.StageRecord(stage, "ran", 1))
-    )
+    ran = lambda stage, repro, root, run, entered: run.enter(report.StageRecord(stage.name, "ran", 1))  # noqa: E731
+    monkeypatch.setattr(stages, "reproduce", ran)
     monkeypatch.setattr(stages, "_publish", lambda gate, root, run, entered: {"folder": f"published/x-{gate.item}"})
     in_checkout(tmp_path, "sst2", "rte")
     run = report.RunReport(".")
