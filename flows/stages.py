@@ -131,8 +131,8 @@ def reproduce(stage: Stage, repro: Repro | None, root: Path, run: RunReport, ent
     Raises:
         RunFailed, RunPaused, RunStopped: see `run_plan`.
     """
-    kind = stage.host.partition(":")[0]
-    task_of_stage = _stage_task.with_options(task_run_name=stage.name, tags=[f"host:{kind}"])
+    # Without a tag of its own: for each tag of a task Prefect asks the server for a slot, which takes some seconds.
+    task_of_stage = _stage_task.with_options(task_run_name=stage.name)
     with _entered(stage.name, run, entered, root) as entry:
         entry.status = cast(str, _result(task_of_stage(stage, repro, root, return_state=True)))
 
@@ -259,7 +259,7 @@ class _Progress:
 def _publish(gate: Stage, root: Path, run: RunReport, entered: Entered) -> dict[str, Any]:
     """Publish as a Prefect task what a gate accepted, and enter it in the report; returns the receipt."""
     name = publish_after(gate)
-    task_of_gate = _publish_task.with_options(task_run_name=name, tags=["host:cpu"])
+    task_of_gate = _publish_task.with_options(task_run_name=name)
     with _entered(name, run, entered, root) as entry:
         receipt = cast(dict[str, Any], _result(task_of_gate(gate, root, return_state=True)))
         entry.status = "skipped" if receipt.get("unchanged") else "ran"

@@ -93,12 +93,12 @@ def test_runs_that_end_otherwise_are_named_by_that(prefect_session, toy_project,
     assert "podium-gate" not in tables_of(failed), "no gate decided"
 
 
-def test_tasks_are_named_by_their_stages_and_tagged_by_the_kind_of_host(prefect_session, toy_project):
+def test_tasks_are_named_by_their_stages_and_have_no_tag_that_the_server_would_count(prefect_session, toy_project):
     found = run("downstream.squad.gate.min_f1=80.0")
     with get_client(sync_client=True) as client:
         wanted = TaskRunFilter(flow_run_id=TaskRunFilterFlowRunId(any_=[found.id]))
         tasks = {task.name: task.tags for task in client.read_task_runs(task_run_filter=wanted)}
-    assert tasks == dict.fromkeys(["first", "second", "gate@squad", "publish@squad"], ["host:cpu"])
+    assert tasks == dict.fromkeys(["first", "second", "gate@squad", "publish@squad"], [])
     with get_client(sync_client=True) as client:
         wanted = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[found.id]))
         shares = [one for one in client.read_artifacts(artifact_filter=wanted) if one.type == "progress"]
