@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flows import run_params, runs
-from flows.pages import run_page
+from flows.pages.curves import is_training, read_curve
 from tasks.downstream.comparing import Judged, against_run, against_scores, figures_of, judged
 from tasks.downstream.entries import entries, entry_of
 from tasks.project.errors import ParamsError
@@ -124,8 +124,8 @@ def _curves(own: Sequence[Word]) -> list[dict[str, Any]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for word in own:
         for stage in read_plan(word.root).values():
-            if run_page.is_training(stage):
-                loss, held_out = (run_page.read_curve(word.root / plot) for plot in stage.plots)
+            if is_training(stage):
+                loss, held_out = (read_curve(word.root / plot) for plot in stage.plots)
                 if loss:
                     found.setdefault(stage.name, []).append({"run": word.said, "loss": loss, "held_out": held_out})
     return [{"stage": stage, "lines": lines} for stage, lines in found.items()]

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flows import report
-from flows.pages import settings
+from flows import report, settings
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import base_of, resolve

@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -223,6 +223,16 @@ def read_json_object(path: Path) -> dict[str, Any] | None:
         return None
     values: dict[str, Any] = read_json(path)
     return values
+
+
+def interval(figures: Mapping[str, Any], name: str) -> str | None:
+    """The bounds of a score's 95% interval, as people read them; None of a score that has none.
+
+    Args:
+        figures: of an evaluation.
+    """
+    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
+    return None if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
 def _result(gate: Stage, plan: Plan, root: Path) -> dict[str, Any]:

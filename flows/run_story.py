@@ -34,11 +34,9 @@ def scores(run: runs.Run) -> list[str]:
     lines = []
     for entry, found in run.scores.items():
         figures = report.read_json_object(run.folder / artifacts.metrics_file(entry)) or {}
-        bounds = {name: [figures.get(f"{name}_{end}") for end in ("low", "high")] for name in found}
         words = [
-            f"{name} {value:.2f}" + (f" ({low:.2f} to {high:.2f})" if low is not None and high is not None else "")
+            f"{name} {value:.2f}" + (f" ({within})" if (within := report.interval(figures, name)) else "")
             for name, value in found.items()
-            for low, high in [bounds[name]]
         ]
         lines.append(f"{entry}: {', '.join(words) or 'no scores'}")
     return lines

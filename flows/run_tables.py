@@ -62,7 +62,7 @@ def metrics(run: report.RunReport, root: Path, project: Path) -> str:
         figures = report.read_json_object(root / artifacts.metrics_file(found["name"])) or {}
         floors = {row.check: row.required for row in gate.checks if row.margin}
         rows += [
-            (found["name"], name, f"{value:.2f}", _interval(figures, name), floors.get(name, "none"))
+            (found["name"], name, f"{value:.2f}", report.interval(figures, name) or "none", floors.get(name, "none"))
             for name, value in found["scores"].items()
         ]
     if not rows:
@@ -130,11 +130,6 @@ def _published(receipt: dict[str, Any], project: Path) -> str:
 def _judged(run: report.RunReport, root: Path, project: Path) -> Iterable[tuple[dict[str, Any], Gate]]:
     gates = gates_of(run, root, project)
     return ((found, gates.get(stage, Gate())) for stage, found in run.results.items())
-
-
-def _interval(figures: dict[str, Any], name: str) -> str:
-    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
-    return "none" if low is None or high is None else f"{low:.2f} to {high:.2f}"
 
 
 def _quoted(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flows.pages import timeline
-from flows.report import RunReport, how_published, where_published
+from flows.report import RunReport, how_published, interval, read_json_object, where_published
 from tasks.project import artifacts
 from tasks.project.files import read_json, sha256_of
 from tasks.project.plan_file import Plan, Stage
@@ -137,13 +137,13 @@ def results(report: RunReport, root: Path, project: Path, folder: Path) -> list[
     found = []
     for gate, result in report.results.items():
         decision, receipt = result["decision"], result["published"]
-        bounds = _bounds(root / artifacts.metrics_file(result["name"]))
+        figures = read_json_object(root / artifacts.metrics_file(result["name"])) or {}
         verdict = "no decision" if decision is None else "accepted" if decision["accepted"] else "rejected"
         found.append(
             {
                 "gate": gate,
                 "name": result["name"],
-                "scores": [(name, f"{value:.2f}", _interval(bounds, name)) for name, value in result["scores"].items()],
+                "scores": [(name, f"{value:.2f}", _bounds(figures, name)) for name, value in result["scores"].items()],
                 "verdict": verdict,
                 "reasons": decision["reasons"] if decision else [],
                 "published": None if receipt is None else _published(receipt, project, folder),
@@ -152,14 +152,9 @@ def results(report: RunReport, root: Path, project: Path, folder: Path) -> list[
     return found
 
 
-def _bounds(path: Path) -> dict[str, Any]:
-    values = read_json(path) if path.is_file() else {}
-    return values if isinstance(values, dict) else {}
-
-
-def _interval(figures: dict[str, Any], name: str) -> str:
-    low, high = figures.get(f"{name}_low"), figures.get(f"{name}_high")
-    return "" if low is None or high is None else f"95% interval {low:.2f} to {high:.2f}"
+def _bounds(figures: dict[str, Any], name: str) -> str:
+    within = interval(figures, name)
+    return "" if within is None else f"95% interval {within}"
 
 
 def _published(receipt: dict[str, Any], project: Path, folder: Path) -> dict[str, Any]:

@@ -7,17 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flows import settings
 from flows.gate_rows import Gate, gates_of
-from flows.pages import copies, facts, placement, settings, timeline
-from flows.pages.curves import is_training, read_curve, sections, training_of
+from flows.pages import copies, facts, placement, timeline
+from flows.pages.curves import is_training, sections, training_of
 from flows.pages.graph import Box, picture
 from flows.plan import publish_after
 from flows.report import RunReport, outcome, recipe_words, record_of
 from tasks.pages.render import html_page
 from tasks.project import artifacts
 from tasks.project.plan_file import Plan, read_plan
-
-__all__ = ["is_training", "page", "read_curve"]
 
 REFRESH_S = 10
 """Seconds between two writings of the page of a run that is at work, at the least; a browser asks as often."""
