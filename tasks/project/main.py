@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import gc
 import os
 import signal
 import sys
@@ -23,6 +25,7 @@ def run_main(main: Callable[[], None]) -> None:
     (tasks/project/plans.py) and at the bytes of its own (tasks/project/intact.py).
     """
     stage, began = os.environ.get("DVC_STAGE"), time.time()
+    atexit.register(gc.freeze)  # Python would look for garbage among all that was loaded, for up to half a second
     streams.settle()
     try:
         if stage is not None:

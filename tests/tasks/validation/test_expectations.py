@@ -154,3 +154,24 @@ def test_a_judge_loads_no_package_that_it_does_not_use_and_hides_none_from_other
         [sys.executable, "-c", LOADED], capture_output=True, text=True, check=True, timeout=120, cwd=ROOT
     )
     assert done.stdout.splitlines() == ["1", "[]", "0.5 Chart 1"]
+
+
+NO_GARBAGE = """
+import atexit, gc
+from tasks.project.main import run_main
+from tasks.validation.judge import Judge
+
+atexit.register(lambda: print(gc.get_freeze_count(), len(gc.get_objects())))
+run_main(lambda: print(gc.get_freeze_count(), Judge() and gc.get_freeze_count()))
+"""
+
+
+def test_python_looks_for_garbage_neither_among_what_a_judge_loads_nor_at_the_end_of_a_stage():
+    done = subprocess.run(
+        [sys.executable, "-c", NO_GARBAGE], capture_output=True, text=True, check=True, timeout=120, cwd=ROOT
+    )
+    before, loaded, at_the_end, left = map(int, done.stdout.split())
+    assert before == 0
+    assert loaded > 100_000
+    assert at_the_end > loaded
+    assert left < 1000
