@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from flows import report, runs
-from flows.pages import index_facts
+from flows.pages import index_facts, timeline
 from flows.pages.index_facts import Shown
 from tasks.pages.plots import COLORS, Plot, Trace, overlay_plot
 from tasks.pages.render import html_page
@@ -126,7 +126,7 @@ def _row(
         "began": time.strftime("%Y-%m-%d %H:%M", time.localtime(run.began)),
         "began_s": round(run.began),
         "seconds": seconds,
-        "took": NONE if seconds is None else in_words(seconds),
+        "took": NONE if seconds is None else timeline.duration(seconds),
         "what": ", ".join([(record and record.preset) or "params.yaml", *kinds, details.runtime or "not readable"]),
         "scores": [_score(one, entry, metric) for entry, metric in columns],
         "stated": stated,
@@ -144,16 +144,6 @@ def _values(one: Shown, varied: Sequence[str]) -> Iterator[str]:
 
 def _cut(value: str) -> str:
     return value if len(value) <= LONGEST_VALUE else f"{value[: LONGEST_VALUE - 1]}…"
-
-
-def in_words(seconds: float) -> str:
-    """A time as people say it: 45 s, 12 min 31 s, 5 h 2 min."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600:,} h {whole % 3600 // 60} min"
 
 
 def _score(one: Shown, entry: str, metric: str) -> dict[str, Any] | None:
