@@ -71,6 +71,11 @@ class Proposal:
         as_fast = self.stated.slowest_seconds * self.proposed.replicas / self.stated.replicas
         return as_fast - self.proposed.first_seconds
 
+    @property
+    def is_worth_a_line(self) -> bool:
+        """It gains something, and goes on to where IPU 0 has room: without a margin nothing is known of the gain."""
+        return self.gain >= WORTH_A_LINE and self.margin > 0
+
 
 def in_words(cut: Cut, proposal: Proposal) -> str:
     """What is proposed, what it gains, and what would undo that."""

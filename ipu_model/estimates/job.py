@@ -85,10 +85,10 @@ def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, wh
 
 def _faster_cut(job: Job, manifest: Manifest, model: ModelConfig) -> str:
     from ipu_model.estimates.ipu import propose_cut
-    from ipu_model.estimates.ipu_balance import WORTH_A_LINE, in_words
+    from ipu_model.estimates.ipu_balance import in_words
 
     found = propose_cut(job, model, manifest)
-    return in_words(found.proposed, found) if found.proposed and found.gain >= WORTH_A_LINE else ""
+    return in_words(found.proposed, found) if found.proposed and found.is_worth_a_line else ""
 
 
 def _architecture(job: Job, model: Optional[ModelConfig]) -> ModelConfig:

@@ -79,6 +79,16 @@ def test_the_margin_is_what_the_first_ipu_may_take_on_top() -> None:
     assert found.margin == pytest.approx(cut.replicas * slowest / 8 - first / cut.micro_batch_size)
 
 
+def test_a_gain_that_leaves_the_first_ipu_no_room_is_not_told() -> None:
+    """There the embeddings, of which the formula knows nothing, cost time from the first millisecond on."""
+    found = proposal_of("pretraining", [0, 4, 4, 4], 8, 64, masked=20)
+    assert found.proposed is not None
+    assert found.is_worth_a_line
+    slow = dataclasses.replace(found.proposed, first_seconds=found.proposed.first_seconds + found.margin)
+    assert not Proposal(found.stated, slow).is_worth_a_line
+    assert not Proposal(found.stated, None).is_worth_a_line
+
+
 def test_a_cut_is_written_as_layers_of_each_ipu() -> None:
     assert cut_of(place("pretraining", 5, [0, 3, 2], 3)) == (0, 3, 2)
 
