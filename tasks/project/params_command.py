@@ -77,12 +77,16 @@ def _one_line(text: str) -> str:
 
 
 def differing(sides: Sequence[dict[str, Any]]) -> list[tuple[str, list[Any]]]:
-    """Name and all values of every parameter that not all have alike; ABSENT where one has no such key."""
+    """Name and all values of every parameter that not all have alike; ABSENT where one has no such key.
+
+    A section that is null on one side and has keys on another is in these keys, each with a row of its own.
+    """
     found = [dict(leaves(side)) for side in sides]
     rows = [
         (name, [one.get(name, ABSENT) for one in found]) for name in dict.fromkeys(key for one in found for key in one)
     ]
-    return [(name, values) for name, values in rows if any(value != values[0] for value in values)]
+    stated = [(name, values) for name, values in rows if any(value not in (None, ABSENT) for value in values)]
+    return [(name, values) for name, values in stated if any(value != values[0] for value in values)]
 
 
 def differences(

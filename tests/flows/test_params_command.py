@@ -89,8 +89,7 @@ def test_two_presets_differ_in_what_they_say_differently(base, presets):
         ["finetune.epochs", "3", "4"],
         ["ipu.finetune.layers_per_ipu", "[1,", "1]", "-"],
         ["ipu.finetune.replication_factor", "2", "-"],
-        ["ipu.finetune", "-", "null"],
-    ]
+    ], "and nothing of ipu.finetune, which is null in the one and has these keys in the other"
     assert difference(base, "two", "two", presets) == "two and two say the same\n"
 
 

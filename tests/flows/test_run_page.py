@@ -76,6 +76,13 @@ def test_a_lowered_floor_is_shown_as_lowered_beside_the_default(prefect_session,
     assert "Published: published/podium-demo" in text
 
 
+def test_a_section_that_was_null_shows_its_keys_and_no_row_of_nothing_beside_nothing(prefect_session, toy_project):
+    run("ipu.phase1={layers_per_ipu: [1, 1]}")
+    text = text_of(html_of(toy_project))
+    assert "params.yaml set for this run ipu.phase1.layers_per_ipu none [1, 1]" in text
+    assert "ipu.phase1 none none" not in text
+
+
 def test_a_failed_run_names_the_stage_the_reason_and_what_was_not_reached(prefect_session, toy_project, monkeypatch):
     monkeypatch.setenv("TOY_FAILS", "second")
     run()
