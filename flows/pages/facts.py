@@ -72,7 +72,7 @@ def devices_of(
     runtimes: list[str] = []
     versions: list[str] = []
     for result in results.values():
-        device, precision = (result.get("foretold") or {}).get("device"), result.get("precision")
+        device, precision = _device_of(result), result.get("precision")
         words = ", ".join(str(one) for one in (device or result.get("runtime"), precision) if one)
         (names if device else runtimes).append(words)
         versions += [f"{what} {version}" for what, version in (result.get("versions") or {}).items()]
@@ -82,16 +82,37 @@ def devices_of(
     return {"device": "; ".join(dict.fromkeys(names or runtimes)) or none, "versions": said}
 
 
+def _device_of(result: Mapping[str, Any]) -> str | None:
+    """As it was foretold; of IPUs as they were laid out, since what was foretold is of Mk2 wherever a job ran."""
+    device = (result.get("plan") or {}).get("device") or {}
+    if (placed := device.get("placement")) is None:
+        return (result.get("foretold") or {}).get("device")
+    replicas = device["ipus"] // placed["ipus_per_replica"]
+    return f"{device['ipus']} IPUs, {replicas} replica{'s' * (replicas > 1)} of {placed['ipus_per_replica']}"
+
+
 def _result_of(stage: Stage, root: Path, project: Path) -> dict[str, Any]:
     metrics = root / stage.metrics[0] if stage.metrics else None
     if metrics is None or not metrics.is_file():
         return {}
     values = read_json(metrics)
-    for place in (root, project):
-        path = place / artifacts.RUNS / metrics.stem / str(values.get("fingerprint")) / "result.json"
+    for folder in (place / artifacts.RUNS / metrics.stem for place in (root, project)):
+        path = folder / str(values.get("fingerprint")) / "result.json"
         if path.is_file():
             return dict(read_json(path))
+        if (found := _predicted(values, folder)) is not None:
+            return found
     return dict(values)
+
+
+def _predicted(values: Mapping[str, Any], folder: Path) -> dict[str, Any] | None:
+    """The result of the first set of a prediction that these figures are of; another run may have written it anew."""
+    for path in sorted(folder.glob("*/result.json")):
+        figures, result = values.get(path.parent.name, values), read_json(path)
+        same = (result["sequences"], round(result["train_seconds"], 2))
+        if result["kind"] == "predict" and same == (figures.get("features"), figures.get("predict_seconds")):
+            return dict(result)
+    return None
 
 
 def links(report: RunReport, plan: Plan, root: Path, project: Path, folder: Path) -> dict[str, list[dict[str, str]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
+from textwrap import wrap
 from typing import Any
 
 Stages = Sequence[tuple[int, Sequence[str]]]
@@ -57,6 +58,7 @@ def picture(
         "width": LEFT + len(boxes) * (COLUMN + GAP),
         "height": ipus * row,
         "recomputed": every_layer is not None,
+        "shares": any(share is not None for share in shares),
     }
 
 
@@ -72,10 +74,17 @@ def of_result(result: Mapping[str, Any], title: str) -> dict[str, Any] | None:
     stages = [(ipu, [name for _, name in together]) for ipu, together in groupby(blocks, key=lambda block: block[0])]
     predicts = result.get("kind") == "predict"
     every = bool(config.get("recompute_checkpoint_every_layer")) if not predicts and len(stages) > 1 else None
-    share = config.get("inference_matmul_proportion" if predicts else "matmul_proportion")
-    count = placed["ipus_per_replica"]
-    shares = share if isinstance(share, list) else [] if share is None else [share] * count
-    return picture(stages, count, every, shares, title)
+    ipus = placed["ipus_per_replica"]
+    return picture(stages, ipus, every, _shares(config, predicts, ipus), title)
+
+
+def _shares(config: Mapping[str, Any], predicts: bool, ipus: int) -> Sequence[float]:
+    """The share of each IPU; none where a prediction states none and training's list is of another number of IPUs."""
+    share = config.get("inference_matmul_proportion") if predicts else None
+    share = config.get("matmul_proportion") if share is None else share
+    if isinstance(share, list):
+        return share if len(share) == ipus else []
+    return [] if share is None else [share] * ipus
 
 
 def _kept(blocks: Sequence[str], every_layer: bool | None) -> int:
@@ -95,4 +104,4 @@ def _lines(blocks: Iterable[str]) -> list[str]:
             found.append(f"layers {numbers[0]} to {numbers[-1]}" if len(names) > 1 else f"layer {numbers[0]}")
         else:
             found += names
-    return [name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…" for name in found]
+    return [line for name in found for line in wrap(name, LONGEST)]

@@ -3,10 +3,15 @@
 import json
 import re
 
+import pytest
+
 from flows.foretold import foresee
-from flows.pages import placement, plan_page
+from flows.pages import facts, placement, plan_page
 from flows.preflight import checks
+from flows.report import RunReport, StageRecord
 from ipu_model.ipu.placement import place
+from tasks.project.files import write_json
+from tasks.project.plan_file import read_plan
 from tests.places import ROOT
 
 STAGES = [
@@ -21,7 +26,9 @@ def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
     first, second, third = found["boxes"]
     assert [(one["ipu"], one["kept"]) for one in found["boxes"]] == [(0, 2), (1, 1), (0, 1)]
     assert first["lines"] == ["embeddings", "layers 0 to 1"]
-    assert third["lines"] == ["MLM and NSP heads"], "a name of the demo is shown whole"
+    assert third["lines"] == ["MLM and NSP heads"]
+    (answers,) = placement.picture([(0, ["question answering head"])], 1, None, [], "predict")["boxes"]
+    assert answers["lines"] == ["question answering", "head"], "each name is shown whole"
     assert first["x"] < second["x"] < third["x"]
     assert (first["y"], third["y"]) == (0, 0)
     assert [(one["share"], one["idle"]) for one in found["ipus"]] == [(0.15, False), (0.25, False), (0.25, True)]
@@ -53,3 +60,42 @@ def test_a_job_that_ended_lies_where_its_result_says():
     assert said[0][1][0] == names[0][0] == "embeddings"
     assert [one["share"] for one in found["ipus"]] == [0.1, 0.2, 0.3, 0.4]
     assert placement.of_result({"kind": "pretrain", "plan": {"device": {}}}, "on a CPU") is None
+
+
+@pytest.mark.parametrize(
+    ("stated", "shares"),
+    [
+        ({"matmul_proportion": [0.1, 0.3], "inference_matmul_proportion": 0.4}, [0.4, 0.4]),
+        ({"matmul_proportion": [0.1, 0.3]}, [0.1, 0.3]),
+        ({"matmul_proportion": 0.2}, [0.2, 0.2]),
+        ({"matmul_proportion": [0.1, 0.2, 0.3, 0.4]}, [None, None]),
+    ],
+)
+def test_a_prediction_that_states_no_share_has_that_of_training_if_this_is_of_as_many_ipus(stated, shares):
+    placed = place("question_answering", 6, [3, 3], 2).as_dict()
+    found = placement.of_result({"kind": "predict", "plan": {"device": {"placement": placed, "config": stated}}}, "one")
+    assert [one["share"] for one in found["ipus"]] == shares
+    assert found["shares"] == (shares != [None, None])
+
+
+def test_a_prediction_shows_its_job_and_not_that_of_another_run_of_the_folder(tmp_path):
+    job = {"kind": "predict", "sequences": 12, "train_seconds": 3.456, "plan": {"device": {"ipus": 4}}}
+    write_json(tmp_path / "runs/squad-predict/dev/result.json", job)
+    plan, report = read_plan(ROOT), RunReport(".", stages=[StageRecord("predict@squad", "ran", 9.0)])
+    figures = {"features": 12, "predict_seconds": 3.46, "runtime": "ipu"}
+    for metrics, found in (
+        (figures, job),
+        ({"dev": figures}, job),
+        ({**figures, "predict_seconds": 3.47}, {**figures, "predict_seconds": 3.47}),
+    ):
+        write_json(tmp_path / "metrics/squad-predict.json", metrics)
+        assert facts.device_results(plan, report, tmp_path, tmp_path) == {"predict@squad": found}
+
+
+def test_the_device_of_a_job_on_ipus_is_how_it_was_laid_out_and_no_generation_that_was_assumed():
+    device = {"ipus": 8, "placement": place("question_answering", 6, [0, 2, 2, 2], 4).as_dict()}
+    result = {"precision": "fp16", "plan": {"device": device}, "foretold": {"device": "8 IPUs Mk2, 2 replicas of 4"}}
+    said = facts.devices_of({"finetune@squad": result}, RunReport("."), {})["device"]
+    assert said == "8 IPUs, 2 replicas of 4, fp16"
+    of_host = {"precision": "bf16", "plan": {"device": {}}, "foretold": {"device": "2 CPU cores"}}
+    assert facts.devices_of({"finetune@squad": of_host}, RunReport("."), {})["device"] == "2 CPU cores, bf16"

@@ -39,7 +39,7 @@ from poptorch.option_groups import TensorLocationSettings
 from poptorch.options import Options
 from poptorch.strategies import PipelinedExecution, ShardedExecution, Stage
 
-__version__ = "3.4.0"
+__version__ = "3.4.0-double"  # which pages and cards then say
 __all__ = ["Attribute", "AutoStage", "BeginBlock", "Block", "BlockFunction", "CommGroupType", "ConnectionType", "Error"]
 __all__ += ["MatMulSerializationMode", "MeanReductionStrategy", "Options", "OutputMode", "PipelinedExecution"]
 __all__ += ["PoplarExecutor", "RecoverableError", "ReductionType", "ShardedExecution", "Stage", "SyncPattern"]

@@ -1,0 +1,93 @@
+"""A whole run on IPUs, which the double of PopTorch stands in for: its page shows where its jobs say that they lay."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.browser.looking import problems
+from tests.faults import small_run
+from tests.places import ROOT
+
+DOUBLE = ROOT / "tests" / "doubles" / "poptorch_double"
+LAID = (
+    "device.runtime=ipu",
+    "device.precision=fp16",
+    "device.micro_batch_size=1",
+    "model.num_layers=3",
+    "ipu.phase1={layers_per_ipu: [0, 1, 1, 1], matmul_proportion: [0.1, 0.2, 0.3, 0.4], "
+    "recompute_checkpoint_every_layer: true}",
+    "ipu.phase2={layers_per_ipu: [1, 2], matmul_proportion: 0.3}",
+    "downstream.squad.ipu.finetune={layers_per_ipu: [1, 0, 0, 2], replication_factor: 2}",
+    "downstream.squad.ipu.predict={layers_per_ipu: [2, 1], inference_matmul_proportion: 0.4}",
+    "pretrain.max_grad_norm=null",
+    "pretrain.phase1.steps=4",
+    "pretrain.phase1.global_batch_size=36",
+    "pretrain.phase2.steps=2",
+    "pretrain.phase2.global_batch_size=48",
+    "downstream.squad.finetune.max_grad_norm=null",
+    "downstream.squad.finetune.global_batch_size=16",
+)
+LIES = {
+    "pretrain@phase1": "stage 1 on IPU 0: embeddings; stage 2 on IPU 1: encoder layer 0; "
+    "stage 3 on IPU 2: encoder layer 1; stage 4 on IPU 3: encoder layer 2; stage 5 on IPU 0: pooler, heads; ",
+    "pretrain@phase2": "stage 1 on IPU 0: embeddings, encoder layer 0; "
+    "stage 2 on IPU 1: encoder layer 1, encoder layer 2; stage 3 on IPU 0: pooler, heads; ",
+    "finetune@squad": "stage 1 on IPU 0: embeddings, encoder layer 0; "
+    "stage 2 on IPU 3: encoder layer 1, encoder layer 2, heads; ",
+    "predict@squad": "stage 1 on IPU 0: embeddings, encoder layer 0, encoder layer 1; "
+    "stage 2 on IPU 1: encoder layer 2, heads; ",
+}
+"""Stage -> what its picture says to who does not see it."""
+SHARES = {
+    "pretrain@phase1": [10, 20, 30, 40],
+    "pretrain@phase2": [30, 30],
+    "finetune@squad": [20, 20, 20, 20],
+    "predict@squad": [40, 40],
+}
+"""Percent of the memory of each IPU for products of matrices."""
+KEPT = {"pretrain@phase1": 5, "pretrain@phase2": 3, "finetune@squad": 2, "predict@squad": 0}
+"""Activations from which the rest is computed again: of each layer, of each stage of the pipeline, none."""
+
+
+def results(checkout: Path) -> dict[str, dict[str, Any]]:
+    """What each job says of itself."""
+    folders = {stage: "-".join(stage.split("@")) for stage in ("pretrain@phase1", "pretrain@phase2")}
+    folders |= {f"{what}@squad": f"squad-{what}" for what in ("finetune", "predict")}
+    found = {}
+    for stage, folder in folders.items():
+        (file,) = (checkout / "runs" / folder).glob("*/result.json")
+        found[stage] = json.loads(file.read_text())
+    return found
+
+
+@pytest.mark.soak
+def test_the_page_of_a_run_on_ipus_shows_where_its_jobs_say_that_they_lay(browser: Browser, tmp_path: Path) -> None:
+    path = os.pathsep.join([str(DOUBLE), *filter(None, [os.environ.get("PYTHONPATH")])])
+    host = {"PYTHONPATH": path, "PODIUM_EXECUTABLE_CACHE": str(tmp_path / "executables")}
+    case = small_run.Case(small_run.make_project(tmp_path / "project"), tmp_path, extra=host)
+    done = case.run("-m", "flows", "run", "--name", "on-ipus", *(word for one in LAID for word in ("--set", one)))
+    assert done.returncode == 0, done.stdout
+    checkout = case.project / "runs" / "checkouts" / "on-ipus"
+    file = checkout / "reports" / "run.html"
+    _, *figures = re.split(r"<figcaption>(?=\S+: the pipeline of a replica on its IPUs)", file.read_text())
+    shown = {figure.partition(":")[0]: figure.partition("</figure>")[0] for figure in figures}
+    for stage, result in results(checkout).items():
+        placed, drawn = result["plan"]["device"]["placement"], shown.pop(stage)
+        assert re.findall(r'role="img" aria-label="([^"]*)"', drawn) == [LIES[stage]]
+        assert drawn.count('class="lane-of"') == placed["ipus_per_replica"] == len(SHARES[stage])
+        assert drawn.count('class="stage"') == placed["forward_stages"]
+        assert [int(share) for share in re.findall(r"<title>(\d+)% of the memory of IPU", drawn)] == SHARES[stage]
+        assert drawn.count('class="kept"') == KEPT[stage]
+    assert shown == {}
+    html = file.read_text()
+    assert "8 IPUs, 2 replicas of 4, fp16" in html
+    assert "Mk2" not in html, "nobody told the job which IPUs these are"
+    assert "poptorch 3.4.0-double" in html
+    assert problems(browser, file) == []
