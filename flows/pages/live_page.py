@@ -19,7 +19,7 @@ from tasks.project.files import write_text
 FIRST_S = 2.0
 """Seconds until it is written first."""
 LEAST_REST = 50
-"""Times what it takes to write it that pass until it is written again: 2% of a core at the most."""
+"""Times the CPU seconds of writing the page that pass until it is written again: 2% of a core at the most."""
 REFRESHES = b'http-equiv="refresh"'
 HEAD_BYTES = 2000
 
@@ -44,20 +44,30 @@ def kept_up(run: RunReport, project: Path, root: Path) -> Iterator[None]:
 
 
 def _keep_up(run: RunReport, project: Path, root: Path, ended: threading.Event) -> None:
-    rest = FIRST_S
+    """The record every time: it costs little, and is all that is known of a run that is killed. The page when due."""
+    rest, due = FIRST_S, 0.0
     while not ended.wait(rest):
-        began = time.perf_counter()
+        began, rest = time.thread_time(), run_page.REFRESH_S
         # A disk that is full, or a file that DVC is about to replace: the next time, or the end of the run, says it.
         with contextlib.suppress(OSError, ValueError, PodiumError):
+            if time.monotonic() < due:
+                keep_now(run, project)
+                continue
             write_now(run, project, root)
-        rest = max(run_page.REFRESH_S, LEAST_REST * (time.perf_counter() - began))
+        due = time.monotonic() + LEAST_REST * (time.thread_time() - began)
+
+
+def keep_now(run: RunReport, project: Path) -> RunReport:
+    """Write the record of a run that is at work."""
+    now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), made=dict(run.made), error=None)
+    now.settle(project)
+    now.keep(project)
+    return now
 
 
 def write_now(run: RunReport, project: Path, root: Path) -> None:
     """Write the record and the page of a run that is at work."""
-    now = dataclasses.replace(run, stages=list(run.stages), at_work=dict(run.at_work), made=dict(run.made), error=None)
-    now.settle(project)
-    now.keep(project)
+    now = keep_now(run, project)
     write_text(root / artifacts.RUN_PAGE, run_page.page(now, root, project, at_work=True))
 
 

@@ -65,7 +65,7 @@ def page(report: RunReport, root: Path, project: Path | None = None, at_work: bo
         refresh=REFRESH_S,
         written=(timeline.clock(now), round(now)),
         copy=copy,
-        killed=killed,
+        killed=f"heard of last, {timeline.clock(heard)}" if killed else "",
         facts=facts.of_run(report, facts.devices_of(jobs, report, told.values), heard, killed),
         pipelines_of_jobs=[one for one in pipelines if one is not None],
         report=report,
@@ -96,7 +96,7 @@ def _work(report: RunReport, plan: Plan, place: Place, stages: list[dict[str, An
         "makers": timeline.makers(report, stages),
         "lanes": timeline.lanes(stages),
         "curves": sections(trainings),
-        "empty": [one.stage for one in trainings if not one.history.get("loss")],
+        "empty": [(one.stage, begun[one.stage]["status"]) for one in trainings if not one.history.get("loss")],
         "links": links,
         "pages": pages,
     }

@@ -261,6 +261,7 @@ def test_the_page_of_a_run_at_work_refreshes_and_that_of_a_killed_one_is_put_rig
     assert status_of(html) == "interrupted"
     assert "refresh" not in html
     assert "The run was killed" in text_of(html)
+    assert re.search(r"What is known is how it stood when it was heard of last, \d{4}-", text_of(html))
     assert re.search(r"ended killed, heard of last \d{4}-", text_of(html))
     assert re.search(r"took at least \d", text_of(html)), "not until somebody looked"
     assert re.search(r"second interrupted at least \d", text_of(html))
@@ -277,6 +278,18 @@ def test_the_page_is_written_while_the_run_goes_on_and_not_after_it(toy_project,
     with live_page.kept_up(report.RunReport("."), toy_project, toy_project):
         assert written.wait(60)
     assert not [one for one in threading.enumerate() if one.name == "page of the run"]
+
+
+def test_the_record_is_written_while_the_page_of_a_run_rests(toy_project, monkeypatch):
+    monkeypatch.setattr(live_page, "FIRST_S", 0.01)
+    monkeypatch.setattr(run_page, "REFRESH_S", 0.01)
+    monkeypatch.setattr(live_page, "LEAST_REST", 1e9)
+    pages, kept = [], threading.Event()
+    monkeypatch.setattr(live_page, "write_now", lambda *what: pages.append(what))
+    monkeypatch.setattr(live_page, "keep_now", lambda *what: kept.set())
+    with live_page.kept_up(report.RunReport("."), toy_project, toy_project):
+        assert kept.wait(60)
+    assert len(pages) == 1
 
 
 def test_a_full_disk_does_not_end_the_run_that_the_page_is_of(toy_project, monkeypatch):
