@@ -94,6 +94,11 @@ class Run:
         }
 
 
+def called(name: str) -> str:
+    """The name of a run on a page, where a point would hardly be seen."""
+    return "own folder" if name == PROJECT else name
+
+
 def href(project: Path, run: Run) -> str:
     """Where the page of a run lies from those in the project's reports/; empty where it has none."""
     if not (run.folder / artifacts.RUN_PAGE).is_file():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flows import comparing
+from flows import comparing, runs
 from tasks.pages.plots import COLORS, Line, Plot, line_plot
 from tasks.pages.render import html_page
 
@@ -24,6 +24,7 @@ def page(values: dict[str, Any], links: Mapping[str, str], index: bool = False) 
         **values,
         colors={run: number % COLORS for number, run in enumerate(values["runs"])},
         links=links,
+        called=runs.called,
         index=index,
         drawn=[(curve["stage"], _drawn(curve, values["runs"])) for curve in values["curves"]],
         interval=comparing.interval,
@@ -37,7 +38,8 @@ def _drawn(curve: dict[str, Any], names: Sequence[str]) -> Plot:
     lines = []
     for line in curve["lines"]:
         color = names.index(line["run"])
-        lines.append(Line(line["run"], line["loss"], color=color))
+        name = runs.called(line["run"])
+        lines.append(Line(name, line["loss"], color=color))
         if line["held_out"]:
-            lines.append(Line(f"{line['run']}, held out", line["held_out"], marks=True, color=color))
+            lines.append(Line(f"{name}, held out", line["held_out"], marks=True, color=color))
     return line_plot(lines, "update", "loss (nats)", f"loss of {curve['stage']} in each run")

@@ -22,7 +22,7 @@ from tasks.project.params import default_values
 from tasks.project.params_command import ABSENT, differing
 
 KEPT = artifacts.RUNS / "index.json"
-LAYOUT = 1
+LAYOUT = 2
 """Of what is kept; another number is read anew."""
 MOST_POINTS = 30
 """Of a curve."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -54,13 +54,14 @@ def page(project: Path, found: Sequence[Shown]) -> str:
 def _drawn(project: Path, found: Sequence[Shown], most: int) -> str:
     shown = found[:most]
     varied = _varied(shown)
+    shared = Counter((name, both[1]) for one in shown for name, both in one.details.parameters.items())
     columns = _columns(shown)
     dotted = MOST_SCORES // max(1, len(columns))
     comparisons = sorted((project / artifacts.REPORTS).glob("compare-*.html"), key=lambda path: -path.stat().st_mtime)
     return html_page(
         __file__,
         "index.html.j2",
-        rows=[_row(project, one, number, columns, varied) for number, one in enumerate(shown)],
+        rows=[_row(project, one, number, columns, varied, shared) for number, one in enumerate(shown)],
         left_out=len(found) - len(shown),
         statuses=Counter(one.run.status for one in found).most_common(),
         kinds=KINDS,
@@ -109,15 +110,22 @@ def _value(shown: Sequence[Shown], one: Shown, name: str) -> str:
 
 
 def _row(
-    project: Path, one: Shown, number: int, columns: Sequence[tuple[str, str]], varied: Sequence[str]
+    project: Path,
+    one: Shown,
+    number: int,
+    columns: Sequence[tuple[str, str]],
+    varied: Sequence[str],
+    shared: Mapping[tuple[str, str], int],
 ) -> dict[str, Any]:
+    """What the table says of a run; of its parameters first those that it shares with the fewest others."""
     run, details, record = one.run, one.details, one.run.record
     seconds = None if record is None or record.ended is None or record.began is None else run.last - run.began
     kinds = [f"{name} ({kind})" if name != kind else name for name, kind in details.entries.items()]
-    stated = [(name, _cut(details.parameters[name][1])) for name in varied if name in details.parameters]
+    own = [(name, details.parameters[name][1]) for name in varied if name in details.parameters]
+    stated = [(name, _cut(value)) for name, value in sorted(own, key=lambda both: shared[both])]
     return {
         "number": number,
-        "name": run.name if run.name != runs.PROJECT else "own folder",
+        "name": runs.called(run.name),
         "word": shlex.quote(run.name),
         "href": runs.href(project, run),
         "color": number % COLORS,
@@ -173,14 +181,10 @@ def _scores(shown: Sequence[Shown], entry: str, metric: str) -> tuple[str, Plot]
             place, both = float(len(shown) - number), score["interval"]
             whisker = [(place, bound) for bound in both] if both else []
             more = f"\n95% interval {both[0]:.2f} to {both[1]:.2f}" if both else ""
-            dot = (place, score["value"], f"{_called(one)}\n{name} {score['value']:.2f}{more}")
+            dot = (place, score["value"], f"{runs.called(one.run.name)}\n{name} {score['value']:.2f}{more}")
             traces.append(Trace(number, number, whisker, [dot], marks=True))
     label = f"{name} of each run with its 95% interval"
     return name, overlay_plot(traces, "run, the oldest first", "percent", label, from_zero=False, room=0.5)
-
-
-def _called(one: Shown) -> str:
-    return one.run.name if one.run.name != runs.PROJECT else "own folder"
 
 
 def _curves(shown: Sequence[Shown]) -> Iterator[tuple[str, Plot]]:
@@ -193,7 +197,7 @@ def _curves(shown: Sequence[Shown]) -> Iterator[tuple[str, Plot]]:
         for number, one in enumerate(shown):
             if points := one.details.curves.get(name):
                 told = [
-                    (x, y, f"{_called(one)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
+                    (x, y, f"{runs.called(one.run.name)}\nupdate {x:,.0f}\nloss {y:.4g} nats")
                     for x, y in _some(points, max(1, MOST_DOTS // drawn))
                 ]
                 line = _some(points, max(8, MOST_PLACES // drawn))

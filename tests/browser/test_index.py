@@ -43,6 +43,18 @@ def test_heads_sort_and_words_filter_rows_and_plots(page: Page, tmp_path: Path) 
     assert page.locator("#count").inner_text() == "1 of 4 shown"
 
 
+def test_a_run_of_which_nobody_knows_what_it_took_stays_last(page: Page, tmp_path: Path) -> None:
+    found = [shown(number, "", tmp_path) for number in range(3)]
+    assert found[1].run.record is not None
+    found[1].run.record.ended = None
+    file = tmp_path / "index.html"
+    file.write_text(index_page.page(tmp_path, found), encoding="utf-8")
+    head = chromium.opened(page, file).get_by_role("button", name="took")
+    for _ in range(2):
+        head.click()
+        assert names(page)[-1] == "run-1"
+
+
 def test_chosen_runs_are_drawn_alone_and_can_be_compared(page: Page, tmp_path: Path) -> None:
     looked_at(page, tmp_path, 4)
     page.get_by_role("checkbox", name="choose run-1").check()

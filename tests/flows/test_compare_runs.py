@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from flows import checkout, report
+from flows.pages import compare_page
 from tasks.downstream.evaluate import evaluate
 from tasks.downstream.judging.released import scores_json
 from tasks.downstream.squad.params import AnswerParams
@@ -170,3 +171,19 @@ def test_show_says_all_of_one_run(project, capsys):
     assert json.loads(said.out)["parameters"]["downstream.squad.finetune.learning_rate"]["run"] == 3e-5
     code, said = podium(capsys, "runs", "show", "slow")
     assert (code, "slow: never started" in said.out) == (0, True)
+
+
+def test_on_the_page_the_run_without_a_name_is_called_after_its_folder():
+    names, points = [".", "fast"], [(1.0, 2.0), (2.0, 1.0)]
+    values = {
+        "runs": names,
+        "parameters": {"runs": names, "rows": [{"name": "pretrain.seed", "values": [1, 2]}]},
+        "entries": [],
+        "curves": [
+            {"stage": "pretrain@phase1", "lines": [{"run": name, "loss": points, "held_out": []} for name in names]}
+        ],
+    }
+    html = compare_page.page(values, {".": "run.html"})
+    assert '<a href="run.html">own folder</a>' in html
+    assert "<title>own folder, fast compared</title>" in html
+    assert ">own folder</text>" in html

@@ -40,6 +40,14 @@ def test_a_row_says_what_became_of_a_run_and_what_it_scored() -> None:
     assert "run-2&#10;squad f1 82.00&#10;95% interval 78.00 to 92.00" in html
 
 
+def test_a_row_states_first_what_few_other_runs_have() -> None:
+    usual = {f"corpus.parameter_{number}": ["1", "2"] for number in range(index_page.MOST_STATED)}
+    seeds = [shown(number, parameters=usual | {"pretrain.seed": ["42", str(number)]}) for number in range(3)]
+    text = Page(without_own_script(page([*seeds, shown(4, parameters={})]))).text
+    assert all(f"pretrain.seed={number}" in text for number in range(3))
+    assert text.count("and 1 more") == 3
+
+
 def test_no_run_is_said_so(tmp_path: Path) -> None:
     index_page.write(tmp_path)
     text = (tmp_path / artifacts.INDEX_PAGE).read_text(encoding="utf-8")
