@@ -35,7 +35,7 @@ from flows.plan import ALL, stages_to_run
 from flows.preflight import device_jobs
 from flows.preflight.finding import Wanted
 from flows.sent_runs import Queue
-from flows.start_form import NO_PRESET, Preset, Text, Unseen, Words, preset_of
+from flows.start_form import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
@@ -50,7 +50,7 @@ def pipeline(
     preset: Preset = NO_PRESET,
     overrides: Words = (),
     name: Text = "",
-    part: str = ALL,
+    part: Part = ALL,
     to: Words = (),
     publish: bool = True,
     force: bool = False,
@@ -65,16 +65,17 @@ def pipeline(
     Args:
         preset: A recipe that lies over the defaults; params.yaml: the parameters of the project as they are.
         overrides: Parameters that differ, as `section.key=value`: `pretrain.seed=7`, for example.
-        name: What the run is called, and the folder it works in; the name of a run of other parameters is refused.
-        part: What of the pipeline: all; pretraining; finetuning, which restores what pre-training made; or another part
-            that dvc.yaml names.
+        name: What the run is called, in place of the "Run Name" of Prefect's form, and the folder it works in; the name
+            of a run of other parameters is refused.
+        part: What of the pipeline: all; pretraining; finetuning, which restores what pre-training made; or what one
+            kind of task needs.
         to: Stages, such as gate@squad: these and what they need, nothing else, and nothing is published.
         publish: Publish what the gate accepts; without it the run ends at the gate.
         force: Try device jobs that are not expected to fit into their memory.
         on_workers: Send the stages to queues; without it they all run where this run does.
         cpu_queue: The `pool/queue` for preparing and judging data, evaluation, gate and publish.
         device_queue: The `pool/queue` for training and prediction, such as ipu/pod-a; empty: the queue `default` of the
-            pool named like device.runtime.
+            pool named like device.runtime, which must not be auto then.
         command: The words that started it, for the list of runs.
         log: The file that holds what it prints, from the project's folder.
 
@@ -85,16 +86,18 @@ def pipeline(
         Completed, Completed named "Rejected" or "Paused", Failed with the reason, or Cancelled where Ctrl-C or SIGTERM
         came before there was anything to keep; reports/run.json says the same.
     """
+    stages_wanted = words_of(to)
     asked = _Asked(
-        preset_of(preset), list(overrides or []), name or None, part, list(to or []), publish and not to, force
+        preset_of(preset), words_of(overrides), text_of(name), part, stages_wanted, publish and not stages_wanted, force
     )
-    queues = (cpu_queue, device_queue or None) if on_workers else None
+    queues = (cpu_queue.strip(), text_of(device_queue)) if on_workers else None
     try:
         return _run(asked, queues, command, log)
     except PodiumError as error:
         run_labels.label(run_labels.name_of(asked.name or asked.preset, "refused"))
         if not (allowed.is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
+        get_run_logger().error(str(error))  # else it is within a line of Prefect's, which is no error
         return Failed(message=str(error))  # whoever filled in the form needs no traceback of ours
 
 

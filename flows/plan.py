@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.project.errors import InputError, ParamsError
+from tasks.project.param_downstream import kind_names
 from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of, expand
 from tasks.project.strict_yaml import nearest
 
@@ -63,6 +64,13 @@ def parts_of(plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
     stated = [str(stage.meta["part"]) for stage in plan.values() if "part" in stage.meta]
     stated += [part for group in definitions if "$" not in (part := _written(definitions, group).get("part", "$"))]
     return list(dict.fromkeys([ALL, *stated, FINETUNING]))
+
+
+def part_names(definitions: Mapping[str, Any]) -> list[str]:
+    """Names of parts that there are with some parameters; a part that is named by an entry has those of all kinds."""
+    stated = [str(_written(definitions, group).get("part", "")) for group in definitions]
+    names = [name for part in stated if part for name in (kind_names() if "$" in part else [part])]
+    return list(dict.fromkeys([ALL, PRETRAINING, FINETUNING, *names]))
 
 
 def _written(definitions: Mapping[str, Any], group: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from flows import report
 from flows.api import extra
 from flows.gate_rows import leading_score
 from flows.revision import revision_of
-from flows.start_form import NO_PRESET, preset_of
+from flows.start_form import NO_PRESET, preset_of, text_of
 from tasks.pages.markup import readable
 
 DATE = "%Y-%m-%d %H:%M"
@@ -32,7 +32,7 @@ CHANGED = "-changed"
 def name_at_start() -> str:
     """The name of the flow run that begins, from its parameters; the flow takes this for its `flow_run_name`."""
     given = flow_run.parameters
-    return name_of(given.get("name") or preset_of(given.get("preset")))
+    return name_of(text_of(given.get("name")) or preset_of(given.get("preset")))
 
 
 def name_at_end(called: str | None, run: report.RunReport, root: Path) -> str:

@@ -19,19 +19,10 @@ from flows.pipeline import pipeline
 from tasks.project.overlays import preset_names
 from tests.browser import chromium, made_runs
 from tests.browser.planted import SHOWN
-from tests.flows.worker_hosts import Server
+from tests.browser.prefect_forms import SECONDS, UiServer
 from tests.places import ROOT
 
-SECONDS = 30_000
-"""Milliseconds that a page of the server may take on a busy host; it is waited for no longer than it takes."""
 TAGS = ["task:squad", "device:cpu"]
-
-
-class UiServer(Server):
-    """A server that shows its pages."""
-
-    def environment(self) -> dict[str, str]:
-        return {**super().environment(), "PREFECT_SERVER_UI_ENABLED": "true", "PREFECT_UI_API_URL": self.url}
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +33,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     running = UiServer(folder / "server")
     try:
         with temporary_settings({PREFECT_API_URL: running.url}), get_client(sync_client=True) as client:
-            yield {name: f"{running.url.removesuffix('/api')}/{page}" for name, page in _filled(client, folder).items()}
+            yield {name: f"{running.pages}/{page}" for name, page in _filled(client, folder).items()}
     finally:
         running.stop()
 

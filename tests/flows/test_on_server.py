@@ -162,6 +162,7 @@ def test_a_server_that_refuses_artifacts_costs_the_run_nothing(prefect_session, 
     def refuse(*words, **values):
         raise httpx.ConnectError("nobody there")
 
+    monkeypatch.setattr(on_server.extra, "_quiet_until", 0.0)  # put back at the end: the next test's server answers
     monkeypatch.setattr(on_server, "create_markdown_artifact", refuse)
     monkeypatch.setattr(Artifact, "create", refuse)
     state = pipeline.pipeline(None, [], return_state=True)
@@ -176,19 +177,29 @@ def test_the_form_offers_presets_and_explains_every_parameter():
     preset = schema["preset"]
     assert (preset["type"], preset["default"], preset["enum"][0]) == ("string", "params.yaml", "params.yaml")
     assert {"bert", "finetune"} <= set(preset["enum"])
+    parts = ["all", "pretraining", "finetuning", "classification", "glue", "ner", "squad"]
+    assert schema["part"]["enum"] == parts
+    assert schema["overrides"]["items"] == {"type": "string", "default": ""}, "an item that is added is no null"
     assert not [name for name, one in schema.items() if "anyOf" in one], "a field that may be null is shown as two"
     for name, one in schema.items():
         assert len(one["description"]) > 20, name
 
 
 def test_what_the_form_leaves_empty_counts_as_not_said(prefect_session, toy_project):
-    state = pipeline.pipeline(overrides=[], to=[], name="", device_queue="", return_state=True)
+    state = pipeline.pipeline(overrides=["", " "], to=["\n"], name=" \n", device_queue="", return_state=True)
     assert state.name == "Rejected"
+    assert last_run().name.startswith("params.yaml rejected ")
     record = json.loads((toy_project / "reports/run.json").read_text())
     assert (record["folder"], record["preset"], record["command"]) == (".", None, None)
 
 
-def test_a_bad_value_in_the_form_is_answered_in_our_words(prefect_session, toy_project, monkeypatch):
+def test_space_around_what_is_typed_into_the_form_counts_for_nothing(prefect_session, toy_project):
+    found = run(" downstream.squad.gate.min_f1=80.0\n", name="mine\n")
+    assert found.name.startswith("mine exact_match 70.00 ")
+    assert json.loads((toy_project / "reports/run.json").read_text())["folder"] == "runs/checkouts/mine"
+
+
+def test_a_bad_value_in_the_form_is_answered_in_our_words(prefect_session, toy_project, monkeypatch, caplog):
     monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "17")
     for overrides, preset, words in (
         (["pretrain.sed=7"], None, "--set pretrain.sed=7: pretrain.sed is not known; did you mean seed?"),
@@ -197,3 +208,6 @@ def test_a_bad_value_in_the_form_is_answered_in_our_words(prefect_session, toy_p
         state = pipeline.pipeline(preset, overrides, return_state=True)
         assert state.is_failed()
         assert state.message.startswith(words), state.message
+        (said,) = [one for one in caplog.records if one.levelname == "ERROR"]
+        assert said.getMessage() == state.message, "who looks for errors in the log of the run finds it"
+        caplog.clear()

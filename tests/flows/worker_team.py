@@ -14,9 +14,9 @@ from tests.flows.worker_hosts import Host, Server, wait_until
 class Team:
     """The server, the hosts made so far, and one that starts runs."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, server=Server):
         self.folder, self.remote = folder, folder / "remote"
-        self.server = Server(folder / "server")
+        self.server = server(folder / "server")
         self.hosts = {}
         self.sender = self.host("sender")
         self.sender.environment["PREFECT_CLIENT_MAX_RETRIES"] = "1"  # else Prefect itself waits a minute, in silence
@@ -74,9 +74,9 @@ class Team:
 
 
 @contextlib.contextmanager
-def a_team(folder):
-    """A team whose processes end with the body; clients of the body talk to its server."""
-    team = Team(folder)
+def a_team(folder, server=Server):
+    """A team whose processes end with the body; clients of the body talk to its server, of the class `server`."""
+    team = Team(folder, server)
     try:
         with temporary_settings({PREFECT_API_URL: team.server.url}):
             yield team

@@ -1,0 +1,60 @@
+"""A Prefect server with its pages, and the form of a deployment as a person fills it in."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from playwright.sync_api import Locator, Page, expect
+
+from tests.flows.worker_hosts import Server
+
+SECONDS = 30_000
+"""Milliseconds that a page of the server may take on a busy host; it is waited for no longer than it takes."""
+
+
+class UiServer(Server):
+    """A server that shows its pages."""
+
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "PREFECT_SERVER_UI_ENABLED": "true", "PREFECT_UI_API_URL": self.url}
+
+    @property
+    def pages(self) -> str:
+        """Where its pages begin."""
+        return self.url.removesuffix("/api")
+
+
+class Form:
+    """The form that starts a run of a deployment."""
+
+    def __init__(self, page: Page, address: str) -> None:
+        self.page = page
+        page.goto(address)
+        expect(page.get_by_text("A recipe that lies over the defaults")).to_be_visible(timeout=SECONDS)
+
+    def field(self, name: str) -> Locator:
+        """What the form shows of a parameter."""
+        return self.page.locator(".schema-form-property").filter(has_text=re.compile(rf"^\s*{name} \(Optional\)"))
+
+    def write(self, name: str, text: str) -> None:
+        """Type into a field; the last of several items."""
+        self.field(name).locator("textarea").last.click()
+        self.page.keyboard.type(text)
+
+    def choose(self, name: str, value: str) -> None:
+        """Open a select with the keyboard, look for a value and take it."""
+        self.field(name).locator(".p-select-button__control").press("ArrowDown")
+        self.page.get_by_placeholder("Search").fill(value)
+        self.page.locator(".p-select-option").filter(has_text=re.compile(rf"^\s*{re.escape(value)}\s*$")).click()
+
+    def add(self, name: str) -> None:
+        """Add an item to a list."""
+        self.field(name).get_by_role("button", name="Add item").click()
+
+    def submit(self) -> UUID:
+        """Send it; the flow run that it made."""
+        self.page.get_by_role("button", name="Submit").click()
+        self.page.get_by_role("button", name="View run").last.click(timeout=SECONDS)
+        self.page.wait_for_url("**/flow-run/**")
+        return UUID(self.page.url.partition("/flow-run/")[2].partition("?")[0])

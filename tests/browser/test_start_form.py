@@ -1,0 +1,139 @@
+"""Runs that a person starts in the form of a deployment: typed in a browser, sent by a real server, done by workers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+from prefect.client.schemas.objects import Artifact, FlowRun
+
+from flows.revision import revision_of
+from flows.run_tables import PAGES_URL
+from tests.browser import chromium
+from tests.browser.prefect_forms import SECONDS, Form, UiServer
+from tests.flows.worker_hosts import ALL, wait_until
+from tests.flows.worker_team import Team, a_team
+
+pytestmark = pytest.mark.soak
+CHECKS = [{"name": "exact_match", "ok": True, "found": 90.0, "required": 50.0}]
+PAGES = "https://pages.example.org/podium"
+
+
+@pytest.fixture(scope="module")
+def team(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    """A host whose worker sends, and one whose worker does the stages; they say how far they are, gates check."""
+    chromium.installed()
+    with a_team(tmp_path_factory.mktemp("team"), UiServer) as team:
+        hosts = {"flows": team.sender, "cpu": team.host("working")}
+        for host in hosts.values():
+            toy = host.project / "tasks/toy.py"
+            text = toy.read_text().replace('"reasons": []', f'"checks": {CHECKS!r}, "reasons": []')
+            toy.write_text(text.replace("def main():", 'def main():\n    print("[ 50%] half of it", flush=True)'))
+        _kept_by_git(team.sender.project)
+        team.sender.environment[PAGES_URL] = PAGES
+        for pool, host in hosts.items():
+            host.start_worker(pool, "default", "cpu")
+        yield team
+
+
+def _kept_by_git(project: Path) -> None:
+    git = ["git", "-C", str(project), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for words in (["init", "-q"], ["add", "flows", "tasks", "params.yaml"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *words], check=True)
+
+
+@pytest.fixture
+def form(team: Team, browser: Browser) -> Iterator[Form]:
+    """The form of the deployment that `podium deploy` made."""
+    with chromium.window(browser) as page, get_client(sync_client=True) as client:
+        page.set_default_timeout(SECONDS)
+        deployment = client.read_deployment_by_name("podium/podium")
+        yield Form(page, f"{team.server.pages}/deployments/deployment/{deployment.id}/run")
+
+
+def ended(run: UUID) -> FlowRun:
+    """The flow run as soon as it is over."""
+    with get_client(sync_client=True) as client:
+
+        def found() -> FlowRun | None:
+            read = client.read_flow_run(run)
+            return read if read.state is not None and read.state.is_final() else None
+
+        over: FlowRun = wait_until(found, "the end of the run", seconds=400)
+        return over
+
+
+def artifacts_of(runs: list[UUID]) -> list[Artifact]:
+    with get_client(sync_client=True) as client:
+        return client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=runs)))
+
+
+def test_a_run_of_the_form_ends_on_workers_with_its_name_tags_and_tables(team: Team, form: Form) -> None:
+    form.choose("preset", "finetune")
+    form.choose("preset", "params.yaml")
+    form.choose("part", "pretraining")
+    form.add("overrides")
+    form.write("overrides", "pretrain.seed=7")
+    form.add("overrides")  # and nothing written into it
+    form.write("name", "evening\n")
+    form.choose("part", "all")
+    run = ended(form.submit())
+    assert run.state is not None
+    assert run.state.is_completed(), run.state.message
+    assert run.state.message == "published"
+    assert re.fullmatch(r"evening exact_match 90\.00 \d{4}-\d\d-\d\d \d\d:\d\d", run.name)
+    revision = revision_of(team.sender.project)
+    assert revision is not None
+    assert set(run.tags) == {"podium-watched", "task:squad", "device:cpu", f"commit:{revision.commit}"}
+    assert team.hosts["working"].ran() == ALL
+    tables = {str(one.key): str(one.data) for one in artifacts_of([run.id])}
+    assert set(tables) == {"podium-run", "podium-metrics", "podium-gate"}
+    assert "- **parameters**: params.yaml --set pretrain.seed=7\n" in tables["podium-run"]
+    _look_at_what_is_shown(form.page, team.server.pages, run)
+    (sent,) = team.runs("COMPLETED").keys() - {run.name}
+    shares = [one for one in artifacts_of([team.runs("COMPLETED")[sent].id]) if one.type == "progress"]
+    assert {one.description for one in shares} == {f"{name}: rows that are done, in percent" for name in ALL}
+
+
+def _look_at_what_is_shown(page: Page, pages: str, run: FlowRun) -> None:
+    """The tables on the pages of the server, with links to the pages of the run."""
+    for one in artifacts_of([run.id]):
+        page.goto(f"{pages}/artifacts/artifact/{one.id}")
+        expect(page.locator("table").first).to_be_visible(timeout=SECONDS)
+        expect(page.get_by_text(str(one.description)).first).to_be_visible()
+        if one.key == "podium-run":
+            address = f"{PAGES}/runs/checkouts/evening/reports/run.html"
+            expect(page.locator(f"a[href='{address}']")).to_be_visible()
+        if one.key == "podium-gate":
+            expect(page.get_by_text("exact_match", exact=True)).to_be_visible()
+    page.goto(f"{pages}/runs")
+    expect(page.get_by_text(run.name).first).to_be_visible(timeout=SECONDS)
+
+
+def test_a_wrong_value_ends_the_run_with_words_that_say_what_to_write(form: Form) -> None:
+    form.add("overrides")
+    form.write("overrides", "pretrain.sed=7")
+    run = ended(form.submit())
+    assert run.name.startswith("params.yaml refused ")
+    assert run.state is not None
+    assert run.state.is_failed()
+    said = "--set pretrain.sed=7: pretrain.sed is not known; did you mean seed?"
+    assert run.state.message == said
+    form.page.reload()
+    expect(form.page.get_by_text(said, exact=True)).to_be_visible(timeout=SECONDS)
+
+
+def test_a_preset_that_there_is_not_is_refused_before_there_is_a_run(form: Form) -> None:
+    form.page.locator("form button:has(svg)").filter(has_not_text=re.compile(r"\w")).nth(1).click()
+    form.page.get_by_text("Use JSON input").click()
+    form.page.locator(".p-code-input__textarea").fill('{"preset": "bort"}')
+    form.page.get_by_role("button", name="Submit").click()
+    expect(form.page.get_by_text("'bort' is not one of ['params.yaml', 'bert',")).to_be_visible(timeout=SECONDS)
+    assert form.page.url.endswith("/run")
