@@ -120,7 +120,12 @@ def entities() -> str:
 
 
 def _page(task: Any, examples: Any, logits: Any, pair: Pair | None) -> str:
-    """The page of one development set, scored as the stage does."""
+    """The page of one development set."""
+    return str(task.page(evaluated(task, examples, logits, pair)))
+
+
+def evaluated(task: Any, examples: Any, logits: Any, pair: Pair | None) -> Evaluation[Any, Any]:
+    """One development set, scored as the stage does."""
     answers = task.answer(examples, logits)
     predictions = task.predictions(answers)
     outcomes = {"dev": task.outcomes(examples, predictions)}
@@ -137,7 +142,7 @@ def _page(task: Any, examples: Any, logits: Any, pair: Pair | None) -> str:
     shown = (Shown(pair, f"one {EVIL} two", f"one {LONG} two"),) if pair else ()
     source = Source("training examples", 1200, 3, (pair,) if pair else (), shown)
     near = near_duplicates(task, Report(0.8, (source,)), outcomes)
-    found: Evaluation[Any, Any] = Evaluation(
+    return Evaluation(
         {"dev": examples},
         {"dev": answers},
         {"dev": predictions},
@@ -148,4 +153,3 @@ def _page(task: Any, examples: Any, logits: Any, pair: Pair | None) -> str:
         "12 lost",
         near,
     )
-    return str(task.page(found))

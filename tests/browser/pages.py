@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from flows.preflight import checks
 from tasks.project.files import write_text
 from tasks.validation import validation_page
 from tests.browser import evaluations, made_runs, parts_page
-from tests.browser.planted import EVIL, LONG
+from tests.browser.planted import EVIL, LONG, at, everywhere
 from tests.flows.shown_runs import shown
 from tests.places import ROOT
 
@@ -36,8 +37,14 @@ def _evaluation(page: Callable[[], str], folder: Path) -> Path:
 
 
 def _plan(preset: str, folder: Path) -> Path:
+    """With all words planted but those by which parts are found: stages, whose names `_plan_of_stages` plants."""
     wanted = checks.of_run(ROOT, preset, (), name="of-a-test")
-    return _written(folder / "plan.html", plan_page.page(foresee(wanted), wanted, f"{preset} {EVIL}"))
+    found = everywhere(foresee(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
+    first, *rest = found.jobs
+    hostile = replace(first.planned, split=at("split"))
+    jobs = (replace(first, planned=hostile, problem=f"{at('problem')} {LONG}", better=at("better")), *rest)
+    html = plan_page.page(replace(found, jobs=jobs), wanted, at("preset", preset))
+    return _written(folder / "plan.html", html)
 
 
 def _validation(valid: bool, folder: Path) -> Path:

@@ -1,5 +1,11 @@
 """Text of a user that would do something if a page took it for more than text, and such that is hard to lay out."""
 
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterable
+from typing import Any
+
 EVIL = (
     '"><b data-planted>x</b><script>window.planted=1</script><img src=x onerror=window.planted=2 data-planted>'
     "' onclick='window.planted=3 {{ 7*7 }} </style></title></svg><!-- \x1b[31mred\x1b[0m \u202e[a](javascript:1)"
@@ -7,3 +13,31 @@ EVIL = (
 LONG = "/home/somebody/" + "a-very-long-name-without-a-space" * 6
 SHOWN = "<b data-planted>x</b><script>window.planted=1</script>"
 """What a reader sees of EVIL, in any page that shows it."""
+
+
+def at(place: str, text: str = "") -> str:
+    """A text that says where it was planted."""
+    return f"{text} {place}: {EVIL}".strip()
+
+
+def everywhere(value: Any, keep: Collection[str] = (), place: str = "") -> Any:
+    """A value with EVIL after every text that it holds, named by its field or key, but for those in `keep`."""
+    if isinstance(value, str):
+        return at(place, value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **_planted_in(parts, keep))
+    if isinstance(value, dict):
+        return _planted_in(value, keep)
+    if isinstance(value, list | tuple):
+        return type(value)(everywhere(one, keep, place) for one in value)
+    return value
+
+
+def _planted_in(parts: dict[str, Any], keep: Collection[str]) -> dict[str, Any]:
+    return {name: one if name in keep else everywhere(one, keep, name) for name, one in parts.items()}
+
+
+def missing(text: str, places: Iterable[str]) -> list[str]:
+    """The places of which a text does not show what was planted there, as it was."""
+    return [place for place in places if f'{place}: ">{SHOWN}' not in text]

@@ -1,0 +1,200 @@
+"""Pages of which every text is planted and named by its place, those too that come from files of the project.
+
+How they look is not asked here (tests/browser/pages.py): names like these have no room in a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from flows.foretold import foresee
+from flows.pages import compare_page, index_page, plan_page, run_page
+from flows.pages.index_facts import Details, Shown
+from flows.preflight import checks
+from flows.report import RunReport, StageRecord
+from flows.runs import Run
+from tasks.downstream.evaluate import Evaluation
+from tasks.downstream.labelled.scores import Examples
+from tasks.project.files import write_json, write_text
+from tasks.reading.near_duplicates import Pair
+from tasks.validation import validation_page
+from tests.browser import evaluations, made_runs, pages
+from tests.browser.planted import at, everywhere
+from tests.places import ROOT
+from tests.tasks.downstream.entries import task_with
+
+Maker = Callable[[Path], Path]
+
+
+def _plan(folder: Path) -> Path:
+    """Of stages that are called so; their names alone, as the rest is planted in the plans that are looked at."""
+    wanted = checks.of_run(ROOT, "bert", (), name="of-a-test")
+    found = foresee(wanted)
+    stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
+    jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)
+    return _written(folder, plan_page.page(replace(found, stages=stages, jobs=jobs), wanted, None))
+
+
+def _run(folder: Path) -> Path:
+    root = made_runs.checkout(folder)
+    _parameters(root)
+    _figures(root)
+    receipt = {"url": f"javascript:window.planted=4//{at('url')}", "unchanged": False}
+    recipe = {"accepted": False, "reasons": [at("reason")]}
+    result = {"name": at("entry"), "scores": {at("score"): 88.1}, "decision": recipe, "published": receipt}
+    stages = [StageRecord(name, at("status", "ran"), 4.0, host=at("host")) for name in made_runs.STAGES]
+    stages += [StageRecord(at("stage"), "ran", 1.0)]
+    earlier = {"began": "2026-11-20T10:00:00+0000", "ended": None, "outcome": at("outcome"), "why": at("earlier")}
+    report = RunReport(
+        f"runs/checkouts/{at('folder')}",
+        at("preset"),
+        stages=stages,
+        results={"gate@squad": result},
+        error=at("error"),
+        paused=at("paused"),
+        programs={at("program_of"): at("program")},
+        packing={at("packed"): {"packing_factor": 1.3, "packing_efficiency": 0.95}},
+        command=at("command"),
+        began="2026-11-23T10:00:00+0000",
+        ended="2026-11-23T10:12:31+0000",
+        plan=[*made_runs.STAGES, at("planned")],
+        host=at("host"),
+        user=at("user"),
+        python=at("python"),
+        commit=at("commit"),
+        earlier=[earlier],
+    )
+    report.made = {"rows@squad": _made()}
+    report.stages = [replace(one, status="skipped") if one.name == "rows@squad" else one for one in report.stages]
+    return _written(folder, run_page.page(report, root))
+
+
+def _made() -> Any:
+    """What a stage took in the run that made it."""
+    figures = {"seconds": 3.0, "cpu_seconds": 2.0, "peak_memory_mb": 90.0, "lock": 12 * "0"}
+    words = {name: at(f"maker_{name}") for name in ("command", "commit", "host")}
+    return {"began": "2026-11-22T10:00:00+0000", "at": made_runs.EARLIER, **figures, **words}
+
+
+def _parameters(root: Path) -> None:
+    """Of the checkout: a title, and a name of its own."""
+    values = yaml.safe_load((root / "params.yaml").read_text(encoding="utf-8"))
+    values["publish"]["title"] = at("parameter")
+    write_text(root / "params.yaml", yaml.safe_dump(values, allow_unicode=True))
+
+
+def _figures(root: Path) -> None:
+    """What the gate and the trainings say of themselves."""
+    check = {"name": at("check"), "found": at("found"), "required": at("required"), "ok": False}
+    write_json(root / "metrics/squad-gate.json", {"accepted": False, "reasons": [], "checks": [check], "judged": {}})
+    said = {"runtime": "cpu", "precision": at("precision"), "versions": {"torch": at("version")}}
+    write_json(root / "metrics/pretrain-phase1.json", {**said, "foretold": {"device": at("device")}})
+
+
+def _index(folder: Path) -> Path:
+    found = []
+    for number in range(2):
+        run = at("name", f"run-{number}").replace("/", "-")  # as folders can be called
+        record = RunReport(f"runs/checkouts/{number}", at("preset"), began="2026-11-23T10:00:00+0000")
+        decision = {"accepted": False, "reasons": []}
+        scores = {at("metric"): 80.0 + number}
+        record.results["gate"] = {
+            "name": at("entry"),
+            "scores": scores,
+            "decision": decision,
+            "published": {"folder": at("published")},
+        }
+        known = Details(
+            runtime=at("runtime"),
+            entries={at("entry"): at("kind")},
+            parameters={at("parameter"): ["1", at("value", f'"{number}')]},
+            curves={at("curve"): [(float(step), 3.0 / step) for step in range(1, 31)]},
+        )
+        place = folder / "runs/checkouts" / run
+        write_text(place / "reports/run.html", "<!doctype html><title>A page</title>")
+        found.append(Shown(Run(run, place, record, False), known))
+    write_text(folder / "reports" / f"compare-{at('comparison').replace('/', '-')}.html", "<!doctype html>")
+    return _written(folder, index_page.page(folder, found), "reports/index.html")
+
+
+def _compare(folder: Path) -> Path:
+    names = [at("first"), at("second")]
+    interval = {"mean": 1.2, "value": 88.1, "low": -0.4, "high": 2.8}
+    pair = {
+        **{"first": names[0], "second": names[1], "common": 990, "examples": [1000, 990], "confidence": 0.95},
+        "differences": {"f1": interval},
+        "mcnemar": {"f1": {"first_only": 12, "second_only": 19, "p_value": 0.2}},
+    }
+    scores = dict.fromkeys(names, {"f1": interval})
+    entry = {"entry": at("entry"), "titles": {"f1": at("title")}, "scores": scores, "pairs": [pair]}
+    lines = [{"run": name, "loss": [(10.0 * n, 8 / n) for n in range(1, 9)], "held_out": []} for name in names]
+    values = {
+        "runs": names,
+        "parameters": {"runs": names, "rows": [{"name": at("parameter"), "values": [at("value"), None]}]},
+        "entries": [entry],
+        "curves": [{"stage": at("stage"), "lines": lines}],
+    }
+    return _written(folder, compare_page.page(values, {names[0]: "javascript%3A1"}))
+
+
+def _validation(folder: Path) -> Path:
+    check = everywhere({"name": "n", "column": "c", "found": "f", "required": "r", "advice": "a", "examples": ["e"]})
+    histogram = {"title": at("title"), "unit": at("unit"), "edges": [1, 2, 4], "counts": [3, 5]}
+    statistics = {
+        "numbers": [{"name": at("number"), "value": 12}],
+        "histograms": [{**histogram, "open_end": False, "widening": False}],
+    }
+    verdict = {
+        **{"data": at("data"), "valid": False, "rows": 12, "record": "document", "not_checked": [at("unchecked")]},
+        "checks": [{**check, "ok": False, "failed": 2, "of": 12}],
+        "statistics": statistics,
+    }
+    return _written(folder, validation_page.page(verdict))
+
+
+def _classes(folder: Path) -> Path:
+    """An evaluation with labels and a set of a user's own."""
+    task = task_with("glue-sst2", "page")
+    task.glue = replace(task.glue, title=at("title"), labels=(at("label"), at("other_label")))
+    labels = np.arange(60) % 2
+    logits = np.stack([labels * 2.0 - 1, (labels + np.arange(60) % 3) * 1.0], axis=1)
+    found = evaluations.evaluated(
+        task, Examples([at("text")] * 60, labels.astype(np.float64)), logits, Pair("dev", 4, 0.8, at("other"))
+    )
+    return _written(folder, task.page(replace(found, note=at("note")) if isinstance(found, Evaluation) else found))
+
+
+def _written(folder: Path, html: str, name: str = "page.html") -> Path:
+    write_text(folder / name, html)
+    return folder / name
+
+
+_OF_PLAN = ("preset", "why", "split", "problem", "better", "precision", "device", "where", "name", "knob", "assumed")
+_OF_RUN = (
+    *("folder", "preset", "entry", "score", "reason", "url", "check", "found", "required", "status", "host", "stage"),
+    *("outcome", "earlier", "error", "paused", "program_of", "program", "packed", "command", "planned", "user"),
+    *("python", "commit", "maker_command", "maker_commit", "maker_host", "parameter", "precision", "version", "device"),
+)
+PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
+    "plan on a CPU": (pages.PAGES["plan on a CPU"], _OF_PLAN),
+    "plan on IPUs": (pages.PAGES["plan on IPUs"], _OF_PLAN),
+    "plan": (_plan, ("stage",)),
+    "run": (_run, _OF_RUN),
+    "all runs": (
+        _index,
+        ("preset", "metric", "entry", "published", "runtime", "kind", "parameter", "curve"),
+    ),
+    "comparison": (_compare, ("first", "second", "entry", "title", "parameter", "value", "stage")),
+    "validation": (
+        _validation,
+        ("data", "unchecked", "column", "found", "required", "advice", "examples", "number", "title"),
+    ),
+    "classes": (_classes, ("title", "label", "other_label", "text", "other")),
+}
+"""What it is -> its maker, and the places of which a reader sees what was planted."""
