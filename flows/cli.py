@@ -8,6 +8,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or parameters, 3 rejected by the gat
 from __future__ import annotations
 
 import importlib
+import io
 import os
 import shlex
 import sys
@@ -19,6 +20,7 @@ import click
 
 from flows import environment
 from flows.commands.project import CALLED_FROM, Place, current_folder, find_project
+from tasks.project import streams
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.main import run_main
 
@@ -104,7 +106,9 @@ def _call(arguments: list[str]) -> None:
     try:
         cli.main(arguments, prog_name="podium", standalone_mode=False, obj=shlex.join(["podium", *arguments]))
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        streams.note(said.getvalue().rstrip("\n"), "")
         raise SystemExit(error.exit_code) from None
     except click.Abort as error:  # what click makes of Ctrl-C, and of the end of what somebody types
         if "marshal data" in str(error.__context__):

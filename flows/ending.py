@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from flows import report
-from flows.screen import print_last, printable, screen
+from flows.screen import print_last, screen
 from flows.stopping import stop
+from tasks.project import streams
 from tasks.project.errors import FAILED, PAUSED, REJECTED
 
 CODES = {"failed": FAILED, "rejected": REJECTED, "paused": PAUSED}
@@ -31,7 +31,7 @@ def tell_end(run: report.RunReport, rows: Sequence[str], log: Path | None = None
     lines += [*found, *([""] if found else []), report.to_look_at(run)]
     if log is not None:
         lines.append(f"log of this run: {log}")
-    sys.stdout.write(printable("\n".join(lines)) + "\n")
+    streams.say("\n".join(lines) + "\n")
     if run.error is not None:
         print_last(f"error: {run.error}" if run.interrupted is None else run.error, "red")
     elif run.paused is not None:

@@ -39,6 +39,7 @@ from flows.start_form import NO_PRESET, Part, Preset, Text, Unseen, Words, prese
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
+from tasks.project.streams import printable
 
 REJECTED_STATE = "Rejected"
 MOST_READ = 10
@@ -97,7 +98,7 @@ def pipeline(
         run_labels.label(run_labels.name_of(asked.name or asked.preset, "refused"))
         if not (allowed.is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
-        get_run_logger().error(str(error))  # else it is within a line of Prefect's, which is no error
+        get_run_logger().error(printable(str(error)))  # else it is in a line of Prefect's, which is no error
         return Failed(message=str(error))  # whoever filled in the form needs no traceback of ours
 
 
@@ -202,7 +203,7 @@ def _write_report(run: report.RunReport, project: Path, root: Path) -> None:
         live_page.write_ended(run, project, root)
     except OSError as error:
         text = f"the report could not be written: {error}"
-        get_run_logger().error(text)
+        get_run_logger().error(printable(text))
         run.error = text if run.error is None else f"{run.error}\n{text}"
     first = not (project / artifacts.INDEX_PAGE).is_file()
     _write_index(run, project)
@@ -218,7 +219,7 @@ def _write_index(run: report.RunReport, project: Path) -> None:
     try:
         index_page.write(project, ended=run.name, anew=MOST_READ)
     except (OSError, ValueError, PodiumError) as error:
-        get_run_logger().warning(f"the page of all runs could not be written: {error}")
+        get_run_logger().warning(printable(f"the page of all runs could not be written: {error}"))
 
 
 if __name__ == "__main__":  # what podium run was called once

@@ -6,7 +6,6 @@ reports/run.json and reports/run.html stay those of the run that made what is th
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +19,7 @@ from flows.preflight.finding import Wanted
 from flows.preflight.server import may_be_named
 from flows.releases import READS_THEM
 from flows.screen import screen
+from tasks.project import streams
 from tasks.project.given import given_paths
 from tasks.project.plan_file import Stage
 from tasks.project.plans import foreign_plans
@@ -54,7 +54,7 @@ def tell_if_unchanged(wanted: Wanted, preset: str | None, overrides: list[str]) 
     run.commit, run.changed = before.commit, before.changed
     run.stages = [report.StageRecord(name, "skipped", 0.0) for name in plan]
     run.read_results(root)
-    sys.stdout.write(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
+    streams.say(f"nothing changed: all {len(plan)} stages are up to date, none was run\n")
     published = False
     try:
         published = wanted.publish and _publish(gates, root, run)

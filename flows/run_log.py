@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 
 LOGS = artifacts.RUNS / "logs"
 SAID_BETTER = ("Finished in state", "Task run failed with state", "Flow run failed with state", "View at ")
@@ -59,7 +59,7 @@ class _LogFile(logging.FileHandler):
             super().handleError(record)
         elif not self._told:
             self._told = True
-            sys.stderr.write(f"note: {self.baseFilename} cannot be written ({error.strerror}): lines of it are lost\n")
+            streams.note(f"{self.baseFilename} cannot be written ({error.strerror}): lines of it are lost")
 
 
 def _writes_to_a_terminal(handler: logging.Handler) -> bool:

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from flows.report import StageRecord, row
+from tasks.project.streams import printable
 
 SECONDS_BETWEEN_LINES = 30.0
 """How often a stage at work gets a new line where lines stay."""
@@ -127,11 +128,6 @@ class Bars(Screen):
 def said_by(stage: str, text: str, at_work: Collection[str]) -> str:
     """A line of a stage, with its name where other stages are at work beside it."""
     return f"{stage}: {text}" if len(at_work) > 1 else text
-
-
-def printable(text: str) -> str:
-    """A text without what a terminal would take for a command: stages print names of files and words of users."""
-    return "".join(char if char.isprintable() or char in "\t\n" else ascii(char)[1:-1] for char in text)
 
 
 def of_terminal(verbose: bool) -> Screen:

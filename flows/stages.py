@@ -33,6 +33,7 @@ from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.plan_file import Plan, Stage, read_plan
+from tasks.project.streams import printable
 from tasks.project.usage import took, usage_file
 
 PAUSED_STATE = "Paused"
@@ -139,7 +140,7 @@ def reproduce(stage: Stage, repro: Repro | None, root: Path, run: RunReport, ent
 
 def tell(text: str) -> None:
     """Say a line that is about the run, not of a stage: in the log and to who watches."""
-    get_run_logger().info(text)
+    get_run_logger().info(printable(text))
     screen().tell(text)
 
 
@@ -231,7 +232,7 @@ def _stage_task(stage: Stage, repro: Repro | None, root: Path) -> str | State[st
 
 def _pass_on(stage: str, line: str) -> None:
     """Say a line that a stage printed."""
-    get_run_logger().info(line)
+    get_run_logger().info(printable(line))  # on a worker this is a terminal, too
     screen().line(stage, line)
 
 

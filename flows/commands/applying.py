@@ -12,6 +12,7 @@ import click
 
 from flows.commands.options import Column, together
 from flows.commands.project import Place, given
+from tasks.project import streams
 
 if TYPE_CHECKING:
     from flows.run_model import NamedModel
@@ -102,4 +103,4 @@ def how(stated: Mapping[str, Any]) -> How:
     on_ipu = stated["runtime"] == "ipu"
     place = Place(stated["runtime"], stated["precision"] or ("auto" if on_ipu else "fp32"))
     rows = stated["batch_size"] or (ROWS_ON_IPU if on_ipu else ROWS_AT_ONCE)
-    return How(place, rows, lambda text: click.echo(text, err=True))
+    return How(place, rows, lambda text: streams.note(text, ""))

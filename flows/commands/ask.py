@@ -11,6 +11,7 @@ import click
 from flows.commands import applying, options
 from flows.commands.project import given
 from tasks.pages.markup import readable
+from tasks.project import streams
 from tasks.project.errors import InputError
 from tasks.project.files import open_regular
 
@@ -77,7 +78,7 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
         options.print_json(ask.as_values(answers))
         return
     for answer in answers:
-        sys.stdout.write(f"{_line(answer)}  (score {answer.score:.4f})\n")
+        streams.say(f"{_line(answer)}  (score {answer.score:.4f})\n")
     options.say_next("--top 5 shows other answers, --json is for programs")
 
 
@@ -119,7 +120,5 @@ def _say_comparison(
         options.print_json({"places": records, **found})
         return
     for place, answer in both:
-        sys.stdout.write(f"{place.runtime}:{place.precision}  {_line(answer)}  (score {answer.score:.4f})\n")
-    sys.stdout.write(
-        f"logits up to {found['max_logit_difference']:.4g} apart, the largest is {found['max_logit']:.4g}\n"
-    )
+        streams.say(f"{place.runtime}:{place.precision}  {_line(answer)}  (score {answer.score:.4f})\n")
+    streams.say(f"logits up to {found['max_logit_difference']:.4g} apart, the largest is {found['max_logit']:.4g}\n")

@@ -11,6 +11,7 @@ import click
 from flows import cleaning, disk_use
 from flows.commands import options
 from flows.commands.project import Place, entered
+from tasks.project import streams
 from tasks.project.params_command import table
 
 SECONDS = {"h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
@@ -66,21 +67,21 @@ def command(
         return
     if yes or click.confirm("remove it?", err=True):
         before = cleaning.in_all(project)
-        cleaning.remove(project, found, lambda text: click.echo(f"note: {text}", err=True))
+        cleaning.remove(project, found, streams.note)
         after = cleaning.in_all(project)
         sizes = (disk_use.in_words(size) for size in (before, after))
-        sys.stdout.write("runs and DVC's cache took {} and take {} now\n".format(*sizes))
+        streams.say("runs and DVC's cache took {} and take {} now\n".format(*sizes))
 
 
 def _show(found: cleaning.Found, how: str) -> None:
     rows = [(part.name, disk_use.in_words(part.size.own), part.why) for part in found.parts]
     if rows:
         whole = disk_use.of([path for part in found.parts for path in part.paths])
-        sys.stdout.write(table([(how, "frees", ""), *rows, ("in all", disk_use.in_words(whole.own), "")]))
+        streams.say(table([(how, "frees", ""), *rows, ("in all", disk_use.in_words(whole.own), "")]))
         if whole.shared:
             size = disk_use.in_words(whole.shared)
-            sys.stdout.write(f"another {size} have names elsewhere, most in DVC's cache: see --orphans\n")
+            streams.say(f"another {size} have names elsewhere, most in DVC's cache: see --orphans\n")
     else:
-        sys.stdout.write(f"nothing {how}\n")
+        streams.say(f"nothing {how}\n")
     for name, reason in found.kept:
-        sys.stdout.write(f"{shlex.quote(name)} stays: {reason}\n")
+        streams.say(f"{shlex.quote(name)} stays: {reason}\n")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import Place, entered, given
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import ParamsError
 from tasks.project.files import write_json, write_text
 
@@ -55,7 +54,7 @@ def command(
     if json_wanted:
         options.print_json(found)
         return
-    sys.stdout.write(text)
+    streams.say(text)
     options.say_next(after)
 
 

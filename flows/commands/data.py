@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import click
 
 from flows.commands import options
 from flows.commands.project import entered
+from tasks.project import streams
 
 
 @click.group(help="What is learned from, as it reaches the loss.")
@@ -50,7 +50,7 @@ def show(ctx: click.Context, name: str, count: int, split: str, run: str | None,
     if json_wanted:
         options.print_json(found)
         return
-    sys.stdout.write("\n".join(_lines(one) for one in found))
+    streams.say("\n".join(_lines(one) for one in found))
     options.say_next("--split dev, -n 20 and --json show more")
 
 

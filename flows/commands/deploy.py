@@ -6,6 +6,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import entered
+from tasks.project import streams
 
 
 @click.command(
@@ -19,5 +20,5 @@ def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     from flows.deploy import deploy_everything  # takes seconds
     from flows.sent_runs import Queue
 
-    deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], click.echo)
+    deploy_everything(project, [Queue.parse(text, "--queue") for text in queues], streams.say_line)
     options.say_next("podium worker --pool cpu on a host (docs/workers.md), then podium run --on-workers")

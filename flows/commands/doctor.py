@@ -12,6 +12,7 @@ import click
 from flows.commands import options
 from flows.commands.project import entered
 from flows.preflight import checks
+from tasks.project import streams
 from tasks.project.errors import FAILED, WRONG_USAGE
 
 MARKS = {"ok": "ok", "warning": "note", "problem": "NO"}
@@ -61,4 +62,4 @@ def _print_table(findings: list[checks.Finding]) -> None:
         mark = click.style(f"{MARKS[finding.level]:<4}", fg=COLORS[finding.level])
         before = f"     {finding.name:<{names}}  "
         text = textwrap.fill(finding.text, width, initial_indent=before, subsequent_indent=" " * len(before))
-        click.echo(f"{mark}{text[4:]}", file=sys.stdout)
+        click.echo(f"{mark}{streams.printable(text)[4:]}", file=sys.stdout)

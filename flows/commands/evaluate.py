@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 
 from flows.commands import applying, options
 from flows.commands.project import given
+from tasks.project import streams
 
 
 @click.command(
@@ -34,5 +34,5 @@ def command(ctx: click.Context, model: str, file: Path, output: Path | None, jso
     if json_wanted:
         options.print_json(done.metrics)
         return
-    sys.stdout.write(f"{done.words}\n")
+    streams.say(f"{done.words}\n")
     options.say_next(f"open {folder / done.page}")

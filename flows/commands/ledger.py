@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import click
 from flows.commands import options
 from flows.commands.project import Place
 from tasks.host.ledger import FIGURES, ledger_file
+from tasks.project import streams
 from tasks.project.params_command import table
 
 TITLES = ("memory", "seconds", "tokens/s")
@@ -35,11 +35,11 @@ def command(ctx: click.Context, json_wanted: bool) -> None:
         options.print_json({"file": str(ledger_file() or ""), "devices": found, "records": records})
         return
     if not found:
-        sys.stdout.write("no device job has been recorded here yet\n")
+        streams.say("no device job has been recorded here yet\n")
     else:
         head = ("device", "kind", "jobs", *TITLES)
-        sys.stdout.write(table([head, *map(_row, found)]))
-        sys.stdout.write("measured over foretold; 1 is as foretold, - was not foretold or not measured\n")
+        streams.say(table([head, *map(_row, found)]))
+        streams.say("measured over foretold; 1 is as foretold, - was not foretold or not measured\n")
     options.say_next(f"podium ledger --json has every record; they are kept in {ledger_file() or 'no file'}")
 
 

@@ -15,6 +15,7 @@ import click
 
 from flows.commands.project import find_project
 from flows.plan import ALL
+from tasks.project import streams
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Decorator = Callable[[Any], Any]
@@ -117,7 +118,7 @@ def tell_unread(project: Path, preset: str | None) -> None:
     look = [git, "-C", str(project), "status", "--porcelain", "--untracked-files=no", "--", "params.yaml"]
     if subprocess.run(look, check=False, capture_output=True).stdout:  # nothing where this is no checkout of git
         text = f"params.yaml was edited and is not read: the preset {preset} lies over the defaults; --set adds to it"
-        click.echo(f"note: {text}", err=True)
+        streams.note(text)
 
 
 class Column(click.ParamType):
@@ -138,15 +139,18 @@ def as_json(command: Command) -> Command:
 
 
 def print_json(values: Any) -> None:
-    """Values for programs, on standard output; letters that its encoding lacks are written as JSON does (\\u00e9)."""
+    """Values for programs, on standard output; letters that its encoding lacks, and those that a terminal would obey,
+    are written as JSON does (\\u00e9)."""
     has_all = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    sys.stdout.write(json.dumps(values, ensure_ascii=not has_all, indent=2) + "\n")
+    text = json.dumps(values, ensure_ascii=not has_all, indent=2)
+    plain = "".join(char if char.isprintable() or char in "\n\xa0" else json.dumps(char)[1:-1] for char in text)
+    sys.stdout.write(f"{plain}\n")
 
 
 def say_next(text: str) -> None:
     """What is useful next; on standard error, so that what was asked for stands alone."""
     sys.stdout.flush()  # where both go to one file, the answer stands first
-    sys.stderr.write(f"next: {text}\n")
+    streams.note(text, "next: ")
 
 
 def narrow(text: str) -> str:

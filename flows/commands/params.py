@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from flows.commands import options
 from flows.commands.project import entered
-from tasks.project import artifacts, param_docs
+from tasks.project import artifacts, param_docs, streams
 from tasks.project import params_command as params
 from tasks.project.overlays import DEMO, base_of, resolve
 
@@ -31,7 +29,7 @@ def listed(ctx: click.Context, query: str, preset: str | None, overrides: tuple[
         options.print_json([{"name": name, "value": value, "meaning": meaning} for name, value, meaning in rows])
         return
     lines = [(name, params.plain(value), meaning) for name, value, meaning in rows]
-    sys.stdout.write(options.narrow(params.table(lines)) if lines else f"no parameter holds {query!r}\n")
+    streams.say(options.narrow(params.table(lines)) if lines else f"no parameter holds {query!r}\n")
     options.say_next("podium run --set NAME=VALUE, or podium params show for the whole file")
 
 
@@ -49,7 +47,7 @@ def show(ctx: click.Context, preset: str | None, overrides: tuple[str, ...], jso
         origin = {name: said.get(name, params.DEFAULT) for name in values}
         options.print_json({name: {"value": value, "origin": origin[name]} for name, value in values.items()})
         return
-    sys.stdout.write(options.narrow(text))
+    streams.say(options.narrow(text))
     options.say_next("podium plan with the same words says what a run would do")
 
 
@@ -70,5 +68,5 @@ def diff(ctx: click.Context, first: str, second: str, json_wanted: bool) -> None
     if json_wanted:
         options.print_json({name: {first: one, second: two} for name, one, two in rows})
         return
-    sys.stdout.write(options.narrow(params.diff(rows, first, second)))
+    streams.say(options.narrow(params.diff(rows, first, second)))
     options.say_next(f"podium params show --preset {first if first != DEMO else second}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
@@ -14,7 +13,7 @@ from flows.foretold import foresee
 from flows.plan import ALL
 from flows.preflight import checks
 from tasks.preflight.foretelling import MK2, Asked
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.composing import write_plan
 from tasks.project.errors import ParamsError
 from tasks.project.files import write_text
@@ -71,16 +70,16 @@ def command(
     if json_wanted:
         options.print_json(found.as_values())
         return
-    sys.stdout.write(options.narrow(plan_words.stages_in_words(found)))
-    sys.stdout.write(plan_words.jobs_in_words(found))
+    streams.say(options.narrow(plan_words.stages_in_words(found)))
+    streams.say(plan_words.jobs_in_words(found))
     if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
-        sys.stdout.write("what would run is restored instead where the DVC remote has it; it was not asked\n")
+        streams.say("what would run is restored instead where the DVC remote has it; it was not asked\n")
     ends = ["--part", part] if part != ALL else [word for name in to for word in ("--to", name)]
     options.say_next(f"podium run{options.said(preset, overrides, name, *ends)}")
 
 
 def _note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
+    streams.note(text)
 
 
 def _write(project: Path, laid_over: bool) -> None:
@@ -90,5 +89,5 @@ def _write(project: Path, laid_over: bool) -> None:
         )
     changed = write_plan(project, load_params(project / artifacts.PARAMS))
     remove_gone(project, print)
-    sys.stdout.write(f"{artifacts.PLAN} {'was written' if changed else 'says what params.yaml does'}\n")
+    streams.say(f"{artifacts.PLAN} {'was written' if changed else 'says what params.yaml does'}\n")
     options.say_next("dvc repro, or podium run")

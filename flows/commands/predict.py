@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import click
 
 from flows.commands import applying
 from flows.commands.project import given
+from tasks.project import streams
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
 
@@ -40,7 +40,7 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     with spooled(given(ctx, input) if str(input) != "-" else None, kind) as path:
         done = predict(entry, found, path, wanted, how)
     said = [f"{done.examples:,} answers in {done.result.train_seconds:.1f} s", *done.reading.summary()]
-    sys.stderr.write(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})\n")
+    streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")
 
 
 def _target(ctx: click.Context, output: Path, force: bool) -> Path | None:

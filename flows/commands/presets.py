@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-
 import click
 
 from flows.commands import options, params
 from flows.commands.project import entered
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project import params_command as parameters
 from tasks.project.overlays import Preset, preset_names, read_preset
 
@@ -37,7 +35,7 @@ def listed(ctx: click.Context, query: str = "", json_wanted: bool = False) -> No
         return
     rows = [(one.name, _score(one), " ".join(one.head.description.split())) for one in found]
     heads = ("preset", "published", "what it is")
-    sys.stdout.write(options.narrow(parameters.table([heads, *rows])) if rows else f"no preset speaks of {query!r}\n")
+    streams.say(options.narrow(parameters.table([heads, *rows])) if rows else f"no preset speaks of {query!r}\n")
     options.say_next("podium presets show NAME, or podium run --preset NAME")
 
 
@@ -57,7 +55,7 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     if json_wanted:
         options.print_json({"name": name, **found.head.model_dump(exclude_none=True), "values": found.values})
         return
-    sys.stdout.write((artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
+    streams.say((artifacts.PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
     options.say_next(f"podium params show --preset {name} for all that results, or podium run --preset {name}")
 
 

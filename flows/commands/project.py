@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from flows.environment import lend_home
+from tasks.project import streams
 from tasks.project.errors import ParamsError
 
 MARKS = ("dvc.yaml", "params.yaml", "presets")
@@ -45,7 +46,7 @@ class Place:
             )
         _require_readable_name(self.found)
         os.chdir(self.found)
-        lend_home(self.found, lambda text: click.echo(f"note: {text}", err=True))
+        lend_home(self.found, streams.note)
         return self.found
 
 

@@ -12,7 +12,7 @@ import click
 from flows import checkout, dvc, publishing, run_locks, run_params
 from flows.commands import options
 from flows.commands.project import entered
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.plan_file import Stage, read_plan
 from tasks.project.strict_yaml import nearest
@@ -36,7 +36,7 @@ def command(
 ) -> None:
     project = entered(ctx)
     root = _root(project, preset, overrides, name)
-    with run_locks.held(project, "." if root == project else root.name, lambda text: click.echo(text, err=True)):
+    with run_locks.held(project, "." if root == project else root.name, lambda text: streams.note(text, "")):
         gate = _gate([stage for stage in read_plan(root).values() if stage.is_gate], task)
         code = _publish(root, publishing.module_of(gate), dry_run)
     if code:

@@ -22,7 +22,7 @@ from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
 from flows.screen import of_terminal, print_last, screen, shown
 from flows.stopping import AGAIN, Interrupted, stop
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
@@ -135,19 +135,19 @@ def _ended(
     )
     kind = run_locks.SENT if choices.on_workers else run_locks.HERE
     if not run_locks.can_be_held(project):
-        checks.require(wanted, _note, click.echo)  # it says whose folder this is, and what else is in the way
+        checks.require(wanted, _note, streams.say_line)  # it says whose folder this is, and what else is in the way
     with run_locks.held(project, wanted.name, _note, kind):
         run_params.require_same(project, wanted.values, choices.name)  # who was waited for may have made it
         code = tell_if_unchanged(wanted, preset, overrides)
         if code is None:
-            checks.require(wanted, _note, click.echo)
+            checks.require(wanted, _note, streams.say_line)
             prepare_run(project, _note)
             code = _run(wanted, preset, overrides, choices)
         return code, report.read(project, wanted.root)
 
 
 def _note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
+    streams.note(text)
 
 
 def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choices: Choices) -> int:
@@ -207,8 +207,9 @@ def _end_without_server(run: report.RunReport | None, log: Path, error: Exceptio
     from flows.api import end_without_server
 
     code = FAILED if run is None else tell_end(run, [report.total(run)], log)
-    sys.stderr.write(
+    streams.note(
         f"the Prefect server does not answer ({type(error).__name__}), and does not know how this run ended; "
-        f"{f'the log does: {log}' if run is None else f'{artifacts.RUN_REPORT} does'}\n"
+        f"{f'the log does: {log}' if run is None else f'{artifacts.RUN_REPORT} does'}",
+        "",
     )
     end_without_server(code)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +11,7 @@ import click
 from flows import disk_use, runs
 from flows.commands import options
 from flows.commands.project import entered
-from flows.screen import printable
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.params_command import table
 
 WIDEST_COMMAND = 60
@@ -57,14 +55,14 @@ def listed(
         options.print_json([run.as_values() for run in found])
         return
     if not found:
-        sys.stdout.write("no run is here\n" if not (words or statuses) else "no run is like that\n")
+        streams.say("no run is here\n" if not (words or statuses) else "no run is like that\n")
         options.say_next("podium run makes one; --name gives it a name")
         return
     sizes = [run.size().own for run in found]
     rows = [_row(run, size) for run, size in zip(found, sizes, strict=True)]
-    sys.stdout.write(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
+    streams.say(options.narrow(table([("name", "started", "status", "size", "scores", "command"), *rows])))
     number = f"{len(found)} run{'s' if len(found) > 1 else ''}"
-    sys.stdout.write(f"{number}, {disk_use.in_words(sum(sizes))}; DVC's cache, which all share, {_cache(project)}\n")
+    streams.say(f"{number}, {disk_use.in_words(sum(sizes))}; DVC's cache, which all share, {_cache(project)}\n")
     options.say_next(f"podium runs show {found[0].name}, or podium clean, which says what can go")
 
 
@@ -74,7 +72,7 @@ def _write_page(ctx: click.Context, project: Path, narrowed: bool) -> None:
     if narrowed:
         raise click.UsageError("--page is of all runs: its own filter keeps some of them", ctx)
     index_page.write(project)
-    sys.stdout.write(f"{artifacts.INDEX_PAGE}\n")
+    streams.say(f"{artifacts.INDEX_PAGE}\n")
 
 
 def _correct_pages(project: Path, found: Sequence[runs.Run]) -> None:
@@ -118,5 +116,5 @@ def show(ctx: click.Context, name: str, json_wanted: bool) -> None:
     if json_wanted:
         options.print_json(run_story.as_values(project, run))
         return
-    sys.stdout.write(printable(run_story.in_words(project, run)))
+    streams.say(run_story.in_words(project, run))
     options.say_next(f"podium compare {name} OTHER, or podium clean {name}")

@@ -11,6 +11,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import given
+from tasks.project import streams
 from tasks.project.files import write_json
 
 FILE = click.Path(path_type=Path)
@@ -48,7 +49,7 @@ def command(
     if json_wanted:
         options.print_json(summary)
         return
-    sys.stdout.write(_in_words(summary))
+    streams.say(_in_words(summary))
     options.say_next(f"podium compare OTHER.json {predictions} --questions {questions} says which of two is better")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from typing import Any
 
 import click
 
 from flows.commands import finetune, options
 from flows.commands.project import entered
+from tasks.project import streams
 
 
 class _List(click.ParamType):
@@ -98,11 +98,15 @@ def _carry_out(ctx: click.Context, kind: str, stated: dict[str, Any]) -> None:
     sweep = Sweep(name, entry, finetune.PRESET, tuple(overrides), grid, more, sent)
     with stop.listening():
         try:
-            found = carry_out(sweep, project, lambda text: click.echo(text, err=stated["json_wanted"]))
+            found = carry_out(sweep, project, _aside if stated["json_wanted"] else streams.say_line)
         except Interrupted:
-            click.echo(f"ended by {stop.reason()}; the same command goes on from there", err=True)
+            _aside(f"ended by {stop.reason()}; the same command goes on from there")
             raise SystemExit(stop.exit_code()) from None
     _tell(found, stated["json_wanted"])
+
+
+def _aside(text: str) -> None:
+    streams.note(text, "")
 
 
 def _tell(found: dict[str, Any], json_wanted: bool) -> None:
@@ -114,8 +118,8 @@ def _tell(found: dict[str, Any], json_wanted: bool) -> None:
     names = [name for name in found["recipes"][0] if name not in ("seeds", "mean", "deviation")]
     heads = (*(name.replace("_", " ") for name in names), "seeds", f"held-out {found['judged_by']}")
     rows = [(*(f"{one[name]:g}" for name in names), str(one["seeds"]), _spread(one)) for one in found["recipes"]]
-    sys.stdout.write(f"\n{table([heads, *rows])}")
-    sys.stdout.writelines(f"{line}\n" for line in found["verdict"])
+    streams.say(f"\n{table([heads, *rows])}")
+    streams.say("".join(f"{line}\n" for line in found["verdict"]))
     options.say_next(f"podium runs show {found['best']}")
 
 

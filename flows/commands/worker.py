@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from flows.commands.project import entered
+from tasks.project import streams
 
 
 @click.command(
@@ -20,4 +21,4 @@ def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | 
     project = entered(ctx)
     from flows.worker import work  # takes seconds
 
-    work(project, pool, list(queues), name, limit, click.echo)
+    work(project, pool, list(queues), name, limit, streams.say_line)

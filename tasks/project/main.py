@@ -34,20 +34,20 @@ def run_main(main: Callable[[], None]) -> None:
         sys.stdout.flush()
     except PodiumError as error:
         word = "paused" if isinstance(error, StagePaused) else "error"  # flows/dvc.py knows the line by it
-        print(f"{word}: {error}", file=sys.stderr)
+        streams.note(str(error), f"{word}: ")
         raise SystemExit(error.exit_code) from None
     except KeyboardInterrupt:
-        print("interrupted: nothing half-written was kept; run it again to continue", file=sys.stderr)
+        streams.note("nothing half-written was kept; run it again to continue", "interrupted: ")
         raise SystemExit(128 + signal.SIGINT) from None
     except OSError as error:
         if isinstance(error, BrokenPipeError) and streams.nobody_reads():
             raise SystemExit(128 + signal.SIGPIPE) from None
         # pyarrow names no file: then at least whose outputs were being written.
         place = f" ({error.filename})" if error.filename else f" (stage {stage})" if stage is not None else ""
-        print(
-            f"error: {error.strerror or error}{place}: check that the path is there, writable, "
+        streams.note(
+            f"{error.strerror or error}{place}: check that the path is there, writable, "
             "and that the disk has room; nothing half-written was kept",
-            file=sys.stderr,
+            "error: ",
         )
         raise SystemExit(FAILED) from None
     finally:

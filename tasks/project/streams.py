@@ -1,4 +1,8 @@
-"""Standard input, output and error of a command: closed, narrow or no longer read, none of them may end it."""
+"""Standard input, output and error of a command: closed, narrow or no longer read, none of them may end it.
+
+What a command says to people goes through `say`, `note` or `printable`: names of files, questions and parameters are
+words of users, and a terminal obeys what it takes for a command of its own.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +27,29 @@ def settle() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def printable(text: str) -> str:
+    """A text without what a terminal would take for a command, and without what turns the direction of others."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char in "\t\n\xa0" else ascii(char)[1:-1] for char in text)
+
+
+def say(text: str) -> None:
+    """Say something on standard output, where it ends as the text does."""
+    sys.stdout.write(printable(text))
+
+
+def say_line(text: str) -> None:
+    """Say a line on standard output at once, as what is started next may write there, too."""
+    say(f"{text}\n")
+    sys.stdout.flush()
+
+
+def note(text: str, what: str = "note: ") -> None:
+    """Say a line beside what was asked for, on standard error."""
+    sys.stderr.write(f"{what}{printable(text)}\n")
 
 
 def nobody_reads() -> bool:

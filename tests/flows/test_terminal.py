@@ -348,8 +348,11 @@ def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_proj
     assert terminal.end() == 1
     assert "\\x1b]0;owned\\x07[red]x[/red] \\x9b2J" in terminal.plain()
     assert terminal.plain().strip().endswith("error: stage first failed (exit code 1): \\x1b[2J[bold]gone")
-    assert "\x1b]0" not in terminal.raw
-    assert "\x1b[2J" not in terminal.raw
+    (log,) = (toy_project / "runs/logs").glob("*.log")
+    assert "\\x1b]0;owned" in log.read_text(), "which somebody shows on a terminal later, and workers at once"
+    for said in (terminal.raw, log.read_text()):
+        assert "\x1b]0" not in said
+        assert "\x1b[2J" not in said
 
 
 def test_the_seconds_of_a_command_count_from_its_start():
