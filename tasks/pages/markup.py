@@ -20,7 +20,7 @@ HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u2
 so that a reader sees another order than the file has."""
 REPLACED = "\ufffd"
 MARKDOWN = {
-    "\\": "\\\\",
+    "\\": "&#92;",
     "`": "\\`",
     "*": "\\*",
     "[": "\\[",
@@ -32,7 +32,8 @@ MARKDOWN = {
     ">": "&gt;",
     "&": "&amp;",
 }
-"""HTML by entities, as some readers of Markdown pass it on before they look at backslashes."""
+"""HTML by entities, as some readers of Markdown pass it on before they look at backslashes; and a backslash by one, as
+the Hub takes two of them and a bracket for a formula, before it reads Markdown at all."""
 BLOCK_START = re.compile(r"^(?:[#=:]|[+-](?=[\s+-]|$)|\d+(?=[.)](?:\s|$)))")
 """What begins a heading, a list or a rule at the start of a line."""
 OUTER_UNDERSCORE = re.compile(r"(?<![^\W_])_|_(?![^\W_])")

@@ -19,10 +19,16 @@ from flows.pages.index_facts import Details, Shown
 from flows.preflight import checks
 from flows.report import RunReport, StageRecord
 from flows.runs import Run
-from tasks.downstream.evaluate import Evaluation
 from tasks.downstream.labelled.scores import Examples
+from tasks.downstream.scoring.near_duplicates import near_duplicates
+from tasks.downstream.squad import page as questions_page
+from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.slices import Slice
 from tasks.project.files import write_json, write_text
-from tasks.reading.near_duplicates import Pair
+from tasks.reading.near_duplicates import Pair, Report, Source
+from tasks.reading.near_duplicates import Shown as Pairs
+from tasks.statistics.calibration import calibration
 from tasks.validation import validation_page
 from tests.browser import evaluations, made_runs, pages
 from tests.browser.planted import at, everywhere
@@ -140,7 +146,7 @@ def _compare(folder: Path) -> Path:
         "entries": [entry],
         "curves": [{"stage": at("stage"), "lines": lines}],
     }
-    return _written(folder, compare_page.page(values, {names[0]: "javascript%3A1"}))
+    return _written(folder, compare_page.page(values, {}))
 
 
 def _validation(folder: Path) -> Path:
@@ -167,7 +173,31 @@ def _classes(folder: Path) -> Path:
     found = evaluations.evaluated(
         task, Examples([at("text")] * 60, labels.astype(np.float64)), logits, Pair("dev", 4, 0.8, at("other"))
     )
-    return _written(folder, task.page(replace(found, note=at("note")) if isinstance(found, Evaluation) else found))
+    return _written(folder, task.page(replace(found, note=at("note"))))
+
+
+def _questions(folder: Path) -> Path:
+    """An evaluation of one question, whose reference and answers are hostile, too."""
+    answer = at("answer")
+    question = Question(at("id"), at("question"), f"so {answer} it", (answer,), (3,), at("of"))
+    answers = [Answer(at("prediction"), 0, 5, 1.0, 0.5), Answer(at("candidate"), 0, 3, 0.5, 0.25)]
+    metrics = {f"{name}{end}": 50.0 for name in ("exact_match", "f1") for end in ("", "_low", "_high")}
+    files = [{"path": at("path"), "sha256": "a" * 64}]
+    pair = Pair(at("split"), 4, 0.9, at("pair"))
+    task = task_with("squad", "page")
+    source = Source(at("source"), 12, 3, (pair,), (Pairs(pair, at("one"), at("two")),))
+    near = near_duplicates(task, Report(0.8, (source,)), {at("split"): np.array([[0.0, 0.5]] * 5)})
+    html = questions_page.page(
+        {**metrics, "total": 1, "answered": 1, "files": files},
+        {"exact_match": at("metric"), "f1": "F1"},
+        [Slice(at("by"), at("slice"), 1, 0.0, 0.0, 0.0, 50.0, 50.0, 50.0)],
+        {at("bin"): 1},
+        calibration([0.5], [0.0]),
+        questions_page.worst_mistakes([question], [answers], [0.0], [0.5]),
+        note=at("note"),
+        near=near,
+    )
+    return _written(folder, html)
 
 
 def _written(folder: Path, html: str, name: str = "page.html") -> Path:
@@ -195,6 +225,13 @@ PAGES: dict[str, tuple[Maker, tuple[str, ...]]] = {
         _validation,
         ("data", "unchecked", "column", "found", "required", "advice", "examples", "number", "title"),
     ),
-    "classes": (_classes, ("title", "label", "other_label", "text", "other")),
+    "questions": (
+        _questions,
+        (
+            *("answer", "id", "question", "prediction", "candidate", "path", "source", "split", "pair", "metric"),
+            *("by", "slice", "bin", "note"),
+        ),
+    ),
+    "classes": (_classes, ("title", "label", "other_label", "text", "other", "note")),
 }
 """What it is -> its maker, and the places of which a reader sees what was planted."""

@@ -1,4 +1,4 @@
-"""Twelve texts that would be more than text where somebody forgot to escape, and readers of what came out."""
+"""Thirteen texts that would be more than text where somebody forgot to escape, and readers of what came out."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ HOSTILE = {
     "command": "@SUM(1+1)*cmd|' /C calc'!A0",
     "front matter": "---\nlicense: other\ntags: [a, b]\n---\n",
     "template": "{{ 7*7 }} {name} %s $(id) ${HOME} `id` ; rm -rf ~ # \\",
+    "formulas": r"\(x\) \\(\alpha\\) $$ y $$ $z$ \[w\] \begin{a}",
     "unseen": "\u202egpj.exe\u2066 \x1b[31m\x00\x07 \ud800 \u2028 \uffff",
 }
 """What it tries -> the text."""

@@ -1,4 +1,4 @@
-"""Text stays text: what pages, cards, artifacts and tables show of twelve hostile texts, parsed again."""
+"""Text stays text: what pages, cards, artifacts and tables show of thirteen hostile texts, parsed again."""
 
 from __future__ import annotations
 
@@ -120,6 +120,13 @@ def test_line_starts_and_foreign_links_are_no_markup() -> None:
     ):
         assert structure(f"before\n{markdown_text(text)}") == structure(f"before\n{PLAIN}"), text
         assert structure(markdown_text(text)) == structure(PLAIN), text
+
+
+@every_text
+def test_no_text_is_a_formula_to_the_hub_which_looks_for_them_before_it_reads_markdown(text: str) -> None:
+    for line in (markdown_text(text), markdown_text(f"\\{text}"), markdown_text(f"({text}")):
+        assert "\\\\(" not in line
+        assert "$$" not in line
 
 
 @every_text
