@@ -10,6 +10,10 @@ import io
 import os
 import select
 import sys
+import unicodedata
+
+JOINERS = "\u200c\u200d"
+"""Zero-width non-joiner and joiner."""
 
 
 def settle() -> None:
@@ -33,7 +37,12 @@ def printable(text: str) -> str:
     """A text without what a terminal would take for a command, and without what turns the direction of others."""
     if text.isprintable():
         return text
-    return "".join(char if char.isprintable() or char in "\t\n\xa0" else ascii(char)[1:-1] for char in text)
+    return "".join(char if _is_shown(char) else ascii(char)[1:-1] for char in text)
+
+
+def _is_shown(char: str) -> bool:
+    """Whether a terminal shows it, or the room for it; Persian, Hindi and others join and part letters by JOINERS."""
+    return char.isprintable() or char in f"\t\n{JOINERS}" or unicodedata.category(char) == "Zs"
 
 
 def say(text: str) -> None:

@@ -100,7 +100,7 @@ def test_json_for_programs_is_the_same_and_has_no_command(capsys: pytest.Capture
 
 
 def test_words_of_all_languages_stay_as_they_are() -> None:
-    text = "naïve 日本語 עברית 100\xa0% 🎉\tand\nso on"
+    text = "naïve 日本語\u3000語 עברית می\u200cخواهم क्\u200dष 100\xa0% 🎉\tand\nso on"
     assert streams.printable(text) == text
     assert streams.printable(HOSTILE) == SHOWN
 
