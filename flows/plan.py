@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tasks.project.errors import InputError, ParamsError
-from tasks.project.param_downstream import kind_names
 from tasks.project.plan_file import PLAN_FILE, Plan, Stage, definitions_of, expand
 from tasks.project.strict_yaml import nearest
 
@@ -66,10 +65,14 @@ def parts_of(plan: Plan, definitions: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([ALL, *stated, FINETUNING]))
 
 
-def part_names(definitions: Mapping[str, Any]) -> list[str]:
-    """Names of parts that there are with some parameters; a part that is named by an entry has those of all kinds."""
+def part_names(definitions: Mapping[str, Any], kinds: Sequence[str]) -> list[str]:
+    """Names of parts that there are with some parameters; one that is the kind of an entry is any of `kinds`.
+
+    Args:
+        kinds: of entries.
+    """
     stated = [str(_written(definitions, group).get("part", "")) for group in definitions]
-    names = [name for part in stated if part for name in (kind_names() if "$" in part else [part])]
+    names = [name for part in stated if part for name in (kinds if "$" in part else [part])]
     return list(dict.fromkeys([ALL, PRETRAINING, FINETUNING, *names]))
 
 

@@ -19,14 +19,15 @@ from flows.plan import part_names
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.overlays import preset_names
+from tasks.project.param_downstream import kind_names
 from tasks.project.plan_file import definitions_of
 
 
 def _parts() -> list[str]:
     """Those of the project's folder; a form is no place to say what is wrong with its dvc.yaml."""
     with contextlib.suppress(OSError, InputError):
-        return part_names(definitions_of(Path()))
-    return part_names({})
+        return part_names(definitions_of(Path()), kind_names())
+    return part_names({}, kind_names())
 
 
 NO_PRESET = str(artifacts.PARAMS)
