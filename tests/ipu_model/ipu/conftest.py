@@ -20,6 +20,8 @@ from parts import deal, read_part
 
 HERE = Path(__file__).resolve().parent
 DOUBLE = HERE.parents[1] / "doubles" / "poptorch_double"
+SINCE_POPTORCH = (3, 9)
+"""PopTorch is there for Python 3.8 alone: `make test-device-env` runs these tests; on later ones `make soak` does."""
 _MODULES: Dict[str, ModuleType] = {}
 """The double's modules between two tests, so that every test sees the same ones."""
 
@@ -59,6 +61,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: List[pytest.Item
         kept = {item.nodeid for item in deal(items, *read_part(stated))}
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in kept])
         items[:] = [item for item in items if item.nodeid in kept]
+    if not INSTALLED and sys.version_info >= SINCE_POPTORCH:
+        for item in items:
+            if HERE in item.path.parents:
+                item.add_marker(pytest.mark.soak)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
