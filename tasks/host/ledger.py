@@ -29,6 +29,9 @@ KEPT_IN_ALL = 1000
 ENDS = ("low", "likely", "high")
 SPEEDS = 20
 """Newest records that say how fast a device is."""
+ALIKE = 10.0
+"""How many times as much work, or as little, an update of another job may be whose time says something of this one: in
+far smaller ones the time goes by with starting operations, and says nothing of how fast they are."""
 SPREAD = 1.25
 """How many times slower than the slowest of them, or faster than the fastest, a job may be: sizes and shapes differ."""
 
@@ -116,6 +119,16 @@ def of_kind(records: Sequence[Record], device: str, kind: str) -> list[Record]:
     return [one for one in records if (one["device"], one["kind"]) == (device, kind)]
 
 
+def alike(records: Sequence[Record], flops: float) -> list[Record]:
+    """Those whose updates are about as much work, in their order.
+
+    Args:
+        flops: of an update.
+    """
+    stated = [one for one in records if _is_positive(one.get("flops"))]
+    return [one for one in stated if flops / ALIKE <= one["flops"] <= flops * ALIKE]
+
+
 def ratios(records: Sequence[Record], figure: str) -> list[float]:
     """Measured over foretold, of those records that have both, in their order."""
     return [one[figure]["measured"] / one[figure]["likely"] for one in records if "likely" in one.get(figure, {})]
@@ -130,9 +143,11 @@ def speed(records: Sequence[Record]) -> tuple[float, float, float] | None:
 
 def with_times(record: Record, earlier: Sequence[Record]) -> Record:
     """The record of a job whose time nothing foretold, with what its device's earlier jobs of its kind would have."""
-    found = speed(of_kind(earlier, record["device"], record["kind"]))
     seconds = record.get("update_seconds")
-    if found is None or seconds is None or "likely" in seconds or not _is_positive(record.get("flops")):
+    if seconds is None or "likely" in seconds or not _is_positive(record.get("flops")):
+        return record
+    found = speed(alike(of_kind(earlier, record["device"], record["kind"]), record["flops"]))
+    if found is None:
         return record
     of_update = [record["flops"] / one for one in reversed(found)]
     done = {**record, "update_seconds": {**seconds, **dict(zip(ENDS, of_update, strict=True))}}

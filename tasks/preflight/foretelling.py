@@ -37,6 +37,8 @@ from tasks.project.params import DeviceParams, Params
 
 if TYPE_CHECKING:
     from ipu_model.ipu.planning import IpuPlan
+    from ipu_model.models.config import ModelConfig
+    from tasks.project.row_folders import Manifest
 
 __all__ = [
     "DOES_NOT_FIT",
@@ -187,9 +189,11 @@ def _foretold(planned: PlannedJob, device: DeviceParams, runtime: str, asked: As
     except DeviceJobError as error:
         return Foretold(planned, runtime, precision, None, str(error), assumed)
     used = ledger.of_kind(asked.records, estimate.device, job.kind)
-    if estimate.time is None:
-        estimate = timed(estimate, planned, job, where.processes, ledger.speed(used))
-    return Foretold(planned, runtime, precision, widened(estimate, used), "", assumed, better, len(used))
+    update = _update(job, manifest, where.processes)
+    alike = [] if update is None else ledger.alike(used, update.flops)
+    if estimate.time is None and update is not None:
+        estimate = timed(estimate, update, ledger.speed(alike))
+    return Foretold(planned, runtime, precision, widened(estimate, used, alike), "", assumed, better, len(used))
 
 
 def _where(job: Job, device: DeviceParams, asked: Asked, probed: Probed | None = None) -> Where:
@@ -223,34 +227,60 @@ def _probed(one: Foretold, device: DeviceParams, root: Path, asked: Asked) -> Fo
     )
 
 
-def timed(
-    estimate: JobEstimate, planned: PlannedJob, job: Job, processes: int, speed: tuple[float, float, float] | None
-) -> JobEstimate:
+@dataclass(frozen=True)
+class Update:
+    """What an update of a training is, or a call of a prediction."""
+
+    calls: int
+    """How many of them the job makes."""
+    sequences: float
+    flops: float
+
+    @classmethod
+    def of(cls, job: Job, model: ModelConfig, manifest: Manifest, processes: int) -> Update:
+        """That of a job on rows."""
+        geometry = dataclasses.replace(job.geometry, replication_factor=processes)
+        plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
+        rows = rows_at_once(plan)
+        calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
+        flops = useful_flops(model, manifest, rows, job.kind != "predict")
+        return cls(calls, rows * manifest.packing_factor, flops)
+
+
+def _update(job: Job, manifest: Manifest, processes: int) -> Update | None:
+    """What an update of a job is; None where these rows are too few for one: there may be more than are foreseen."""
+    try:
+        return None if job.model is None else Update.of(job, job.model, manifest, processes)
+    except DeviceJobError:
+        return None
+
+
+def timed(estimate: JobEstimate, update: Update, speed: tuple[float, float, float] | None) -> JobEstimate:
     """The same with the time that it takes at a speed known of earlier jobs.
 
     Args:
         speed: FLOP/s, slowest, middle and fastest; None: nobody knows.
     """
-    if speed is None or job.model is None:
+    if speed is None:
         return estimate
-    manifest = planned.rows.manifest
-    geometry = dataclasses.replace(job.geometry, replication_factor=processes)
-    plan = make_plan(dataclasses.replace(job, geometry=geometry), manifest, Choice("", ""), Choice("", ""))
-    rows = rows_at_once(plan)
-    flops = useful_flops(job.model, manifest, rows, job.kind != "predict")
     slowest, middle, fastest = speed
-    seconds = Interval(flops / fastest, flops / middle, flops / slowest)
-    rates = Interval(*(rows * manifest.packing_factor / one for one in (seconds.high, seconds.likely, seconds.low)))
-    calls = -(-manifest.rows // rows) if job.kind == "predict" else plan.updates
+    seconds = Interval(update.flops / fastest, update.flops / middle, update.flops / slowest)
+    rates = Interval(*(update.sequences / one for one in (seconds.high, seconds.likely, seconds.low)))
     term = Term(f"matrix products at {middle / 1e9:,.0f} GFLOP/s, as of earlier jobs here", seconds.likely)
-    return dataclasses.replace(estimate, time=TimeEstimate((term,), calls, seconds, rates))
+    return dataclasses.replace(estimate, time=TimeEstimate((term,), update.calls, seconds, rates))
 
 
-def widened(estimate: JobEstimate, records: Sequence[ledger.Record]) -> JobEstimate:
-    """The same with intervals that hold what such jobs took here, going by measured over foretold."""
+def widened(
+    estimate: JobEstimate, records: Sequence[ledger.Record], alike: Sequence[ledger.Record] = ()
+) -> JobEstimate:
+    """The same with intervals that hold what such jobs took here, going by measured over foretold.
+
+    Args:
+        alike: those of them that speak of its time.
+    """
 
     def wider(interval: Interval, figure: str) -> Interval:
-        found = ledger.ratios(records, figure)[-WIDENED_BY:]
+        found = ledger.ratios(records if figure == MEMORY else alike, figure)[-WIDENED_BY:]
         if not found:
             return interval
         low, high = interval.likely * min(found), interval.likely * max(found)

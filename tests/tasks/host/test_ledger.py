@@ -94,3 +94,12 @@ def test_a_time_that_nothing_foretold_stands_beside_what_earlier_jobs_would_have
     assert found["tokens_per_second"] == {"measured": 100.0, "low": 120.0, "likely": 300.0, "high": 750.0}
     assert ledger.with_times(new, []) == new
     assert ledger.with_times(found, earlier) == found
+    far = [{**one, "flops": 1e7} for one in earlier]
+    assert ledger.with_times(new, [*far, *earlier]) == found, "what is far less work says nothing"
+    assert ledger.with_times(new, far) == new
+
+
+def test_alike_are_jobs_whose_updates_are_about_as_much_work() -> None:
+    records = [of(number, flops=flops) for number, flops in enumerate((0.9e8, 1e8, 1e9, 1e10, 1.1e10), 1)] + [of(6)]
+    assert ledger.alike(records, 1e9) == records[1:4]
+    assert ledger.alike(records, 0.0) == []

@@ -64,6 +64,23 @@ def test_a_cpu_takes_its_time_from_the_speed_of_earlier_jobs(tmp_path: Path) -> 
     assert told.time.sequences_per_second.likely == pytest.approx(sequences / told.time.update_seconds.likely)
 
 
+def test_a_toy_says_nothing_of_the_time_of_a_training_but_of_its_memory(tmp_path: Path) -> None:
+    toy = record(flops=1e6, update_seconds=figure(0.001, 0.001, 0.001, 0.1), memory=figure(9, 10, 11, 20))
+    assert demo(tmp_path, toy).seconds is None
+    real = record(flops=4e9, update_seconds=figure(0.1, 0.1, 0.1, 0.2))
+    told, alone = demo(tmp_path, toy, real), demo(tmp_path, real)
+    assert told.seconds == alone.seconds
+    assert told.seconds is not None
+    assert memory(told).high == pytest.approx(2 * memory(told).likely)
+
+
+def test_rows_that_are_foreseen_to_be_too_few_leave_the_time_unknown(tmp_path: Path) -> None:
+    few = params_of(None, "pretrain.phase1.global_batch_size=1000000")
+    known = record(flops=4e9, update_seconds={"measured": 0.1})
+    [found] = foretell(few, ROOT, tmp_path, DEMO, asked=Asked((known,)))
+    assert (found.seconds, found.problem) == (None, "")
+
+
 def test_a_refusal_names_what_was_found_what_there_is_the_largest_part_and_its_knob(tmp_path: Path) -> None:
     fits = demo(tmp_path)
     assert fits.refusal == ""
