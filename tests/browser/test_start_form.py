@@ -126,7 +126,7 @@ def test_a_wrong_value_ends_the_run_with_words_that_say_what_to_write(form: Form
     assert run.state.is_failed()
     said = "--set pretrain.sed=7: pretrain.sed is not known; did you mean seed?"
     assert run.state.message == said
-    form.page.reload()
+    form.open_run(run.id)
     expect(form.page.get_by_text(said, exact=True)).to_be_visible(timeout=SECONDS)
 
 
