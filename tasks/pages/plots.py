@@ -243,13 +243,15 @@ def _legend(names: Sequence[str]) -> dict[str, int]:
 
 
 def _ticks(values: Sequence[float], said: Format) -> list[float]:
-    """Round figures of an axis that goes across, so few that they can be read beside each other."""
+    """Round figures of an axis that goes across, so few that they can be read beside each other; whole among whole."""
     if not values:
         return []
     low, high = min(values), max(values)
     if not low < high:
         return [low]
     least = 10.0 ** math.floor(math.log10((high - low) / LETTERS))
+    if all(float(value).is_integer() for value in values):  # a run, or an update, and a fifth is none
+        least = max(least, 1.0)
     for step in (least * part * 10**power for power in range(4) for part in (1, 2, 5)):
         found = [step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
         if sum(len(said(tick)) + 3 for tick in found) <= LETTERS:

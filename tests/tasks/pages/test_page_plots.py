@@ -37,6 +37,17 @@ def test_a_long_line_keeps_its_ends_and_its_spike() -> None:
     assert found[-1] == "training\nupdate 9,999\nloss (nats) 1"
 
 
+@pytest.mark.parametrize(
+    ("across", "said"), [([1, 2], ["1", "2"]), ([200, 203], ["200", "201", "202", "203"]), ([0.5, 1], ["0.5", "0.6"])]
+)
+def test_an_axis_of_whole_numbers_has_no_fractions(across: list[float], said: list[str]) -> None:
+    tree = ElementTree.fromstring(plotted([(x, 1.0) for x in across]))
+    (axis,) = [one for one in tree.iter(f"{SVG}g") if one.get("class") == "axis x"]
+    shown = [text.text or "" for text in axis.iter(f"{SVG}text")]
+    assert shown[: len(said)] == said
+    assert (len(shown) > len(said)) == (0.5 in across)
+
+
 def test_the_same_values_give_the_same_text_in_which_nothing_is_loaded_or_run() -> None:
     plot = plotted([(1, 2), (2, 1)])
     assert plot == plotted([(1, 2), (2, 1)])
