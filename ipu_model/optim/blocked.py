@@ -48,6 +48,16 @@ class Blocked(torch.optim.Optimizer):
         self._scale = 1.0
         self._buffer = torch.empty(BLOCK)
 
+    def add_param_group(self, param_group: Dict[str, Any]) -> None:
+        """As torch's does, which loads torch's compiler for it, and takes more than a second."""
+        self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients; written out for the same reason."""
+        for group in self.param_groups:
+            for weight in group["params"]:
+                weight.grad = None
+
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], float]] = None) -> None:  # type: ignore[override]
         """One update of every parameter that has a gradient, or whose copy has one."""

@@ -12,8 +12,10 @@ from ipu_model.errors import CheckpointError, ConfigError
 from ipu_model.jobs.job import OptimizerConfig
 from ipu_model.models.modeling import is_exempt
 from ipu_model.models.precision import LowPrecisionCopies
-from ipu_model.optim.blocked import BlockedAdamW, BlockedLamb
+from ipu_model.optim.blocked import PLAIN, BlockedAdamW, BlockedLamb
 from ipu_model.optim.lamb import Lamb, adam_directions
+
+ONE_STEP: Dict[str, Any] = {"lr": 0.0, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1.0}
 
 
 class UncorrectedAdamW(torch.optim.Optimizer):
@@ -74,11 +76,10 @@ def make_optimizer(
 
 @functools.lru_cache(maxsize=None)
 def _has_fused_adamw(device: str) -> bool:
-    """Try it on one number: torch before 2.4 takes the option for CPU tensors and fails in the first step."""
-    probe = torch.zeros(1, device=device, requires_grad=True)
-    probe.grad = torch.zeros_like(probe)
+    """Try it on one number: torch before 2.4 has no kernel for CPU tensors. Its AdamW would load its compiler first."""
+    weight, gradient, first, second, step = ([torch.zeros((), device=device)] for _ in range(5))
     try:
-        torch.optim.AdamW([probe], fused=True).step()
+        torch._fused_adamw_(weight, gradient, first, second, [], step, **ONE_STEP, **PLAIN)
     except RuntimeError:
         return False
     return True

@@ -21,6 +21,7 @@ from tiny_jobs import TINY, finish, make_columns, make_job, run_here, start, sta
 from ipu_model.distributed.process import PAUSED, StopRequest, Terminated, only_one
 from ipu_model.errors import CheckpointError, ConfigError, DeviceJobError, RowsError
 from ipu_model.jobs.job import BatchGeometry, Job, JobResult, OptimizerConfig, ScheduleConfig
+from ipu_model.optim.optimizers import _has_fused_adamw
 from ipu_model.train.running import run_job
 
 
@@ -65,6 +66,18 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
     assert logits.column("feature_id").to_pylist() == sorted(lengths)
     assert [len(x) for x in logits.column("start_logits").to_pylist()] == [lengths[i] for i in sorted(lengths)]
     assert [len(x) for x in logits.column("end_logits").to_pylist()] == [lengths[i] for i in sorted(lengths)]
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+def test_what_compiles_nothing_waits_for_no_compiler(tmp_path: Path, pretrain_rows: Path, name: str) -> None:
+    """Torch's own optimizers load its compiler: a second, and as long again to start as torch alone."""
+    if not _has_fused_adamw("cpu"):
+        pytest.skip("this torch has no fused AdamW for CPUs, in place of which its own AdamW is taken")
+    job = make_job(tmp_path, "pretrain", pretrain_rows, optimizer=OptimizerConfig(name=name, learning_rate=1e-2))
+    done = finish(start_job(job, {"PYTHONPROFILEIMPORTTIME": "1"}))
+    assert done.code == 0
+    assert "torch.nn.modules" in done.stderr
+    assert "torch._dynamo" not in done.stderr
 
 
 def test_a_run_killed_and_restarted_ends_as_one_that_was_not(tmp_path: Path, pretrain_rows: Path) -> None:
