@@ -23,7 +23,7 @@ from tasks.project.errors import PodiumError
 from tasks.project.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
-UVICORN = ("--factory", "prefect.server.api.server:create_app", "--log-level", "error", "--lifespan", "on")
+UVICORN = ("--factory", "flows.server_app:create_app", "--log-level", "error", "--lifespan", "on")
 # What Prefect tells a temporary server: that it serves one program, and no pages.
 SERVES_ONE = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
 

@@ -22,7 +22,7 @@ from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
 from flows.screen import of_terminal, print_last, screen, shown
 from flows.stopping import AGAIN, Interrupted, stop
-from tasks.project import artifacts, streams
+from tasks.project import artifacts, garbage, streams
 from tasks.project.errors import DONE, FAILED, REJECTED, PodiumError
 
 SECONDS_FOR_A_LINK = 3.0
@@ -156,8 +156,9 @@ def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choice
     with shown(of_terminal(choices.verbose)):
         screen().tell("starting Prefect, which takes some seconds")
         started = started_early(project / log)
-        from flows import pipeline  # takes seconds, in which the server comes up
-        from flows.api import UNREACHED
+        with garbage.loading():
+            from flows import pipeline  # takes seconds, in which the server comes up
+            from flows.api import UNREACHED
 
         with logged(project / log), own_server(project / log, started) as is_own:
             flow = pipeline.pipeline if is_own else pipeline.pipeline.with_options(on_running=[_tell_link])

@@ -5,7 +5,6 @@ Half of what its import takes is packages that it needs for other work: plots, s
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from importlib.util import LazyLoader
 from types import ModuleType
 from typing import Any
 
+from tasks.project import garbage
 from tasks.project.errors import ParamsError
 
 LATER = ("altair", "scipy.stats")
@@ -39,22 +39,19 @@ class _Later(MetaPathFinder):
 
 @contextmanager
 def _lightly() -> Iterator[None]:
-    """Imports inside leave the extras out, load LATER on first use, and are not interrupted by garbage collection."""
-    finder, collects = _Later(), gc.isenabled()
+    """Imports inside leave the extras out, and load LATER on first use."""
+    finder = _Later()
     left_out = [name for name in LEFT_OUT if name not in sys.modules]
     sys.modules.update(dict.fromkeys(left_out))  # type: ignore[arg-type]  # None: not to be found
     sys.meta_path.insert(0, finder)
-    gc.disable()
     try:
-        yield
+        with garbage.loading():
+            yield
     finally:
         sys.meta_path.remove(finder)
         for name in left_out:
             if sys.modules.get(name, finder) is None:
                 del sys.modules[name]
-        gc.freeze()  # what was loaded stays: each look for garbage among it takes a tenth of a second
-        if collects:
-            gc.enable()
 
 
 @cache
