@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import numpy as np
 
@@ -117,7 +117,7 @@ def _of_precision(asked: HostJob) -> MemoryEstimate:
         low, high = constants.CUDA_LOWEST, constants.CUDA_HIGHEST
         limit = asked.limit
     else:
-        name, terms = fullest(work_of(asked), [Term("Python, torch and its libraries", constants.PROCESS_BYTES)])
+        name, terms = fullest(work_of(asked), _libraries(asked.job))
         low, high = constants.LOWEST_OVER_LIKELY, constants.HIGHEST_OVER_LIKELY
         limit = memory_limit() if asked.limit is None else asked.limit
         limit = None if limit is None else limit / asked.processes
@@ -129,6 +129,15 @@ def _of_precision(asked: HostJob) -> MemoryEstimate:
         terms.append(Term("rows that were read, mapped", pages))
     bounds = Interval(low * likely, likely + pages, high * likely + pages)
     return MemoryEstimate(where, tuple(terms), bounds, limit)
+
+
+def _libraries(job: Job) -> List[Term]:
+    """What a process on a CPU holds before it has a model; torch's own optimizers and its recomputation load more."""
+    terms = [Term("Python, torch and its libraries", constants.PROCESS_BYTES)]
+    trains, optimizer = job.kind != "predict", (job.optimizer or OptimizerConfig()).name
+    if trains and (job.recompute or job.compile != "none" or optimizer in ("adam", "sgd")):
+        terms.append(Term("torch's compiler", constants.COMPILER_BYTES))
+    return terms
 
 
 def _read_bytes(asked: HostJob) -> float:
