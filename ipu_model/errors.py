@@ -35,6 +35,9 @@ class CheckpointError(DeviceJobError):
     """A checkpoint or a model folder cannot be used."""
 
 
+ANEW = "changed, it is another training, and begins at its first update."
+
+
 class NonFiniteLoss(DeviceJobError):
     """The loss, or the gradient norm, is NaN or infinite. Raised before anything is saved."""
 
@@ -61,7 +64,7 @@ class NonFiniteLoss(DeviceJobError):
             f"{found} (learning rate {learning_rate:g}{scaling}, rows {shown}). "
             f"Nothing was saved after the update before. Lower {lower}, lengthen the warm-up "
             "(warmup_fraction), set max_grad_norm where the optimizer has it, or use precision fp32; then run again: "
-            "it continues from the last checkpoint."
+            + ANEW
         )
 
 
@@ -98,5 +101,5 @@ class NonFiniteWeights(DeviceJobError):
         super().__init__(
             f"after update {step} there are NaN or infinite values in {shown}. They were not saved. Lower the "
             "learning rate or loss_scaling, lengthen the warm-up (warmup_fraction), set max_grad_norm, or use "
-            "precision fp32; then run again: it continues from the last checkpoint."
+            f"precision fp32; then run again: {ANEW}"
         )
