@@ -19,13 +19,13 @@ OTHER_HOST, AGAIN = 2.0, 1.25
 """How many times as long, or as short: on another host; of the same stage on the same host."""
 LESS_MB, MORE_MB = 10.0, 1003.0
 CPU_SECONDS: dict[str, tuple[float, float]] = {
-    "corpus@text": (4.27, 229.0),
-    "validate@corpus": (7.68, 25.1),
-    "tokenizer": (4.97, 326.0),
-    "pretrain_rows@phase1": (9.04, 533.6),
-    "validate@phase1": (9.32, 122.4),
-    "pretrain_rows@phase2": (8.01, 361.1),
-    "validate@phase2": (8.22, 44.1),
+    "corpus@text": (2.42, 135.2),
+    "validate@corpus": (2.19, 15.3),
+    "tokenizer": (2.14, 196.8),
+    "pretrain_rows@phase1": (4.61, 409.9),
+    "validate@phase1": (3.01, 60.31),
+    "pretrain_rows@phase2": (4.76, 312.3),
+    "validate@phase2": (2.55, 20.71),
 }
 """Of one core at LESS_MB and at MORE_MB of text, from the table of docs/data-scale.md."""
 SHARED = ("pretrain_rows@phase1", "pretrain_rows@phase2")
