@@ -108,7 +108,6 @@ def _prepare_host() -> None:
 
     gc.freeze()
     gc.enable()
-
     keep_freed_memory(os.environ.get("PODIUM_KEEP_MEMORY"))
     set_threads(os.environ.get("PODIUM_THREADS"))
 

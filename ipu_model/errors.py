@@ -63,8 +63,8 @@ class NonFiniteLoss(DeviceJobError):
         super().__init__(
             f"{found} (learning rate {learning_rate:g}{scaling}, rows {shown}). "
             f"Nothing was saved after the update before. Lower {lower}, lengthen the warm-up "
-            "(warmup_fraction), set max_grad_norm where the optimizer has it, or use precision fp32; then run again: "
-            + ANEW
+            "(warmup_fraction), set max_grad_norm where the optimizer has it, or use precision fp32; "
+            f"then run again: {ANEW}"
         )
 
 

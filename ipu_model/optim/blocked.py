@@ -53,7 +53,7 @@ class Blocked(torch.optim.Optimizer):
         self.param_groups.append({**self.defaults, **param_group, "params": list(param_group["params"])})
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients; written out for the same reason."""
+        """Forget all gradients, always to None; written out for the same reason."""
         for group in self.param_groups:
             for weight in group["params"]:
                 weight.grad = None

@@ -15,8 +15,6 @@ from ipu_model.models.precision import LowPrecisionCopies
 from ipu_model.optim.blocked import PLAIN, BlockedAdamW, BlockedLamb
 from ipu_model.optim.lamb import Lamb, adam_directions
 
-ONE_STEP: Dict[str, Any] = {"lr": 0.0, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1.0}
-
 
 class UncorrectedAdamW(torch.optim.Optimizer):
     """AdamW (arXiv 1711.05101) without bias correction, as in the original BERT: torch's always corrects."""
@@ -78,8 +76,9 @@ def make_optimizer(
 def _has_fused_adamw(device: str) -> bool:
     """Try it on one number: torch before 2.4 has no kernel for CPU tensors. Its AdamW would load its compiler first."""
     weight, gradient, first, second, step = ([torch.zeros((), device=device)] for _ in range(5))
+    rates: Dict[str, Any] = {"lr": 0.0, "beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0, "eps": 1.0}
     try:
-        torch._fused_adamw_(weight, gradient, first, second, [], step, **ONE_STEP, **PLAIN)
+        torch._fused_adamw_(weight, gradient, first, second, [], step, **rates, **PLAIN)
     except RuntimeError:
         return False
     return True

@@ -70,7 +70,7 @@ def test_pretraining_fine_tuning_and_prediction_follow_one_another(
 
 @pytest.mark.parametrize("name", ["adamw", "lamb"])
 def test_what_compiles_nothing_waits_for_no_compiler(tmp_path: Path, pretrain_rows: Path, name: str) -> None:
-    """Torch's own optimizers load its compiler: a second, and as long again to start as torch alone."""
+    """Torch's own optimizers load its compiler, which takes as long as torch itself."""
     if not _has_fused_adamw("cpu"):
         pytest.skip("this torch has no fused AdamW for CPUs, in place of which its own AdamW is taken")
     job = make_job(tmp_path, "pretrain", pretrain_rows, optimizer=OptimizerConfig(name=name, learning_rate=1e-2))
