@@ -2,7 +2,7 @@
 
 Where standard output is a terminal each stage at work has a bar that moves; elsewhere (CI, a pipe, a file) a stage has
 a line when it begins, one from time to time and one when it ends, without escape codes. What stages print goes to the
-log of the run, and here only when asked for.
+log of the run, and here only when asked for, but for notes, which are always shown.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 from flows.report import StageRecord, row
-from tasks.project.streams import printable
+from tasks.project.streams import NOTE, printable
 
 SECONDS_BETWEEN_LINES = 30.0
 """How often a stage at work gets a new line where lines stay."""
@@ -62,7 +62,7 @@ class Lines(Screen):
 
     def line(self, stage: str, text: str) -> None:
         now = time.monotonic()
-        if self._verbose:
+        if self._verbose or text.startswith(NOTE):
             self._write(said_by(stage, text, self._said_at))
         elif SHARE.match(text) and now - self._said_at[stage] >= SECONDS_BETWEEN_LINES:
             self._said_at[stage] = now
@@ -99,7 +99,7 @@ class Bars(Screen):
         self._progress.start()
 
     def line(self, stage: str, text: str) -> None:
-        if self._verbose:
+        if self._verbose or text.startswith(NOTE):
             self.tell(said_by(stage, text, self._tasks))
         if share := SHARE.match(text):
             left = LEFT.search(text)

@@ -12,6 +12,8 @@ import select
 import sys
 import unicodedata
 
+NOTE = "note: "
+"""Begins a line that people must see; of what stages print, these lines are always shown."""
 JOINERS = "\u200c\u200d"
 """Zero-width non-joiner and joiner."""
 
@@ -56,7 +58,7 @@ def say_line(text: str) -> None:
     sys.stdout.flush()
 
 
-def note(text: str, what: str = "note: ") -> None:
+def note(text: str, what: str = NOTE) -> None:
     """Say a line beside what was asked for, on standard error."""
     sys.stderr.write(f"{what}{printable(text)}\n")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from prefect.settings import PREFECT_API_URL
+from rich.console import Console
 
 from flows import ending, screen
 from flows.report import StageRecord
@@ -339,6 +340,19 @@ def test_lines_that_stay_say_how_far_a_stage_is_from_time_to_time(monkeypatch):
         "finetune: [ 90%] update 90/95  loss 1.0  5 s left\n"
         "finetune                         ran          95.0\n"
     )
+
+
+def test_notes_of_a_stage_are_shown_when_its_other_lines_are_not():
+    stream, console = io.StringIO(), io.StringIO()
+    shown = screen.Lines(stream, verbose=False), screen.Bars(Console(file=console, force_terminal=True), verbose=False)
+    for one in shown:
+        one.begin("examples")
+        one.line("examples", "64 documents")
+        one.line("examples", "note: 3 dev examples of classes that train has not")
+        one.close()
+    assert stream.getvalue() == "examples: started\nnote: 3 dev examples of classes that train has not\n"
+    assert "note: 3 dev examples" in console.getvalue()
+    assert "64 documents" not in console.getvalue()
 
 
 def test_what_a_stage_prints_is_no_command_for_a_terminal_and_no_markup(toy_project, environment):
