@@ -24,14 +24,12 @@ from tasks.project.files import sha256_of, write_text
 from tasks.project.given import check_given, given_paths, given_places, named_places, shown, value_at
 from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of, resolve
-from tasks.project.param_downstream import entry_places
 from tasks.project.params import check
+from tasks.project.written_folders import check_written, written_places
 
-CODE = ("flows", "tasks", "ipu_model", "dvc.yaml", "pyproject.toml", ".dvcignore")
+CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 """What a run can be called."""
-WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
-"""Parameters beside those of entries that name what is written: stated from the project's folder."""
 SECRET = re.compile(r"password|passphrase|secret|token|credential|connection_string|(account|access)_key")
 """Names of DVC's settings that are secrets."""
 
@@ -58,14 +56,14 @@ def resolved_params(root: Path, preset: str | None, overrides: list[str]) -> dic
 
 
 def check_inputs(root: Path, values: dict[str, Any]) -> None:
-    """The files and folders that the parameters name must be on this host, and all of them must be readable.
+    """The files and folders that the parameters name must be on this host and readable, or a place to write to.
 
     What a flow looks at wherever it runs; `podium run` looks at more before it starts one (flows/preflight).
 
     Raises:
         ParamsError: everything that is not so, by its parameter.
     """
-    if problems := check_given(values, root):
+    if problems := [*check_given(values, root), *check_written(values, root)]:
         raise ParamsError("\n".join(problems))
 
 
@@ -186,7 +184,7 @@ def _hash_of(path: Path) -> str:
 def seen_from(values: dict[str, Any], root: Path, folder: Path) -> dict[str, Any]:
     """The same values with relative paths rewritten to mean the same place from `folder`."""
     rewritten: dict[str, Any] = json.loads(json.dumps(values))
-    paths = [*given_places(values), *entry_places(values, "publish", "folder"), *WRITTEN]
+    paths = [*given_places(values), *written_places(values)]
     for place in (*paths, *named_places(values)):
         given = value_at(values, place)
         if given is None or "://" in given or os.path.isabs(given):

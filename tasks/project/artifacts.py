@@ -8,6 +8,8 @@ PARAMS = Path("params.yaml")
 PLAN = Path("plan.yaml")
 """What params.yaml makes of dvc.yaml (tasks/project/composing.py)."""
 PRESETS = Path("presets")
+SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
+"""The code: what decides a result beside parameters and data."""
 
 CORPUS = Path("data/corpus")
 """part-00000.parquet, ... : document_id (string), title (string), text (string; paragraphs apart by a newline)."""

@@ -23,8 +23,6 @@ from tasks.release.release_subject import Subject, plan_of
 from tasks.release.released_parameters import released_parameters
 
 FORMAT_VERSION = 1
-SOURCES = ("flows", "tasks", "ipu_model", "dvc.yaml")
-"""What decides a result beside parameters and data; a change here that was not committed makes a release dirty."""
 PACKAGES = (
     "datasets",
     "dvc",
@@ -123,13 +121,13 @@ def base_model(file: Path, given: str) -> dict[str, Any] | None:
 def git_state(root: Path) -> dict[str, Any]:
     """Revision of the code, and whether the sources differ from it.
 
-    Only `SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are what a run
+    Only `artifacts.SOURCES` count: parameters are recorded in full, and dvc.lock, metrics and reports are what a run
     writes. Outside a git checkout the revision is null and `dirty` is null too (not known).
     """
     revision = _git(root, "rev-parse", "--verify", "HEAD")
     if revision is None:
         return {"revision": None, "dirty": None, "changed": []}
-    present = [name for name in SOURCES if (root / name).exists()]
+    present = [name for name in artifacts.SOURCES if (root / name).exists()]
     status = ("status", "--porcelain", "--no-renames", "-z", "--", *present, ":(exclude,glob)**/__pycache__/**")
     listing = _git(root, *_compared_with(root), *status) if present else ""
     changed = sorted(entry[3:] for entry in (listing or "").split("\0") if entry)

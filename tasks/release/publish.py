@@ -30,6 +30,7 @@ from tasks.project.main import run_main
 from tasks.project.param_downstream import EntryPublishParams
 from tasks.project.param_publish import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
+from tasks.project.written_folders import check_written
 from tasks.release.card import CardFacts, CardTask
 from tasks.release.provenance import provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
@@ -91,6 +92,8 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         InputError: a file is not what its stage wrote.
     """
     params = check(dict(parameters))
+    if problems := check_written(dict(parameters), root):
+        raise PublishError("; ".join(problems))
     told = wanted(params, entry_of(params, name))
     subject = told.subject
     require_accepted(read_json(root / subject.gate, f"dvc repro {subject.stages['gate']}"))

@@ -127,7 +127,7 @@ def write_folder(release: Release, folder: Path) -> bool:
     """
     if recover_folder(folder):
         log.info("%s: cleared away what a killed publish left", folder)
-    _refuse_foreign(folder)
+    refuse_foreign(folder)
     if folder.is_dir() and folder_hashes(folder) == release.hashes():
         return False
     with new_folder(folder) as fresh:
@@ -158,8 +158,12 @@ def folder_hashes(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): sha256_of(path) for path in paths}
 
 
-def _refuse_foreign(folder: Path) -> None:
-    """A folder publish did not make, or one somebody put files into, is not ours to replace."""
+def refuse_foreign(folder: Path) -> None:
+    """A folder that publish did not make, or that a user put files into, is not ours to replace.
+
+    Raises:
+        PublishError: it is such a folder.
+    """
     knob = "move it away, or set publish.folder to another one; nothing was touched"
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise PublishError(f"{folder} is no folder: {knob}")

@@ -272,6 +272,17 @@ def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
     assert not [name for name, level in found if level != "ok"]
 
 
+def test_a_folder_that_cannot_take_the_release_is_named_before_the_first_stage(project):
+    key = "downstream.squad.publish.folder"
+    error = refuse(project, f"{key}=models/squad")
+    assert isinstance(error, ParamsError)
+    assert f"{key}='models/squad' is in models/squad, which the stage finetune@squad replaces" in str(error)
+    (project / "mine").mkdir()
+    (project / "mine" / "notes.txt").write_text("mine")
+    assert "mine exists and was not made by publish" in str(refuse(project, f"{key}=mine"))
+    assert ("publish", "problem") not in look(project, f"{key}=mine", publish=False)
+
+
 def test_what_cannot_be_read_in_a_given_folder_is_named(project, tmp_path):
     text = tmp_path / "text"
     text.mkdir()
