@@ -71,7 +71,7 @@ def vocabulary(params: Params) -> str:
 def _entries(params: Params) -> tuple[str, ...]:
     from tasks.vocabulary.hub_tokenizer import given_vocabulary
 
-    return given_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).entries
+    return given_vocabulary(Path(params.tokenizer.path), params.tokenizer.lowercase).tokens
 
 
 def prepared(params: Params) -> str:

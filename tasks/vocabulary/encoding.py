@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +13,14 @@ import numpy as np
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of
+from tasks.vocabulary.hub_tokenizer import FILES, TOKENIZER, VOCABULARY, read_folder
 from tasks.vocabulary.tokenizer_files import build_tokenizer
-from tasks.vocabulary.tokenizer_kinds import read_tokenizer_json
 from tasks.vocabulary.word_cache import Encoded, WordCache, works_word_by_word
 from tasks.vocabulary.wordpiece import SPECIAL_TOKENS
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-TOKENIZER_FILE = "tokenizer.json"
 ENCODE_AT_ONCE = 512
 """Texts per call: an encoding takes far more memory than its ids, so few are alive at a time."""
 
@@ -52,38 +51,41 @@ class Vocabulary:
 
 
 def tokenizer_file(folder: Path) -> Path:
-    """The tokenizer.json in `folder`.
+    """The file that stands for the tokenizer in `folder`: tokenizer.json, or vocab.txt of a folder without one.
 
     Raises:
-        InputError: it is not there.
+        InputError: neither is there.
     """
-    path = Path(folder) / TOKENIZER_FILE
-    if not path.is_file():
-        raise InputError(
-            f"{path} is not there: rows need the fast tokenizer that the tokenizer stage makes; "
-            "run `dvc repro tokenizer` first"
-        )
-    return path
+    paths = [Path(folder) / name for name in (TOKENIZER, VOCABULARY)]
+    for path in paths:
+        if path.is_file():
+            return path
+    raise InputError(
+        f"{paths[0]} is not there: rows need the fast tokenizer that the tokenizer stage makes; "
+        "run `dvc repro tokenizer` first"
+    )
 
 
 def load_tokenizer(folder: Path = artifacts.TOKENIZER) -> Tokenizer:
-    """The tokenizer of `folder`, built anew from its vocabulary, without truncation and padding.
+    """The tokenizer of `folder`, built from its vocabulary, without truncation and padding.
 
-    "[SEP]" and the like inside a text are ordinary characters to it, so that no text can forge the
-    structure of a sequence.
+    It gives the ids of AutoTokenizer, with one difference: "[SEP]" and the like inside a text are ordinary characters,
+    so that no text can forge the structure of a sequence. Special tokens of the model's own are tokens in a text.
 
     Raises:
         InputError: missing, unreadable, or of another kind than BERT's.
     """
-    path = tokenizer_file(folder)
-    return _load(path, sha256_of(path))
+    folder = tokenizer_file(folder).parent
+    return _load(folder, tuple(sha256_of(folder / name) for name in FILES if (folder / name).is_file()))
 
 
 @functools.lru_cache(maxsize=2)
-def _load(path: Path, sha256: str) -> Tokenizer:
-    """`sha256` is part of the key: a file written anew is read anew."""
-    tokenizer = build_tokenizer(read_tokenizer_json(path, str(path.parent)))
-    tokenizer.encode_special_tokens = True
+def _load(folder: Path, hashes: tuple[str, ...]) -> Tokenizer:
+    """`hashes` are part of the key: files that were written again are read again."""
+    vocabulary = read_folder(folder, True, str(folder))
+    extra = tuple(replace(token, special=False) for token in vocabulary.extra)
+    tokenizer = build_tokenizer(replace(vocabulary, extra=extra))
+    tokenizer.encode_special_tokens = True  # BERT's own alone, as the others were added as ordinary tokens
     return tokenizer
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import download_files
+from tasks.vocabulary import tokenizer_config
+from tasks.vocabulary.tokenizer_config import CONFIG, read_tokenizer_config, with_config
 from tasks.vocabulary.tokenizer_files import Vocabulary, read_vocabulary
 from tasks.vocabulary.tokenizer_kinds import read_tokenizer_json
 
-TOKENIZER, CONFIG, VOCABULARY = "tokenizer.json", "tokenizer_config.json", "vocab.txt"
+TOKENIZER, VOCABULARY = "tokenizer.json", "vocab.txt"
+FILES = (TOKENIZER, VOCABULARY, *tokenizer_config.FILES)
+"""Everything that decides the ids of a text."""
 SLOW = (".model", ".bpe", "merges.txt", "vocab.json")
 """How the files of tokenizers of other kinds end."""
 
@@ -28,7 +31,7 @@ def given_vocabulary(path: Path, lowercase: bool, key: str = "tokenizer.path") -
     Raises:
         InputError: it cannot be used.
     """
-    if any((path / name).is_file() for name in (TOKENIZER, CONFIG)):
+    if any((path / name).is_file() for name in (TOKENIZER, CONFIG, VOCABULARY)):
         return load_hub_vocabulary(str(path), None, lowercase, key)
     return Vocabulary(read_vocabulary(path, key), lowercase)
 
@@ -53,26 +56,34 @@ def load_hub_vocabulary(
     local = Path(repository)
     if local.is_dir():
         require_readable(local, key)
-        present = sorted(file.name for file in local.iterdir() if file.is_file())
-        files = {name: local / name for name in (TOKENIZER, CONFIG, VOCABULARY) if name in present}
-    else:
-        wanted = (TOKENIZER, CONFIG, VOCABULARY)
-        _, present, files = download_files(
-            repository, revision, lambda names: [name for name in names if name in wanted], "tokenizer"
-        )
-    source = f"{key}={repository}"
-    config = _read_json(files[CONFIG], source) if CONFIG in files else {}
-    if "auto_map" in config:
-        raise InputError(
-            f"{source} brings Python code of its own (auto_map), which is not run: a fast WordPiece "
-            "tokenizer (tokenizer.json or vocab.txt) of standard kind is required"
-        )
+        return read_folder(local, lowercase, f"{key}={repository}")
+    _, present, files = download_files(
+        repository, revision, lambda names: [name for name in names if name in FILES], "tokenizer"
+    )
+    return _read(files, present, lowercase, f"{key}={repository}")
+
+
+def read_folder(folder: Path, lowercase: bool, source: str) -> Vocabulary:
+    """The vocabulary of a local folder in the layout of a model, as AutoTokenizer reads it.
+
+    Args:
+        folder: exists.
+        lowercase: used only where there is a vocab.txt that nothing else is said about.
+        source: what named the folder, for messages.
+
+    Raises:
+        InputError: as load_hub_vocabulary.
+    """
+    present = sorted(file.name for file in folder.iterdir() if file.is_file())
+    return _read({name: folder / name for name in FILES if name in present}, present, lowercase, source)
+
+
+def _read(files: Mapping[str, Path], present: list[str], lowercase: bool, source: str) -> Vocabulary:
+    config = read_tokenizer_config(files, source, TOKENIZER in files)
     if TOKENIZER in files:
-        return read_tokenizer_json(files[TOKENIZER], source)
+        return with_config(read_tokenizer_json(files[TOKENIZER], source), config, None)
     if VOCABULARY in files:
-        entries = read_vocabulary(files[VOCABULARY], source)
-        lower = config.get("do_lower_case", lowercase)
-        return Vocabulary(entries, lower, config.get("strip_accents"), config.get("tokenize_chinese_chars", True))
+        return with_config(Vocabulary(read_vocabulary(files[VOCABULARY], source), lowercase), config, lowercase)
     raise _no_fast_tokenizer(source, present)
 
 
@@ -88,13 +99,3 @@ def _no_fast_tokenizer(source: str, present: list[str]) -> InputError:
         f"{source} has neither {TOKENIZER} nor {VOCABULARY}{why}. "
         "Set tokenizer.repository to a model with a fast WordPiece tokenizer"
     )
-
-
-def _read_json(path: Path, source: str) -> dict[str, Any]:
-    try:
-        values = read_json(path)
-    except ValueError as error:
-        raise InputError(f"{source}: {path.name} is not JSON ({error})") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{source}: {path.name} must hold an object, found {type(values).__name__}")
-    return values

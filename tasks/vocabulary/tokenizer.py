@@ -96,7 +96,7 @@ def main() -> None:
     started_at = time.perf_counter()
     vocabulary = make_tokenizer(params, everything.model.max_positions, artifacts.CORPUS, artifacts.TOKENIZER)
     print(
-        f"tokenizer ({params.source}): {len(vocabulary.entries):,} entries, "
+        f"tokenizer ({params.source}): {len(vocabulary.tokens):,} entries, "
         f"{'lower case' if vocabulary.lowercase else 'cased'}, {time.perf_counter() - started_at:.1f} s"
     )
 

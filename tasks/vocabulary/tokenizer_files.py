@@ -29,6 +29,16 @@ MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
+class ExtraToken:
+    """A token that is looked for in the text itself, before the text is cut into words (`add_tokens`)."""
+
+    content: str
+    normalized: bool
+    """Looked for in the cleaned text, not in the text as it stands."""
+    special: bool = False
+
+
+@dataclass(frozen=True)
 class Vocabulary:
     """Entries in order of their ids, and how text is cleaned before they are looked up."""
 
@@ -37,6 +47,14 @@ class Vocabulary:
     strip_accents: bool | None = None
     """None: together with the capitals."""
     handle_chinese_chars: bool = True
+    extra: tuple[ExtraToken, ...] = ()
+    """Those that are not among the entries have the ids that follow, in this order."""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """Return everything that has an id, in order of the ids."""
+        known = set(self.entries)
+        return (*self.entries, *(token.content for token in self.extra if token.content not in known))
 
 
 def read_vocabulary(path: Path, key: str) -> tuple[str, ...]:
@@ -111,6 +129,9 @@ def build_tokenizer(vocabulary: Vocabulary) -> Tokenizer:
         )
     )
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL_TOKENS])
+    for token in vocabulary.extra:
+        add = tokenizer.add_special_tokens if token.special else tokenizer.add_tokens
+        add([AddedToken(token.content, normalized=token.normalized, special=token.special)])
     tokenizer.normalizer = BertNormalizer(
         clean_text=True,
         handle_chinese_chars=vocabulary.handle_chinese_chars,

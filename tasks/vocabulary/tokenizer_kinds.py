@@ -14,6 +14,7 @@ from tasks.project.files import read_json
 from tasks.vocabulary.tokenizer_files import (
     MAX_CHARACTERS_PER_WORD,
     MAX_ENTRIES,
+    ExtraToken,
     Vocabulary,
     check_vocabulary,
 )
@@ -61,9 +62,10 @@ def read_tokenizer_json(path: Path, source: str) -> Vocabulary:
     for name, required in MODEL.items():
         if model.get(name, required) != required:
             raise InputError(f"{where} has {name} {model[name]!r:.80}, {required!r} is required, as in BERT")
-    entries = _entries(_part(model, "vocab", where), values.get("added_tokens"), where)
+    entries, extra = _tokens(_part(model, "vocab", where), values.get("added_tokens"), where)
     check_vocabulary(entries, source)
-    return Vocabulary(tuple(entries), *_switches(_part(values, "normalizer", where), where))
+    switches = _switches(_part(values, "normalizer", where), where)
+    return Vocabulary(tuple(entries), **switches, extra=extra)
 
 
 def _part(values: dict[str, Any], name: str, where: str) -> dict[str, Any]:
@@ -83,35 +85,46 @@ def _require_kinds(values: dict[str, Any], where: str) -> None:
             raise InputError(f"{where} has the {name} {kind!s:.80}; {required} is required (a BERT model's tokenizer)")
 
 
-def _switches(normalizer: dict[str, Any], where: str) -> list[Any]:
+def _switches(normalizer: dict[str, Any], where: str) -> dict[str, Any]:
     found = {name: normalizer.get(name, left_out) for name, (left_out, _) in SWITCHES.items()}
     for name, value in found.items():
         taken = SWITCHES[name][1]
         if not any(value is one for one in taken):
             raise InputError(f"{where} has {name} {value!r:.80}, required is one of {', '.join(map(str, taken))}")
-    return [found[name] for name in ("lowercase", "strip_accents", "handle_chinese_chars")]
+    return {name: found[name] for name in ("lowercase", "strip_accents", "handle_chinese_chars")}
 
 
-def _entries(ids: dict[str, Any], added: Any, where: str) -> list[str]:
-    """Entries in order of their ids, added tokens included."""
-    ids = dict(ids)
+def _tokens(vocabulary: dict[str, Any], added: Any, where: str) -> tuple[list[str], tuple[ExtraToken, ...]]:
+    """Return the entries in order of their ids, and the added tokens other than BERT's own."""
+    ids, extra = dict(vocabulary), {}
     for token in added or [] if isinstance(added, list | None) else [added]:
-        content, number = (token.get("content"), token.get("id")) if isinstance(token, dict) else (None, None)
-        if not isinstance(content, str) or any(token.get(flag) for flag in ("single_word", "lstrip", "rstrip")):
-            raise InputError(
-                f"{where} adds {token!r:.120}: a token with content and id, and without single_word, lstrip and "
-                "rstrip, is required"
-            )
-        if content not in SPECIAL_TOKENS and not token.get("special"):
-            raise InputError(
-                f"{where} adds the token {content!r:.80}, which would be looked for across words: "
-                f"{', '.join(SPECIAL_TOKENS)} and other special tokens are taken"
-            )
-        if ids.setdefault(content, number) != number:
-            raise InputError(f"{where} gives {content!r:.80} the ids {ids[content]!r:.20} and {number!r:.20}")
+        one = extra_token(token, where)
+        number = token.get("id")
+        if ids.setdefault(one.content, number) != number:
+            raise InputError(f"{where} gives {one.content!r:.80} the ids {ids[one.content]!r:.20} and {number!r:.20}")
+        if one.content not in SPECIAL_TOKENS:
+            extra[one.content] = one
     if len(ids) > MAX_ENTRIES:
         raise InputError(f"{where} has {len(ids):,} entries; up to {MAX_ENTRIES:,} are read")
-    numbers = set(ids.values()) if all(type(number) is int for number in ids.values()) else set()
-    if numbers != set(range(len(ids))):
-        raise InputError(f"{where}: the ids are not 0 to {len(ids) - 1} without gaps")
-    return sorted(ids, key=ids.__getitem__)
+    entries = [token for token in ids if token in vocabulary or token in SPECIAL_TOKENS]
+    for part in (ids, entries):  # the library gives added tokens the ids after those of the vocabulary
+        numbers = {ids[token] for token in part} if all(type(ids[token]) is int for token in part) else set()
+        if numbers != set(range(len(part))):
+            raise InputError(f"{where}: the ids are not 0 to {len(part) - 1} without gaps")
+    return sorted(entries, key=ids.__getitem__), tuple(extra[token] for token in sorted(extra, key=ids.__getitem__))
+
+
+def extra_token(token: Any, where: str) -> ExtraToken:
+    """Read a token as transformers and the tokenizers library describe one in JSON.
+
+    Raises:
+        InputError: it is described otherwise, or takes the blanks beside it along.
+    """
+    content = token.get("content") if isinstance(token, dict) else None
+    if not isinstance(content, str) or any(token.get(flag) for flag in ("single_word", "lstrip", "rstrip")):
+        raise InputError(
+            f"{where} adds {token!r:.120}: a token with content and id, and without single_word, lstrip and "
+            "rstrip, is required"
+        )
+    special = bool(token.get("special", False))
+    return ExtraToken(content, bool(token.get("normalized", not special)), special)

@@ -113,11 +113,6 @@ CHANGES: dict[str, tuple[tuple[str, ...], Any, str]] = {
     "an id past the end": (("model", "vocab", "ada"), 2**62, "ids are not 0 to"),
     "an id twice": (("model", "vocab", "ada"), 0, "ids are not 0 to"),
     "a stripping token": (("added_tokens", 4, "lstrip"), True, "without single_word, lstrip"),  # type: ignore[dict-item]
-    "a token across words": (
-        ("added_tokens", 4),
-        {"id": 5, "content": "ada", "special": False},
-        "looked for across words",
-    ),  # type: ignore[dict-item]
     "two ids for a token": (("added_tokens", 4, "id"), 1, "gives '[MASK]' the ids"),  # type: ignore[dict-item]
     "a token that is none": (("added_tokens", 4), "x", "adds 'x'"),  # type: ignore[dict-item]
     "tokens that are none": (("added_tokens",), 7, "adds 7"),
@@ -150,7 +145,6 @@ def test_what_is_not_of_berts_kind_is_refused(tmp_path: Path, change: str) -> No
 
 
 def test_special_tokens_of_others_are_entries_like_any(tmp_path: Path) -> None:
-    """As [unused7] is: in a text they are ordinary characters here."""
     folder = changed(tmp_path, ("model", "vocab", "[E1]"), len(SPECIAL) + 2)
     values = json.loads((folder / "tokenizer.json").read_text())
     values["added_tokens"].append({**values["added_tokens"][4], "content": "[E1]", "id": len(SPECIAL) + 2})
