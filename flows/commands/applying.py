@@ -34,6 +34,9 @@ OPTIONS = (
     click.option(
         "--column", "columns", multiple=True, type=Column(), help="a column of the file, where it has another name"
     ),
+    click.option(
+        "--separator", metavar="SIGN", help="of the fields of a .csv file (comma, semicolon, tab, ...; found)"
+    ),
     click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (as the release, else 384)"),
     click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows of a text share"),
     click.option(
@@ -85,6 +88,8 @@ def found_model(ctx: click.Context, name: str, stated: Mapping[str, Any]) -> tup
     rows = {key: stated[key] for key in ("row_length", "doc_stride") if stated[key] is not None}
     columns = {**named.entry.get("data", {}).get("columns", {}), **dict(stated["columns"])}
     data: dict[str, Any] = {"columns": columns} if columns else {}
+    if stated["separator"] is not None:
+        data["separator"] = stated["separator"]
     sections = {"rows": rows, "data": data}
     if stated["null_threshold"] is not None:
         sections["evaluate"] = {"null_threshold": stated["null_threshold"]}

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from flows.commands import options
-from flows.commands.project import Place, entered, given
+from flows.commands.project import Place, entered, given, output_file
 from tasks.project import artifacts, streams
 from tasks.project.errors import ParamsError
 from tasks.project.files import write_json, write_text
@@ -40,7 +40,11 @@ def command(
     ctx: click.Context, first: str, others: tuple[str, ...], output: Path | None, json_wanted: bool, **of_files: Any
 ) -> None:
     words = (first, *others)
-    output = None if output is None else given(ctx, output)
+    changed, questions = of_files["changed"], of_files["questions"]
+    read = [given(ctx, Path(word)) for word in (*words, *filter(None, [questions]))]
+    written = [output_file(ctx, path, read) for path in (output, changed) if path is not None]
+    if len(set(written)) < len(written):
+        raise click.UsageError("--output and --changed name the same file: name two", ctx)
     if all(_is_file(given(ctx, Path(word))) for word in words):
         if len(words) != 2:
             raise click.UsageError("two files of predictions can be compared", ctx)
@@ -50,7 +54,7 @@ def command(
             raise click.UsageError(f"--{stated[0]} is of two files of predictions, and these are runs", ctx)
         found, text, after = _runs(ctx, words)
     if output is not None:
-        write_json(output, found)
+        write_json(given(ctx, output), found)
     if json_wanted:
         options.print_json(found)
         return

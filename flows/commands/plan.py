@@ -8,7 +8,7 @@ import click
 
 from flows import checkout, dvc, plan_words
 from flows.commands import options
-from flows.commands.project import entered, given
+from flows.commands.project import entered, output_file
 from flows.foretold import foresee
 from flows.plan import ALL
 from flows.preflight import checks
@@ -17,6 +17,7 @@ from tasks.project import artifacts, streams
 from tasks.project.composing import write_plan
 from tasks.project.errors import ParamsError
 from tasks.project.files import write_text
+from tasks.project.given import given_paths
 from tasks.project.gone import remove_gone
 from tasks.project.params import load_params
 
@@ -60,13 +61,17 @@ def command(
     options.tell_unread(project, preset)
     wanted = checks.of_run(project, preset, list(overrides), part, to, name=name)
     checkout.check_inputs(project, wanted.values)
+    if page is not None:
+        own = (artifacts.PARAMS, artifacts.PLAN, artifacts.PRESETS, Path("dvc.yaml"))
+        read = [*own, *map(Path, given_paths(wanted.values))]
+        page = output_file(ctx, page, [project / one for one in read])
     limit = None if memory is None else memory * GB
     probed = () if no_probe else wanted.stages
     found = foresee(wanted, price, Asked((), limit, "bow" if bow else MK2, probed, _note))
     if page is not None:
         from flows.pages import plan_page
 
-        write_text(given(ctx, page), plan_page.page(found, wanted, preset))
+        write_text(page, plan_page.page(found, wanted, preset))
     if json_wanted:
         options.print_json(found.as_values())
         return

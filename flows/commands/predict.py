@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from flows.commands import applying
-from flows.commands.project import given
+from flows.commands.project import given, output_file
 from tasks.project import streams
 
 FORMATS = ("json", "jsonl", "csv", "parquet")
@@ -32,7 +32,7 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     from tasks.downstream.applying.predict import Output, predict, spooled
 
     found, entry = applying.found_model(ctx, model, stated)
-    target, how = _target(ctx, output, stated["force"]), applying.how(stated)
+    target, how = _target(ctx, output, stated["force"], given(ctx, input)), applying.how(stated)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT must end in one of .{', .'.join(FORMATS)}: found {output}", ctx)
@@ -43,10 +43,10 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")
 
 
-def _target(ctx: click.Context, output: Path, force: bool) -> Path | None:
+def _target(ctx: click.Context, output: Path, force: bool, read: Path) -> Path | None:
     if str(output) == "-":
         return None
-    target = given(ctx, output)
+    target = output_file(ctx, output, [read])
     if target.exists() and not force:
         raise click.UsageError(f"{output} is there already: name another file, or add --force", ctx)
     return target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -100,3 +101,22 @@ def given(ctx: click.Context, path: Path) -> Path:
     """A path of the command line, which counts from where the command was called."""
     place: Place = ctx.obj
     return place.here / path
+
+
+def output_file(ctx: click.Context, path: Path, inputs: Iterable[Path]) -> Path:
+    """A file of the command line that is to be written, which may be none of those that the command reads.
+
+    Args:
+        ctx: of the command.
+        path: as it was typed.
+        inputs: files and folders that are read; links to them count as they do.
+
+    Raises:
+        click.UsageError: it is one of them, or lies in one.
+    """
+    target = given(ctx, path)
+    places = [target, *target.resolve().parents] if target.exists() else []
+    for one in filter(Path.exists, inputs):
+        if any(place.samefile(one) for place in places):
+            raise click.UsageError(f"{path} is read by this command and cannot be written: name another file", ctx)
+    return target

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from flows.commands import options
-from flows.commands.project import given
+from flows.commands.project import given, output_file
 from tasks.project import streams
 from tasks.project.files import write_json
 
@@ -43,9 +43,11 @@ def command(
 
     logging.basicConfig(format="%(levelname)s: %(message)s", stream=sys.stderr)
     odds = None if na_probs is None else given(ctx, na_probs)
-    summary = score_files(given(ctx, questions), given(ctx, predictions), odds, na_threshold)
-    if output is not None:
-        write_json(given(ctx, output), summary)
+    read = given(ctx, questions), given(ctx, predictions)
+    target = None if output is None else output_file(ctx, output, [*read, *([] if odds is None else [odds])])
+    summary = score_files(*read, odds, na_threshold)
+    if target is not None:
+        write_json(target, summary)
     if json_wanted:
         options.print_json(summary)
         return

@@ -16,12 +16,12 @@ from typing import ClassVar
 from tasks.downstream.entries import entry_of
 from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.inputs.splits import Groups, sample, set_apart
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.param_downstream import OwnDataParams
 from tasks.project.params import load_params
-from tasks.reading.text_files import add_to_reading
+from tasks.reading.text_files import add_to_reading, read_reading
 
 
 class ExamplesTask(DownstreamTask):
@@ -86,7 +86,11 @@ def make_examples(task: ExamplesTask, folder: Path) -> str:
         notes = [*_set_apart(task, partial), *_sampled(task, partial)]
         numbers = task.complete(partial)
         add_to_reading(partial, {**dict(notes), **numbers}, [note for note, _ in notes])
-    return "; ".join([*said, *(f"{count:,} {what}" for what, count in (*notes, *numbers.items()) if count)])
+        remarks = read_reading(partial)["remarks"]
+    known = [f"{count:,} {what}" for what, count in numbers.items() if count]
+    for text in (*remarks, *known):
+        streams.note(text)
+    return "; ".join([*said, *(f"{count:,} {what}" for what, count in notes if count), *known])
 
 
 def _set_apart(task: ExamplesTask, folder: Path) -> list[tuple[str, int]]:

@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from tasks.inputs import world
 from tasks.inputs.documents import Document, TextColumns, as_documents
 from tasks.inputs.readers import read_files
-from tasks.inputs.tables import Line, checked
+from tasks.inputs.tables import Line, checked, without_rows
 from tasks.project import artifacts
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder
@@ -85,8 +85,8 @@ def write_documents(
             _write(documents, folder, summary)
             if not summary.documents:
                 raise InputError(
-                    f"no text was found ({summary.reading.counts[EMPTY]} empty documents): check corpus.path, "
-                    "corpus.text_column and corpus.layout"
+                    f"no text was found ({summary.reading.counts[EMPTY]} empty documents)"
+                    f"{without_rows(summary.reading)}: check corpus.path, corpus.text_column and corpus.layout"
                 )
         write_reading(folder, source, summary.reading)
     return summary
@@ -105,7 +105,7 @@ def read_documents(params: CorpusParams, reading: Reading) -> Iterator[Document]
         for number, made in enumerate(world.documents(params.seed, "corpus", params.demo_documents)):
             yield Document(f"demo:{number}", made.title, made.text)
     elif params.source == "files":
-        yield from read_files(Path(params.path), _columns(params), params.layout, reading)
+        yield from read_files(Path(params.path), _columns(params), params.layout, reading, params.separator)
     elif params.source == "hub":
         yield from _hub_documents(params, reading)
 
@@ -189,6 +189,7 @@ def main() -> None:
         f"{summary.parts} files{''.join(f', {part}' for part in summary.reading.summary())}, "
         f"{time.perf_counter() - started_at:.1f} s"
     )
+    summary.reading.note_remarks()
 
 
 if __name__ == "__main__":

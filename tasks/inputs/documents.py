@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tasks.inputs.tables import NUMBERS, Column, Line
+from tasks.inputs.tables import Column, Line, text_of_id
 from tasks.project.errors import InputError
 from tasks.reading.text_files import Reading
 
@@ -53,10 +53,7 @@ def as_documents(
     for number, (where, values) in enumerate(lines):
         text = _text(values[text_column], source, where, text_column)
         title = _text(values.get(title_column), source, where, title_column)
-        given = values.get(id_column)
-        if isinstance(given, int) and not isinstance(given, bool):
-            reading.counts[NUMBERS] += 1
-            given = str(given)
+        given = text_of_id(values.get(id_column), reading)
         document_id = _text(given, source, where, id_column).strip()
         if id_column in values and not document_id:
             reading.counts[NUMBERED] += 1

@@ -27,7 +27,9 @@ _TITLE = re.compile(r"^\s*=\s+(?!=)(.*?[^=\s])\s+=\s*$")
 _HEADING = re.compile(r"^\s*=\s?=.*=\s?=\s*$")
 
 
-def read_files(path: Path, columns: TextColumns, layout: str, reading: Reading) -> Iterator[Document]:
+def read_files(
+    path: Path, columns: TextColumns, layout: str, reading: Reading, separator: str | None = None
+) -> Iterator[Document]:
     """All documents of a file, or of the usable files of a folder in order of their names.
 
     Args:
@@ -35,6 +37,7 @@ def read_files(path: Path, columns: TextColumns, layout: str, reading: Reading) 
         columns: of text, title and id, for .jsonl, .csv and .parquet.
         layout: `wikitext`, `paragraphs`, `wikiextractor` or `auto`, for .txt (corpus.layout).
         reading: counts, filled on the way.
+        separator: of the fields of .csv (corpus.separator); None: it is found.
 
     Raises:
         InputError: nothing there, nothing usable, or a file that cannot be read as what it says it is.
@@ -46,7 +49,7 @@ def read_files(path: Path, columns: TextColumns, layout: str, reading: Reading) 
         reading.files += 1
         ending = ending_of(file)
         if ending in tables.ENDINGS:
-            lines = tables.read_table(file, columns.wanted(), KEY, reading)
+            lines = tables.read_table(file, columns.wanted(), KEY, reading, separator)
             yield from as_documents(lines, columns, name, str(file), reading)
         else:
             chosen = _layout_of(file, layout)

@@ -1,22 +1,24 @@
-"""Records of the user's own tables: .jsonl, .csv, .parquet, or rows of a Hub data set. Memory stays flat.
+"""Records of the user's own tables: .jsonl, .json, .csv, .parquet, or rows of a Hub data set. Memory stays flat.
 
-A table is asked for columns; one that is required and absent is refused with the columns that are there, one that
-nobody asks for is noted. Text must be UTF-8 (a byte order mark is accepted).
+A table is asked for columns. One whose name differs in case or blanks alone is taken and remarked on; one that is
+required and absent is refused with the columns that are there, one that nobody asks for is noted. Text must be UTF-8 (a
+byte order mark is accepted).
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.inputs.delimited import read_rows
+from tasks.inputs.json_arrays import begins_array, read_array
 from tasks.project.errors import InputError
 from tasks.project.files import each_key_once, parse_json
 from tasks.project.memory import limited_steps
-from tasks.reading.foreign_tables import open_parquet
+from tasks.reading.foreign_tables import folded, open_parquet
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import MAX_LINE_BYTES, Reading, refuse_empty, text_lines
 
@@ -27,6 +29,7 @@ MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS = 20, 80
 BLANK_LINES = "blank lines passed over"
 NUMBERS = "ids that were numbers, taken as text"
+NO_ROWS = "has a header and no rows"
 
 
 class Line(NamedTuple):
@@ -45,21 +48,44 @@ class Column(NamedTuple):
     required: bool
 
 
-def read_table(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
-    """The records of a .jsonl, .csv, .tsv or .parquet file, in order; in .tsv quotes are letters like others.
+def read_table(
+    path: Path,
+    columns: Sequence[Column],
+    key: str,
+    reading: Reading,
+    separator: str | None = None,
+) -> Iterator[Line]:
+    """Yield the records of a .jsonl, .json, .csv, .tsv or .parquet file, in order.
 
     Args:
         path: the file.
         columns: what is asked for; of Parquet files nothing else is read.
         key: the params key that named the file, for messages.
-        reading: gets the blank lines and the columns that nobody asked for.
+        reading: gets the blank lines, the columns that nobody asked for, that there are no rows, and remarks.
+        separator: of the fields of .csv and .tsv files; None: it is found (see delimited.py).
 
     Raises:
         InputError: not what its ending says, another encoding, damaged, or without a required column; the message
             names the file and the place.
     """
     refuse_empty(path, key)
-    return _READ[ending_of(path)](path, columns, key, reading)
+    ending = ending_of(path)
+    if ending in (".csv", ".tsv"):
+        lines = _read_delimited(path, columns, key, reading, separator)
+    else:
+        lines = _READ[ending](path, columns, key, reading)
+    rows = False
+    for line in lines:
+        rows = True
+        yield line
+    if not rows and ending in HEADED:
+        reading.remark(f"{path.name} {NO_ROWS}")
+
+
+def without_rows(reading: Reading) -> str:
+    """Return which tables have no rows, for messages on a source that holds nothing; empty where none is known."""
+    found = [text for text in reading.remarks if text.endswith(NO_ROWS)]
+    return f" ({', '.join(found)})" if found else ""
 
 
 def stated_by(section: str) -> str:
@@ -71,8 +97,13 @@ def stated_by(section: str) -> str:
     return f"{section}.columns.{{0}} (podium finetune: --column {{0}}=NAME)"
 
 
-def check_columns(present: Sequence[str], columns: Sequence[Column], source: str, reading: Reading) -> None:
+def check_columns(
+    present: Sequence[str], columns: Sequence[Column], source: str, reading: Reading
+) -> Mapping[str, str]:
     """Note the columns of `present` that nobody asks for.
+
+    Returns:
+        The names of those that were taken for a column whose name differs in case or blanks -> that name.
 
     Raises:
         InputError: one stands twice, or required ones are absent (the nearest names are given).
@@ -82,7 +113,11 @@ def check_columns(present: Sequence[str], columns: Sequence[Column], source: str
     twice = sorted(name for name, count in Counter(present).items() if count > 1)
     if twice:
         raise InputError(f"{source} has the column {twice[0]!r} more than once: rename one of them")
-    if missing := [column for column in columns if column.required and column.name not in present]:
+    renamed = _renamed(present, columns)
+    for name, asked in renamed.items():
+        reading.remark(f"{source.rpartition('/')[2]}: column {name!r} is read as {asked!r}")
+    there = {renamed.get(name, name) for name in present}
+    if missing := [column for column in columns if column.required and column.name not in there]:
         near = {one.name: difflib.get_close_matches(one.name, present, 1) for one in missing}
         found = ", ".join(one[:SHOWN_CHARACTERS] for one in present[:SHOWN_COLUMNS]) or "no columns"
         others = f" and {len(present) - SHOWN_COLUMNS:,} more" if len(present) > SHOWN_COLUMNS else ""
@@ -92,11 +127,48 @@ def check_columns(present: Sequence[str], columns: Sequence[Column], source: str
             + (f"; did you mean {', '.join(meant)}?" if meant else "")
             + f"; set {', '.join(dict.fromkeys(one.key for one in missing))}"
         )
-    reading.unused_columns |= set(present) - {column.name for column in columns}
+    reading.unused_columns |= set(present) - {column.name for column in columns} - set(renamed)
+    return renamed
 
 
-def column_names(path: Path, key: str) -> list[str]:
-    """The columns of a table, of .jsonl those of its first record; none where it holds nothing.
+def _renamed(present: Sequence[str], columns: Sequence[Column]) -> dict[str, str]:
+    """Return the columns that are asked for under a name that differs in case or blanks, where there is one candidate.
+
+    A table that has all that is required by its very name keeps its other columns as they are.
+    """
+    names, found = {one.name for one in columns}, {}
+    absent = [one for one in columns if one.name not in present]
+    for one in absent if any(one.required for one in absent) else ():
+        same = [name for name in present if name not in names and folded(name) == folded(one.name)]
+        if len(same) == 1:
+            found[same[0]] = one.name
+    return found
+
+
+def usual_name(present: Sequence[str], names: Sequence[str]) -> str:
+    """Return the first of the usual `names` of a column that a table has, as it stands there or else but for case and
+    blanks; the first of all where there is none."""
+    alike = Counter(map(folded, present))
+    exact = [name for name in names if name in present]
+    return (exact or [name for name in names if alike[folded(name)] == 1] or list(names))[0]
+
+
+def actual_name(present: Sequence[str], name: str) -> str:
+    """Return what a table calls a column: `name`, or the one name that differs in case or blanks alone."""
+    same = [one for one in present if folded(one) == folded(name)]
+    return same[0] if name not in present and len(same) == 1 else name
+
+
+def text_of_id(value: Any, reading: Reading) -> Any:
+    """Return an id that is a whole number as text, and count it; any other as it is."""
+    if isinstance(value, bool) or not (isinstance(value, int) or (isinstance(value, float) and value.is_integer())):
+        return value
+    reading.counts[NUMBERS] += 1
+    return str(int(value))
+
+
+def column_names(path: Path, key: str, separator: str | None = None) -> list[str]:
+    """The columns of a table, of JSON those of its first record; none where it holds nothing.
 
     Raises:
         InputError: as `read_table`.
@@ -109,6 +181,9 @@ def column_names(path: Path, key: str) -> list[str]:
                 return list(file.schema_arrow.names)
         except (pa.ArrowException, OSError) as error:
             raise InputError(f"{path} is not a Parquet file ({error}) ({key})") from None
+    if ending_of(path) in HEADED:
+        refuse_empty(path, key)
+        return next(read_rows(path, key, separator, (), Reading())).fields
     return list(next((line.values for line in read_table(path, (), key, Reading())), {}))
 
 
@@ -119,12 +194,18 @@ def checked(lines: Iterable[Line], columns: Sequence[Column], source: str, readi
         InputError: see `check_columns`.
     """
     before: tuple[str, ...] | None = None
+    renamed: Mapping[str, str] = {}
     for line in lines:
         present = tuple(line.values)
         if present != before:
-            check_columns(present, columns, f"{source}, {line.where}", reading)
+            renamed = check_columns(present, columns, f"{source}, {line.where}", reading)
             before = present
-        yield line
+        yield line._replace(values=with_names_of(line.values, renamed)) if renamed else line
+
+
+def with_names_of(values: dict[str, Any], renamed: Mapping[str, str]) -> dict[str, Any]:
+    """Return a record under the names that were asked for; see `check_columns`."""
+    return {renamed.get(name, name): value for name, value in values.items()}
 
 
 def _read_jsonl(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
@@ -137,6 +218,7 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
     Raises:
         InputError: a line that is no JSON object, or text that is not UTF-8, with its number.
     """
+    required = "a list of objects, or one object a line," if ending_of(path) == ".json" else "one object a line"
     for number, line in enumerate(text_lines(path, key), 1):
         if not line.strip():
             reading.counts[BLANK_LINES] += 1
@@ -144,52 +226,39 @@ def json_objects(path: Path, key: str, reading: Reading) -> Iterator[Line]:
         try:
             values = parse_json(line, object_pairs_hook=each_key_once)
         except ValueError as error:
-            raise InputError(f"{path}, line {number} is not JSON ({error}): one object a line is required") from None
+            raise InputError(f"{path}, line {number} is not JSON ({error}): {required} is required") from None
         if not isinstance(values, dict):
             raise InputError(
-                f"{path}, line {number} is no JSON object but {type(values).__name__}: one object a line is required"
+                f"{path}, line {number} is no JSON object but {type(values).__name__}: {required} is required"
             )
         yield Line(f"line {number}", values)
 
 
-def _read_csv(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
-    return _read_fields(path, columns, key, reading, strict=True)
+def _read_json(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
+    if not begins_array(path, key):
+        return _read_jsonl(path, columns, key, reading)
+    lines = (Line(f"record {number}", values) for number, values in enumerate(read_array(path, key)))
+    return checked(limited_steps(lines, f"{path} ({key})"), columns, str(path), reading)
 
 
-def _read_tsv(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
-    return _read_fields(path, columns, key, reading, delimiter="\t", quoting=csv.QUOTE_NONE)
-
-
-def _read_fields(path: Path, columns: Sequence[Column], key: str, reading: Reading, **form: Any) -> Iterator[Line]:
-    csv.field_size_limit(MAX_LINE_BYTES)
-    held = 0  # of the row that is being read: its quoted fields may hold line ends
-
-    def lines() -> Iterator[str]:
-        nonlocal held
-        for line in text_lines(path, key):
-            held += len(line)
-            if held > MAX_LINE_BYTES:
-                raise InputError(f"{path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes ({key})")
-            yield line
-
-    rows = csv.reader(lines(), **form)
-    try:
-        header = next(rows, [])
-        check_columns(header, columns, str(path), reading)
-        held = 0
-        for row in rows:
-            held = 0
-            if not row:
-                reading.counts[BLANK_LINES] += 1
-                continue
-            if len(row) != len(header):
-                raise InputError(
-                    f"{path}, line {rows.line_num} has {len(row)} fields, the header has {len(header)}: "
-                    "every row needs the header's columns (in .csv, quote fields that hold commas)"
-                )
-            yield Line(f"line {rows.line_num}", dict(zip(header, row, strict=True)))
-    except csv.Error as error:
-        raise InputError(f"{path}, line {rows.line_num} is not CSV: {error}") from None
+def _read_delimited(
+    path: Path, columns: Sequence[Column], key: str, reading: Reading, separator: str | None
+) -> Iterator[Line]:
+    rows = read_rows(path, key, separator, {column.name for column in columns}, reading)
+    header = next(rows).fields
+    renamed = check_columns(header, columns, str(path), reading)
+    names = [renamed.get(name, name) for name in header]
+    for first, last, fields in rows:
+        if not fields:
+            reading.counts[BLANK_LINES] += 1
+            continue
+        if len(fields) != len(header):
+            begun = f" (the row begins in line {first}: is a quote not closed there?)" if first < last else ""
+            raise InputError(
+                f"{path}, line {last} has {len(fields)} fields, the header has {len(header)}{begun}: "
+                "every row needs the header's columns (in .csv, quote fields that hold commas)"
+            )
+        yield Line(f"line {last}", dict(zip(names, fields, strict=True)))
 
 
 def _read_parquet(path: Path, columns: Sequence[Column], key: str, reading: Reading) -> Iterator[Line]:
@@ -208,11 +277,12 @@ def _parquet_rows(path: Path, columns: Sequence[Column], key: str, reading: Read
     try:
         with open_parquet(path) as file:
             present = file.schema_arrow.names
-            check_columns(present, columns, str(path), reading)
-            wanted = [column.name for column in columns if column.name in present]
+            renamed = check_columns(present, columns, str(path), reading)
+            asked = {column.name for column in columns}
+            wanted = [name for name in present if renamed.get(name, name) in asked]
             for batch in file.iter_batches(_records_at_once(file.metadata, path), columns=wanted, use_threads=False):
                 _require_text(batch, path, row)
-                yield batch.to_pylist()
+                yield batch.rename_columns([renamed.get(name, name) for name in wanted]).to_pylist()
                 row += batch.num_rows
     except MemoryError:
         raise
@@ -253,9 +323,10 @@ def _require_text(batch: Any, path: Path, first: int) -> None:
 
 _READ: dict[str, Callable[[Path, Sequence[Column], str, Reading], Iterator[Line]]] = {
     ".jsonl": _read_jsonl,
-    ".csv": _read_csv,
+    ".json": _read_json,
     ".parquet": _read_parquet,
-    ".tsv": _read_tsv,
 }
+HEADED = (".csv", ".tsv", ".parquet")
+"""Tables whose columns have names where there is no row."""
 ENDINGS = (".jsonl", ".csv", ".parquet")
-"""Of the tables that all inputs may be; what a .tsv file is says each of them by itself."""
+"""Of the tables that all inputs may be; what a .tsv or .json file is says each of them by itself."""

@@ -47,6 +47,11 @@ ADDRESS = re.compile(r"https?://[!#$%&*+,./0-9:;=?@A-Z_a-z~-]+")
 """What a link of ours may lead to."""
 FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 """What begins a formula in a spreadsheet, in full width, too."""
+_SIGNS = re.escape("".join(FORMULA))
+NEW_LINE = re.compile(rf"[\t\r\n]+(?=[\s\"]*[{_SIGNS}])")
+NEW_CELL = re.compile(rf";[\s\"]*(?=[{_SIGNS}])|;\"*(?=[\t\r\n])")
+"""Where a formula begins inside of a text for a spreadsheet that separates cells by semicolons: it sees no quote that
+does not stand beside one."""
 
 
 def readable(text: str) -> str:
@@ -83,7 +88,11 @@ def markdown_block(text: str, language: str = "") -> str:
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table with a head; a text that a spreadsheet would compute gets an apostrophe before it, as OWASP advises."""
+    """A table with a head; a text that a spreadsheet would compute gets an apostrophe before it, as OWASP advises.
+
+    So does a part of a text that is a cell of its own where cells are separated by semicolons; a line end or tab before
+    such a part becomes a blank.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([_cell(name) for name in columns])
@@ -107,5 +116,5 @@ def _longest_run(text: str) -> int:
 def _cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
-    text = readable(value)
+    text = NEW_CELL.sub(r"\g<0>'", NEW_LINE.sub(" ", readable(value)))
     return f"'{text}" if text.lstrip().startswith(FORMULA) or text[:1] in ("\t", "\r", "\n") else text

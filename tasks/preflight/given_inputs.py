@@ -56,7 +56,7 @@ def corpus(params: Params) -> str:
     until, looked = time.monotonic() + SECONDS, 0
     files = usable_files(Path(given.path), Reading())
     for file in files:
-        _head(read_files(file, columns, given.layout, Reading()))
+        _head(read_files(file, columns, given.layout, Reading(), given.separator))
         looked += 1
         if time.monotonic() > until:
             break

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
-from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, Section, Seed
+from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, Section, Seed, Separator
 from tasks.project.param_training import FinetuneParams
 from tasks.project.strict_yaml import nearest
 
@@ -57,6 +57,8 @@ class DataParams(Section):
     """A sample of so many training examples; null: all."""
     limit_dev: Positive | None = None
     """A sample of so many development examples; null: all."""
+    separator: Separator | None = None
+    """What separates the fields of .csv and .tsv files (comma, semicolon, tab, pipe, or a sign); null: it is found."""
 
 
 class OwnDataParams(DataParams):

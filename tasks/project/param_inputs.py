@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_sections import Fraction, HeldOut, Name, Positive, Section, Seed
+from tasks.project.param_sections import Fraction, HeldOut, Name, Positive, Section, Seed, Separator
 
 
 class CorpusParams(Section):
@@ -24,6 +24,8 @@ class CorpusParams(Section):
     """Column of the title; null: `title`, where there is one."""
     id_column: Name | None = None
     """Column of a document's name; null: `document_id`, where there is one, else file and number."""
+    separator: Separator | None = None
+    """What separates the fields of .csv files (comma, semicolon, tab, pipe, or a sign); null: it is found."""
     layout: Literal["auto", "wikitext", "paragraphs", "wikiextractor"] = "auto"
     """Of .txt: wikitext (= Title = headings), paragraphs (a blank line begins a new document), wikiextractor, or
     auto."""

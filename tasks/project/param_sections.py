@@ -50,6 +50,15 @@ HubName = Annotated[
 WORD = r"[A-Za-z0-9][A-Za-z0-9.+-]*"
 Word = Annotated[str, _named(WORD, "one word of letters, digits, '.', '+' and '-'"), _written(WORD)]
 """Name of a license or a language."""
+SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|"}
+SEPARATOR = rf"{'|'.join(SEPARATORS)}|\t|[!#$%&*+,./:;=?@^_`|~-]"
+Separator = Annotated[
+    str,
+    _named(SEPARATOR, f"{', '.join(SEPARATORS)}, or one sign"),
+    AfterValidator(lambda word: SEPARATORS.get(word, word)),
+    _written(SEPARATOR),
+]
+"""What separates the fields of a table."""
 
 
 class Section(BaseModel):

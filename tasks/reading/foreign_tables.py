@@ -26,6 +26,11 @@ MAX_LISTED = 100_000
 MAX_NAME_BYTES = 1 << 20
 
 
+def folded(name: str) -> str:
+    """Return the name of a column in small letters and without blanks, by which names that look alike are one."""
+    return "".join(name.split()).casefold()
+
+
 @contextlib.contextmanager
 def open_parquet(path: Path) -> Iterator[pq.ParquetFile]:
     """A Parquet file, read a page at a time: a row group as a whole need not fit into memory.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.memory import limited_steps
-from tasks.reading.foreign_tables import open_parquet
+from tasks.reading.foreign_tables import folded, open_parquet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,7 +41,8 @@ def open_dataset(
         config: configuration of the data set, where it has several.
         split: `train`, `validation`, ...; slices such as `train[:1%]` cannot be streamed.
         revision: branch, tag or commit.
-        classes: columns of class numbers, or of lists of them, which come as names where the data set states these.
+        classes: columns of class numbers, or of lists of them, which come as names where the data set states these;
+            their names may differ in case and blanks.
 
     Raises:
         InputError: no name given, no such data set, configuration or split, no network, a data set of archives, or
@@ -49,7 +50,8 @@ def open_dataset(
     """
     with _errors_named(section, name, config, split, revision) as given:
         rows = _stream(section, given, config, split, revision)
-        names = {column: class_names((rows.features or {}).get(column)) for column in classes}
+        alike = set(map(folded, classes))
+        names = {name: class_names(one) for name, one in (rows.features or {}).items() if folded(name) in alike}
         for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
             yield {key: with_names(value, names.get(key, ())) for key, value in row.items()}
 

@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import InputError
 from tasks.project.files import read_json, require_regular, write_json
 from tasks.reading.packed import opened
@@ -39,6 +39,18 @@ class Reading:
     """Columns of tables that nothing asks for."""
     counts: collections.Counter[str] = field(default_factory=collections.Counter)
     """What was left out or changed, in words -> how often: "empty documents left out", ..."""
+    remarks: list[str] = field(default_factory=list)
+    """How files were read where that was not clear from their names: which separator, which column."""
+
+    def remark(self, text: str) -> None:
+        """Add a remark that was not made yet."""
+        if text not in self.remarks:
+            self.remarks.append(text)
+
+    def note_remarks(self) -> None:
+        """Say the remarks on the terminal, whatever else of a stage's output is shown there."""
+        for text in self.remarks[:SHOWN_NAMES]:
+            streams.note(text)
 
     def numbers(self) -> dict[str, int]:
         """The figures that a person wants to see, those that are 0 left out."""
@@ -56,7 +68,7 @@ class Reading:
             said.append(f"layout {', '.join(sorted(set(self.layouts.values())))}")
         if self.unused_columns:
             said.append(f"columns not used: {', '.join(sorted(self.unused_columns)[:SHOWN_NAMES])}")
-        return said + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count]
+        return said + [f"{count:,} {what}" for what, count in sorted(self.counts.items()) if count] + self.remarks
 
 
 def write_reading(folder: Path, source: str, reading: Reading) -> None:
@@ -67,6 +79,7 @@ def write_reading(folder: Path, source: str, reading: Reading) -> None:
         "layouts": sorted(set(reading.layouts.values())),
         "ignored": reading.ignored[:SHOWN_NAMES],
         "columns_not_used": sorted(reading.unused_columns)[:SHOWN_NAMES],
+        "remarks": reading.remarks[:SHOWN_NAMES],
     }
     write_json(folder / artifacts.READING, values)
 
@@ -84,19 +97,19 @@ def add_to_reading(folder: Path, numbers: Mapping[str, int], notes: Sequence[str
 
 
 def read_reading(folder: Path) -> dict[str, Any]:
-    """reading.json of a data folder: `source`, `numbers` and `notes`; an empty source where there is no such file.
+    """reading.json of a data folder: `source`, `numbers`, `notes` and `remarks`; an empty source where there is none.
 
     Raises:
         InputError: it is damaged.
     """
     path = Path(folder) / artifacts.READING
     if not path.is_file():
-        return {"source": "", "numbers": {}, "notes": []}
+        return {"source": "", "numbers": {}, "notes": [], "remarks": []}
     try:
         values = read_json(path)
         numbers = {str(name): int(count) for name, count in values["numbers"].items()}
-        notes = [str(name) for name in values.get("notes", ())]
-        return {"source": str(values["source"]), "numbers": numbers, "notes": notes}
+        texts = {key: [str(name) for name in values.get(key, ())] for key in ("notes", "remarks")}
+        return {"source": str(values["source"]), "numbers": numbers, **texts}
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{path} is not what its stage writes ({error}): delete {folder} and run that stage") from None
 

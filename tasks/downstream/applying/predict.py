@@ -29,6 +29,7 @@ from tasks.downstream.applying.task import ID, ApplyTask, require_file
 from tasks.downstream.entries import Entry
 from tasks.downstream.rows import numbered
 from tasks.downstream.task import part_of
+from tasks.inputs.tables import without_rows
 from tasks.jobs.device_job import JobResult
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
@@ -130,7 +131,7 @@ def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: boo
             writer.write_table(pa.Table.from_pylist(some, schema=schema))
             count += len(some)
     if not count:
-        raise InputError(f"{path} holds no {task.record}: there is nothing to answer")
+        raise InputError(f"{path} holds no {task.record}{without_rows(reading)}: there is nothing to answer")
     if unique and (twice := repetitions(hashes)):
         raise InputError(
             f"{path}: {twice:,} id(s) stand more than once, an object of answers has each once: name a .jsonl, "

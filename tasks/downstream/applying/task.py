@@ -19,6 +19,7 @@ from tasks.reading.text_files import Reading
 ID = "id"
 INPUT = "the file on the command line"
 """What messages call it where a run would name a parameter."""
+UNKNOWN_TO_MODEL = "labels of classes that the model does not have, which count as wrong"
 COLUMN = "--column {}=NAME"
 """What they say to set for a part that another column holds."""
 

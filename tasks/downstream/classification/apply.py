@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from tasks.downstream.applying.task import COLUMN, ID, INPUT
+from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL
 from tasks.downstream.classification import scores
-from tasks.downstream.classification.examples import number, write_split
-from tasks.downstream.classification.format import ENDINGS, class_of, in_order, opened_file, schema_of, usable, value_of
-from tasks.downstream.classification.params import ColumnParams, TextsParams
+from tasks.downstream.classification.examples import different_labels, number, write_split
+from tasks.downstream.classification.format import (
+    ENDINGS,
+    as_known,
+    class_of,
+    in_order,
+    opened_file,
+    schema_of,
+    usable,
+    value_of,
+)
+from tasks.downstream.classification.params import TextsParams
 from tasks.downstream.labelled.apply import LabelledApplyTask
 from tasks.project.errors import InputError
 from tasks.reading.labels import labels_of_examples, with_labels, write_labels
@@ -46,25 +53,25 @@ class Task(scores.Task, LabelledApplyTask):
         return schema_of(pa.float32()) if self.is_regression else with_labels(schema_of(pa.int32()), self.known)
 
     @property
-    def _columns(self) -> ColumnParams:
+    def _params(self) -> TextsParams:
         assert isinstance(self.entry.params.data, TextsParams)
-        return self.entry.params.data.columns
+        return self.entry.params.data
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
-        opened = opened_file(path, INPUT, self._columns, reading, COLUMN, labelled=False)
+        opened = opened_file(path, INPUT, self._params, reading, COLUMN, labelled=False)
         for one in usable(opened, lambda _: (0, ""), reading):
             yield {**one._asdict(), ID: one.id}
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
         taken = value_of if self.is_regression else class_of
-        examples = usable(opened_file(path, INPUT, self._columns, reading, COLUMN), taken, reading)
+        examples = usable(opened_file(path, INPUT, self._params, reading, COLUMN), taken, reading)
         write_split(examples, target, pa.float32() if self.is_regression else pa.string())
         if self.is_regression:
             return
-        found = pc.unique(pq.read_table(target, columns=["label"]).column("label")).to_pylist()
+        found = as_known(different_labels(target), self.known).values()
         if not set(found) & set(self.known):
             raise InputError(
-                f"{path}: no label is a class of the model ({', '.join(self.known)}): found {', '.join(found[:5])}; "
-                f"set {COLUMN.format('label')}"
+                f"{path}: no label is a class of the model ({', '.join(self.known)}): found "
+                f"{', '.join(list(found)[:5])}; set {COLUMN.format('label')}"
             )
-        number(target, self.known, in_order(set(found) - set(self.known)))
+        reading.counts[UNKNOWN_TO_MODEL] += number(target, self.known, in_order(set(found) - set(self.known)))

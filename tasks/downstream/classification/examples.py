@@ -6,24 +6,26 @@ The names of the classes stand in the files, beside the columns.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tasks.downstream.classification import about
-from tasks.downstream.classification.format import Example, in_order, read_examples, schema_of
+from tasks.downstream.classification.format import Example, as_known, in_order, read_examples, schema_of
 from tasks.downstream.classification.params import TextsParams
 from tasks.downstream.examples import ExamplesTask
+from tasks.inputs.dev_labels import require_known, require_several
 from tasks.project.errors import InputError
 from tasks.reading.labels import with_labels
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192
-HEAD = 100
+HEAD = 10_000
 """Examples of each file that are looked at before a run."""
 MAX_CLASSES = 1000
 UNKNOWN = "dev examples of classes that train has not, which no model can answer"
@@ -58,14 +60,12 @@ class Task(about.Task, ExamplesTask):
 
     def complete(self, folder: Path) -> dict[str, int]:
         """Numbers of the classes that the training examples have, in place of their names."""
+        train, dev = (different_labels(folder / f"{split}.parquet") for split in self.splits)
         if self.is_regression:
+            self._check_dev(train, dev)
             return {}
-        train, dev = (
-            pc.unique(pq.read_table(folder / f"{split}.parquet", columns=["label"]).column("label")).to_pylist()
-            for split in self.splits
-        )
         labels = in_order(train)
-        others = in_order(set(dev) - set(labels))
+        others = in_order(set(as_known(dev, labels).values()) - set(labels))
         if not 2 <= len(labels) <= MAX_CLASSES:
             only = f" ({labels[0]})" if len(labels) == 1 else ""
             raise InputError(
@@ -73,14 +73,30 @@ class Task(about.Task, ExamplesTask):
                 f"{MAX_CLASSES:,}: look at {self.entry.key('data', 'columns.label')}; for values state "
                 f"downstream.{self.entry.name}.regression: true"
             )
+        self._check_dev(train, dev)
         return {UNKNOWN: sum(number(folder / f"{split}.parquet", labels, others) for split in self.splits)}
 
+    def _check_dev(self, train: Collection[Any], dev: Collection[Any]) -> None:
+        """Refuse development examples by their labels.
+
+        Raises:
+            InputError: all have the same, or examples that were given have none of a class of the training examples.
+        """
+        [split], look = self.development, self.entry.key("data", "dev_path" if self.apart is None else "dev_fraction")
+        if not self.is_regression:
+            dev = as_known(dev, in_order(train)).values()
+            if self.apart is None:
+                require_known(train, set(dev), split, look)
+        require_several(set(dev), split, look)
+
     def check_files(self) -> str:
-        """The first examples of each file."""
-        params, reading = self._params(), Reading()
+        """The first examples of each file, and the classes of files that are no longer than that."""
+        params, reading, labels = self._params(), Reading(), list[Counter[Any]]()
         for split in self.read_splits:
-            for _ in read_examples(params, self.entry.key("data"), split, self.is_regression, reading, HEAD):
-                pass
+            found = read_examples(params, self.entry.key("data"), split, self.is_regression, reading, HEAD)
+            labels.append(Counter(one.label for one in found))
+        if len(labels) == len(self.splits) and all(found.total() < HEAD for found in labels):
+            self._check_dev(*labels)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}: {next(iter(reading.layouts.values()))}"
 
 
@@ -94,10 +110,18 @@ def write_split(examples: Iterator[Example], path: Path, label: pa.DataType) -> 
     return count, pairs
 
 
+def different_labels(path: Path) -> list[Any]:
+    """Return the labels that the examples of a Parquet file have, each once."""
+    found: list[Any] = pc.unique(pq.read_table(path, columns=["label"]).column("label")).to_pylist()
+    return found
+
+
 def number(path: Path, labels: tuple[str, ...], others: tuple[str, ...]) -> int:
     """Write numbers in place of names; how many are of other classes than `labels`."""
-    table, schema, names = pq.read_table(path), schema_of(pa.int32()), pa.array([*labels, *others])
-    numbers = pc.index_in(table.column("label"), value_set=names)
+    table, schema, names = pq.read_table(path), schema_of(pa.int32()), [*labels, *others]
+    known = as_known(different_labels(path), labels)
+    places = pc.index_in(table.column("label"), value_set=pa.array(list(known), pa.string()))
+    numbers = pa.array([names.index(name) for name in known.values()], pa.int32()).take(places)
     numbered = table.set_column(table.schema.get_field_index("label"), schema.field("label"), numbers)
     pq.write_table(
         numbered.cast(with_labels(schema, labels, others)), path, compression="zstd", row_group_size=ROW_GROUP

@@ -1,10 +1,11 @@
-"""Texts with labels from files or the Hub: CSV, TSV, JSON lines, Parquet; every text and label is checked."""
+"""Texts with labels from files or the Hub: CSV, TSV, JSON, Parquet; every text and label is checked."""
 
 from __future__ import annotations
 
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +15,25 @@ import pyarrow as pa
 
 from tasks.downstream.classification.params import ColumnParams, TextsParams
 from tasks.inputs.problems import Problems
-from tasks.inputs.tables import NUMBERS, Column, Line, checked, column_names, read_table, stated_by
+from tasks.inputs.tables import (
+    Column,
+    Line,
+    actual_name,
+    checked,
+    column_names,
+    read_table,
+    stated_by,
+    text_of_id,
+    without_rows,
+)
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
+from tasks.reading.foreign_tables import folded
 from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
-ENDINGS = (".csv", ".tsv", ".jsonl", ".parquet")
+ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet")
 HUB_SPLITS = {"train": "train", "dev": "validation"}
 PAIRS = (
     ("sentence1", "sentence2"),
@@ -37,6 +49,8 @@ TEXTS = ("text", "sentence", "review", "comment", "content", "question", "senten
 LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 MAX_LABEL_CHARACTERS = 200
+_WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
+"""A whole number as text; 007 is a code."""
 
 
 class Example(NamedTuple):
@@ -76,18 +90,25 @@ Taken = Callable[[Any], tuple[Any, str]]
 
 
 def columns_of(present: Sequence[str], names: ColumnParams) -> Columns:
-    """The columns that are named, and for the others those of the usual names that are there."""
+    """The columns that are named, and for the others those of the usual names that are there.
+
+    Where there is none, one whose name differs in case or blanks alone counts; who reads the table remarks on it.
+    """
+    text, pair, label, name = _usual(present, names)
+    alike = _usual([name for name, count in Counter(map(folded, present)).items() if count == 1], names)
+    if text is None:
+        text, pair, _, other = alike
+        name = name or other
+    return Columns(text or TEXTS[0], pair, label or alike[2] or LABELS[0], name)
+
+
+def _usual(present: Sequence[str], names: ColumnParams) -> tuple[str | None, str | None, str | None, str | None]:
+    """Return the columns of text, second text, label and id."""
     text, pair = names.text, names.text_pair
     if text is None and pair is None:
-        found = next((both for both in PAIRS if set(both) <= set(present)), None)
-        text, pair = found or (None, None)
+        text, pair = next((both for both in PAIRS if set(both) <= set(present)), (None, None))
     known = [name for name in present if name not in (pair, names.label)]
-    return Columns(
-        text or _first(TEXTS, known) or TEXTS[0],
-        pair,
-        names.label or _first(LABELS, present) or LABELS[0],
-        names.id or _first(IDS, present),
-    )
+    return text or _first(TEXTS, known), pair, names.label or _first(LABELS, present), names.id or _first(IDS, present)
 
 
 def _first(names: Iterable[str], present: Sequence[str]) -> str | None:
@@ -127,7 +148,9 @@ def usable(opened: Opened, taken: Taken, reading: Reading, most: int | None = No
             yield one
     problems.refuse()
     if not count:
-        raise InputError(f"{source} holds no example: a header and a text with its label are required")
+        raise InputError(
+            f"{source} holds no example{without_rows(reading)}: a header and a text with its label are required"
+        )
 
 
 def _sources(params: TextsParams, section: str, split: str, reading: Reading) -> Iterator[Opened]:
@@ -143,29 +166,31 @@ def _sources(params: TextsParams, section: str, split: str, reading: Reading) ->
         return
     key = f"{section}.{split}_path"
     for path in files_of(Path(params.train_path if split == "train" else str(params.dev_path)), key):
-        yield opened_file(path, key, params.columns, reading, stated_by(section))
+        yield opened_file(path, key, params, reading, stated_by(section))
 
 
 def opened_file(
-    path: Path, key: str, names: ColumnParams, reading: Reading, named_by: str, *, labelled: bool = True
+    path: Path, key: str, params: TextsParams, reading: Reading, named_by: str, *, labelled: bool = True
 ) -> Opened:
     """A table of texts.
 
     Args:
         key: what messages call it.
-        names: of its columns.
+        params: name its columns and their separator.
         named_by: see tables.stated_by.
         labelled: whether a column of labels must be there.
     """
     reading.files += 1
-    columns = columns_of(column_names(path, key), names)
+    present = column_names(path, key, params.separator)
+    columns = columns_of(present, params.columns)
     wanted = (
         columns.wanted(named_by) if labelled else [one for one in columns.wanted(named_by) if one.name != columns.label]
     )
-    classes = stated_classes(path, columns.label) if path.suffix.lower() == ".parquet" else []
+    is_parquet = path.suffix.lower() == ".parquet"
+    classes = stated_classes(path, actual_name(present, columns.label)) if is_parquet else []
     lines = (
         line._replace(values={**line.values, columns.label: with_names(line.values.get(columns.label), classes)})
-        for line in read_table(path, wanted, key, reading)
+        for line in read_table(path, wanted, key, reading, params.separator)
     )
     return f"{path} ({key})", columns, lines
 
@@ -178,6 +203,8 @@ def files_of(path: Path, key: str) -> list[Path]:
     """
     files = files_in(path, key)
     tables = [one for one in files if ending_of(one) in ENDINGS]
+    if path.is_dir():  # beside other tables it says something of them, as dataset_info.json does
+        tables = [one for one in tables if ending_of(one) != ".json"] or tables
     endings = {ending_of(one) for one in tables}
     if len(endings) != 1:
         found = f"{', '.join(sorted(endings))} in one folder" if endings else ", ".join(f.name for f in files[:5])
@@ -200,9 +227,7 @@ def _example(line: Line, columns: Columns, taken: Taken, problems: Problems, rea
             problems.add(f"{trouble} in the column {name!r}", where)
     if wrong or any(trouble for _, trouble in texts):
         return None
-    given = None if columns.id is None else values.get(columns.id)
-    if type(given) is int:
-        reading.counts[NUMBERS] += 1
+    given = None if columns.id is None else text_of_id(values.get(columns.id), reading)
     return Example(texts[0][0], texts[1][0] if len(texts) > 1 else None, label, None if given is None else str(given))
 
 
@@ -229,11 +254,26 @@ def class_of(value: Any) -> tuple[str, str]:
     if isinstance(value, int):
         return str(value), ""
     name = value.strip() if isinstance(value, str) else ""
+    if "." in name:
+        name = _meaning(name)
     if not name:
         return "", "a missing label" if isinstance(value, str | float | None) else "a label that is no word or number"
     if len(name) > MAX_LABEL_CHARACTERS or not name.isprintable():
         return "", f"a label that is no name (of up to {MAX_LABEL_CHARACTERS} letters, on one line)"
     return name, ""
+
+
+def _meaning(name: str) -> str:
+    """Return what the names of one class have in common in all files: 1 of 1.0 and +1, true of True."""
+    if _WHOLE.fullmatch(name):
+        return str(int(name.partition(".")[0]))
+    return name.lower() if name.lower() in ("true", "false") else name
+
+
+def as_known(names: Iterable[str], known: Sequence[str]) -> dict[str, str]:
+    """Return names of classes -> what `known` calls the same class; a class that is not known keeps its name."""
+    by_meaning = {_meaning(name): name for name in reversed(known)}
+    return {name: name if name in known else by_meaning.get(_meaning(name), name) for name in names}
 
 
 def value_of(value: Any) -> tuple[float, str]:

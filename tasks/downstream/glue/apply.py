@@ -11,18 +11,18 @@ import pyarrow as pa
 from tasks.downstream.applying.task import ID, INPUT
 from tasks.downstream.glue import scores
 from tasks.downstream.glue.examples import write_split
-from tasks.downstream.glue.format import examples_from_file, schema_of, text_of
+from tasks.downstream.glue.format import ENDINGS, examples_from_file, schema_of, text_of
 from tasks.downstream.glue.tasks import TASKS
 from tasks.downstream.labelled.apply import LabelledApplyTask
-from tasks.inputs.tables import ENDINGS, Column, read_table
+from tasks.inputs.tables import Column, read_table, text_of_id
 from tasks.reading.text_files import Reading
 
 
 class Task(scores.Task, LabelledApplyTask):
     """The classes of a task, or its value."""
 
-    endings: ClassVar[tuple[str, ...]] = ENDINGS
-    labelled_endings: ClassVar[tuple[str, ...]] = (".tsv", *ENDINGS)
+    endings: ClassVar[tuple[str, ...]] = ENDINGS[1:]
+    labelled_endings: ClassVar[tuple[str, ...]] = ENDINGS
 
     @classmethod
     def tasks_of(cls, labels: tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -40,10 +40,12 @@ class Task(scores.Task, LabelledApplyTask):
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
         columns = [Column(ID, INPUT, False), *(Column(name, INPUT, True) for name in self.glue.columns)]
-        for where, values in read_table(path, columns, INPUT, reading):
+        for where, values in read_table(path, columns, INPUT, reading, self.entry.params.data.separator):
             texts = [text_of(values, name, f"{path}, {where}") for name in self.glue.columns]
-            yield {ID: values.get(ID), "first": texts[0], "second": texts[1] if len(texts) > 1 else None, "label": 0}
+            name = text_of_id(values.get(ID), reading)
+            yield {ID: name, "first": texts[0], "second": texts[1] if len(texts) > 1 else None, "label": 0}
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        split = self.development[0]
-        write_split(self.glue, examples_from_file(self.glue, path, reading, INPUT), split, target, reading)
+        split, separator = self.development[0], self.entry.params.data.separator
+        found = examples_from_file(self.glue, path, reading, INPUT, separator)
+        write_split(self.glue, found, split, target, reading)

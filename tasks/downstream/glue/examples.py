@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,12 +23,14 @@ from tasks.downstream.glue.format import (
 )
 from tasks.downstream.glue.params import GlueData
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
+from tasks.inputs.dev_labels import require_several
+from tasks.inputs.tables import without_rows
 from tasks.project.errors import InputError
 from tasks.project.files import new_folder
 from tasks.reading.text_files import Reading, write_reading
 
 ROW_GROUP = 8192
-HEAD = 20
+HEAD = 10_000
 """Examples of each split that are looked at before a run."""
 
 
@@ -42,13 +44,24 @@ class Task(about.Task, ExamplesTask):
             [", ".join(f"{count:,} {split}" for split, count in counts.items()) + " examples", *reading.summary()]
         )
 
+    def complete(self, folder: Path) -> dict[str, int]:
+        for split in self.development:
+            self._check_dev(split, pq.read_table(folder / f"{split}.parquet", columns=["label"])["label"].to_pylist())
+        return {}
+
+    def _check_dev(self, split: str, labels: Collection[float]) -> None:
+        names = labels if self.is_regression else [self.glue.labels[int(one)] for one in labels]
+        require_several(set(names), split, self.entry.key("data", "path"))
+
     def check_files(self) -> str:
-        """The first examples of every split."""
+        """The first examples of every split, and the labels of development files that are no longer than that."""
         assert isinstance(self.entry.params.data, GlueData)
-        path = self.entry.params.data.path
+        path, separator = self.entry.params.data.path, self.entry.params.data.separator
         for split in self.glue.splits:
-            for _ in itertools.islice(examples_from_files(self.glue, Path(path), split, Reading()), HEAD):
-                pass
+            found = examples_from_files(self.glue, Path(path), split, Reading(), separator)
+            labels = [one.label for one in itertools.islice(found, HEAD)]
+            if split != TRAIN and len(labels) < HEAD:
+                self._check_dev(split, labels)
         return f"{self.glue.name} in {path}"
 
 
@@ -67,7 +80,7 @@ def make_glue_data(task: GlueTask, params: GlueData, folder: Path) -> tuple[dict
     with new_folder(folder) as partial:
         for split in task.splits:
             if params.source == "files":
-                examples = examples_from_files(task, Path(params.path), split, reading)
+                examples = examples_from_files(task, Path(params.path), split, reading, params.separator)
             else:
                 examples = examples_from_hub(task, params.dataset, params.dataset_revision, split)
             counts[split] = write_split(task, examples, split, partial / f"{split}.parquet", reading)
@@ -92,5 +105,7 @@ def write_split(task: GlueTask, examples: Iterator[Example], split: str, path: P
             writer.write_table(pa.Table.from_pylist(rows, schema=schema))
             count += len(kept)
     if not count:
-        raise InputError(f"{task.title} has no {split} example: look at {KEY} or dataset beside it")
+        raise InputError(
+            f"{task.title} has no {split} example{without_rows(reading)}: look at {KEY} or dataset beside it"
+        )
     return count

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tasks.downstream.glue.tasks import TRAIN, GlueTask
-from tasks.inputs.tables import BLANK_LINES, ENDINGS, Column, Line, read_table
+from tasks.inputs.tables import BLANK_LINES, NO_ROWS, Column, Line, actual_name, read_table
+from tasks.inputs.tables import ENDINGS as TABLES
 from tasks.project.errors import InputError
 from tasks.project.given import files_in
 from tasks.reading.hub_inputs import open_dataset
@@ -23,6 +24,7 @@ from tasks.reading.text_files import Reading, refuse_empty, text_lines
 
 KEY = "downstream.*.data.path"
 LABEL = "label"
+ENDINGS = (".tsv", *TABLES, ".json")
 COLA_FIELDS = ("source", LABEL, "mark", "sentence")
 """Official files of CoLA have four fields and no header."""
 
@@ -37,22 +39,30 @@ class Example(NamedTuple):
     """Number of the class, or the value of a regression."""
 
 
-def examples_from_files(task: GlueTask, folder: Path, split: str, reading: Reading) -> Iterator[Example]:
+def examples_from_files(
+    task: GlueTask, folder: Path, split: str, reading: Reading, separator: str | None = None
+) -> Iterator[Example]:
     """The examples of `split` in `folder`/<task>/, or in the folder of the official download.
+
+    Args:
+        separator: of the fields of .csv; None: it is found.
 
     Raises:
         InputError: no file, several of different endings, or content that is not what the task needs; the message
             names file and line.
     """
     for path in split_files(task, folder, split):
-        yield from examples_from_file(task, path, reading)
+        yield from examples_from_file(task, path, reading, separator=separator)
 
 
-def examples_from_file(task: GlueTask, path: Path, reading: Reading, key: str = KEY) -> Iterator[Example]:
+def examples_from_file(
+    task: GlueTask, path: Path, reading: Reading, key: str = KEY, separator: str | None = None
+) -> Iterator[Example]:
     """The examples of one file, TSV or a table, in order.
 
     Args:
         key: what messages call the file, or where it was named.
+        separator: of the fields of .csv; None: it is found.
 
     Raises:
         InputError: content that is not what the task needs; the message names file and line.
@@ -61,7 +71,7 @@ def examples_from_file(task: GlueTask, path: Path, reading: Reading, key: str = 
     lines = (
         _read_tsv(task, path, reading, key)
         if ending_of(path) == ".tsv"
-        else read_table(path, _asked(task, key), key, reading)
+        else read_table(path, _asked(task, key), key, reading, separator)
     )
     yield from _examples(task, lines, str(path))
 
@@ -92,19 +102,20 @@ def split_files(task: GlueTask, folder: Path, split: str) -> list[Path]:
             f"{KEY}={folder} must hold one folder of {task.title}, {task.name}/ or {task.title}/: found {found}"
         )
     stems = (split, task.hub_split(split))
-    endings = (".tsv", *ENDINGS)
     files = [
         path
         for path in listed
         if path.parent == places[0]
-        and ending_of(path) in endings
+        and ending_of(path) in ENDINGS
         and any(_stem(path) == stem or path.name.startswith(f"{stem}-0") for stem in stems)
     ]
+    files = [path for path in files if ending_of(path) != ".json"] or files
     if not files or len({(path.suffix, _stem(path).partition("-0")[0]) for path in files}) > 1:
         names = " or ".join(f"{stem}.tsv" for stem in dict.fromkeys(stems))
         found = ", ".join(path.name for path in files) or "none"
         raise InputError(
-            f"{places[0]} must hold one file of the {split} examples, {names} (or {', '.join(ENDINGS)}): found {found}"
+            f"{places[0]} must hold one file of the {split} examples, {names} (or "
+            f"{', '.join(ENDINGS[1:])}): found {found}"
         )
     return files
 
@@ -134,13 +145,14 @@ def _read_tsv(task: GlueTask, path: Path, reading: Reading, key: str) -> Iterato
     refuse_empty(path, key)
     wanted = (*task.columns, LABEL)
     header: Sequence[str] | None = None
+    rows = False
     for number, text in enumerate(text_lines(path, key), 1):
         fields = text.rstrip("\r\n").split("\t")
         if fields == [""]:
             reading.counts[BLANK_LINES] += 1
             continue
         if header is None:
-            header, is_data = _header(task, fields, path)
+            header, is_data = _header(task, fields, path, reading)
             if not is_data:
                 reading.unused_columns |= set(header) - set(wanted)
                 continue
@@ -149,16 +161,22 @@ def _read_tsv(task: GlueTask, path: Path, reading: Reading, key: str) -> Iterato
                 f"{path}, line {number} has {len(fields)} fields, {len(header)} are required ({', '.join(header)}): "
                 "apart by tabs, no tab inside a field"
             )
-        values = dict(zip(header, fields, strict=True))
+        values, rows = dict(zip(header, fields, strict=True)), True
         yield Line(f"line {number}", {name: values[name] for name in wanted})
+    if not rows:
+        reading.remark(f"{path.name} {NO_ROWS}")
 
 
-def _header(task: GlueTask, fields: Sequence[str], path: Path) -> tuple[Sequence[str], bool]:
+def _header(task: GlueTask, fields: Sequence[str], path: Path, reading: Reading) -> tuple[Sequence[str], bool]:
     """Names of the columns, the task's own where it needs them, and whether the first line is data already."""
     wanted = (*task.columns, LABEL)
     for names in (wanted, task.tsv):
-        if names and set(names) <= set(fields):
-            own = dict(zip(names, wanted, strict=True))
+        actual = [actual_name(fields, name) for name in names]
+        if names and set(actual) <= set(fields):
+            for name, asked in zip(actual, names, strict=True):
+                if name != asked:
+                    reading.remark(f"{path.name}: column {name!r} is read as {asked!r}")
+            own = dict(zip(actual, wanted, strict=True))
             return [own.get(field, f"({field})" if field in wanted else field) for field in fields], False
     if task.name == "cola" and len(fields) == len(COLA_FIELDS):
         return COLA_FIELDS, True

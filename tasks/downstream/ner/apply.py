@@ -8,19 +8,20 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
+from tasks.downstream.applying.task import COLUMN, ID, INPUT, UNKNOWN_TO_MODEL, ApplyTask
 from tasks.downstream.ner import scores
 from tasks.downstream.ner.conll import read_conll
 from tasks.downstream.ner.examples import write_sentences
-from tasks.downstream.ner.format import CONLL, MEANT, TABLES, opened_file, usable
+from tasks.downstream.ner.format import CONLL, MEANT, NO_JSON, TABLES, columns_of, list_of, opened_file, usable
 from tasks.downstream.ner.logits import WordLogits
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.scores import Answers, Examples
 from tasks.downstream.ner.sentences import SCHEMA, Found, Raw, checked
-from tasks.downstream.ner.tags import OUTSIDE, entities, problem_of
+from tasks.downstream.ner.tags import OUTSIDE, entities, parted, problem_of
 from tasks.inputs.problems import Problems
-from tasks.inputs.tables import ENDINGS, Column, check_columns, read_table
-from tasks.reading.labels import write_labels
+from tasks.inputs.tables import ENDINGS, Column, check_columns, column_names, read_table, text_of_id
+from tasks.project.errors import InputError
+from tasks.reading.labels import labels_of_examples, write_labels
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
@@ -37,7 +38,7 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
     """The tag of each word with its probability, and the entities that the tags stand for."""
 
     architecture: ClassVar[str] = "BertForTokenClassification"
-    endings: ClassVar[tuple[str, ...]] = (*ENDINGS, *CONLL)
+    endings: ClassVar[tuple[str, ...]] = (*ENDINGS, ".json", *CONLL)
     labelled_endings: ClassVar[tuple[str, ...]] = (*CONLL, *TABLES)
 
     @classmethod
@@ -71,26 +72,41 @@ class Task(scores.Task, ApplyTask[Examples, WordLogits, Answers]):
         if ending_of(path) in CONLL:
             yield from ((None, raw) for raw in read_conll(path, INPUT, reading, problems, tagged=False))
             return
-        words = self._params.columns.tokens
-        columns = [Column(name, INPUT, False) for name in (ID, words, TEXT)]
-        for where, values in read_table(path, columns, INPUT, reading):
+        separator, is_csv = self._params.separator, ending_of(path) == ".csv"
+        present = column_names(path, INPUT, separator)
+        words = columns_of(present, self._params.columns).tokens
+        named = f"{COLUMN.format('tokens')}, or give text in a column {TEXT!r}"
+        needed = Column(words, named, True)
+        columns = [Column(ID, INPUT, False), needed._replace(required=TEXT not in present), Column(TEXT, INPUT, False)]
+        if words in present:  # other records may have a text in its place
+            columns[1] = needed._replace(required=False)
+        for where, values in read_table(path, columns, INPUT, reading, separator):
             if TEXT not in values:
-                check_columns(
-                    list(values),
-                    [Column(words, f"{COLUMN.format('tokens')}, or give text in a column {TEXT!r}", True)],
-                    str(path),
-                    reading,
-                )
+                check_columns(list(values), [needed], str(path), reading)
             found = values.get(words, values.get(TEXT))
-            found = found.split() if isinstance(found, str) else found
+            if isinstance(found, str):
+                try:
+                    found = list_of(found) if is_csv and words in values else found.split()
+                except ValueError:
+                    problems.add(NO_JSON, where, found)
+                    continue
             if isinstance(found, list):
-                yield values.get(ID), Raw(0, found, [OUTSIDE] * len(found), where)
+                yield text_of_id(values.get(ID), reading), Raw(0, found, [OUTSIDE] * len(found), where)
             else:
                 problems.add("words that are no list, and no text", where, found)
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        opened = opened_file(path, INPUT, self._params, reading, COLUMN)
-        write_sentences(usable(opened, self._params, Found(), reading), target)
+        opened, found = opened_file(path, INPUT, self._params, reading, COLUMN), Found()
+        write_sentences(usable(opened, self._params, found, reading), target)
+        labels = labels_of_examples(target.parent, self.entry.stage("examples"))
+        known = {parted(name)[1] for name in labels} - {""}
+        if found.entities and known.isdisjoint(found.entities):
+            raise InputError(
+                f"{path}: no entity is of a type of the model ({', '.join(sorted(known))}): found "
+                f"{', '.join(sorted(found.entities)[:5])}; set {COLUMN.format('tags')}"
+            )
+        unknown = (count for name, count in found.entities.items() if name not in known)
+        reading.counts[UNKNOWN_TO_MODEL] += sum(unknown)
 
     def write_beside(self, folder: Path, labels: Sequence[str]) -> None:
         """Their names, which rows take from the examples."""

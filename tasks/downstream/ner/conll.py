@@ -1,5 +1,7 @@
 """Sentences of CoNLL files: a word a line, its tag last, other columns between, and a blank line after a sentence.
 
+A line whose word is empty and tagged O is dropped and counted: some public corpora have such lines.
+
 Columns are apart by tabs where the first line has one, else by blanks. A line that begins with -DOCSTART- begins a
 document. A line that begins with "# " at the start of a sentence and does not end in what may be a tag is a comment;
 "#" is a word everywhere else.
@@ -20,6 +22,7 @@ from tasks.reading.text_files import Reading, refuse_empty, text_lines
 
 DOCUMENT = "-DOCSTART-"
 COMMENTS = "comment lines passed over"
+NO_WORD = "lines with an empty word tagged O, dropped"
 MAX_LINE_CHARACTERS = 100_000
 """Of a word with its columns; a longer line is something else."""
 _BLANKS = " \t"
@@ -110,11 +113,15 @@ class _Conll:
             kind = f"a line with another number of columns than {self._columns}, which the first one has"
             self._problems.add(kind, f"line {number}", line)
             return
+        tag = fields[-1] if self._tagged else OUTSIDE
+        if not fields[0] and tag == OUTSIDE:
+            self._reading.counts[NO_WORD] += 1
+            return
         if len(self._words) == MAX_WORDS:
             raise InputError(
                 f"{self._path}: the sentence from line {self._lines[0]} on has more than {MAX_WORDS:,} words: end "
                 f"sentences with a blank line ({self._key})"
             )
         self._words.append(fields[0])
-        self._tags.append(fields[-1] if self._tagged else OUTSIDE)
+        self._tags.append(tag)
         self._lines.append(number)

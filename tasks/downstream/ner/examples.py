@@ -19,6 +19,7 @@ from tasks.downstream.ner.labels import labels_of_types
 from tasks.downstream.ner.params import SentencesParams
 from tasks.downstream.ner.sentences import SCHEMA, Found, Sentence
 from tasks.downstream.ner.tags import entities
+from tasks.inputs.dev_labels import require_known
 from tasks.inputs.splits import Groups
 from tasks.project.errors import InputError
 from tasks.reading.labels import write_labels
@@ -49,6 +50,7 @@ class Task(about.Task, ExamplesTask):
     def complete(self, folder: Path) -> dict[str, int]:
         """The classes of the types that the training sentences have, in labels.json."""
         train, dev = (_types(folder / f"{split}.parquet") for split in self.splits)
+        self._check_dev(train, dev)
         if not 1 <= len(train) <= MAX_TYPES:
             section = self.entry.key("data")
             raise InputError(
@@ -58,15 +60,26 @@ class Task(about.Task, ExamplesTask):
         write_labels(folder, labels_of_types(train))
         return {UNKNOWN: sum(count for name, count in dev.items() if name not in train)}
 
+    def _check_dev(self, train: Counter[str], dev: Counter[str]) -> None:
+        """Refuse given development sentences whose entities are all of types that the training sentences do not have.
+
+        Raises:
+            InputError: they are.
+        """
+        if train and self.apart is None:
+            require_known(train, dev, self.development[0], self.entry.key("data", "dev_path"))
+
     def _params(self) -> SentencesParams:
         assert isinstance(self.entry.params.data, SentencesParams)
         return self.entry.params.data
 
     def check_files(self) -> str:
-        """The first sentences of each file."""
+        """The first sentences of each file, and the types of files that are no longer than that."""
         params = self._params()
-        for split in self.read_splits:
-            check_sentences(params, self.entry.key("data"), split)
+        found = [check_sentences(params, self.entry.key("data"), split) for split in self.read_splits]
+        whole = [one.entities for one in found if one is not None]
+        if len(whole) == len(self.splits):
+            self._check_dev(*whole)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}"
 
 

@@ -1,26 +1,31 @@
-"""Sentences with tags from files or the Hub: CoNLL files, JSON lines, Parquet; every word and tag is checked."""
+"""Sentences with tags from files or the Hub: CoNLL files, JSON, CSV, Parquet; every word and tag is checked."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from tasks.downstream.ner.conll import read_conll
-from tasks.downstream.ner.params import SentencesParams
+from tasks.downstream.ner.params import ColumnParams, SentencesParams
 from tasks.downstream.ner.sentences import MAX_WORDS, Found, Raw, Sentence, checked
 from tasks.inputs.problems import Problems
-from tasks.inputs.tables import Column, Line, read_table, stated_by
+from tasks.inputs.tables import Column, Line, actual_name, column_names, read_table, stated_by, usual_name, without_rows
 from tasks.inputs.tables import checked as with_columns
 from tasks.project.errors import InputError
+from tasks.project.files import parse_json
 from tasks.project.given import require_readable
 from tasks.reading.hub_inputs import open_dataset, stated_classes, with_names
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
 MEANT = "tagged words"
+NO_JSON = "lists that are not JSON (as Python's own form is not: write them with json.dumps, or as JSON or Parquet)"
 CONLL = (".conll", ".txt", ".tsv", ".iob", ".iob2", ".bio")
-TABLES = (".jsonl", ".parquet")
+TABLES = (".jsonl", ".parquet", ".json", ".csv")
+TOKENS, TAGS = ("tokens", "words"), ("ner_tags", "tags", "labels")
+"""Usual names of the columns."""
 FIRST_SENTENCES = 1000
 """Looked at before a run starts."""
 HUB_SPLITS = {"train": "train", "dev": "validation"}
@@ -53,12 +58,12 @@ def usable(opened: Opened, params: SentencesParams, found: Found, reading: Readi
         count += 1
         yield sentence
     problems.refuse()
-    _require_some(count, problems)
+    _require_some(count, problems, reading)
     reading.layouts[source] = f"{reading.layouts.get(source, 'table')} of {found.scheme}"
 
 
-def check_sentences(params: SentencesParams, section: str, split: str) -> None:
-    """What can be known of a file at once: how it begins.
+def check_sentences(params: SentencesParams, section: str, split: str) -> Found | None:
+    """What can be known of a file at once: how it begins; of one that has no more than that, what was found in it.
 
     Raises:
         InputError: as `read_sentences`, of the first sentences.
@@ -67,14 +72,15 @@ def check_sentences(params: SentencesParams, section: str, split: str) -> None:
     _, raws, problems = _opened(params, section, split, reading)
     kept = list(itertools.islice(checked(raws, params.tag_scheme, found, problems, reading), FIRST_SENTENCES))
     problems.refuse()
-    _require_some(len(kept), problems)
+    _require_some(len(kept), problems, reading)
+    return found if len(kept) < FIRST_SENTENCES else None
 
 
-def _require_some(sentences: int, problems: Problems) -> None:
+def _require_some(sentences: int, problems: Problems, reading: Reading) -> None:
     if not sentences:
         raise InputError(
-            f"{problems.source} holds no sentence: a word and its tag in each line are required, or a table of words "
-            "and tags"
+            f"{problems.source} holds no sentence{without_rows(reading)}: a word and its tag in each line are required"
+            ", or a table of words and tags"
         )
 
 
@@ -118,30 +124,72 @@ def opened_file(path: Path, key: str, params: SentencesParams, reading: Reading,
     if ending in CONLL:
         reading.layouts[str(path)] = "columns"
         return str(path), read_conll(path, key, reading, problems), problems
-    names = stated_classes(path, params.columns.tags) if ending == ".parquet" else []
-    lines = read_table(path, _wanted(params, named_by), key, reading)
-    return str(path), _table_sentences(lines, params, names, problems), problems
+    present = column_names(path, key, params.separator)
+    columns = columns_of(present, params.columns)
+    names = stated_classes(path, actual_name(present, columns.tags)) if ending == ".parquet" else []
+    lines = read_table(path, columns.wanted(named_by), key, reading, params.separator)
+    if ending == ".csv":
+        lines = _listed(lines, columns, problems)
+    return str(path), _table_sentences(lines, columns, names, problems), problems
 
 
 def _hub_sentences(
     params: SentencesParams, section: str, split: str, reading: Reading
 ) -> tuple[str, Iterator[Raw], Problems]:
-    name, columns = HUB_SPLITS[split], params.columns
+    name, classes = HUB_SPLITS[split], (params.columns.tags,) if params.columns.tags else TAGS
     source = f"data set {params.dataset}, split {name}"
-    rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, (columns.tags,))
-    lines = (Line(f"row {number}", row) for number, row in enumerate(rows))
+    rows = open_dataset(section, params.dataset, params.dataset_config, name, params.dataset_revision, classes)
+    first = next(rows, {})
+    columns = columns_of(list(first), params.columns)
+    numbered = enumerate(itertools.chain([first] if first else [], rows))
+    lines = (Line(f"row {number}", row) for number, row in numbered)
     problems = Problems(source, MEANT)
-    asked = with_columns(lines, _wanted(params, stated_by(section)), source, reading)
-    return source, _table_sentences(asked, params, [], problems), problems
+    asked = with_columns(lines, columns.wanted(stated_by(section)), source, reading)
+    return source, _table_sentences(asked, columns, [], problems), problems
 
 
-def _wanted(params: SentencesParams, named_by: str) -> list[Column]:
-    return [Column(name, named_by.format(part), True) for part, name in params.columns.model_dump().items()]
+class Columns(NamedTuple):
+    """Which column holds what."""
+
+    tokens: str
+    tags: str
+
+    def wanted(self, named_by: str) -> list[Column]:
+        """What is asked of a table, see `opened_file`."""
+        return [Column(name, named_by.format(part), True) for part, name in self._asdict().items()]
 
 
-def _table_sentences(
-    lines: Iterable[Line], params: SentencesParams, names: list[str], problems: Problems
-) -> Iterator[Raw]:
+def columns_of(present: Sequence[str], names: ColumnParams) -> Columns:
+    """The columns that are named, and for the others those of the usual names that are there."""
+    return Columns(names.tokens or usual_name(present, TOKENS), names.tags or usual_name(present, TAGS))
+
+
+def _listed(lines: Iterable[Line], columns: Columns, problems: Problems) -> Iterator[Line]:
+    """Yield records of CSV, whose cells hold lists as JSON or as words that are apart by blanks."""
+    for line in lines:
+        is_json = line.values[columns.tags].lstrip().startswith("[")
+        try:
+            cells = {
+                name: parse_json(cell) if is_json else cell.split()
+                for name, cell in line.values.items()
+                if name in columns
+            }
+        except ValueError:
+            problems.add(NO_JSON, line.where, line.values[columns.tags])
+        else:
+            yield line._replace(values=cells)
+
+
+def list_of(cell: str) -> Any:
+    """Return the words in a cell of CSV without tags beside it: a list as JSON, or words that are apart by blanks.
+
+    Raises:
+        ValueError: a list in another form.
+    """
+    return parse_json(cell) if cell.startswith(('["', "['")) else cell.split()
+
+
+def _table_sentences(lines: Iterable[Line], columns: Columns, names: list[str], problems: Problems) -> Iterator[Raw]:
     """A sentence of each record.
 
     Args:
@@ -149,7 +197,7 @@ def _table_sentences(
     """
     document, sentences = 0, 0
     for where, values in lines:
-        words, tags = values[params.columns.tokens], with_names(values[params.columns.tags], names)
+        words, tags = values[columns.tokens], with_names(values[columns.tags], names)
         if words == DOCUMENT:
             document += sentences > 0
             sentences = 0

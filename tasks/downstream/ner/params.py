@@ -14,10 +14,10 @@ from tasks.project.param_training import Epochs, FinetuneParams, Rate
 class ColumnParams(Section):
     """Columns of a table of sentences: a list of words and a list of tags in each row."""
 
-    tokens: Name = "tokens"
-    """Column of the list of words."""
-    tags: Name = "ner_tags"
-    """Column of the list of tags."""
+    tokens: Name | None = None
+    """Column of the list of words; null: tokens or words."""
+    tags: Name | None = None
+    """Column of the list of tags; null: ner_tags, tags or labels."""
 
 
 class SentencesParams(OwnDataParams):
@@ -27,7 +27,7 @@ class SentencesParams(OwnDataParams):
     columns: ColumnParams = ColumnParams()
     """Names of columns, of tables and Hub data sets."""
     tag_scheme: Literal["auto", "iob1", "iob2"] = "auto"
-    """How tags mark where an entity begins: iob1, iob2, or auto, which looks."""
+    """How tags mark where an entity begins: iob1, iob2, or auto, which looks and reads BIOES and BILOU, too."""
 
 
 class WindowParams(RowsParams):

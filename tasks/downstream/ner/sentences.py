@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, problem_of, to_iob2
+from tasks.downstream.ner.tags import begun_apart, begun_inside, entities, from_bioes, problem_of, scheme_of, to_iob2
 from tasks.inputs.problems import Problems
 from tasks.reading.text_files import Reading
 
@@ -62,10 +62,14 @@ class Found:
     """I- tags that begin an entity, as only IOB1 has them."""
     begun_apart: int = 0
     """B- tags that follow no entity of their type, as only IOB2 has them."""
+    other: str = ""
+    """BIOES, BILOU or BMES, where tags were of that scheme."""
 
     @property
     def scheme(self) -> str:
         """The scheme of the tags, in words."""
+        if self.other:
+            return self.other
         if self.begun_inside and self.begun_apart:
             return "IOB1 and IOB2 mixed"
         return "IOB1" if self.begun_inside else "IOB2"
@@ -80,6 +84,9 @@ def checked(raws: Iterable[Raw], scheme: str, found: Found, problems: Problems, 
         problems: what is wrong with the others.
     """
     for raw in raws:
+        if scheme == "auto" and (other := scheme_of(raw.tags)):
+            found.other = found.other if found.other not in ("", "BIOES") else other
+            raw = raw._replace(tags=from_bioes(raw.tags))
         if not raw.words and not raw.tags:
             reading.counts[EMPTY] += 1
         elif _is_sound(raw, problems):

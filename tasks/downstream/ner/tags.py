@@ -1,18 +1,23 @@
-"""Tags of words (IOB1, IOB2) and the entities that they stand for, by the rules of conlleval.
+"""Tags of words (IOB1, IOB2, BIOES) and the entities that they stand for, by the rules of conlleval.
 
 In IOB2 every entity begins with B-. In IOB1 it begins with I-, but with B- where an entity of the same type ends just
 before it (Tjong Kim Sang and Veenstra 1999, "Representing Text Chunks"). conlleval reads both alike: B- begins an
 entity, and so does I- after O or after another type.
+
+BIOES also marks the last word of an entity (E-) and an entity of one word (S-), which BILOU calls L- and U-, and BMES
+calls I- M-. They stand for the same entities as tags of IOB2.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 OUTSIDE, BEGIN, INSIDE = "O", "B", "I"
-OTHER_SCHEMES = "ESLUM"
-"""Prefixes of BIOES, BILOU and BMES."""
+OTHER_SCHEMES = {"E": INSIDE, "L": INSIDE, "M": INSIDE, "S": BEGIN, "U": BEGIN}
+"""Prefixes that BIOES, BILOU and BMES have and IOB has not -> what they are there."""
+CLOSING = "ESLU"
+"""Prefixes after which an entity goes no further."""
 MAX_TYPE_CHARACTERS = 100
 
 
@@ -43,8 +48,29 @@ def problem_of(tag: object) -> str | None:
         sound = len(name) <= MAX_TYPE_CHARACTERS and name.isprintable() and not any(map(str.isspace, name))
         return None if sound else "a type that is no word"
     if len(prefix) == 1 and prefix in OTHER_SCHEMES:
-        return "a tag of another scheme (BIOES, BILOU): convert it to IOB2"
+        return "a tag of another scheme (BIOES, BILOU), which only tag_scheme: auto reads"
     return "a tag that is neither O nor begins with B- or I-"
+
+
+def scheme_of(tags: Sequence[object]) -> str:
+    """Return BIOES, BILOU or BMES where a tag has a prefix that IOB does not have; empty where none has."""
+    prefixes = {tag[0] for tag in tags if isinstance(tag, str) and tag[:1] in OTHER_SCHEMES and tag[1:2] in ("", "-")}
+    if not prefixes:
+        return ""
+    return "BMES" if "M" in prefixes else "BILOU" if prefixes & {"L", "U"} else "BIOES"
+
+
+def from_bioes(tags: Sequence[Any]) -> list[Any]:
+    """Return tags of BIOES, BILOU or BMES in IOB2; what is not a tag stays as it is."""
+    changed, before = list[Any](), ("", "")
+    for tag in tags:
+        prefix, name = parted(tag) if isinstance(tag, str) else ("", "")
+        closed = before[0] in CLOSING and before[1] == name and prefix != BEGIN
+        before = (prefix or OUTSIDE, name)
+        if prefix in OTHER_SCHEMES or (closed and prefix == INSIDE):
+            tag = f"{BEGIN if closed else OTHER_SCHEMES[prefix]}{tag[1:]}"
+        changed.append(tag)
+    return changed
 
 
 def looks_like_tag(text: str) -> bool:

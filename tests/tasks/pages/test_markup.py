@@ -140,6 +140,32 @@ def test_a_table_has_no_formula_and_as_many_cells_as_were_written(text: str) -> 
         assert squeezed(cell).removeprefix("'") == squeezed(text).removeprefix("'")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a;=1+1",
+        "a; +1",
+        "a;;-1+1",
+        'a;"=1+1',
+        'a ; "" @SUM(1)',
+        "a;\t=1",
+        "a;\r\n=1",
+        "a\n=1+1;b",
+        'a\r\n"=1',
+        "a\t=1",
+        "a;\uff1d1+1",
+        '=1;=2;"=3',
+    ],
+)
+def test_a_table_has_no_formula_for_a_spreadsheet_that_separates_by_semicolons(text: str) -> None:
+    """Such a one knows of no quote inside of a cell, and its cells begin after every semicolon and line end."""
+    for separator in ";\t":
+        for line in csv_text(["a", "b"], [["x", text], [text, "x"], [text, text]]).splitlines():
+            for cell in (*next(csv.reader([line], delimiter=separator)), *line.split(separator)):
+                assert not cell.lstrip(' "\t\r\n').startswith(FORMULA), (text, line)
+    assert csv_text(["a"], [["3; 4 - 5; x=1"]]) == "a\n3; 4 - 5; x=1\n", "other texts stay as they are"
+
+
 CUT = {"run": 3, "validation": 1}
 """Page -> how often it shows a text that may be cut: names of stages in a picture, beside which they stand in full, and
 the name of an axis."""

@@ -25,8 +25,16 @@ GOOD = {
     "questions.csv": "question,context\nword1 ?,word1 word2 word3\nword4 ?,word5 word4\n",
     "sentences.csv": "sentence\nword1 word2\nword3\n",
     "labelled.tsv": "word1 word2\t1\nword3\t0\n",
+    "semicolon.csv": "Sentence;label\nword1, word2;1\nword3;0\n",
+    "rows.json": '[{"id": 7, "sentence": "word1 word2", "label": 1}, {"id": 8, "sentence": "word3", "label": 0}]',
+    "unknown.csv": "text,label\nword1,red\nword2,pink\nword3,RED\n",
+    "tagged.csv": "tokens;tags\nword1 word2;B-red O\nword3;B-pink\n",
 }
 BAD = {
+    "open.csv": 'question,context\n"a,b\nc,d\n',
+    "questions.json": '{"data": [{"paragraphs": [{"qas": [{"id": "1", "answers": [{"text": "a"}]}]}]}]}',
+    "answers.json": '{"1": "a"}',
+    "odds.json": '{"1": 0.5}',
     "empty.jsonl": "",
     "header.csv": "question,context\n",
     "columns.csv": "id,questions,contexts\n1,a,b\n",
@@ -45,8 +53,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_head_model(folder / "sst2", "sequence_classification", ("negative", "positive"), WORDS)
     write_head_model(folder / "odd", "token_classification", ("red", "green", "blue", "grey"), WORDS)
     write_head_model(folder / "base", "pretraining", (), WORDS)
+    write_head_model(folder / "colours", "sequence_classification", ("blue", "red"), WORDS)
+    write_head_model(folder / "names", "token_classification", ("O", "B-red", "I-red"), WORDS)
     for name, text in (GOOD | BAD).items():
         (folder / name).write_text(text)
+    (folder / "link.json").symlink_to("answers.json")
+    (folder / "second.json").hardlink_to(folder / "answers.json")
     return folder
 
 
@@ -77,7 +89,37 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "base", "questions.csv"], 1, "BertForPreTraining, which answers nothing"),
     (["predict", "odd", "sentences.csv"], 1, "has the classes red, green, blue, grey"),
     (["predict", "qa", "empty.jsonl"], 1, "empty.jsonl is empty"),
-    (["predict", "qa", "header.csv"], 1, "holds no question"),
+    (["predict", "qa", "header.csv"], 1, "holds no question (header.csv has a header and no rows)"),
+    (["predict", "qa", "open.csv"], 1, "open.csv, line 2: a quote opens before 'a,b' and is not closed"),
+    (["predict", "sst2", "semicolon.csv", "--separator", ","], 1, "no column 'sentence': found Sentence;label"),
+    (["predict", "sst2", "rows.json", "rows.json", "--force"], 2, "rows.json is read by this command"),
+    (
+        ["score", "questions.json", "answers.json", "--output", "answers.json"],
+        2,
+        "answers.json is read by this command",
+    ),
+    (["score", "questions.json", "answers.json", "--output", "link.json"], 2, "link.json is read by this command"),
+    (["score", "questions.json", "answers.json", "--output", "second.json"], 2, "second.json is read by this command"),
+    (["score", "questions.json", "answers.json", "--output", "questions.json"], 2, "questions.json is read by this"),
+    (
+        ["score", "questions.json", "answers.json", "--na-probs", "odds.json", "--output", "odds.json"],
+        2,
+        "odds.json is read by this command",
+    ),
+    (["compare", "answers.json", "second.json", "--output", "link.json"], 2, "link.json is read by this command"),
+    (["compare", "answers.json", "odds.json", "--changed", "odds.json"], 2, "odds.json is read by this command"),
+    (
+        ["compare", "answers.json", "odds.json", "--questions", "questions.json", "--output", "questions.json"],
+        2,
+        "questions.json is read by this command",
+    ),
+    (
+        ["compare", "answers.json", "odds.json", "--output", "new.json", "--changed", "new.json"],
+        2,
+        "--output and --changed name the same file",
+    ),
+    (["evaluate", "colours", "sentences.csv", "--column", "text=sentence"], 1, "no column 'label'"),
+    (["evaluate", "colours", "semicolon.csv", "--column", "text=Sentence"], 1, "no label is a class of the model"),
     (["predict", "qa", "columns.csv"], 1, "no column 'context' and none 'question'"),
     (["predict", "qa", "columns.csv"], 1, "questions for question?; set --column context=NAME, --column question=NAME"),
     (["predict", "qa", "without.json"], 1, "data[0].paragraphs[0].qas[0].context is missing"),
@@ -141,6 +183,25 @@ def test_a_full_disk_leaves_nothing(place: Path, tmp_path: Path, words: Sequence
     assert "Traceback" not in done.stderr
     assert sorted(place.rglob("*")) == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tables_of_people_are_read_and_what_was_found_is_said(place: Path, tmp_path: Path) -> None:
+    for name, ids in (("semicolon.csv", ["1", "2"]), ("rows.json", ["7", "8"])):
+        done = podium(place, "predict", "sst2", name)
+        assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == ids, done.stderr
+        made = podium(place, "evaluate", "sst2", name, "--output", str(tmp_path / name), "--json")
+        assert json.loads(made.stdout)["examples"] == 2, made.stderr
+        for said in (done.stderr, made.stderr) if name == "semicolon.csv" else ():
+            assert "semicolon.csv: fields are separated by semicolons" in said
+            assert "column 'Sentence' is read as 'sentence'" in said
+
+
+@pytest.mark.parametrize(("model", "name", "count"), [("colours", "unknown.csv", 2), ("names", "tagged.csv", 1)])
+def test_labels_that_the_model_does_not_have_are_counted(
+    place: Path, tmp_path: Path, model: str, name: str, count: int
+) -> None:
+    done = podium(place, "evaluate", model, name, "--output", str(tmp_path / "made"))
+    assert f"{count} labels of classes that the model does not have, which count as wrong" in done.stderr
 
 
 def test_standard_streams_hold_records_and_nothing_else_in_any_format(place: Path) -> None:

@@ -44,6 +44,9 @@ def rows_in(examples: Path, split: str = "train") -> list[tuple[str, str | None,
 
 
 FORMS = {
+    "b.csv": "id;Text;Label\n7;good  one;good\n8;bad one;bad\n",
+    "b.json": json.dumps([{"text": text, "label": label} for text, label in TWO]),
+    "c.json": "".join(json.dumps({"Review": text, "Target ": label}) + "\n" for text, label in TWO),
     "a.csv": 'text,label\n"good  one",good\nbad one,bad\n',
     "a.tsv": "sentence\tid\tclass\ngood one\t7\tgood\nbad one\t8\tbad\n",
     "a.jsonl": "".join(json.dumps({"review": text, "target": label}) + "\n" for text, label in TWO),
@@ -109,13 +112,115 @@ def test_numbers_and_truths_of_json_are_classes_by_their_names(tmp_path: Path) -
     assert [label for *_, label in rows_in(made(tmp_path, path))] == ["1", "0", "true"]
 
 
-def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path) -> None:
+FILES = {
+    "csv": "text,label\na,{}\nb,{}\n",
+    "jsonl": '{{"text": "a", "label": {}}}\n{{"text": "b", "label": {}}}\n',
+}
+
+
+@pytest.mark.parametrize(
+    ("train", "dev", "classes"),
+    [
+        (("csv", "0.0", "1.0"), ("csv", "0", "1"), ("0", "1")),
+        (("csv", "0", "1"), ("csv", "0.00", "1.0"), ("0", "1")),
+        (("csv", "-1.0", "+1.0"), ("jsonl", "-1", "1"), ("-1", "1")),
+        (("csv", "-1", "+1"), ("jsonl", "-1.0", "1"), ("+1", "-1")),
+        (("jsonl", "0.0", "1"), ("csv", "0", "1.0"), ("0", "1")),
+        (("jsonl", "true", "false"), ("csv", "TRUE", "False"), ("false", "true")),
+        (("csv", "True", "False"), ("jsonl", "true", "false"), ("False", "True")),
+        (("csv", "1.5", "2.0"), ("csv", "1.5", "2"), ("1.5", "2")),
+        (("csv", "007", "7"), ("csv", "7", "007"), ("007", "7")),
+    ],
+)
+def test_whole_numbers_and_truths_are_the_same_classes_in_every_form(
+    tmp_path: Path, train: Any, dev: Any, classes: tuple[str, ...]
+) -> None:
+    files = []
+    for split, (form, *labels) in (("train", train), ("dev", dev)):
+        files.append(put(tmp_path / f"{split}.{form}", FILES[form].format(*labels)))
+    folder = made(tmp_path, *files)
+    assert all_labels_in(folder / "train.parquet") == all_labels_in(folder / "dev.parquet") == (classes, ())
+    assert {label for *_, label in rows_in(folder, "dev")} == set(classes)
+    assert part("examples", {"train_path": str(files[0]), "dev_path": str(files[1])}).check_files()
+
+
+def test_parquet_has_the_classes_of_the_other_forms(tmp_path: Path) -> None:
+    train = put(tmp_path / "a.csv", FILES["csv"].format("0.0", "1.0"))
+    for values in ([0, 1], [0.0, 1.0], ["0", "1.0"]):
+        pq.write_table(pa.table({"text": ["a", "b"], "label": values}), tmp_path / "b.parquet")
+        assert [label for *_, label in rows_in(made(tmp_path, train, tmp_path / "b.parquet"), "dev")] == ["0", "1"]
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (["2", "3"], r"no dev example has a class of the training examples \(0, 1\): found 2, 3"),
+        (["1", "1"], "all dev examples have the label 1: no score on them tells"),
+    ],
+)
+def test_dev_examples_that_no_score_can_be_made_of_are_refused_before_the_first_stage(
+    tmp_path: Path, labels: list[str], message: str
+) -> None:
+    train = put(tmp_path / "a.csv", FILES["csv"].format("0", "1"))
+    dev = put(tmp_path / "b.csv", FILES["csv"].format(*labels))
+    with pytest.raises(InputError, match=message):
+        part("examples", {"train_path": str(train), "dev_path": str(dev)}).check_files()
+    with pytest.raises(InputError, match=message):
+        made(tmp_path, train, dev)
+    assert not (tmp_path / "examples").exists()
+
+
+def test_dev_values_that_are_all_the_same_are_refused(tmp_path: Path) -> None:
+    train = put(tmp_path / "a.csv", FILES["csv"].format("0", "1.5"))
+    dev = put(tmp_path / "b.csv", FILES["csv"].format("1", "1.0"))
+    with pytest.raises(InputError, match=r"all dev examples have the label 1\.0"):
+        made(tmp_path, train, dev, regression=True)
+
+
+def test_the_separator_can_be_stated_and_what_was_found_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train = put(tmp_path / "a.csv", "Text;label\na,b;x\nb;y\n")
+    assert rows_in(made(tmp_path, train))[0] == ("a,b", None, "x")
+    said = capsys.readouterr().err
+    assert "note: a.csv: fields are separated by semicolons\n" in said
+    assert "note: a.csv: column 'Text' is read as 'text'\n" in said
+    bars = put(tmp_path / "b.csv", "text|label\na|x\nb|y\n")
+    assert rows_in(made(tmp_path, bars, data={"separator": "pipe"}))[0] == ("a", None, "x")
+    with pytest.raises(InputError, match=r"no column 'text'"):
+        made(tmp_path, train, data={"separator": "comma"})
+
+
+def test_a_folder_of_tables_may_hold_json_that_says_something_of_them(tmp_path: Path) -> None:
+    put(tmp_path / "in.json", FORMS["b.json"])
+    (tmp_path / "in").mkdir()
+    put(tmp_path / "in/train.csv", FORMS["a.csv"])
+    put(tmp_path / "in/dataset_info.json", "{}")
+    assert len(rows_in(made(tmp_path, tmp_path / "in"))) == 2
+    (tmp_path / "in/train.csv").unlink()
+    put(tmp_path / "in/dataset_info.json", FORMS["b.json"])
+    assert len(rows_in(made(tmp_path, tmp_path / "in"))) == 2
+
+
+def test_the_hub_names_classes_of_a_column_whose_name_differs_in_case(tmp_path: Path) -> None:
+    features = datasets.Features({"Text": datasets.Value("string"), "Label": datasets.ClassLabel(names=["no", "yes"])})
+    data = datasets.Dataset.from_dict({"Text": ["a", "b"], "Label": [1, 0]}, features=features)
+    (tmp_path / "hub").mkdir()
+    for split in ("train", "validation"):
+        data.to_parquet(str(tmp_path / f"hub/{split}.parquet"))
+    assert rows_in(made(tmp_path, tmp_path / "hub/train.parquet"))[0] == ("a", None, "yes")
+    hub = {"source": "hub", "dataset": str(tmp_path / "hub")}
+    assert rows_in(made(tmp_path, tmp_path, data=hub), "dev")[0] == ("a", None, "yes")
+
+
+def test_what_dev_alone_has_is_counted_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train = write_csv(tmp_path / "a.csv", ["text", "label"], TWO)
     dev = write_csv(tmp_path / "b.csv", ["text", "label"], [*TWO, ("odd", "strange")])
     folder = made(tmp_path, train, dev)
     assert rows_in(folder, "dev")[-1] == ("odd", None, "strange")
     numbers = read_reading(folder)["numbers"]
     assert numbers["dev examples of classes that train has not, which no model can answer"] == 1
+    assert "note: 1 dev examples of classes that train has not" in capsys.readouterr().err, "on the terminal, too"
 
 
 BAD = {
@@ -126,7 +231,8 @@ BAD = {
     "ragged tsv": ("a.tsv", "text\tlabel\nx\n", r"line 2 has 1 fields, the header has 2"),
     "not UTF-8": ("a.csv", b"text,label\nx\xff,good\n", r"not UTF-8: byte 0xff at offset 12 \(line 2\)"),
     "empty": ("a.csv", "", "is empty"),
-    "no example": ("a.csv", "text,label\n", "holds no example"),
+    "no example": ("a.csv", "text,label\n", r"holds no example \(a\.csv has a header and no rows\)"),
+    "an open quote": ("a.csv", 'text,label\n"x,good\ny,bad\n', "line 2: a quote opens before 'x,good'"),
     "no number": ("a.jsonl", '{"text": "x", "label": 0.5}\n', "broken number .state regression: true.*: line 1"),
     "a list": ("a.jsonl", '{"text": "x", "label": ["y"]}\n', "a label that is no word or number: line 1"),
     "no text": ("a.jsonl", '{"text": null, "label": "y"}\n', "no text in the column 'text': line 1"),
@@ -138,7 +244,7 @@ BAD = {
         "txt,lable\nx,y\n",
         r"'text' and none 'label': found txt, lable; did you mean txt for text, lable for label",
     ),
-    "ending": ("a.xlsx", "x", r"needs a table \(\.csv, \.tsv, \.jsonl, \.parquet\).*found a\.xlsx"),
+    "ending": ("a.xlsx", "x", r"needs a table \(\.csv, \.tsv, \.jsonl, \.json, \.parquet\).*found a\.xlsx"),
 }
 
 

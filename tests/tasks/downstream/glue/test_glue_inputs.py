@@ -13,6 +13,7 @@ from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.rows.format import Manifest
 from tasks.downstream.entries import entry_of
+from tasks.downstream.examples import make_examples
 from tasks.downstream.glue.checks import meant
 from tasks.downstream.glue.examples import make_glue_data
 from tasks.downstream.glue.format import examples_from_files
@@ -23,7 +24,7 @@ from tasks.downstream.labelled.checks import LabelledData
 from tasks.downstream.labelled.row_rules import LabelRules
 from tasks.downstream.labelled.rows import keep_longest_first
 from tasks.downstream.rows import RowsSummary, write_rows
-from tasks.downstream.task import about
+from tasks.downstream.task import about, part_of
 from tasks.jobs.training import model_config
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import resolve
@@ -34,7 +35,7 @@ from tasks.validation.judge import Judge
 from tasks.validation.row_checks import RowData
 from tasks.validation.validate import validate
 from tests.places import ROOT
-from tests.tasks.downstream.entries import task_with
+from tests.tasks.downstream.entries import task_with, values_with
 from tests.tasks.downstream.glue.glue_checkout import WORDS, write_examples
 from tests.tasks.pretraining.row_inputs import read_rows, save_tokenizer
 
@@ -88,6 +89,38 @@ def test_the_hubs_parquet_layout_is_read_in_order_of_its_parts(tmp_path: Path) -
         table = pa.table({"sentence": words, "label": [part] * len(words), "idx": list(range(len(words)))})
         pq.write_table(table, tmp_path / "sst2" / f"validation-0000{part}-of-00002.parquet")
     assert read(tmp_path, "sst2", "dev") == [("one", None, 0), ("two", None, 0), ("three", None, 1)]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("train.csv", "sentence;label\ngood;1.0\nbad;0\n"),
+        ("train.csv", "Sentence,Label\ngood,positive\nbad,negative\n"),
+        ("train.tsv", "Label\tSentence \n1\tgood\n0\tbad\n"),
+        ("train.json", '[{"sentence": "good", "label": 1}, {"sentence": "bad", "label": 0.0}]'),
+        ("train.json", '{"sentence": "good", "label": 1}\n{"sentence": "bad", "label": 0}\n'),
+    ],
+)
+def test_tables_of_people_are_read(tmp_path: Path, file: str, text: str) -> None:
+    assert read(put(tmp_path, "sst2", {file: text}), "sst2") == [("good", None, 1), ("bad", None, 0)]
+
+
+@pytest.mark.parametrize("file", ["dev.csv", "dev.tsv"])
+def test_a_header_without_rows_says_so(tmp_path: Path, file: str) -> None:
+    separator = "\t" if file.endswith("tsv") else ","
+    files = {"train.tsv": "good\t1\nbad\t0\n", file: f"sentence{separator}label\n"}
+    params = PARAMS.model_copy(update={"path": str(put(tmp_path, "sst2", files))})
+    with pytest.raises(InputError, match=rf"no dev example \({file} has a header and no rows\)"):
+        make_glue_data(TASKS["sst2"], params, tmp_path / "out")
+
+
+def test_dev_examples_of_one_class_are_refused_before_the_first_stage(tmp_path: Path) -> None:
+    folder = put(tmp_path, "sst2", {"train.tsv": "good\t1\nbad\t0\n", "dev.tsv": "good\t1\nfine\t1\n"})
+    values = {"kind": "glue", "task": "sst2", "data": {"path": str(folder)}}
+    task = part_of(entry_of(check(values_with({"sst2": values})), "sst2"), "examples")
+    for look in (task.check_files, lambda: make_examples(task, tmp_path / "out")):
+        with pytest.raises(InputError, match="all dev examples have the label positive: no score"):
+            look()
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import ExamplesTask, make_examples
 from tasks.downstream.ner.checks import NerData
+from tasks.downstream.ner.conll import NO_WORD
 from tasks.downstream.ner.examples import UNKNOWN
 from tasks.downstream.ner.format import read_sentences
 from tasks.downstream.ner.params import ColumnParams, SentencesParams
@@ -162,7 +163,7 @@ BAD = {
     "I- after O": ("a O\nb I-x\n\nc B-x\nd I-y\n", r"IOB2 does not have .*: line 2 \('I-x'\), line 5 \('I-y'\)"),
     "one column": ("a O\nb\nc O\n", r"one column .*: line 2 \('b'\)"),
     "ragged": ("a X O\nb O\nc X X O\n", r"another number of columns than 3.*: line 2 \('b O'\), line 3 \('c X X O'\)"),
-    "an empty word": ("a\tO\n\tO\n", r"an empty word: line 2 \(''\)"),
+    "an empty word": ("a\tO\n\tB-x\n", r"an empty word: line 2 \(''\)"),
     "lines after a bad one": ("a O\nb\nc Q\n", r"line 2 \('b'\)\n  a tag that is .*: line 3 \('Q'\)"),
     "a bare sign": ("# \nb O\n", r"one column .*: line 1 \('# '\)"),
     "no tag": ("a\tO\nb\t\n", r"neither O nor begins with B- or I-: line 2 \(''\)"),
@@ -207,7 +208,7 @@ def test_bad_records_are_refused_with_their_lines(tmp_path: Path, row: dict[str,
         read(path)
 
 
-@pytest.mark.parametrize("name", ["train.json", "train.conll.bz2", "train.parquet.gz", "train"])
+@pytest.mark.parametrize("name", ["train.xlsx", "train.conll.bz2", "train.parquet.gz", "train"])
 def test_files_of_other_endings_are_refused_with_those_that_are_read(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"downstream.ner.data.train_path needs .*\.conll.*\.jsonl"):
         read(put(tmp_path, "a O\n", name))
@@ -228,10 +229,13 @@ def make(folder: Path, train: str, dev: str, **values: Any) -> dict[str, Any]:
     return read_reading(folder / "examples")["numbers"]
 
 
-def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_are_counted(tmp_path: Path) -> None:
+def test_types_come_from_train_in_order_of_their_names_and_those_of_dev_alone_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     numbers = make(tmp_path, "a B-b\n\nb I-a\nc I-a\n", "a B-a\nb B-z\nc I-z\nd B-z\n")
     assert labels_of_examples(tmp_path / "examples", "x") == ("O", "B-a", "I-a", "B-b", "I-b")
     assert numbers[UNKNOWN] == 2
+    assert "note: 2 entities of dev of types that train has not" in capsys.readouterr().err, "on the terminal, too"
     assert numbers[REPAIRED] == 1
     table = pq.read_table(tmp_path / "examples" / "train.parquet")
     assert table["tags"].to_pylist() == [["B-b"], ["B-a", "I-a"]]
@@ -250,6 +254,79 @@ def test_empty_sentences_of_tables_are_left_out_and_counted(tmp_path: Path) -> N
     reading = Reading()
     assert read(put(tmp_path, "\n".join(map(json.dumps, rows)), "train.jsonl"), reading) == [ADA]
     assert reading.counts[EMPTY] == 1
+
+
+TABLE = [{"tokens": ["Ada", "left"], "ner_tags": ["B-person", "O"]}]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("train.json", json.dumps(TABLE)),
+        ("train.json", json.dumps({"words": ["Ada", "left"], "tags": ["B-person", "O"]})),
+        ("train.csv", '"tokens","ner_tags"\n"[""Ada"", ""left""]","[""B-person"", ""O""]"\n'),
+        ("train.csv", "tokens,tags\nAda left,B-person O\n"),
+        ("train.csv", "Tokens;Tags\nAda left;B-person O\n"),
+    ],
+)
+def test_tables_of_words_and_tags_are_read_in_every_form(tmp_path: Path, name: str, text: str) -> None:
+    assert read(put(tmp_path, text, name)) == [ADA]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tokens,tags\n\"['Ada', 'left']\",\"['B-person', 'O']\"\n", "lists that are not JSON .*: line 2"),
+        ("tokens,tags\nAda left,O\n", r"another number of tags than words: line 2 \('2 words, 1 tags'\)"),
+        ("tokens,tags\n", r"holds no sentence \(train\.csv has a header and no rows\)"),
+        ("text,label\na,b\n", "has no column 'tokens' and none 'ner_tags': found text, label"),
+    ],
+)
+def test_tables_of_other_lists_are_refused(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(put(tmp_path, text, "train.csv"))
+
+
+def test_lines_with_an_empty_word_tagged_o_are_dropped_and_counted(tmp_path: Path) -> None:
+    reading = Reading()
+    assert read(put(tmp_path, "Ada\tB-person\n\tO\nleft\tO\n\n \tO\n\n"), reading) == [ADA]
+    assert reading.counts[NO_WORD] == 2
+    with pytest.raises(InputError, match=r"an empty word: line 2"):
+        read(put(tmp_path, "Ada\tB-person\n\tI-person\n"))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "tags"),
+    [
+        ("BIOES", "B-a I-a E-a S-a S-a O B-b E-b B-b E-b"),
+        ("BILOU", "B-a I-a L-a U-a U-a O B-b L-b B-b L-b"),
+        ("BMES", "B-a M-a E-a S-a S-a O B-b E-b B-b E-b"),
+    ],
+)
+def test_schemes_that_mark_the_last_word_are_read_as_the_same_entities(tmp_path: Path, scheme: str, tags: str) -> None:
+    path = put(tmp_path, "".join(f"w {tag}\n" for tag in tags.split()))
+    [(_, _, found)] = read(path, reading := Reading())
+    assert found == ["B-a", "I-a", "I-a", "B-a", "B-a", "O", "B-b", "I-b", "B-b", "I-b"]
+    assert (reading.layouts[str(path)], reading.counts[REPAIRED]) == (f"columns of {scheme}", 0)
+    for stated in ("iob1", "iob2"):
+        with pytest.raises(InputError, match="which only tag_scheme: auto reads"):
+            read(path, tag_scheme=stated)
+
+
+def test_entities_of_other_schemes_that_do_not_begin_are_repaired_and_counted(tmp_path: Path) -> None:
+    [(_, _, found)] = read(put(tmp_path, "a O\na E-x\na S-x\na I-x\na E-y\n"), reading := Reading())
+    assert found == ["O", "B-x", "B-x", "B-x", "B-y"]
+    assert reading.counts[REPAIRED] == 2
+    with pytest.raises(InputError, match=r"a tag without a type: line 1"):
+        read(put(tmp_path, "a S-\nb S-x\n"))
+
+
+def test_given_dev_sentences_of_types_that_train_has_not_are_refused_before_the_first_stage(tmp_path: Path) -> None:
+    train, dev = put(tmp_path, "a B-a\n"), put(tmp_path, "a B-b\nb B-c\n", "dev.conll")
+    params = SentencesParams(train_path=str(train), dev_path=str(dev))
+    for look in (task_of(params).check_files, lambda: make_examples(task_of(params), tmp_path / "examples")):
+        with pytest.raises(InputError, match=r"no dev example has a class of the training examples \(a\): found b, c"):
+            look()
 
 
 def test_real_sentences_are_judged_valid_and_counted(tmp_path: Path, judge: Judge) -> None:

@@ -1,0 +1,155 @@
+"""Rows of .csv and .tsv files. The separator is found by the first lines, and a quote that is never closed is reported
+where it opens.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tasks.project.errors import InputError
+from tasks.reading.packed import ending_of
+from tasks.reading.text_files import MAX_LINE_BYTES, Reading, text_lines
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What may separate the fields of a .csv file, in words; where several fit, the first one counts."""
+LOOKED_AT, LOOKED_AT_CHARACTERS = 20, 1 << 20
+"""Lines by which the separator is found, and the length beyond which no further line is looked at."""
+QUOTED = 40
+"""Characters of a quoted field shown in messages."""
+_REST_OF_QUOTED = re.compile(r'[^"]*(?:""[^"]*)*"')
+
+
+class Row(NamedTuple):
+    """The fields of a row."""
+
+    first: int
+    """Its first line, counted from 1."""
+    last: int
+    fields: list[str]
+
+
+def read_rows(path: Path, key: str, separator: str | None, names: Collection[str], reading: Reading) -> Iterator[Row]:
+    """Yield the rows of a file, the header first; in .tsv quotes are letters like others.
+
+    Args:
+        path: the file.
+        key: the params key that named it, for messages.
+        separator: of fields; None: tabs in .tsv, else the one that the first lines have.
+        names: of the columns that are asked for.
+        reading: gets a remark where the separator of a .csv file is not a comma.
+
+    Raises:
+        InputError: text that is not UTF-8, a row that is too long, or quotes that do not match.
+    """
+    csv.field_size_limit(MAX_LINE_BYTES)
+    is_tsv, lines = ending_of(path) == ".tsv", text_lines(path, key)
+    if separator is None and not is_tsv:
+        head = _head(lines)
+        separator, lines = _find_separator(head, names), itertools.chain(head, lines)
+        if separator != ",":
+            reading.remark(f"{path.name}: fields are separated by {SEPARATORS[separator]}")
+    separator = separator or "\t"
+    held = _Held(path, key, separator)
+    rows = csv.reader(
+        held.taken(lines),
+        delimiter=separator,
+        quoting=csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL,
+        strict=not is_tsv,
+    )
+    try:
+        for fields in rows:
+            yield Row(held.first, rows.line_num, fields)
+            held.clear()
+    except csv.Error as error:
+        raise held.refusal(error, rows.line_num) from None
+
+
+def _head(lines: Iterator[str]) -> list[str]:
+    head, length = [], 0
+    for line in itertools.islice(lines, LOOKED_AT):
+        head.append(line)
+        length += len(line)
+        if length > LOOKED_AT_CHARACTERS:
+            break
+    return head
+
+
+def _find_separator(head: Sequence[str], names: Collection[str]) -> str:
+    """Return the first separator by which the header has several fields and the rows below have as many."""
+    for separator in SEPARATORS:
+        try:
+            header, *rows = csv.reader(head, delimiter=separator)
+        except (csv.Error, ValueError):  # ValueError: there is no row
+            continue
+        whole = rows[: LOOKED_AT - 2]  # the last one may go on below
+        if header[:1] and header[0] in names:
+            return separator
+        if len(header) > 1 and all(len(row) in (0, len(header)) for row in whole):
+            return separator
+    return ","
+
+
+class _Held:
+    """The lines of the row that is being read."""
+
+    def __init__(self, path: Path, key: str, separator: str) -> None:
+        self._path, self._key, self._separator = path, key, separator
+        self._lines: list[str] = []
+        self._length, self._before = 0, 0
+
+    @property
+    def first(self) -> int:
+        """The number of its first line."""
+        return self._before + 1
+
+    def taken(self, lines: Iterable[str]) -> Iterator[str]:
+        """Yield `lines`, each held until `clear`."""
+        for line in lines:
+            self._lines.append(line)
+            self._length += len(line)
+            if self._length > MAX_LINE_BYTES:
+                where, _ = self._opened() or (self.first, "")
+                raise InputError(
+                    f"{self._path}: a row is longer than {MAX_LINE_BYTES >> 20} MB: close its quotes; one opens in "
+                    f"line {where} ({self._key})"
+                )
+            yield line
+
+    def clear(self) -> None:
+        """Let go of a row that is complete."""
+        self._before += len(self._lines)
+        self._lines.clear()
+        self._length = 0
+
+    def refusal(self, error: csv.Error, last: int) -> InputError:
+        """Return what is wrong with the row, which cannot be read beyond the line `last`."""
+        opened = self._opened()
+        if opened is not None and (opened[0] < last or "unexpected end" in str(error)):
+            where, text = opened
+            return InputError(
+                f"{self._path}, line {where}: a quote opens before {text!r} and is not closed where its field ends "
+                f"(line {last}: {error}). Close it, and write a quote inside of a quoted field twice ({self._key})"
+            )
+        return InputError(f"{self._path}, line {last} is not CSV: {error}")
+
+    def _opened(self) -> tuple[int, str] | None:
+        """Return the line in which the last quoted field opens that does not end as it should, and how it begins."""
+        text = "".join(self._lines)
+        start = 0
+        while start < len(text):
+            if text[start] != '"':
+                found = re.compile(f"[{re.escape(self._separator)}\n]").search(text, start)
+                end = found.start() if found else len(text)
+            else:
+                closed = _REST_OF_QUOTED.match(text, start + 1)
+                end = closed.end() if closed else len(text)
+                if closed is None or text[end : end + 1] not in (self._separator, "\r", "\n", ""):
+                    shown = text[start + 1 : start + 1 + QUOTED].partition("\n")[0]
+                    return self.first + text.count("\n", 0, start), shown
+            start = end + 1
+        return None
