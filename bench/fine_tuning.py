@@ -31,7 +31,6 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.examples import make_examples
 from tasks.downstream.squad.compare import compare_files
 from tasks.downstream.task import TRAIN, part_of
-from tasks.pretraining.base_model import architecture_of
 from tasks.project import artifacts
 from tasks.project.errors import InputError, PodiumError
 from tasks.project.files import write_json
@@ -39,6 +38,7 @@ from tasks.project.main import run_main
 from tasks.project.overlays import resolve
 from tasks.project.param_sections import Place
 from tasks.project.params import ModelParams, Params, check
+from tasks.reading.model_folders import read_architecture
 
 ENTRY, OURS = "squad", "podium"
 REPORT = Path("reports/bench/fine-tuning.json")
@@ -65,7 +65,7 @@ class Recipe:
     @property
     def params(self) -> Params:
         """The parameters of our side, which also say how long windows are and how the optimizer is set."""
-        found = architecture_of(Path(self.model), f"--model {self.model}")
+        found = read_architecture(Path(self.model), f"--model {self.model}")
         own = {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields}
         places = {"base_model.path": self.model, "tokenizer.path": self.model}
         data: dict[str, Any] = {"source": "files", "train_path": self.train, "dev_path": self.dev, "seed": self.seed}

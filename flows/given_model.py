@@ -10,10 +10,10 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tasks.pretraining.base_model import architecture_of, wanted_files
 from tasks.project.errors import InputError
 from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import ModelParams
+from tasks.reading.model_folders import download_model, read_architecture
 
 
 def model_settings(model: str, here: Path, project: Path) -> list[str]:
@@ -38,7 +38,7 @@ def model_settings(model: str, here: Path, project: Path) -> list[str]:
         given |= {"tokenizer.source": "file", "tokenizer.path": path}
     else:
         folder, given = _of_hub(model)
-    found = architecture_of(folder, f"--model {model}")
+    found = read_architecture(folder, f"--model {model}")
     return settings(given | {f"model.{name}": getattr(found, name) for name in ModelParams.model_fields})
 
 
@@ -47,17 +47,13 @@ def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
     name, _, revision = model.partition("@")
     if not HUB_NAME.fullmatch(name):
         raise InputError(f"--model {model} is not there: name a model's folder, or a Hub repository (user/name)")
-    from tasks.reading.hub_inputs import download_files
-
-    commit, _, files = download_files(name, revision or None, wanted_files, "base_model")
-    if "config.json" not in files:
-        raise InputError(f"--model {model} holds no config.json: it is no model")
+    commit, folder = download_model(name, revision or None, "base_model")
     places = {
         f"{section}.{key}": value
         for section in ("base_model", "tokenizer")
         for key, value in (("source", "hub"), ("repository", name), ("revision", commit))
     }
-    return files["config.json"].parent, places
+    return folder, places
 
 
 def stated_path(path: Path, project: Path) -> str:

@@ -50,6 +50,7 @@ ALLOWED = {
         "tasks/preflight/foretelling.py",
         "tasks/preflight/probe.py",
         "tasks/project/row_folders.py",
+        "tasks/reading/model_folders.py",
         "tasks/rows/row_files.py",
         "bench/",
         "tests/",

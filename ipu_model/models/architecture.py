@@ -30,6 +30,15 @@ LIMITS.update(vocab_size=2 << 20, max_position_embeddings=32767, type_vocab_size
 """Far above every BERT; positions are int16 and segments uint8 in the rows."""
 
 
+RANGES = {
+    "hidden_dropout_prob": (0.0, 1.0),
+    "attention_probs_dropout_prob": (0.0, 1.0),
+    "layer_norm_eps": (1e-30, 1.0),
+    "initializer_range": (1e-30, 100.0),
+}
+"""Smallest and largest value of what is not a whole number; far beyond those of every BERT."""
+
+
 def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
     """The architecture that a config.json of transformers states, and the names of its labels.
 
@@ -50,13 +59,25 @@ def read_config(path: Path) -> Tuple[ModelConfig, List[str]]:
             raise CheckpointError(
                 f"{path}: {theirs} is {values[theirs]!r:.80}, a whole number from 1 to {most} is required"
             )
+    for theirs, (smallest, largest) in RANGES.items():
+        value = values.get(theirs, smallest)
+        if type(value) not in (int, float) or not smallest <= value <= largest:
+            raise CheckpointError(
+                f"{path}: {theirs} is {value!r:.80}, a number from {smallest} to {largest} is required"
+            )
+    labels = _labels(values.get("id2label") or {}, path)
     try:
-        names = values.get("id2label", {})
-        labels = [str(names[number]) for number in sorted(names, key=int)]
         config = ModelConfig(**{ours: values[theirs] for ours, theirs in CONFIG_KEYS.items() if theirs in values})
-    except (ConfigError, TypeError, ValueError) as error:
+    except ConfigError as error:
         raise CheckpointError(f"{path}: {error}") from None
     return config, labels
+
+
+def _labels(names: Any, path: Path) -> List[str]:
+    numbers = [str(number) for number in range(len(names))] if isinstance(names, dict) else None
+    if numbers is None or set(numbers) != set(names) or not all(type(x) in (str, int, float) for x in names.values()):
+        raise CheckpointError(f"{path}: id2label must be an object of number: name, of the numbers from 0 on")
+    return [str(names[number]) for number in numbers]
 
 
 def read_object(path: Path) -> Dict[str, Any]:

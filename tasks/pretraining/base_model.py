@@ -10,10 +10,9 @@ PyTorch's own file, which is read as tensors and nothing else. It comes out as a
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -23,16 +22,17 @@ from tasks.project.main import run_main
 from tasks.project.param_inputs import BaseModelParams
 from tasks.project.params import ModelParams, load_params
 from tasks.project.process import takes_no_words
-from tasks.reading.hub_inputs import download_files
+from tasks.reading.model_folders import (
+    NO_WEIGHTS,
+    download_model,
+    read_architecture,
+    require_config,
+    take_in,
+    weight_paths,
+)
 from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
-from tasks.vocabulary.hub_tokenizer import CONFIG, TOKENIZER, VOCABULARY, load_hub_vocabulary
+from tasks.vocabulary.hub_tokenizer import TOKENIZER, VOCABULARY, load_hub_vocabulary
 
-if TYPE_CHECKING:
-    from ipu_model.models.config import ModelConfig
-
-WANTED = re.compile(r"config\.json|(model|pytorch_model)(-\d{5}-of-\d{5})?\.(safetensors|bin)(\.index\.json)?")
-"""The files of a Hub model that hold architecture and weights."""
-TOKENIZER_FILES = (TOKENIZER, CONFIG, VOCABULARY)
 RECORD = "base_model.json"
 
 
@@ -66,7 +66,7 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
     if params.source == "folder":
         source, key = Path(params.path), f"base_model.path={params.path}"
         require_readable(source, "base_model.path")
-        _require_config(source, key)
+        require_config(source, key)
         record: dict[str, Any] = {"source": "folder", "path": params.path}
         return record | import_checked(source, model, tokenizer, target, key)
     if params.source == "none":
@@ -74,33 +74,9 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
     if not params.repository:
         raise InputError("base_model.source is hub and base_model.repository is not set: set it to a model, user/name")
     key = f"base_model.repository={params.repository}"
-    commit, source = _download(params.repository, params.revision)
+    commit, source = download_model(params.repository, params.revision, "base_model")
     record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
     return record | import_checked(source, model, tokenizer, target, key)
-
-
-def _download(repository: str, revision: str | None) -> tuple[str, Path]:
-    """The commit of a Hub model, and the folder of the Hub's cache that holds its files."""
-    commit, present, files = download_files(repository, revision, wanted_files, "base_model")
-    if "config.json" not in files:
-        some = ", ".join(present[:8]) or "nothing"
-        raise InputError(f"base_model.repository={repository} holds no config.json (found: {some}): it is no model")
-    return commit, files["config.json"].parent
-
-
-def wanted_files(present: list[str]) -> list[str]:
-    """Which files of a Hub model to take: architecture, tokenizer and weights.
-
-    Safetensors win over PyTorch's own files, and one file over shards.
-    """
-    found = [name for name in present if WANTED.fullmatch(name)]
-    for single in ("model.safetensors", "pytorch_model.bin"):
-        kind = single.split(".")[0]
-        shards = [name for name in found if name.split(".")[0].split("-")[0] == kind]
-        if shards:
-            weights = [single] if single in shards else shards
-            return ["config.json"] * ("config.json" in found) + weights + [n for n in present if n in TOKENIZER_FILES]
-    return [name for name in present if name in ("config.json", *TOKENIZER_FILES)]
 
 
 def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Path, key: str) -> dict[str, Any]:
@@ -115,17 +91,10 @@ def import_checked(source: Path, model: ModelParams, tokenizer: Path, target: Pa
     Raises:
         InputError: see write_base_model.
     """
-    from ipu_model.errors import DeviceJobError
-    from ipu_model.models.import_model import import_model  # torch comes with it: only a run that needs it loads it
-
     size = check_architecture(source, model, key)
     vocabulary = load_tokenizer(tokenizer).get_vocab(with_added_tokens=True)
     _same_vocabulary(source, size, sorted(vocabulary, key=lambda entry: vocabulary[entry]), key)
-    try:
-        imported = import_model(source, target, sha256_of(tokenizer_file(tokenizer)))
-    except DeviceJobError as error:
-        raise InputError(f"{key}: {error}") from None
-    return dataclasses.asdict(imported)
+    return dataclasses.asdict(take_in(source, target, sha256_of(tokenizer_file(tokenizer)), key))
 
 
 def check_architecture(source: Path, model: ModelParams, key: str) -> int:
@@ -144,32 +113,13 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
     from ipu_model.models.architecture import differences
     from ipu_model.models.config import ModelConfig
 
-    found = architecture_of(source, key)
+    found = read_architecture(source, key)
     try:
         stated = ModelConfig(vocab_size=found.vocab_size, **model.model_dump())
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
     _same_architecture(differences(stated, found), key)
     return found.vocab_size
-
-
-def architecture_of(source: Path, key: str) -> ModelConfig:
-    """What config.json of the model folder `source` states; no weight is read.
-
-    Args:
-        key: what named it, for messages.
-
-    Raises:
-        InputError: no model folder, or no BERT that is computed here.
-    """
-    from ipu_model.errors import DeviceJobError
-    from ipu_model.models.architecture import CONFIG, read_config
-
-    _require_config(source, key)
-    try:
-        return read_config(source / CONFIG)[0]
-    except DeviceJobError as error:
-        raise InputError(f"{key}: {error}") from None
 
 
 def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[str] | None) -> None:
@@ -185,17 +135,12 @@ def check_folder(params: BaseModelParams, model: ModelParams, entries: Sequence[
             is known, another vocabulary.
     """
     source, key = Path(params.path), f"base_model.path={params.path}"
-    _require_config(source, key)
+    require_config(source, key)
     size = check_architecture(source, model, key)
-    if not any(name.endswith((".safetensors", ".bin")) for name in wanted_files([p.name for p in source.iterdir()])):
-        raise InputError(f"{key} holds no weights: model.safetensors or pytorch_model.bin is required, whole or shards")
+    if not weight_paths(source):
+        raise InputError(f"{key} {NO_WEIGHTS}")
     if entries is not None:
         _same_vocabulary(source, size, entries, key)
-
-
-def _require_config(source: Path, key: str) -> None:
-    if not (source / "config.json").is_file():
-        raise InputError(f"{key} holds no config.json: name the folder that save_pretrained wrote")
 
 
 def _same_architecture(differ: list[str], key: str) -> None:

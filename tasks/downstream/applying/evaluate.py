@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.applying.job import How, compute, scratch_checkout
-from tasks.downstream.applying.model import WEIGHTS, FoundModel
+from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.applying.task import ApplyTask, require_file
 from tasks.downstream.entries import Entry
 from tasks.downstream.evaluate import PageTask, answered, write_evaluation
@@ -57,7 +57,7 @@ def evaluate(entry: Entry, model: FoundModel, path: Path, folder: Path, how: How
         result = compute(task, model, split, how)
         found = answered(judge, development=[split])
         predictions = artifacts.predictions_file(entry.name).name
-        judged = {WEIGHTS: model.folder / WEIGHTS, path.name: path, predictions: made / predictions}
+        judged = {file.name: file for file in (*model.weights, path)} | {predictions: made / predictions}
         write_evaluation(judge, found, made, {Path(name): file for name, file in judged.items()})
         write_text(made / SCORES, scores_json(judge, found.examples, found.predictions))
         metrics = {**found.metrics, "predict": figures(result)}

@@ -7,10 +7,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from tasks.downstream.applying.model import IPU_CONFIG, WEIGHTS, FoundModel
+from tasks.downstream.applying.model import IPU_CONFIG, FoundModel
 from tasks.downstream.rows import write_rows
 from tasks.downstream.task import DownstreamTask, part_of
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
@@ -19,6 +18,8 @@ from tasks.project.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.project.files import read_json
 from tasks.project.param_sections import Place
 from tasks.project.process import Say
+from tasks.reading.model_folders import as_safetensors
+from tasks.vocabulary.encoding import tokenizer_file
 
 PATIENCE_SECONDS = 5.0
 """What is done sooner needs no news of its progress."""
@@ -41,10 +42,14 @@ def scratch_checkout(task: DownstreamTask, model: FoundModel) -> Iterator[None]:
 
     What stages do counts from the current folder, so that all of them work here, too. TMPDIR says where it lies.
     """
-    with tempfile.TemporaryDirectory(prefix="podium-") as folder, contextlib.chdir(folder):
+    with (
+        as_safetensors(model.folder, tokenizer_file(model.tokenizer)) as readable,
+        tempfile.TemporaryDirectory(prefix="podium-") as folder,
+        contextlib.chdir(folder),
+    ):
         for path in (artifacts.model_folder(task.entry.name), task.examples_file(task.splits[0])):
             path.parent.mkdir(parents=True)
-        artifacts.model_folder(task.entry.name).symlink_to(model.folder)
+        artifacts.model_folder(task.entry.name).symlink_to(readable)
         part_of(task.entry, "apply").write_beside(task.examples_file(task.splits[0]).parent, model.labels)
         yield
 
@@ -69,7 +74,7 @@ def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> Jo
         geometry=BatchGeometry(how.batch_size, how.batch_size),
         runtime=how.place.runtime,
         precision=how.place.precision,
-        init_checkpoint=str(model.folder),
+        init_checkpoint=str(artifacts.model_folder(task.entry.name).resolve()),
         ipu_config=_ipu_config(model) if how.place.runtime in ("auto", "ipu") else None,
     )
     try:
@@ -100,8 +105,3 @@ class _Patient:
     def __call__(self, text: str) -> None:
         if text.startswith("[") and time.monotonic() - self._started_at > PATIENCE_SECONDS:
             self._say(text)
-
-
-def weights_of(model: FoundModel) -> Path:
-    """The file that decides all answers."""
-    return model.folder / WEIGHTS

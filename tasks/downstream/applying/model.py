@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +15,12 @@ from tasks.project.errors import InputError
 from tasks.project.files import read_json
 from tasks.project.given import leaves
 from tasks.project.param_sections import HUB_NAME
+from tasks.reading.model_folders import NO_WEIGHTS, download_model, wanted_files, weight_paths
+from tasks.vocabulary.encoding import tokenizer_file
 
 CONFIG, WEIGHTS, PROVENANCE, IPU_CONFIG = "config.json", "model.safetensors", "provenance.json", "ipu_config.json"
-READ = (CONFIG, WEIGHTS, "podium.json", PROVENANCE, IPU_CONFIG, "tokenizer.json", "tokenizer_config.json")
-"""Files of a model folder that are looked into."""
+OF_RELEASES = ("podium.json", PROVENANCE, IPU_CONFIG)
+"""Files that are read besides those of any model."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class FoundModel:
 
     folder: Path
     tokenizer: Path
-    """Folder of the tokenizer.json."""
+    """Folder of the tokenizer.json, or of the vocab.txt."""
     max_positions: int
     config: Mapping[str, Any] = field(default_factory=dict)
     """The content of config.json."""
@@ -34,6 +37,11 @@ class FoundModel:
     def resolved(self) -> FoundModel:
         """The same, whatever the current folder is."""
         return dataclasses.replace(self, folder=self.folder.resolve(), tokenizer=self.tokenizer.resolve())
+
+    @property
+    def weights(self) -> list[Path]:
+        """The files that decide all answers."""
+        return weight_paths(self.folder)
 
     @property
     def architectures(self) -> list[str]:
@@ -69,8 +77,8 @@ def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
     """The model folder or Hub repository `name`, checked.
 
     Args:
-        name: a folder with config.json and model.safetensors, or a Hub repository.
-        tokenizer: folder of the tokenizer.json; default: the model's own folder.
+        name: a model folder, or a Hub repository.
+        tokenizer: folder of the tokenizer; default: the model's own folder.
 
     Raises:
         InputError: no such folder or repository; config.json, weights or tokenizer missing.
@@ -78,32 +86,30 @@ def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
     folder = Path(name)
     if not folder.is_dir():
         if folder.exists():
-            raise InputError(f"{folder} is a file: name the folder that holds config.json and model.safetensors")
+            raise InputError(f"{folder} is a file: name the folder that holds config.json and the weights")
         if not HUB_NAME.fullmatch(name) or (folder.parent != Path() and folder.parent.is_dir()):
             raise InputError(f"{folder} is not there: name a published folder, a model folder or a Hub repository")
-        from tasks.reading.hub_models import download_model
-
-        folder = download_model(name, READ)
+        _, folder = download_model(name, None, "", OF_RELEASES)
     holder = folder if tokenizer is None else tokenizer
     _require_own_files(folder, holder)
     config = _config(folder)
-    if not (folder / WEIGHTS).is_file():
+    if not weight_paths(folder):
+        raise InputError(f"{folder} {NO_WEIGHTS}")
+    try:
+        tokenizer_file(holder)
+    except InputError:
         raise InputError(
-            f"{folder / WEIGHTS} is missing: weights must be safetensors (pickled weights such as "
-            "pytorch_model.bin are not read; convert them with save_pretrained(safe_serialization=True))"
-        )
-    if not (holder / "tokenizer.json").is_file():
-        raise InputError(
-            f"{holder / 'tokenizer.json'} is missing: a published folder has one; for a folder of models/ add "
-            f"--tokenizer {artifacts.TOKENIZER}"
-        )
+            f"{holder / 'tokenizer.json'} is missing, and there is no vocab.txt: a published folder has one; for a "
+            f"folder of models/ add --tokenizer {artifacts.TOKENIZER}"
+        ) from None
     return FoundModel(folder, holder, config["max_position_embeddings"], config)
 
 
 def _require_own_files(*folders: Path) -> None:
     for folder in folders:
-        for path in (folder / name for name in READ if (folder / name).is_symlink()):
-            if leaves(path, folder):
+        present = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        for path in (folder / name for name in (*wanted_files(present), *OF_RELEASES)):
+            if path.is_symlink() and leaves(path, folder):
                 raise InputError(
                     f"{path} is a link to something outside of {folder}, which was not named: put the file itself in "
                     "its place (cp -rL copies a folder so), or name the folder that it leads to"
@@ -118,8 +124,11 @@ def _config(folder: Path) -> dict[str, Any]:
         raise InputError(f"{path} is missing: {folder} is no model folder") from None
     except ValueError as error:
         raise InputError(f"{path} is not JSON ({error}); publish or download the model again") from None
-    if not isinstance(values, dict) or not isinstance(values.get("max_position_embeddings"), int):
+    if not isinstance(values, dict) or "max_position_embeddings" not in values:
         raise InputError(f"{path} is no configuration of a BERT: max_position_embeddings is missing")
+    positions = values["max_position_embeddings"]
+    if type(positions) is not int or positions < 1:
+        raise InputError(f"{path}: max_position_embeddings is {positions!r:.80}, a whole number from 1 on is required")
     return values
 
 
@@ -132,4 +141,8 @@ def _model_max_length(tokenizer: Path) -> int:
         return sys.maxsize
     except (ValueError, AttributeError):
         raise InputError(f"{path} is not a JSON object; publish or download the model again") from None
-    return min(int(value), sys.maxsize) if isinstance(value, (int, float)) and value >= 1 else sys.maxsize
+    if value is None or value == math.inf:
+        return sys.maxsize
+    if type(value) not in (int, float) or not value >= 1:
+        raise InputError(f"{path}: model_max_length is {value!r:.80}, a number of tokens from 1 on is required")
+    return min(int(value), sys.maxsize)  # transformers writes 1e30 where there is no limit

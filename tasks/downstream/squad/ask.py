@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,7 +102,8 @@ def _ask_in(
     """Answers and logits in every place."""
     from tasks.downstream.squad.answers import probable_answers
     from tasks.downstream.squad.windows import read_windows
-    from tasks.vocabulary.encoding import load_tokenizer
+    from tasks.reading.model_folders import as_safetensors
+    from tasks.vocabulary.encoding import load_tokenizer, tokenizer_file
 
     for what, text in (("question", question), ("context", context)):
         if not text.strip():
@@ -110,9 +112,12 @@ def _ask_in(
     features, words = _features(tokenizer, question, context, shape)
     found = []
     for place in places:
-        with tempfile.TemporaryDirectory(prefix="podium-ask-") as scratch:
+        with (
+            as_safetensors(model.folder, tokenizer_file(model.tokenizer)) as weights,
+            tempfile.TemporaryDirectory(prefix="podium-ask-") as scratch,
+        ):
             folder = Path(scratch)
-            _predict(model, tokenizer, features, shape.row_length, folder, place)
+            _predict(replace(model, folder=weights), tokenizer, features, shape.row_length, folder, place)
             windows = read_windows(folder / "rows" / artifacts.FEATURES, folder / "logits.arrow", ["question"])
         answers = probable_answers(
             windows,
@@ -157,6 +162,7 @@ def _predict(
     """Write folder/rows and folder/logits.arrow."""
     from tasks.downstream.squad.rows import write_feature_rows
     from tasks.jobs.device_job import BatchGeometry, Job, run_device_job
+    from tasks.vocabulary.encoding import tokenizer_file
 
     write_feature_rows(
         folder / "rows",
@@ -165,7 +171,7 @@ def _predict(
         row_length=row_length,
         max_sequences=1,
         vocab_size=tokenizer.get_vocab_size(with_added_tokens=True),
-        tokenizer_sha256=sha256_of(model.tokenizer / "tokenizer.json"),
+        tokenizer_sha256=sha256_of(tokenizer_file(model.tokenizer)),
     )
     job = Job(
         kind="predict",

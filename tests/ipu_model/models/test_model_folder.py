@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Dict
+from typing import Dict, Tuple
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from tiny_jobs import TINY
 from torch import Tensor
 
 from ipu_model.errors import CheckpointError
+from ipu_model.models.architecture import LIMITS, RANGES
 from ipu_model.models.model_folder import Origin, missing_parameters, read_model, write_model
 from ipu_model.models.modeling import build_model, initialise, is_exempt
 
@@ -39,6 +40,28 @@ def rename(folder: Path, how: Dict[str, str]) -> None:
 def change_config(folder: Path, **changes: object) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+NO_RATE = (True, float("nan"), float("inf"), -0.1, "0.1", [0.1], None)
+NO_SIZE = (True, float("nan"), float("inf"), 1e30, -1, "2", [2], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [(name, NO_RATE) for name in RANGES] + [(name, NO_SIZE) for name in LIMITS] + [("layer_norm_eps", (1e30, 0))],
+)
+def test_what_is_no_number_of_an_architecture_is_refused(folder: Path, name: str, values: Tuple[object, ...]) -> None:
+    for value in values:
+        change_config(folder, **{name: value})
+        with pytest.raises(CheckpointError, match=f"{name} is .*, a (whole )?number from .* is required"):
+            read_model(folder)
+
+
+@pytest.mark.parametrize("names", [["a"], {"0": "a", "2": "b"}, {"0": ["a"]}, {"x": "a"}, {"0": True}, 5])
+def test_classes_that_are_not_numbered_are_refused(folder: Path, names: object) -> None:
+    change_config(folder, id2label=names)
+    with pytest.raises(CheckpointError, match="id2label must be an object of number: name, of the numbers from 0 on"):
+        read_model(folder)
 
 
 def test_a_folder_comes_back_as_it_was_written(folder: Path) -> None:

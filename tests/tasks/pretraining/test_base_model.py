@@ -18,7 +18,7 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.jobs.entry_jobs import finetune_job
 from tasks.downstream.task import about
 from tasks.jobs.device_job import Job
-from tasks.pretraining.base_model import RECORD, summary, wanted_files, write_base_model
+from tasks.pretraining.base_model import RECORD, summary, write_base_model
 from tasks.pretraining.pretrain import pretrain_job
 from tasks.pretraining.rows.pretrain_rows import write_pretrain_rows
 from tasks.project import artifacts
@@ -27,6 +27,7 @@ from tasks.project.files import sha256_of
 from tasks.project.overlays import resolve
 from tasks.project.params import Params, check
 from tasks.project.strict_yaml import read_yaml
+from tasks.reading.model_folders import wanted_files
 from tests.places import ROOT
 from tests.tasks.pretraining.row_inputs import (
     WORDS,

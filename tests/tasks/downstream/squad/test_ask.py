@@ -205,19 +205,37 @@ def test_longer_windows_than_the_model_bears_are_refused(model: Path) -> None:
         ("config.json", "{", "is not JSON"),
         ("config.json", "{}", "max_position_embeddings is missing"),
         ("config.json", '{"max_position_embeddings": 8, "architectures": ["BertForPreTraining"]}', "only BertForQ"),
-        ("model.safetensors", None, "pickled weights"),
+        ("model.safetensors", None, "holds no weights"),
+        *(
+            ("config.json", f'{{"max_position_embeddings": {value}}}', "a whole number from 1 on is required")
+            for value in ("true", "NaN", "1e30", "-1", '"512"', "[512]")
+        ),
         ("tokenizer.json", None, "--tokenizer data/tokenizer"),
     ],
 )
 def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, content: str | None, message: str) -> None:
     folder = write_tiny_model(tmp_path / "model", ["a"])
-    (folder / "pytorch_model.bin").write_bytes(b"pickle")
     if content is None:
         (folder / name).unlink()
     else:
         (folder / name).write_text(content)
     with pytest.raises(InputError, match=message):
         find_model(str(folder))
+
+
+@pytest.mark.parametrize("value", ["true", "NaN", "-1", "0", '"512"', "[512]", "-Infinity"])
+def test_a_longest_text_that_is_no_number_is_refused(tmp_path: Path, value: str) -> None:
+    folder = write_tiny_model(tmp_path / "model", ["a"])
+    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {value}}}')
+    with pytest.raises(InputError, match="model_max_length is .*, a number of tokens from 1 on is required"):
+        WindowShape.for_model(find_model(str(folder)))
+
+
+@pytest.mark.parametrize("value", ["Infinity", "1e30", "null", "1000000000000000019884624838656"])
+def test_a_longest_text_without_a_limit(tmp_path: Path, value: str) -> None:
+    folder = write_tiny_model(tmp_path / "model", ["a"])
+    (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {value}}}')
+    assert find_model(str(folder)).longest == 512
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "no such folder", "tests/nothing", "../x", ""])
