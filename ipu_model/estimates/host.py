@@ -62,7 +62,7 @@ class HostJob:
         """Of the whole run; of a prediction its calls."""
         if self.job.kind == "predict" or self.job.schedule is None:
             return -(-self.manifest.rows // self.rows_at_once)
-        return count_updates(self.job.schedule, self.manifest.rows, self.division.rows_per_update)
+        return count_updates(self.job.schedule, self.manifest.rows, self.division.rows_per_update)[0]
 
     def with_micro_batch(self, rows: int) -> HostJob:
         """The same job in micro-batches of at most so many rows."""

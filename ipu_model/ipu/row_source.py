@@ -158,6 +158,7 @@ def _work(rows: RowFolder, order: UpdateRows, updates: int, inputs: Inputs, memo
         seed=order.seed,
         rows_per_update=order.rows_per_update,
         share=(first, stop),
+        total=order.total,
         updates=updates,
         columns=inputs.columns,
         label_columns=inputs.labels,

@@ -18,7 +18,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.ipu.laying import Counts, Inputs, Slots, lay, shapes_of
@@ -43,6 +43,8 @@ class Work:
     rows_per_update: int
     share: Tuple[int, int]
     """First row of each update that this process trains on, and the row after its last."""
+    total: Optional[int]
+    """Rows of the whole training (rows.reading.UpdateRows)."""
     updates: int
     """Of one call, one after the other."""
     columns: Tuple[str, ...]
@@ -84,7 +86,7 @@ class Worker:
         self._work, self._rows = work, RowFolder(Path(work.folder), work.kind, work, work.labels)
         if self._rows.sha256 != work.manifest_sha256:
             raise RowsError(f"{work.folder} was replaced since this training began: run the job again")
-        self._order = UpdateRows(len(self._rows), work.rows_per_update, work.seed, slice(*work.share))
+        self._order = UpdateRows(len(self._rows), work.rows_per_update, work.seed, slice(*work.share), work.total)
         self._slots = Slots(shapes_of(self._rows.manifest, work.inputs, work.rows), work.slots)
         self._memory = mmap.mmap(work.memory, self._slots.bytes)
 

@@ -45,6 +45,8 @@ class Plan:
     gradient_accumulation_steps: int
     replication_factor: int
     updates: int
+    total_rows: int
+    """Rows of all updates, each visit counted; where epochs end inside the last update, the rest of it is empty."""
     warmup_updates: int
     schedule: str
     """How the learning rate decays after them: schedule.py."""
@@ -140,8 +142,11 @@ def spread(geometry: BatchGeometry, processes: int) -> BatchGeometry:
     return dataclasses.replace(geometry, replication_factor=processes)
 
 
-def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per_call: int = 1) -> int:
-    """Updates of the whole run; epochs are rounded to whole calls of `per_call` updates, at least one.
+def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per_call: int = 1) -> Tuple[int, int]:
+    """Updates of the whole run, and the rows they train on, each visit counted.
+
+    Epochs end with their last row: the last update has fewer rows than the others, so no row is dropped or repeated.
+    Where updates come in calls of several, whole updates that the last call lacks go on with the next epoch.
 
     Raises:
         ConfigError: negative steps, steps that no whole number of calls makes, or no epochs.
@@ -155,11 +160,14 @@ def count_updates(schedule: ScheduleConfig, rows: int, rows_per_update: int, per
                 f"schedule.steps={schedule.steps} is no whole number of calls of device_iterations={per_call} updates: "
                 f"set steps to {below} or {below + per_call}, or device_iterations to 1"
             )
-        return schedule.steps
+        return schedule.steps, schedule.steps * rows_per_update
     epochs = schedule.epochs or 0.0
     if epochs <= 0:
         raise ConfigError(f"schedule.epochs={schedule.epochs} must be above 0; to save an untrained model use steps: 0")
-    return max(1, round(epochs * rows / rows_per_update / per_call)) * per_call
+    visits = max(1, round(epochs * rows))
+    needed = -(-visits // rows_per_update)
+    updates = -(-needed // per_call) * per_call
+    return updates, visits if updates == needed else updates * rows_per_update
 
 
 def make_plan(
@@ -178,7 +186,7 @@ def make_plan(
         raise RowsError(f"{job.rows} holds no rows: there is nothing to {job.kind} on; check the step that made them")
     factor = manifest.packing_factor
     division = divide(job.geometry, factor) if device is None else device.division
-    updates, warmup = _updates(job, manifest, division, device)
+    updates, total_rows = _updates(job, manifest, division, device)
     return Plan(
         kind=job.kind,
         runtime=runtime.value,
@@ -196,9 +204,10 @@ def make_plan(
         gradient_accumulation_steps=division.gradient_accumulation_steps,
         replication_factor=job.geometry.replication_factor if device is None else device.replicas,
         updates=updates,
-        warmup_updates=warmup,
+        total_rows=total_rows,
+        warmup_updates=0 if job.schedule is None else round(updates * job.schedule.warmup_fraction),
         schedule="linear" if job.schedule is None else job.schedule.shape,
-        epochs=round(updates * division.rows_per_update / manifest.rows, 4),
+        epochs=round(total_rows / manifest.rows, 4),
         updates_per_call=1 if device is None else device.updates_per_call,
         rows_per_call=division.micro_batch_size * MICRO_BATCHES_PER_CALL if device is None else device.rows_per_call,
         device={} if device is None else device.as_dict(),
@@ -206,14 +215,14 @@ def make_plan(
 
 
 def _updates(job: Job, manifest: Manifest, division: Division, device: Optional[DevicePlan]) -> Tuple[int, int]:
-    """Updates of the run, and those of its warm-up."""
+    """Updates of the run, and the rows they train on."""
     if job.schedule is None or job.kind == "predict":
         return 0, 0
     per_call = 1 if device is None else device.updates_per_call
-    updates = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
+    updates, total_rows = count_updates(job.schedule, manifest.rows, division.rows_per_update, per_call)
     if division.rows_per_update > manifest.rows and updates:
         raise RowsError(_too_few_rows(job, manifest, division, device))
-    return updates, round(updates * job.schedule.warmup_fraction)
+    return updates, total_rows
 
 
 def _too_few_rows(job: Job, manifest: Manifest, division: Division, device: Optional[DevicePlan]) -> str:

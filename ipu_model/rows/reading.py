@@ -18,6 +18,8 @@ from ipu_model.errors import ConfigError, RowsError
 from ipu_model.rows.format import ABSENT, IGNORED, MANIFEST, columns_of, from_arrow, read_manifest, row_schema
 
 Columns = Dict[str, np.ndarray]
+NO_ROW = -1
+"""In place of a row number: an empty row, all padding and without labels. Such rows fill up the last update."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Batch:
     """The rows of one update (or of one call of predict), as they lie on disk."""
 
     rows: np.ndarray
-    """[R] int64: which rows of the folder."""
+    """[R] int64: which rows of the folder; NO_ROW where the row is empty."""
     columns: Columns
     """Column name -> [R, width], the types of `ipu_model.rows.format`."""
 
@@ -148,7 +150,7 @@ class RowFolder:
         return self.manifest.rows
 
     def take(self, rows: np.ndarray) -> Batch:
-        """Copy the rows with these numbers, in this order.
+        """Copy the rows with these numbers, in this order; NO_ROW gives an empty row.
 
         Raises:
             RowsError: a value that the model cannot look up, with the file and the row.
@@ -161,6 +163,10 @@ class RowFolder:
         kinds = self._chunks[0][2]
         columns = {name: np.empty((len(rows), x.shape[1]), dtype=x.dtype) for name, x in kinds.items()}
         for places in groups:
+            if rows[places[0]] == NO_ROW:
+                for column in columns_of(self.manifest.kind, self.manifest.vocab_size):
+                    columns[column.name][places] = column.least  # of every column the value that means nothing
+                continue
             source, wanted = self._chunks[chunks[places[0]]][2], inside[places]
             # In a large folder nearly every row comes from a chunk of its own, and plain numbers index three
             # times as fast as arrays: 32 rows of nearly as many chunks take 0.18 ms, 0.53 ms with arrays.
@@ -228,10 +234,15 @@ class UpdateRows:
 
     Args:
         share: Which of the rows of an update are wanted, a block of them; by default all.
+        total: Rows of the whole training, each visit counted; an update that reaches beyond is filled up with NO_ROW.
+            None: as many as are asked for.
     """
 
-    def __init__(self, rows: int, rows_per_update: int, seed: int, share: Optional[slice] = None) -> None:
+    def __init__(
+        self, rows: int, rows_per_update: int, seed: int, share: Optional[slice] = None, total: Optional[int] = None
+    ) -> None:
         self.rows_per_update, self.seed, self.share = rows_per_update, seed, share or slice(0, rows_per_update)
+        self.total = total
         self._rows, (self._first, self._stop, _) = rows, self.share.indices(rows_per_update)
         self._epoch, self._order = -1, np.empty(0, dtype=np.int64)
 
@@ -241,12 +252,13 @@ class UpdateRows:
 
     def of_all(self, step: int, updates: int = 1) -> np.ndarray:
         """Row numbers [updates x rows_per_update], whatever the share."""
-        return UpdateRows(self._rows, self.rows_per_update, self.seed)(step, updates)
+        return UpdateRows(self._rows, self.rows_per_update, self.seed, total=self.total)(step, updates)
 
     def _of_update(self, step: int) -> List[np.ndarray]:
         """The share of one update, a part for each epoch that it touches."""
         parts: List[np.ndarray] = []
-        position, stop = (step * self.rows_per_update + end for end in (self._first, self._stop))
+        position, end = (step * self.rows_per_update + border for border in (self._first, self._stop))
+        stop = end if self.total is None else min(end, max(position, self.total))
         while position < stop:
             epoch = position // self._rows
             if epoch != self._epoch:
@@ -254,6 +266,8 @@ class UpdateRows:
             at = int(self._own_before(position) - self._own_before(epoch * self._rows))
             parts.append(self._order[at : at + min(stop, (epoch + 1) * self._rows) - position])
             position += len(parts[-1])
+        if position < end:
+            parts.append(np.full(end - position, NO_ROW, dtype=np.int64))
         return parts
 
     def _own_before(self, positions: Any) -> Any:

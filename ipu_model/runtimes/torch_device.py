@@ -112,7 +112,9 @@ class TorchRuntime:
     def _share(self, batch: Batch) -> Iterator[FlatBatch]:
         share = self._instances.share(len(batch.rows))
         for start in range(share.start, share.stop, self._micro_batch_size):
-            yield self._flatten(batch.part(start, min(start + self._micro_batch_size, share.stop)))
+            part = batch.part(start, min(start + self._micro_batch_size, share.stop))
+            if part.sequences:  # the last update is filled up with empty rows
+                yield self._flatten(part)
 
     def _flatten(self, batch: Batch) -> FlatBatch:
         return flatten(batch, self._head.flat_labels)
@@ -158,6 +160,9 @@ class TorchRuntime:
             if not (one_is_all and isinstance(self._optimizer, Blocked)):  # sums are made in fp32
                 self._copies.collect_gradients()
             shares.append(torch.stack([share, *parts.values()]).detach())
+        if not shares:
+            self._contribute_nothing()
+            shares.append(torch.zeros(1 + len(self._head.parts), device=self._device.place_of))
         figures = torch.stack(shares).double().sum(0)
         votes = torch.tensor([given_up], dtype=torch.float64)
         self._instances.add([figures] if self._hurried is None else [figures, votes])
@@ -165,6 +170,11 @@ class TorchRuntime:
             self._device.load_rng_state(generators)
             raise UpdateGivenUp
         return figures
+
+    def _contribute_nothing(self) -> None:
+        """Zero gradients: this process has no row of the last update, but takes part in the sum over all processes."""
+        for weight in self._model.parameters():
+            weight.grad = torch.zeros_like(weight)
 
     def _clip(self) -> Tensor:
         """Add up the gradients of all processes and clip them; their norm before."""

@@ -14,7 +14,7 @@ from ipu_model.jobs.job import Job
 from ipu_model.jobs.plan import Plan
 from ipu_model.optim.schedule import learning_rate
 from ipu_model.progress import Emit
-from ipu_model.rows.reading import RowFolder, UpdateRows
+from ipu_model.rows.reading import NO_ROW, RowFolder, UpdateRows
 from ipu_model.runtimes.runtime import Runtime, StepMetrics, UpdateGivenUp
 from ipu_model.train.history import History
 from ipu_model.train.saving import CheckpointWriter
@@ -56,7 +56,7 @@ def train(
                 keep.stop_here(step, plan.updates, stop)
             done = step + per_call
             if not math.isfinite(metrics.loss) or not math.isfinite(metrics.gradient_norm or 0.0):
-                found = (metrics.loss, rate, order.of_all(step, per_call).tolist())
+                found = (metrics.loss, rate, [row for row in order.of_all(step, per_call).tolist() if row != NO_ROW])
                 raise NonFiniteLoss(step + 1, *found, metrics.loss_scaling, metrics.gradient_norm, done)
             needed = meter.count(metrics, done) - began
             if evaluations.is_due(done, per_call):
@@ -78,7 +78,8 @@ def train(
 
 def update_rows(job: Job, plan: Plan, rows: RowFolder, runtime: Runtime) -> UpdateRows:
     """The rows of every update that this process reads."""
-    return UpdateRows(len(rows), plan.rows_per_update, job.seed, runtime.share(plan.rows_per_update))
+    share = runtime.share(plan.rows_per_update)
+    return UpdateRows(len(rows), plan.rows_per_update, job.seed, share, plan.total_rows)
 
 
 class Meter:

@@ -71,10 +71,11 @@ def history(job: Job) -> List[List[float]]:
 
 def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: Path) -> None:
     """Same rows, same losses over the labels of the whole update, same clipping, same figures of held-out rows; only
-    one of them writes."""
+    one of them writes. The last update has one row, so that the second process has none."""
     held_out = tmp_path / "rows" / "held-out"
     write_rows(held_out, "question_answering", make_columns("question_answering", 9, seed=8))
-    settings = {"model": STILL, "evaluation": EvaluationConfig(str(held_out), 4)}
+    schedule = ScheduleConfig(epochs=31 / 20, warmup_fraction=0.5)
+    settings = {"model": STILL, "evaluation": EvaluationConfig(str(held_out), 4), "schedule": schedule}
     one = make_job(tmp_path / "one", "finetune", answer_rows, **settings)
     timed = {"checkpoint_every_updates": 0, "checkpoint_every_minutes": 1e-6}
     two = make_job(tmp_path / "two", "finetune", answer_rows, **settings, **timed)
@@ -89,6 +90,7 @@ def test_two_processes_end_with_the_weights_of_one(tmp_path: Path, answer_rows: 
         assert found == pytest.approx(wanted, rel=1e-6)
     alone, together = (JobResult.from_json((Path(job.run_folder) / "result.json").read_text()) for job in (one, two))
     assert (alone.plan["replication_factor"], together.plan["replication_factor"]) == (1, 2)
+    assert [alone.plan[name] for name in ("rows_per_update", "updates", "total_rows")] == [6, 6, 31]
     assert (together.real_tokens, together.sequences) == (alone.real_tokens, alone.sequences)
     assert alone.evaluation is not None
     assert together.evaluation is not None

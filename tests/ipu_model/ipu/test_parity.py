@@ -8,9 +8,12 @@ from typing import Any, Dict, List, Tuple
 import numpy as np
 import pytest
 import torch
-from tiny_ipu import train
+from tiny_ipu import FOUR_LAYERS, RATES, ipu_job, ipu_runtime, make_model, train
+from tiny_jobs import make_columns, write_rows
 
 from ipu_model.jobs.job import OptimizerConfig
+from ipu_model.rows.reading import NO_ROW, RowFolder
+from ipu_model.runtimes.torch_device import TorchRuntime
 
 CASES = [
     (name, head, replicas, iterations, packed)
@@ -42,6 +45,30 @@ def largest_differences(ours: Dict[str, torch.Tensor], theirs: Dict[str, torch.T
     return tuple(  # type: ignore[return-value]
         max(value for name, value in found.items() if name.endswith(idle) == chosen) for chosen in (False, True)
     )
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("head", ["pretraining", "question_answering"])
+@pytest.mark.parametrize("rows", [5, 19])
+def test_an_update_filled_up_with_empty_rows_is_the_update_of_its_rows(head: str, rows: int, tmp_path: Path) -> None:
+    """Loss, its parts and every weight: on IPUs of 32 rows with 2 replicas, on a CPU of the rows alone."""
+    kind = "pretrain" if head == "pretraining" else head
+    write_rows(tmp_path / "rows", kind, make_columns(kind, 40))
+    numbers = np.array([*range(rows), *[NO_ROW] * (32 - rows)])
+    filled = RowFolder(tmp_path / "rows", kind, FOUR_LAYERS).take(numbers)
+    optimizer = optimizer_of("adamw")
+    cpu = TorchRuntime(make_model(head), head, 8, "fp32", optimizer, seed=7)
+    ipu = ipu_runtime(ipu_job(head, optimizer, tmp_path, replicas=2, iterations=1), model=make_model(head))
+    try:
+        ipu.compile(filled)
+        found, expected = ipu.train_step(filled, RATES[0]), cpu.train_step(filled.part(0, rows), RATES[0])
+        assert (found.sequences, found.real_tokens) == (expected.sequences, expected.real_tokens)
+        assert found.loss == pytest.approx(expected.loss, abs=1e-5)
+        assert found.parts == pytest.approx(expected.parts, abs=1e-5)
+        learned, _ = largest_differences(ipu.state_dict(), cpu.state_dict())
+        assert learned < 1e-5
+    finally:
+        ipu.close()
 
 
 @pytest.mark.ipu

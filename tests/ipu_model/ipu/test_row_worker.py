@@ -34,6 +34,8 @@ ROWS, PER_UPDATE, UPDATES, MICRO_BATCHES = 90, 24, 2, 12
 STEPS = range(2, 10, UPDATES)
 """A resumed training; the first epoch ends in the middle of update 3."""
 SECOND_HALF = slice(12, 24)
+TOTAL = 9 * PER_UPDATE + 17
+"""Rows of the training: the last update has 17, of which 5 in its second half."""
 
 
 def open_rows(folder: Path, kind: str) -> RowFolder:
@@ -45,7 +47,7 @@ def inputs_of(rows: RowFolder) -> Inputs:
 
 
 def order_of(share: slice) -> UpdateRows:
-    return UpdateRows(ROWS, PER_UPDATE, 7, share)
+    return UpdateRows(ROWS, PER_UPDATE, 7, share, TOTAL)
 
 
 def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
@@ -54,7 +56,7 @@ def expected(rows: RowFolder, share: slice) -> List[Tuple[np.ndarray, ...]]:
     for step in STEPS:
         parts, weights = [], []
         for update in range(step, step + UPDATES):
-            own = rows.take(UpdateRows(ROWS, PER_UPDATE, 7)(update)[share])
+            own = rows.take(UpdateRows(ROWS, PER_UPDATE, 7, total=TOTAL)(update)[share])
             counts = head.label_counts(own)
             parts.append(own)
             weights += [[np.float32(MICRO_BATCHES / counts[part]) for part in head.parts]] * len(own.rows)

@@ -39,10 +39,21 @@ def test_an_update_is_cut_into_equal_micro_batches_near_the_sequences_asked_for(
     assert division.rows_per_update == division.micro_batch_size * division.gradient_accumulation_steps * geometry[2]
 
 
-def test_epochs_become_whole_updates_and_at_least_one() -> None:
-    assert count_updates(ScheduleConfig(epochs=4.0), rows=1000, rows_per_update=32) == 125
-    assert count_updates(ScheduleConfig(epochs=0.001), rows=1000, rows_per_update=32) == 1
-    assert count_updates(ScheduleConfig(steps=0), rows=1000, rows_per_update=32) == 0
+@pytest.mark.parametrize(
+    ("schedule", "per_call", "expected"),
+    [
+        (ScheduleConfig(epochs=4.0), 1, (125, 4000)),
+        (ScheduleConfig(epochs=1.0), 1, (32, 1000)),  # 31.25: the last update has 8 rows
+        (ScheduleConfig(epochs=1.5), 1, (47, 1500)),
+        (ScheduleConfig(epochs=0.001), 1, (1, 1)),
+        (ScheduleConfig(epochs=1.0), 8, (32, 1000)),
+        (ScheduleConfig(epochs=1.0), 5, (35, 35 * 32)),  # 3 updates more than the epoch has: they are whole
+        (ScheduleConfig(steps=0), 1, (0, 0)),
+        (ScheduleConfig(steps=3), 1, (3, 96)),
+    ],
+)
+def test_epochs_end_with_their_last_row(schedule: ScheduleConfig, per_call: int, expected: Tuple[int, int]) -> None:
+    assert count_updates(schedule, rows=1000, rows_per_update=32, per_call=per_call) == expected
 
 
 def test_the_plan_states_what_an_update_holds(tmp_path: Path) -> None:

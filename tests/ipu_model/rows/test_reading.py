@@ -16,7 +16,7 @@ from ipu_model import heads
 from ipu_model.errors import ConfigError, RowsError
 from ipu_model.models.flat import flatten, per_sequence
 from ipu_model.models.tiles import TOKEN_TILE
-from ipu_model.rows.reading import RowFolder, UpdateRows, row_order
+from ipu_model.rows.reading import NO_ROW, RowFolder, UpdateRows, row_order
 
 ORDER_3_0 = [6, 1, 8, 5, 2, 7, 9, 4, 3, 0]
 ORDER_3_1 = [9, 7, 8, 3, 5, 6, 4, 0, 2, 1]
@@ -74,6 +74,25 @@ def test_a_share_is_that_part_of_every_update(rows: int, share: slice) -> None:
         expected = whole(step, updates)
         assert own(step, updates).tolist() == expected.reshape(updates, -1)[:, share].reshape(-1).tolist()
         assert own.of_all(step, updates).tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("share", [slice(0, 4), slice(0, 2), slice(2, 4)])
+def test_a_training_ends_with_its_last_row(share: slice) -> None:
+    endless, ending = (UpdateRows(10, 4, seed=1, share=share, total=total) for total in (None, 25))
+    assert ending(0, 6).tolist() == endless(0, 6).tolist()
+    expected = [*UpdateRows(10, 4, seed=1)(6)[:1].tolist(), NO_ROW, NO_ROW, NO_ROW]
+    assert ending(6).tolist() == expected[share]
+    assert ending.of_all(6).tolist() == expected
+
+
+def test_an_empty_row_has_no_tokens_and_no_labels(pretrain_rows: Path) -> None:
+    folder = RowFolder(pretrain_rows, "pretrain", TINY)
+    alone, filled = folder.take(np.array([7, 3])), folder.take(np.array([7, NO_ROW, 3, NO_ROW]))
+    assert (filled.sequences, filled.real_tokens) == (alone.sequences, alone.real_tokens)
+    for column in ("masked_labels", "next_sentence_labels"):
+        assert filled.labels(column) == alone.labels(column)
+    for name, values in alone.columns.items():
+        assert filled.columns[name][[0, 2]].tolist() == values.tolist()
 
 
 def test_pads_are_dropped_and_labels_follow_their_tokens(tmp_path: Path) -> None:
