@@ -24,10 +24,10 @@ from prefect.client.schemas.objects import StateType, WorkPool
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
-from prefect.settings import PREFECT_API_URL
 from prefect.workers.process import ProcessWorker
 
 from flows.checkout import require_project
+from flows.preflight.server import require_server
 from flows.sent_runs import Queue
 from tasks.project.errors import ParamsError, PodiumError
 from tasks.project.stage_kinds import KINDS
@@ -184,12 +184,11 @@ def deploy_everything(project: Path, queues: Sequence[Queue], say: Say) -> None:
         PodiumError: no server is named, it has a pool of another type, a queue is of no pool of Podium's, or Prefect
             refused.
     """
-    if not PREFECT_API_URL.value():
-        raise PodiumError("PREFECT_API_URL is not set: name the server, for example http://127.0.0.1:4200/api")
     if elsewhere := [str(queue) for queue in queues if queue.pool not in KINDS]:
         raise ParamsError(
             f"--queue {', '.join(elsewhere)}: no pool of Podium's runs stages; state {'|'.join(KINDS)}/QUEUE"
         )
+    require_server()
     require_project(project)
     with get_client(sync_client=True) as client:
         make_pools(client, say)

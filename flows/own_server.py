@@ -24,8 +24,15 @@ from tasks.project.process import describe_exit, die_with_parent
 
 LOOPBACK = "127.0.0.1"
 UVICORN = ("--factory", "flows.server_app:create_app", "--log-level", "error", "--lifespan", "on")
-# What Prefect tells a temporary server: that it serves one program, and no pages.
-SERVES_ONE = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
+# What Prefect tells a temporary server: that it serves one program, and no pages. Profiles are about other servers.
+SERVES_ONE = {
+    "PREFECT_UI_ENABLED": "0",
+    "PREFECT__SERVER_EPHEMERAL": "1",
+    "PREFECT__SERVER_FINAL": "1",
+    "PREFECT_PROFILES_PATH": os.devnull,
+}
+FOR_OTHERS = ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_SERVER_API_BASE_PATH")
+"""Settings of a server that others reach, under which one's own would not answer."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +54,7 @@ def started_early(log: Path) -> Started | None:
     Args:
         log: takes what it prints.
     """
-    return None if may_be_named() else _start(log, {})
+    return None if may_be_named() else _start(log)
 
 
 @contextlib.contextmanager
@@ -56,7 +63,7 @@ def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
 
     Args:
         log: takes what their own server prints.
-        started: it, if it was; it ends behind the body, or where Prefect's settings want none.
+        started: it, if it was; it ends behind the body, or where Prefect's settings name another.
 
     Yields:
         Whether it is their own.
@@ -66,22 +73,17 @@ def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
     """
     # Imported here: it takes seconds, in which the server that was started comes up.
     from prefect.logging.handlers import APILogHandler
-    from prefect.settings import (
-        PREFECT_API_URL,
-        PREFECT_SERVER_ALLOW_EPHEMERAL_MODE,
-        get_current_settings,
-        temporary_settings,
-    )
+    from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with contextlib.ExitStack() as held:
         if started is not None:
             held.callback(started.end)
-        if PREFECT_API_URL.value() or not PREFECT_SERVER_ALLOW_EPHEMERAL_MODE.value():
+        if PREFECT_API_URL.value():
             held.close()
-            yield False  # where temporary servers are forbidden, Prefect says itself that a URL is missing
+            yield False
             return
         if started is None:
-            started = _start(log, get_current_settings().to_environment_variables(exclude_unset=True))
+            started = _start(log)
             held.callback(started.end)
         _wait_for(started, log)
         with temporary_settings({PREFECT_API_URL: started.url}):
@@ -91,11 +93,12 @@ def own_server(log: Path, started: Started | None = None) -> Iterator[bool]:
                 APILogHandler().flush()  # the last lines are sent in the background, and complain of a server gone
 
 
-def _start(log: Path, settings: dict[str, str]) -> Started:
+def _start(log: Path) -> Started:
     port = _free_port()
     with log.open("ab") as said:
         command = [sys.executable, "-m", "uvicorn", *UVICORN, "--host", LOOPBACK, "--port", str(port)]
-        env, end = {**os.environ, **SERVES_ONE, **settings}, die_with_parent
+        own = {name: value for name, value in os.environ.items() if name not in FOR_OTHERS}
+        env, end = {**own, **SERVES_ONE}, die_with_parent
         # A session of its own: Ctrl-C, sent to all, would end it before the run has said how it ended.
         process = subprocess.Popen(command, env=env, preexec_fn=end, start_new_session=True, stdout=said, stderr=said)
     return Started(process, f"http://{LOOPBACK}:{port}/api")

@@ -6,6 +6,7 @@ import click
 
 from flows.commands import options
 from flows.commands.project import entered
+from flows.preflight.server import load_settings
 from tasks.project import streams
 
 
@@ -17,6 +18,7 @@ from tasks.project import streams
 @click.pass_context
 def command(ctx: click.Context, queues: tuple[str, ...]) -> None:
     project = entered(ctx)
+    load_settings()
     from flows.deploy import deploy_everything  # takes seconds
     from flows.sent_runs import Queue
 

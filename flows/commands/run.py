@@ -18,6 +18,7 @@ from flows.environment import prepare_run
 from flows.own_server import own_server, started_early
 from flows.plan import ALL
 from flows.preflight import checks
+from flows.preflight.server import load_settings
 from flows.rerun import tell_if_unchanged
 from flows.run_log import logged, new_log
 from flows.screen import of_terminal, print_last, screen, shown
@@ -157,6 +158,7 @@ def _run(wanted: checks.Wanted, preset: str | None, overrides: list[str], choice
         screen().tell("starting Prefect, which takes some seconds")
         started = started_early(project / log)
         with garbage.loading():
+            load_settings()
             from flows import pipeline  # takes seconds, in which the server comes up
             from flows.api import UNREACHED
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from flows.commands.project import entered
+from flows.preflight.server import load_settings
 from tasks.project import streams
 
 
@@ -19,6 +20,7 @@ from tasks.project import streams
 @click.pass_context
 def command(ctx: click.Context, pool: str, queues: tuple[str, ...], name: str | None, limit: int | None) -> None:
     project = entered(ctx)
+    load_settings()
     from flows.worker import work  # takes seconds
 
     work(project, pool, list(queues), name, limit, streams.say_line)

@@ -7,9 +7,12 @@ asks it, with the settings that the run itself would use.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +20,12 @@ from pathlib import Path
 from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.network import is_usable
 from flows.preflight.question import FAR_S, Question
+from tasks.project.errors import InputError
 from tasks.project.process import takes_no_words
 
 URL = "PREFECT_API_URL"
 SECONDS = 5.0
+NONE_IS_NAMED = f"{URL} is not set: name the server, for example http://127.0.0.1:4200/api, which `make server` starts"
 
 
 def known(wanted: Wanted) -> Iterator[Finding]:
@@ -40,43 +45,108 @@ def asked(wanted: Wanted) -> Iterator[Question]:
 
 
 def may_be_named() -> bool:
-    """Whether the environment or a profile names a server: Prefect's settings, which know, take a second to import."""
-    if os.environ.get(URL):
+    """Return whether the environment, the project or a profile may name a server, or hide it behind a mistake.
+
+    Prefect's settings, which know, take a second to import.
+    """
+    if os.environ.get(URL) or os.path.isfile("prefect.toml"):
         return True
+    profiles = _read_text(profiles_path())
+    return URL in profiles or URL in _read_text(Path(".env")) or not _is_toml(profiles)
+
+
+def profiles_path() -> Path:
+    """Return the file that Prefect reads its profiles from."""
     home = Path(os.environ.get("PREFECT_HOME") or "~/.prefect").expanduser()
-    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+    return Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml")
+
+
+def _read_text(path: Path) -> str:
     try:
-        return URL in profiles.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
+        return ""
+
+
+def _is_toml(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
         return False
+    return True
 
 
-def _look(required: bool) -> Finding:
-    os.environ["PREFECT_CLIENT_MAX_RETRIES"] = "0"  # before Prefect is imported
-    import httpx
-    from prefect.client.orchestration import get_client
-    from prefect.exceptions import PrefectHTTPStatusError
-    from prefect.settings import PREFECT_API_URL
+def load_settings() -> None:
+    """Import Prefect, which reads its settings then.
+
+    Raises:
+        InputError: it cannot; names the reason and the places to correct.
+    """
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):  # Prefect's own complaint says less
+            import prefect.context  # noqa: F401
+    except (ValueError, TypeError, AttributeError, OSError) as error:  # no TOML, other tables, no such value
+        raise InputError(
+            f"Prefect cannot read its settings ({_reason(error)}): correct {profiles_path()} or the variables "
+            "PREFECT_* of the environment"
+        ) from None
+
+
+def require_server() -> None:
+    """Refuse to go on without a Prefect server that is named and answers.
+
+    Raises:
+        InputError: none is named, or it does not answer as one.
+    """
+    finding = look(required=True)
+    if finding.level == "problem":
+        raise InputError(finding.text)
+
+
+def look(required: bool) -> Finding:
+    """Ask the server that Prefect's settings name.
+
+    Args:
+        required: whether a temporary one will not do.
+    """
+    try:
+        load_settings()
+    except InputError as error:
+        return problem("server", str(error))
+    from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
     url = PREFECT_API_URL.value()
     if not url:
         if required:
-            return problem("server", f"--on-workers needs a Prefect server: name it in {URL} (docs/workers.md)")
+            return problem("server", NONE_IS_NAMED)
         return ok("server", f"none is named ({URL}): a run has one of its own, which ends with it")
-    knob = f"start it or correct {URL}" + ("" if required else ", or unset it: a run then has a server of its own")
+    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 0}):
+        version, complaint = _ask(url)
+    if not complaint:
+        return ok("server", f"Prefect {version} at {url}")
+    place = "" if os.environ.get(URL) else f" (of {profiles_path()} or a file of the project)"
+    knob = f"start it or correct {URL}{place}"
+    own = "" if required else ", or unset it: a run then has a server of its own"
+    return problem("server", f"{URL}={url} {complaint}: {knob}{own}")
+
+
+def _ask(url: str) -> tuple[str, str]:
+    """Return the version of the Prefect server at `url`, and what is wrong with it; one of them is empty."""
+    import httpx
+    from prefect.client.orchestration import get_client
+    from prefect.exceptions import PrefectHTTPStatusError
+
     try:
         with get_client(sync_client=True, httpx_settings={"timeout": SECONDS}) as client:
-            version = client.api_version()
+            return client.api_version(), ""
     except httpx.TransportError as error:
-        return problem("server", f"{URL}={url} does not answer ({_reason(error)}): {knob}")
+        return "", f"does not answer ({_reason(error)})"
     except PrefectHTTPStatusError as error:
-        said = f"answers {error.response.status_code}, as no Prefect API does"
         if error.response.status_code in (401, 403):
-            said = "asks for a right (PREFECT_API_KEY, PREFECT_API_AUTH_STRING)"
-        return problem("server", f"{URL}={url} {said}; it ends in /api: {knob}")
+            return "", "asks for a right (PREFECT_API_KEY, PREFECT_API_AUTH_STRING); it ends in /api"
+        return "", f"answers {error.response.status_code}, as no Prefect API does; it ends in /api"
     except ValueError:  # no JSON
-        return problem("server", f"{URL}={url} is no Prefect API, which ends in /api: {knob}")
-    return ok("server", f"Prefect {version} at {url}")
+        return "", "is no Prefect API, which ends in /api"
 
 
 def _reason(error: Exception) -> str:
@@ -85,7 +155,7 @@ def _reason(error: Exception) -> str:
 
 def main() -> None:
     takes_no_words("Ask the Prefect server that PREFECT_API_URL names whether it is one.")
-    print(json.dumps(asdict(_look(json.load(sys.stdin)["required"]))), flush=True)
+    print(json.dumps(asdict(look(json.load(sys.stdin)["required"]))), flush=True)
 
 
 if __name__ == "__main__":

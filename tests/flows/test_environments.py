@@ -223,6 +223,47 @@ def test_a_clone_of_another_user_is_refused_with_the_place_and_its_owner(clone, 
     assert f"{path} belongs to root and cannot be written by user {STRANGER}: work in a clone" in last_error(done)
 
 
+OTHERS = """
+active = "team"
+
+[profiles.team]
+PREFECT_LOGGING_LEVEL = "INFO"
+PREFECT_SERVER_ALLOW_EPHEMERAL_MODE = "false"
+PREFECT_SERVER_API_AUTH_STRING = "admin:secret"
+PREFECT_SERVER_DATABASE_CONNECTION_URL = "postgresql+asyncpg://user:word@127.0.0.1:9/none"
+"""
+
+
+def test_a_run_has_a_server_of_its_own_whatever_a_profile_of_prefect_says(clone):
+    machine = clone()
+    profiles = machine.project.parent / "profiles.toml"
+    profiles.write_text(OTHERS)
+    machine.variables = {"PREFECT_PROFILES_PATH": str(profiles), "PREFECT_SERVER_API_BASE_PATH": "/elsewhere"}
+    finished(machine.run(*RUN))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('active = "team', "Prefect cannot read its settings ("),
+        ('active = "team"\n[profiles.team]\nPREFECT_LOGGING_LEVEL = "LOUD"\n', "Input should be 'DEBUG', 'INFO'"),
+        ("profiles = 4\n", "Prefect cannot read its settings ("),
+        ('active = "team"\n[profiles.team]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n', "does not answer"),
+    ],
+    ids=["no-toml", "no-level", "no-tables", "dead-server"],
+)
+@pytest.mark.parametrize("words", [RUN, ("-m", "flows", "deploy"), ("-m", "flows", "worker", "--pool", "cpu")])
+def test_what_prefect_cannot_read_or_reach_is_said_in_one_sentence_with_the_file(clone, text, said, words):
+    machine = clone()
+    profiles = machine.project.parent / "profiles.toml"
+    profiles.write_text(text)
+    machine.variables = {"PREFECT_PROFILES_PATH": str(profiles)}
+    done = machine.run(*words)
+    assert done.returncode == 1
+    assert said in last_error(done)
+    assert str(profiles) in last_error(done)
+
+
 SERVE = """
 import httpx
 from pathlib import Path
