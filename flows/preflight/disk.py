@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from flows.preflight.finding import Finding, Wanted, ok, problem
+from flows.preflight.finding import Finding, Wanted, ok, problem, warning
 from tasks.project.given import GIVEN, value_at
 from tasks.project.params import ModelParams
 
@@ -44,6 +44,8 @@ def room(wanted: Wanted) -> Iterator[Finding]:
     if free < CLEARLY * needed:
         knob = "make room, lower pretrain_rows.*.duplicates, or run a clone on another disk"
         yield problem("disk", f"{said}: {knob}; python -m tasks.preflight.estimate measures what is needed")
+    elif free < needed:
+        yield warning("disk", f"{said}: make room, or the run may end without it")
     else:
         yield ok("disk", said)
 

@@ -21,6 +21,13 @@ def folders(wanted: Wanted) -> Iterator[Finding]:
     """Whatever a run writes must be this user's to write: a clone that another user works in often is not."""
     for path in _written(wanted.project):
         needed = os.W_OK | os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
+        if _is_read_only(path):
+            yield problem(
+                "folders",
+                f"{path} is on a file system that is mounted read-only: remount it for writing, or work in a clone on "
+                "another disk",
+            )
+            return
         if not os.access(path, needed):
             owner, me = name_of(path.stat().st_uid), name_of(os.getuid())
             yield problem(
@@ -30,6 +37,10 @@ def folders(wanted: Wanted) -> Iterator[Finding]:
             )
             return
     yield ok("folders", f"{wanted.project} can be written")
+
+
+def _is_read_only(path: Path) -> bool:
+    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
 
 
 def _written(project: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,6 +123,24 @@ def test_settings_that_break_every_connection_are_refused_with_the_variable(
     error = refuse(project)
     assert said in str(error)
     assert "PREFECT_API_URL" not in str(error), "nobody is asked over a network that cannot be used"
+
+
+def test_room_that_may_not_suffice_is_no_ok(project, monkeypatch):
+    needed = disk.model_bytes(wanted := checks.of_run(project, None, [])) + disk.data_bytes(wanted)
+    monkeypatch.setattr(disk.shutil, "disk_usage", lambda _: SimpleNamespace(free=0.6 * needed))
+    (finding,) = disk.room(wanted)
+    assert finding.level == "warning"
+    assert "make room" in finding.text
+
+
+def test_a_mount_that_takes_no_writing_is_called_so(project, monkeypatch):
+    real = os.statvfs(project)
+    fields = {name: getattr(real, name) for name in dir(real) if name.startswith("f_")}
+    mounted = SimpleNamespace(**fields | {"f_flag": real.f_flag | os.ST_RDONLY})
+    monkeypatch.setattr(os, "statvfs", lambda _: mounted)
+    error = refuse(project)
+    assert f"{project} is on a file system that is mounted read-only" in str(error)
+    assert "belongs to" not in str(error)
 
 
 def test_too_little_room_is_refused_with_what_is_needed(project):
