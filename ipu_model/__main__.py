@@ -99,6 +99,7 @@ def _train_or_predict(job: Job, emit: Emit, stop: StopRequest, instances: Instan
         from ipu_model.train.running import run_job
 
         _prepare_host()
+        stop.check()  # it may have come while torch was imported
         run_job(job, emit, stop, instances)
 
 

@@ -13,6 +13,7 @@ import resource
 import signal
 import socket
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -102,6 +103,23 @@ class StopRequest:
         """Raises: Terminated, if SIGTERM came."""
         if self.requested:
             raise Terminated(self.reason())
+
+
+@contextlib.contextmanager
+def ending_at_once() -> Iterator[None]:
+    """Let SIGTERM and SIGINT end this process inside: what waits for other processes runs no Python that would listen.
+
+    Only where there is nothing to keep yet.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def stop_time(asked: Optional[str]) -> Optional[float]:

@@ -17,6 +17,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, Optional, Tuple
 
+from ipu_model.distributed.process import ending_at_once
 from ipu_model.distributed.ranks import Instances
 from ipu_model.errors import ConfigError, InstanceLost
 
@@ -57,7 +58,7 @@ class TorchrunInstances(Instances):
         # torchrun keeps the store when it starts all again, and torch 2.13 then finds the addresses of the processes
         # that are gone there: under a name of its own every attempt finds its own.
         attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        with _together():
+        with _together(), ending_at_once():
             store, _, _ = next(rendezvous("env://", self.index, self.count, timeout=TIMEOUT))
             own = dist.PrefixStore(f"attempt-{attempt}", store)
             dist.init_process_group(

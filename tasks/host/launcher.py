@@ -42,6 +42,8 @@ def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os
             "c10d",
             "--rdzv-endpoint",
             "localhost:0",
+            "--local-addr",  # all on this host, whose name may not resolve
+            "127.0.0.1",
             "--no-python",
             "--nproc-per-node",
             str(device.processes),

@@ -50,6 +50,8 @@ __all__ = [
 ]
 
 DEVICE_PYTHON = "PODIUM_DEVICE_PYTHON"
+PLACE = ("RANK", "WORLD_SIZE")
+"""Variables that make a job one of several processes; a notebook or a batch system may have left them."""
 SECONDS_BETWEEN_LINES = 5.0
 """People read progress in lines; more often than this nobody reads them."""
 KEPT_LINES = 20
@@ -132,7 +134,9 @@ def _version(path: Path) -> tuple[int, int] | None:
 
 def _run(command: list[str], told: _Told) -> str | None:
     """Run the device process to its end; None when it succeeded or paused, else what went wrong."""
-    environment = {**os.environ, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
+    alone = command[1:3] == ["-m", "ipu_model"]  # without a launcher, which states places of its own
+    inherited = {name: value for name, value in os.environ.items() if not (alone and name in PLACE)}
+    environment = {**inherited, "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path(os.environ.get("PYTHONPATH"))}
     try:
         process = subprocess.Popen(
             command,

@@ -19,7 +19,7 @@ from ipu_model.rows.format import MANIFEST, Manifest, row_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ModelConfig(vocab_size=60, hidden_size=16, num_layers=2, num_heads=2, intermediate_size=32, max_positions=32)
-_ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0")
+_ANY_PORT = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--local-addr", "127.0.0.1")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", *_ANY_PORT, "--no-python")
 """As tasks/host/launcher.py starts it, which this Python may not import."""
 L, S, P = 24, 3, 4

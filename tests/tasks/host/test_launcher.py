@@ -52,7 +52,7 @@ def test_torchrun_is_that_of_the_devices_python(monkeypatch: pytest.MonkeyPatch)
     assert tuple(words[: len(TORCHRUN)]) == TORCHRUN, "the tests of ipu_model start it by these words"
     assert " ".join(words[1:]) == (
         "-m torch.distributed.run --rdzv-backend c10d --rdzv-endpoint localhost:0 "
-        "--no-python --nproc-per-node 4 --max-restarts 2"
+        "--local-addr 127.0.0.1 --no-python --nproc-per-node 4 --max-restarts 2"
     )
 
 
