@@ -34,6 +34,7 @@ from flows.pages import live_page
 from flows.plan import ALL, stages_to_run
 from flows.preflight import device_jobs
 from flows.preflight.finding import Wanted
+from flows.run_log import checked_log
 from flows.sent_runs import Queue
 from flows.start_form import NO_PRESET, Part, Preset, Text, Unseen, Words, preset_of, text_of, words_of
 from flows.stopping import AGAIN, Interrupted, stop
@@ -120,6 +121,7 @@ def _run(asked: _Asked, queues: tuple[str, str | None] | None, command: str | No
     project, preset, overrides, name = Path.cwd(), asked.preset, asked.overrides, asked.name
     environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
     checkout.require_project(project)
+    log = checked_log(log) if allowed.is_sent() else log
     values = _checked_params(project, preset, overrides)
     run_labels.label(tags=run_labels.tags_of(values, preset, project))
     plan, sent = stages_to_run(project, values, asked.part, asked.to), queues is not None

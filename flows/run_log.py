@@ -5,17 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tasks.project import artifacts, streams
+from tasks.project.errors import ParamsError
 
 LOGS = artifacts.RUNS / "logs"
 SAID_BETTER = ("Finished in state", "Task run failed with state", "Flow run failed with state", "View at ")
 """How Prefect's lines begin that the end of a run says better: the state as one escaped line, and a link to a page that
 the server of a single run does not serve."""
+LOG_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\.log")
 TO_THE_TERMINAL = ("", "prefect._internal")
 """Loggers of Prefect that write to the terminal."""
 
@@ -25,6 +28,17 @@ def new_log(project: Path) -> Path:
     folder = project / LOGS
     folder.mkdir(parents=True, exist_ok=True)
     return LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+
+
+def checked_log(log: str | None) -> str | None:
+    """Return what a sent run states as its log, which is a link on its page and a file that cleaning removes.
+
+    Raises:
+        ParamsError: it is not a file in the folder of logs.
+    """
+    if log is None or (Path(log).parent == LOGS and LOG_NAME.fullmatch(Path(log).name)):
+        return log
+    raise ParamsError(f"log={log[:80]!r}: the log of a run is a file in {LOGS}; leave the parameter out")
 
 
 @contextlib.contextmanager

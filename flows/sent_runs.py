@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,10 +30,23 @@ WORKERS_LOST = 3
 """How often a run of stages is sent again after its worker was lost; more often, the stages kill their workers."""
 PENDING_S = 180.0
 """A worker that took a run starts it within seconds; after this it died in between, and nobody would tell."""
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+"""Of a pool, or of a queue."""
 UNSEEN_S = 60.0
 """After this long in a queue, the run says that it waits."""
 
 Say = Callable[[str], None]
+
+
+def checked_name(text: str, parameter: str) -> str:
+    """Return the name of a pool or queue, which is also a part of addresses.
+
+    Raises:
+        ParamsError: it cannot be one.
+    """
+    if not NAME.fullmatch(text):
+        raise ParamsError(f"{parameter}: {text!r} is not a name of a pool or queue; use letters, digits, '.', '_', '-'")
+    return text
 
 
 @dataclass(frozen=True)
@@ -52,7 +66,7 @@ class Queue:
         pool, _, name = text.partition("/")
         if not pool or not name or "/" in name:
             raise ParamsError(f"{parameter}={text!r}: state pool/queue, for example ipu/pod-a")
-        return cls(pool, name)
+        return cls(checked_name(pool, parameter), checked_name(name, parameter))
 
     def __str__(self) -> str:
         return f"{self.pool}/{self.name}"

@@ -22,11 +22,12 @@ from prefect.client.schemas.objects import WorkPool
 from prefect.exceptions import ObjectNotFound
 from prefect.runner._flow_run_executor import FlowRunExecutorContext
 from prefect.runner._starter_engine import EngineCommandStarter
-from prefect.settings import PREFECT_API_URL
 from prefect.utilities.processutils import command_to_string, setup_signal_handlers_worker
 from prefect.workers.process import ProcessJobConfiguration, ProcessWorker, ProcessWorkerResult
 
 from flows.deploy import CHECKOUT, POOL_TYPE, POOLS, TEMPLATE
+from flows.preflight.server import require_server
+from flows.sent_runs import checked_name
 from tasks.project.errors import ParamsError, PodiumError
 
 if TYPE_CHECKING:
@@ -109,12 +110,14 @@ def work(
         say: takes what a person should read.
 
     Raises:
+        ParamsError: pool or queue cannot be one.
         PodiumError: the server, or the pool on it, is not there.
     """
-    if not PREFECT_API_URL.value():
-        raise PodiumError("PREFECT_API_URL is not set: name the server, for example http://127.0.0.1:4200/api")
     if pool not in POOLS:
         raise ParamsError(f"--pool {pool}: Podium's pools are {', '.join(POOLS)}")
+    for queue in queues:
+        checked_name(queue, "--queue")
+    require_server()
     _require_pool(pool)
     worker = OwnWorker(work_pool_name=pool, work_queues=queues, name=name, limit=limit, create_pool_if_not_found=False)
     worker.project = project.resolve()

@@ -5,6 +5,7 @@ import pytest
 
 from flows import api
 from flows.report import RunReport, StageRecord, outcome
+from flows.run_log import checked_log
 from flows.sent_runs import Queue
 from flows.workers import around_shares, groups, queues_of
 from tasks.project.composing import compose
@@ -53,6 +54,26 @@ def test_the_devices_queue_is_that_of_its_runtime_unless_it_is_stated():
         queues_of("auto", "cpu/default", None)
     with pytest.raises(ParamsError, match="cpu_queue='cpu': state pool/queue"):
         queues_of("cpu", "cpu", None)
+
+
+@pytest.mark.parametrize("text", ["cpu/default?x=1#", "cpu?/default", "cpu/..", "cpu/a b", "cpu/%2e", "cpu/-x"])
+def test_a_queue_that_an_address_would_cut_is_refused(text):
+    with pytest.raises(ParamsError, match=r"cpu_queue: .* is not a name of a pool or queue"):
+        queues_of("cpu", text, None)
+    with pytest.raises(ParamsError, match="device_queue: "):
+        queues_of("cpu", "cpu/default", text)
+
+
+@pytest.mark.parametrize(("log", "fits"), [
+    (None, True), ("runs/logs/20261125-043325-14027.log", True), ("/etc/passwd", False), ("../x.log", False),
+    ("runs/logs/../../x.log", False), ("runs/logs/passwords", False), ("javascript:alert(1).log", False),
+])  # fmt: skip
+def test_the_log_of_a_sent_run_is_a_file_among_the_logs(log, fits):
+    if fits:
+        assert checked_log(log) == log
+        return
+    with pytest.raises(ParamsError, match="the log of a run is a file in runs/logs"):
+        checked_log(log)
 
 
 def test_a_stage_that_was_sent_again_keeps_what_it_cost():
