@@ -17,6 +17,7 @@ import click
 from flows.commands import options
 from flows.commands.options import Decorator, together
 from flows.commands.project import entered, given
+from tasks.project import streams
 
 PRESET = "finetune"
 HYPERPARAMETERS = ("learning_rate", "epochs", "global_batch_size", "seed")
@@ -136,7 +137,30 @@ def overrides_of(ctx: click.Context, project: Path, kind: str, stated: Mapping[s
 
     model = model_settings(stated["model"], given(ctx, Path()), project)
     entry = entry_settings(ctx, project, kind, stated, released_as(stated["model"]))
-    return [*model, *settings(device_values(stated)), *entry, *stated["overrides"]]
+    rows = row_settings(kind, entry[0], model)
+    return [*model, *settings(device_values(stated)), *entry, *rows, *stated["overrides"]]
+
+
+def row_settings(kind: str, entry: str, model: list[str]) -> list[str]:
+    """Return rows that fit a model with fewer positions than the kind takes by default, and say so; else nothing.
+
+    Args:
+        kind: of the entry.
+        entry: the setting that makes the entry.
+        model: the settings of the model.
+    """
+    from flows.given_model import settings
+    from tasks.downstream.applying.entry import rows_within
+    from tasks.project.param_downstream import defaults_of
+
+    positions = next(int(text.partition("=")[2]) for text in model if text.startswith("model.max_positions="))
+    name = entry.partition("=")[0]
+    if defaults_of(kind, name)["rows"]["row_length"] <= positions:
+        return []
+    rows = rows_within(kind, positions)
+    said = ", ".join(f"{key} {value}" for key, value in rows.items())
+    streams.note(f"the model has {positions} positions: {said} (--set {name}.rows...)")
+    return settings({f"{name}.rows.{key}": value for key, value in rows.items()})
 
 
 def device_values(stated: Mapping[str, Any]) -> dict[str, Any]:

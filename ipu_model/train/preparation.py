@@ -104,7 +104,8 @@ def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
 def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
     """The architecture of the job: its own, or that of init_checkpoint; with both they must agree.
 
-    Dropout and initializer_range are no part of the weights: there the job's own values win.
+    Dropout and initializer_range are no part of the weights: there the job's own values win. The number of token types
+    is that of the weights: rows with others are refused.
 
     Raises:
         CheckpointError: they disagree; the message lists where.
@@ -114,13 +115,15 @@ def architecture(job: Job, base: Optional[ModelFolder]) -> ModelConfig:
         return base.config
     if base is not None:
         free = ("hidden_dropout", "attention_dropout", "initializer_range")
-        wanted, found = dataclasses.asdict(job.model), dataclasses.asdict(base.config)
+        job_model = dataclasses.replace(job.model, type_vocab_size=base.config.type_vocab_size)
+        wanted, found = dataclasses.asdict(job_model), dataclasses.asdict(base.config)
         differ = [f"{k}: {found[k]} -> {wanted[k]}" for k in wanted if k not in free and wanted[k] != found[k]]
         if differ:
             raise CheckpointError(
                 f"the model of the job is not the one in {base.path}: {'; '.join(differ)}. Change `model` to match, "
                 "or leave it out to take the folder's"
             )
+        return job_model
     return job.model
 
 

@@ -115,7 +115,7 @@ def check_architecture(source: Path, model: ModelParams, key: str) -> int:
 
     found = read_architecture(source, key)
     try:
-        stated = ModelConfig(vocab_size=found.vocab_size, **model.model_dump())
+        stated = ModelConfig(vocab_size=found.vocab_size, type_vocab_size=found.type_vocab_size, **model.model_dump())
     except DeviceJobError as error:
         raise InputError(f"{key}: {error}") from None
     _same_architecture(differences(stated, found), key)

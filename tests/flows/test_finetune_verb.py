@@ -77,6 +77,17 @@ def test_what_is_not_said_is_what_bert_takes_for_the_kind(here: Path, kind: str)
     assert name == ("glue-sst2" if kind == "glue" else kind)
 
 
+def test_rows_fit_a_model_of_few_positions_and_are_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = json.loads((here / "my-bert/config.json").read_text())
+    (here / "my-bert/config.json").write_text(json.dumps(config | {"max_position_embeddings": 128}))
+    found = values(here, "squad", overrides=("downstream.squad.rows.doc_stride=20",))
+    rows = found["downstream"]["squad"]["rows"]
+    assert rows | {"row_length": 128, "max_question_length": 32, "doc_stride": 20} == rows
+    check(found)
+    said = capsys.readouterr()
+    assert "the model has 128 positions: row_length 128" in said.out + said.err
+
+
 def test_what_is_said_is_taken_and_set_has_the_last_word(here: Path) -> None:
     said: dict[str, Any] = {"learning_rate": 1e-5, "epochs": 2.0, "global_batch_size": 8, "seed": 7}
     found = values(here, "squad", **said, precision="bf16", overrides=("downstream.squad.finetune.seed=9",))

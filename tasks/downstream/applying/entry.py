@@ -44,7 +44,7 @@ def entry_of(
     kind, options = (released["kind"], _options(released)) if released and task is None else _chosen(model, task)
     values = {**defaults_of(kind, NAME), **options}
     if values["rows"]["row_length"] > model.longest:
-        values["rows"] |= _apply(kind).rows_within(model.longest)
+        values["rows"] |= rows_within(kind, model.longest)
     taken = {name: released[name] for name in TAKEN if name in released} if released.get("kind") == kind else {}
     of_folder = _apply(kind).stated_by(model.folder)
     for section, own in (*taken.items(), *of_folder.items(), *(stated or {}).items()):
@@ -55,6 +55,11 @@ def entry_of(
             f"rows of {params.rows.row_length} tokens are too long, it bears {model.longest}: lower --row-length"
         )
     return Entry(NAME, params, params.rows, "")
+
+
+def rows_within(kind: str, longest: int) -> dict[str, Any]:
+    """Return the section `rows` of an entry of this kind for a model that bears so many tokens."""
+    return _apply(kind).rows_within(longest)
 
 
 def _released(model: FoundModel) -> dict[str, Any]:

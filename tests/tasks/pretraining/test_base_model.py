@@ -104,6 +104,16 @@ def test_another_architecture_is_refused_with_the_settings_that_fit(given: Path)
     take_in(given, "model.hidden_dropout=0.5", "model.initializer_range=0.5")  # no part of the weights
 
 
+def test_a_model_with_one_kind_of_segments_is_taken_in(given: Path):
+    path, name = given / "model.safetensors", "bert.embeddings.token_type_embeddings.weight"
+    state = load_file(path)
+    save_file({**state, name: state[name][:1].copy()}, path, {"format": "pt"})
+    config = json.loads((given / "config.json").read_text())
+    (given / "config.json").write_text(json.dumps(config | {"type_vocab_size": 1}))
+    take_in(given)
+    assert json.loads((given.parent / "base/config.json").read_text())["type_vocab_size"] == 1
+
+
 def test_another_vocabulary_is_refused(given: Path):
     write_tiny_model(given.parent / "tokenizer", [*VOCABULARY, "more"])
     assert f"has {5 + len(VOCABULARY)} word embeddings, the tokenizer {6 + len(VOCABULARY)} entries" in refusal(given)
