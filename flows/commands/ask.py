@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from tasks.project.errors import InputError
 from tasks.project.files import open_regular
 
 if TYPE_CHECKING:
+    from tasks.downstream.applying.model import FoundModel
     from tasks.downstream.squad.answers import Answer
     from tasks.project.param_sections import Place
 
@@ -47,7 +49,7 @@ class _Place(click.ParamType):
 @click.option("--top", type=AT_LEAST_ONE, default=1, metavar="N", help="answers to show")
 @click.option("--row-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of a window (384)")
 @click.option("--doc-stride", type=AT_LEAST_ONE, metavar="TOKENS", help="that windows share (128)")
-@click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of an answer (15)")
+@click.option("--max-answer-length", type=AT_LEAST_ONE, metavar="TOKENS", help="of an answer (as the release, else 30)")
 @click.option("--null-threshold", type=float, metavar="ODDS", help="above it no answer is given (the model's own)")
 @click.option(
     "--runtime", type=click.Choice(("cpu", "cuda", "ipu", "auto")), default="cpu", help="in fp32 but on the IPU (cpu)"
@@ -66,7 +68,7 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
     odds = null_threshold_of(found.folder) if stated["null_threshold"] is None else stated["null_threshold"]
     place = Place(stated["runtime"], "auto" if stated["runtime"] == "ipu" else "fp32")
     shape = WindowShape.for_model(found, stated["row_length"], stated["doc_stride"])
-    longest = stated["max_answer_length"] or ask.MAX_ANSWER_LENGTH
+    longest = stated["max_answer_length"] or _longest_answer(found, named.entry)
     if stated["compare"] is not None:
         compared = ask.compare(found, question, context, shape, place, stated["compare"], longest, odds)
         _say_comparison((place, stated["compare"]), *compared, json_wanted)
@@ -80,6 +82,16 @@ def command(ctx: click.Context, model: str, question: str, json_wanted: bool, **
     for answer in answers:
         streams.say(f"{_line(answer)}  (score {answer.score:.4f})\n")
     options.say_next("--top 5 shows other answers, --json is for programs")
+
+
+def _longest_answer(model: FoundModel, run: Mapping[str, Any]) -> int:
+    """Tokens of an answer at most, as `podium predict` and `podium evaluate` take them for this model."""
+    from tasks.downstream.applying.entry import entry_of
+    from tasks.downstream.squad.params import AnswerParams
+
+    evaluate = entry_of(model, "squad", run=run).params.evaluate
+    assert isinstance(evaluate, AnswerParams)
+    return evaluate.max_answer_length
 
 
 def _read_context(ctx: click.Context, text: str | None, file: str | None) -> str:

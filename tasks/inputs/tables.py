@@ -20,7 +20,7 @@ from tasks.project.files import each_key_once, parse_json
 from tasks.project.memory import limited_steps
 from tasks.reading.foreign_tables import folded, open_parquet
 from tasks.reading.packed import ending_of
-from tasks.reading.text_files import MAX_LINE_BYTES, Reading, refuse_empty, text_lines
+from tasks.reading.text_files import MAX_LINE_BYTES, NUMBERS, Reading, refuse_empty, text_lines
 
 BATCH_RECORDS = 1024
 BATCH_BYTES = 16 << 20
@@ -28,7 +28,6 @@ BATCH_BYTES = 16 << 20
 MAX_COLUMNS = 10_000
 SHOWN_COLUMNS, SHOWN_CHARACTERS = 20, 80
 BLANK_LINES = "blank lines passed over"
-NUMBERS = "ids that were numbers, taken as text"
 NO_ROWS = "has a header and no rows"
 
 

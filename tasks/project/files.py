@@ -15,7 +15,7 @@ import re
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -153,8 +153,8 @@ def read_at_most(stream: BinaryIO, limit: int) -> bytes:
     return bytes(content)
 
 
-def read_json(path: Path, *, encoding: str = "utf-8", **options: Any) -> Any:
-    """What a JSON file holds; `options` are those of `json.loads`.
+def read_json(path: Path, *, encoding: str = "utf-8", parse: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """What a JSON file holds; `options` are those of `json.loads`, `parse` is `parse_json` or takes its place.
 
     Raises:
         FileNotFoundError: it is not there.
@@ -169,7 +169,7 @@ def read_json(path: Path, *, encoding: str = "utf-8", **options: Any) -> Any:
         raise ValueError("the file is empty")
     if len(content) > MAX_JSON_BYTES:
         raise ValueError(f"it has {path.stat().st_size} bytes; up to {MAX_JSON_BYTES} are read")
-    return parse_json(content.decode(encoding), **options)
+    return (parse or parse_json)(content.decode(encoding), **options)
 
 
 def parse_json(text: str, values: int = MAX_JSON_VALUES, **options: Any) -> Any:

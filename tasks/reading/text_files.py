@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import numpy as np
-
 from tasks.project import artifacts, streams
 from tasks.project.errors import InputError
 from tasks.project.files import read_json, require_regular, write_json
@@ -22,6 +20,7 @@ MARKS = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF
 """How files of other encodings begin, on any machine; the longer marks first, as one begins like a shorter one."""
 BLOCK_BYTES = 1 << 20
 """Looked at to find out how lines end, and read at a time where they end in a way that Python's streams do not know."""
+NUMBERS = "ids that were numbers, taken as text"
 SHOWN_NAMES = 20
 """Names of files and columns kept in reading.json; the others are counted."""
 
@@ -119,6 +118,8 @@ def repetitions(hashes: array.array[int]) -> int:
 
     A billion different texts share 0.03 of them by chance.
     """
+    import numpy as np  # scoring reads files without it
+
     ordered = np.frombuffer(hashes, np.int64)
     ordered.sort()
     return int(np.count_nonzero(ordered[1:] == ordered[:-1]))

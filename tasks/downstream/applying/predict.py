@@ -33,7 +33,7 @@ from tasks.inputs.tables import without_rows
 from tasks.jobs.device_job import JobResult
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
-from tasks.reading.text_files import Reading, repetitions
+from tasks.reading.text_files import NUMBERS, Reading, repetitions
 
 Task = ApplyTask[Any, Any, Any]
 KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
@@ -126,6 +126,7 @@ def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: boo
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
         while some := list(itertools.islice(found, KEPT_AT_ONCE)):
             for number, one in enumerate(some, count + 1):
+                reading.counts[NUMBERS] += type(one[ID]) is int
                 one[ID] = str(number if one[ID] in (None, "") else one[ID])
                 hashes.append(hash(one[ID]))
             writer.write_table(pa.Table.from_pylist(some, schema=schema))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,14 +13,15 @@ import pyarrow.parquet as pq
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
+from tasks.downstream.squad.document import flat_records
 from tasks.downstream.squad.examples import SCHEMA, question_table
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.format import Problems, objects, parse_file, read_squad, text_of
+from tasks.downstream.squad.format import Problems, objects, parse_file, text_of
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
-from tasks.downstream.squad.question_tables import read_question_table, wanted_columns
+from tasks.downstream.squad.question_tables import own_names, read_question_file, wanted_columns
 from tasks.downstream.squad.windows import Windows
-from tasks.inputs.tables import ENDINGS, read_table
+from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
 
@@ -72,8 +74,7 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
 
     def unlabelled(self, path: Path, reading: Reading) -> Iterator[dict[str, Any]]:
         problems = Problems(str(path))
-        read = self._of_json(path, problems) if ending_of(path) == ".json" else self._of_table(path, reading)
-        for where, values in read:
+        for where, values in self._records(path, problems, reading):
             context, question = (text_of(values, key, where, problems) for key in ("context", "question"))
             for key, text in (("context", context), ("question", question)):
                 if text is not None and not text.strip():
@@ -82,26 +83,28 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
                 yield {ID: values.get(ID), "title": "", "context": context, "question": question, "answers": []}
         problems.refuse()
 
-    def _of_json(self, path: Path, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
-        for article, at in objects(parse_file(path, INPUT), "data", "", problems):
-            for paragraph, where in objects(article, "paragraphs", at, problems):
-                for qa, place in objects(paragraph, "qas", where, problems):
-                    yield place, {**({"context": paragraph["context"]} if "context" in paragraph else {}), **qa}
-
-    def _of_table(self, path: Path, reading: Reading) -> Iterator[tuple[str, dict[str, Any]]]:
+    def _records(self, path: Path, problems: Problems, reading: Reading) -> Iterator[Line]:
+        """Objects with an id, a context and a question, where they have them."""
         wanted = wanted_columns(self._data.columns, COLUMN)
         parts = {part: wanted[part] for part in ("context", "question")}
         ids = wanted[ID]._replace(required=self._data.columns.id is not None)
-        for where, values in read_table(path, [ids, *parts.values()], INPUT, reading):
-            yield where, {ID: values.get(ids.name), **{part: values[column.name] for part, column in parts.items()}}
+        columns = [ids, *parts.values()]
+        if ending_of(path) != ".json":
+            lines = read_table(path, columns, INPUT, reading)
+        else:
+            values = parse_file(path, INPUT)
+            records = flat_records(values, own_names(self._data.columns))
+            if records is None:
+                yield from _of_articles(values, problems)
+                return
+            lines = checked(itertools.starmap(Line, records), columns, str(path), reading)
+        for where, row in lines:
+            yield Line(where, {ID: row.get(ids.name), **{part: row[column.name] for part, column in parts.items()}})
 
     def write_labelled(self, path: Path, target: Path, reading: Reading) -> None:
-        if ending_of(path) == ".json":
-            found = read_squad(path, INPUT, self._data.unanswerable, WITHOUT_ANSWER)
-        else:
-            found = read_question_table(
-                path, INPUT, self._data.columns, reading, COLUMN, self._data.unanswerable, WITHOUT_ANSWER
-            )
+        found = read_question_file(
+            path, INPUT, self._data.columns, reading, COLUMN, self._data.unanswerable, WITHOUT_ANSWER
+        )
         pq.write_table(question_table(found), target)
 
     def read_examples(self, path: Path) -> list[Question]:
@@ -116,6 +119,13 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
         for found in answers:
             best = [_record(answer) for answer in found[: max(n_best, 1)]]
             yield {**best[0], **({N_BEST: best} if n_best else {})}
+
+
+def _of_articles(values: Any, problems: Problems) -> Iterator[Line]:
+    for article, at in objects(values, "data", "", problems):
+        for paragraph, where in objects(article, "paragraphs", at, problems):
+            for qa, place in objects(paragraph, "qas", where, problems):
+                yield Line(place, {**({"context": paragraph["context"]} if "context" in paragraph else {}), **qa})
 
 
 def _record(answer: Answer) -> dict[str, Any]:

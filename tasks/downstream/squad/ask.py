@@ -2,8 +2,9 @@
 
 The model is a published folder, a model folder and a tokenizer, or the name of a Hub repository. The answer is the one
 that `pipeline("question-answering", MODEL)` of transformers 4 gives, found on our own path: features, packed rows,
-predict job, spans. One difference: "[SEP]" and the like in a text are ordinary characters here. A model that was
-trained to gives no answer, an empty text, as the pipeline does with handle_impossible_answer.
+predict job, spans. Two differences: "[SEP]" and the like in a text are ordinary characters here, and an answer has as
+many tokens at most as in `podium predict` and `podium evaluate` (max_answer_len is 15 there). A model that was trained
+to gives no answer, an empty text, as the pipeline does with handle_impossible_answer.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tasks.downstream.applying.model import FoundModel
+from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.squad.question_model import WindowShape
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -29,8 +31,7 @@ if TYPE_CHECKING:
     from tasks.downstream.squad.features import Features
     from tasks.downstream.squad.windows import Windows
 
-MAX_ANSWER_LENGTH = 15
-"""The pipeline's default (max_answer_len)."""
+MAX_ANSWER_LENGTH = AnswerParams().max_answer_length
 ROWS_AT_ONCE = 8
 CPU = Place("cpu", "fp32")
 

@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 
 from tasks.downstream.examples import ExamplesTask
 from tasks.downstream.squad import about
-from tasks.downstream.squad.format import UNANSWERABLE, Answer, Question, read_squad, refuse_common_ids
+from tasks.downstream.squad.format import UNANSWERABLE, Answer, Question, refuse_common_ids
 from tasks.downstream.squad.params import QuestionsParams
-from tasks.downstream.squad.question_tables import questions_of, read_question_table, wanted_columns
+from tasks.downstream.squad.question_tables import questions_of, read_question_file, wanted_columns
 from tasks.inputs import world
 from tasks.inputs.splits import Groups
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
@@ -131,7 +131,7 @@ def _wanted(questions: list[Question], params: QuestionsParams, reading: Reading
 def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question]:
     if params.source == "files":
         path = Path(params.train_path if name == "train" else str(params.dev_path))
-        return read_question_file(path, f"downstream.*.data.{name}_path", params, reading)
+        return _read_file(path, f"downstream.*.data.{name}_path", params, reading)
     if params.source == "demo":
         count = params.demo_train if name == "train" else params.demo_dev
         split: world.Split = "train" if name == "train" else "dev"
@@ -149,32 +149,22 @@ def _load(params: QuestionsParams, name: str, reading: Reading) -> list[Question
     return questions_of(read, params.columns, where, reading, unanswerable=params.unanswerable)
 
 
-def read_question_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
-    """The questions of a file that the parameters name.
-
-    Args:
-        key: the parameter that named it, for messages.
-        reading: gets what was counted on the way.
-
-    Raises:
-        InputError: no such file, an ending of none that is read, or questions that cannot be used: all problems.
-    """
-    ending = _known_ending(path, key)
+def _read_file(path: Path, key: str, params: QuestionsParams, reading: Reading) -> list[Question]:
+    """The questions of a file that the parameter `key` names, with what was counted on the way."""
+    _known_ending(path, key)
     reading.files += 1
-    if ending == ".json":
-        return read_squad(path, key, params.unanswerable)
-    return read_question_table(path, key, params.columns, reading, unanswerable=params.unanswerable)
+    return read_question_file(path, key, params.columns, reading, unanswerable=params.unanswerable)
 
 
 def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
     """What can be known of a file of questions at once: all of a small one, how a large one begins.
 
     Raises:
-        InputError: see read_question_file.
+        InputError: no such file, an ending of none that is read, or questions that cannot be used: all problems.
     """
     ending = _known_ending(path, key)
     if path.stat().st_size <= WHOLE_BYTES:
-        read_question_file(path, key, params, Reading())
+        _read_file(path, key, params, Reading())
     elif ending == ".json":
         _check_start(path, key)
     else:
@@ -189,7 +179,7 @@ def check_question_file(path: Path, key: str, params: QuestionsParams) -> None:
 def _check_start(path: Path, key: str) -> None:
     with opened(path) as stream:
         start = stream.read(64).removeprefix(codecs.BOM_UTF8).lstrip()
-    if not start.startswith(b"{"):
+    if not start.removeprefix(b"[").lstrip().startswith(b"{"):
         raise InputError(f"{path} begins with {start[:8]!r}, SQuAD JSON with an object: set {key} to such a file")
 
 

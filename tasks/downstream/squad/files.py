@@ -1,20 +1,22 @@
 """Reading of questions and predictions to score: SQuAD v1.1 or 2.0 JSON, {id: text} JSON, our own questions.
 
-Scoring wants less than training does: ids and reference answers. Standard library only, except for Parquet.
+Scoring wants less than training does: ids and reference answers.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tasks.downstream.squad.document import articles_of, flat_records, parse_document
 from tasks.project.errors import InputError
-from tasks.project.files import read_json
+from tasks.project.files import parse_json, read_json
 from tasks.project.memory import limited
 from tasks.reading.foreign_tables import open_parquet
+from tasks.reading.text_files import NUMBERS, Reading
 
 
 @dataclass(frozen=True)
@@ -31,35 +33,54 @@ class Question:
     """Title of the article."""
 
 
-def read_references(path: Path) -> list[tuple[str, tuple[str, ...]]]:
+def read_references(path: Path, reading: Reading | None = None) -> list[tuple[str, tuple[str, ...]]]:
     """(id, reference answers) of every question of a SQuAD v1.1 or 2.0 JSON file, in its order; no answers of a
-    question that has none.
+    question that has none. As for training, it may also hold one object for each question (see document.py).
+
+    Args:
+        path: the file.
+        reading: gets how many ids were numbers.
 
     Raises:
         InputError: not there, not JSON, not in SQuAD's layout (the message names the place), or without a question.
     """
-    document = _read_json(path)
-    found = [(identifier, answers) for identifier, answers in _references(document, path)]
+    document = articles_of(_read_json(path, parse_document))
+    found = list(_references(document, path, Reading() if reading is None else reading))
     if not found:
         raise InputError(f"{path} holds no question: there is nothing to score")
     return found
 
 
-def _references(document: Any, path: Path) -> Iterator[tuple[str, tuple[str, ...]]]:
+def _references(document: Any, path: Path, reading: Reading) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for question, here in _asked(document, path):
+        identifier = question.get("id") if isinstance(question, dict) else None
+        if type(identifier) is int:
+            reading.counts[NUMBERS] += 1
+            identifier = str(identifier)
+        if not isinstance(identifier, str):
+            raise _layout(path, f"{here}.id must be a string, found {_kind(identifier)}")
+        answers = question.get("answers")
+        if isinstance(answers, dict):  # as `datasets` has them
+            found = _items(answers, "text", str(path), f"{here}.answers")
+        else:
+            answers = _items(question, "answers", str(path), here)
+            found = [answer.get("text") if isinstance(answer, dict) else None for answer in answers]
+        texts = tuple(text for text in found if isinstance(text, str))
+        if len(texts) != len(found):
+            raise _layout(path, f"{here}.answers (question {identifier!r}) must be objects with a text")
+        yield identifier, texts
+
+
+def _asked(document: Any, path: Path) -> Iterator[tuple[Any, str]]:
+    """Every question and its place."""
+    if (records := flat_records(document)) is not None:
+        yield from ((values, where) for where, values in records)
+        return
     for a, article in enumerate(_items(document, "data", str(path), "")):
         for p, paragraph in enumerate(_items(article, "paragraphs", str(path), f"data[{a}]")):
             place = f"data[{a}].paragraphs[{p}]"
             for q, question in enumerate(_items(paragraph, "qas", str(path), place)):
-                here = f"{place}.qas[{q}]"
-                identifier = question.get("id") if isinstance(question, dict) else None
-                if not isinstance(identifier, str):
-                    raise _layout(path, f"{here}.id must be a string, found {_kind(identifier)}")
-                answers = _items(question, "answers", str(path), here)
-                found = [answer.get("text") if isinstance(answer, dict) else None for answer in answers]
-                texts = tuple(text for text in found if isinstance(text, str))
-                if len(texts) != len(found):
-                    raise _layout(path, f"{here}.answers (question {identifier!r}) must be objects with a text")
-                yield identifier, texts
+                yield question, f"{place}.qas[{q}]"
 
 
 def _items(holder: Any, key: str, path: str, place: str) -> list[Any]:
@@ -117,9 +138,9 @@ def read_predictions(path: Path) -> dict[str, str]:
     return values
 
 
-def _read_json(path: Path) -> Any:
+def _read_json(path: Path, parse: Callable[..., Any] = parse_json) -> Any:
     try:
-        return read_json(path, encoding="utf-8-sig")
+        return read_json(path, encoding="utf-8-sig", parse=parse)
     except FileNotFoundError:
         raise InputError(f"{path} is not there") from None
     except IsADirectoryError:

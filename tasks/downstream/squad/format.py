@@ -1,4 +1,9 @@
-"""SQuAD questions, v1.1 and 2.0: reading them, and checking each one, with all problems of a file in one message."""
+"""SQuAD questions, v1.1 and 2.0: reading them, and checking each one, with all problems of a file in one message.
+
+A JSON file holds articles with paragraphs and questions, as SQuAD is published; or one object for each question, as
+`datasets` exports it and run_qa.py reads it: in {"data": [...]}, in a list, or as JSON lines. Numbers are read as ids,
+and blanks at the edges of an answer are stripped; both are counted.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tasks.downstream.squad.document import articles_of, parse_document
 from tasks.project.errors import InputError
-from tasks.project.files import each_key_once, parse_json, read_at_most
+from tasks.project.files import each_key_once, read_at_most
 from tasks.project.memory import ALLOWANCE, limited
 from tasks.reading.packed import opened
-from tasks.reading.text_files import other_encoding
+from tasks.reading.text_files import NUMBERS, Reading, other_encoding
 
 MAX_FILE_BYTES = 2 << 30
 """A JSON file is parsed as a whole, at several times its size in memory; the real SQuAD is 30 MB."""
@@ -22,6 +28,7 @@ SHOWN = 10
 UNANSWERABLE = "downstream.*.data.unanswerable"
 CHOICES = f"set {UNANSWERABLE} to use (the model learns to give no answer) or to drop (leaves such questions out)"
 """What can be done where questions without an answer are refused."""
+BLANKS = "answers with blanks at an edge, which were stripped"
 QUOTED = 40
 """Characters of the user's text quoted in messages."""
 
@@ -46,15 +53,19 @@ class Question(NamedTuple):
 class Problems:
     """Collects what is wrong with one source, to be said at once."""
 
-    def __init__(self, source: str, unanswerable: str = "refuse", choices: str = CHOICES) -> None:
+    def __init__(
+        self, source: str, unanswerable: str = "refuse", choices: str = CHOICES, reading: Reading | None = None
+    ) -> None:
         """Nothing is wrong yet.
 
         Args:
             source: for messages.
             unanswerable: what becomes of questions without an answer: use, drop or refuse.
             choices: what can be done where they are refused.
+            reading: gets what was changed: ids that were numbers, blanks at the edges of answers.
         """
         self.source, self.unanswerable, self.choices = source, unanswerable, choices
+        self.reading = Reading() if reading is None else reading
         self.shown: list[str] = []
         self.count = 0
         self.unanswered: list[str] = []
@@ -90,24 +101,33 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(repr(name) for name in names[:SHOWN]) + (", ..." if len(names) > SHOWN else "")
 
 
-def read_squad(path: Path, key: str, unanswerable: str = "refuse", choices: str = CHOICES) -> list[Question]:
-    """The questions of a SQuAD JSON file; keys beyond the format's own are ignored.
+def read_squad(
+    path: Path, key: str, unanswerable: str = "refuse", choices: str = CHOICES, reading: Reading | None = None
+) -> list[Question]:
+    """The questions of a JSON file of articles; keys beyond the format's own are ignored.
 
     Args:
         path: the file.
         key: the params key that named it, for messages.
-        unanswerable, choices: see `Problems`; who calls drops.
+        unanswerable, choices, reading: see `Problems`; who calls drops.
 
     Raises:
         InputError: not there, not JSON, not of this layout, or questions that cannot be used: all problems.
     """
-    values = parse_file(Path(path), key)
-    problems = Problems(f"{path} ({key})", unanswerable, choices)
+    return questions_of_articles(parse_file(path, key), Problems(f"{path} ({key})", unanswerable, choices, reading))
+
+
+def questions_of_articles(values: Any, problems: Problems) -> list[Question]:
+    """The checked questions of articles, which `articles_of` gives.
+
+    Raises:
+        InputError: not of this layout, or questions that cannot be used: all problems.
+    """
     return checked_questions(list(_questions(values, problems)), problems)
 
 
 def checked_questions(questions: list[Question], problems: Problems) -> list[Question]:
-    """`questions`, when there are some and nothing is wrong.
+    """`questions`, when there are some and nothing is wrong; blanks at the edges of their answers are stripped.
 
     Raises:
         InputError: all problems of the source in one message, or that it holds no question.
@@ -116,11 +136,20 @@ def checked_questions(questions: list[Question], problems: Problems) -> list[Que
     problems.refuse()
     if not questions:
         raise InputError(f"{problems.source} holds no questions: name SQuAD questions")
-    return questions
+    return [_without_blanks(question, problems.reading) for question in questions]
+
+
+def _without_blanks(question: Question, reading: Reading) -> Question:
+    """Blanks belong to no token, so that the target of an answer with one at an edge would be wider than the answer."""
+    answers = [Answer(text.strip(), start + len(text) - len(text.lstrip())) for text, start in question.answers]
+    if not (changed := sum(one != other for one, other in zip(answers, question.answers, strict=True))):
+        return question
+    reading.counts[BLANKS] += changed
+    return question._replace(answers=tuple(answers))
 
 
 def parse_file(path: Path, key: str) -> Any:
-    """What a JSON file of questions holds; its arguments and errors are those of `read_squad`."""
+    """What a JSON file of questions holds, of JSON lines a list; its arguments and errors are those of `read_squad`."""
     try:
         with opened(path) as stream:
             content = read_at_most(stream, MAX_FILE_BYTES + 1)
@@ -138,7 +167,8 @@ def _parsed(content: bytes, path: Path, key: str) -> Any:
     try:
         if encoding := other_encoding(content):
             raise InputError(f"{path} begins like {encoding}; UTF-8 is required: convert the file ({key})")
-        return parse_json(content.decode("utf-8-sig"), len(content), object_pairs_hook=each_key_once)
+        text = content.decode("utf-8-sig")
+        return articles_of(parse_document(text, len(content), object_pairs_hook=each_key_once))
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(
@@ -146,10 +176,9 @@ def _parsed(content: bytes, path: Path, key: str) -> Any:
             f"(line {line}); convert the file ({key})"
         ) from None
     except json.JSONDecodeError as error:
-        lines = "; one object a line is JSON lines: let the name end in .jsonl" if error.msg == "Extra data" else ""
         raise InputError(
             f"{path} is not JSON: {error.msg} at line {error.lineno}, column {error.colno}; "
-            f"set {key} to a SQuAD JSON file{lines}"
+            f"set {key} to a SQuAD JSON file"
         ) from None
     except ValueError as error:  # nested too deeply; a key twice; a number of thousands of digits
         raise InputError(f"{path} is not SQuAD JSON ({error}); set {key} to such a file") from None
@@ -164,7 +193,7 @@ def _questions(values: Any, problems: Problems) -> Iterator[Question]:
         for paragraph, where in objects(article, "paragraphs", at, problems):
             context = text_of(paragraph, "context", where, problems)
             for qa, place in objects(paragraph, "qas", where, problems):
-                name = text_of(qa, "id", place, problems)
+                name = id_of(qa, place, problems)
                 wording = text_of(qa, "question", place, problems)
                 answers = answers_of(qa, _stated(qa, place, problems), place, problems)
                 if None not in (context, name, wording, answers):
@@ -202,6 +231,14 @@ def text_of(parent: Mapping[str, Any], key: str, at: str, problems: Problems) ->
     else:
         return value
     return None
+
+
+def id_of(parent: Mapping[str, Any], at: str, problems: Problems) -> str | None:
+    """The id `parent["id"]`, a whole number as text; None, and a problem noted, where it is none."""
+    if type(parent.get("id")) is int:
+        problems.reading.counts[NUMBERS] += 1
+        return str(parent["id"])
+    return text_of(parent, "id", at, problems)
 
 
 def _is_unicode(text: str) -> bool:

@@ -1,4 +1,5 @@
-"""Questions from tables: .csv, .jsonl, .parquet, or the rows of a Hub data set, with SQuAD's columns under any names.
+"""Questions of any file: SQuAD's JSON, or tables: .csv, .jsonl, .parquet, JSON of one object for each question, or the
+rows of a Hub data set, with SQuAD's columns under any names.
 
 The answers of a row stand in one column, as {"text": [...], "answer_start": [...]} or as a list of {"text": ...,
 "answer_start": ...}, both also as JSON text; or flat in two columns, answer_text and answer_start.
@@ -14,9 +15,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.downstream.squad.format import CHOICES, Problems, Question, answers_of, checked_questions, text_of
+from tasks.downstream.squad.document import flat_records
+from tasks.downstream.squad.format import (
+    CHOICES,
+    Problems,
+    Question,
+    answers_of,
+    checked_questions,
+    id_of,
+    parse_file,
+    questions_of_articles,
+    text_of,
+)
 from tasks.downstream.squad.params import ColumnParams
-from tasks.inputs.tables import NUMBERS, Column, Line, read_table, stated_by
+from tasks.inputs.tables import Column, Line, checked, read_table, stated_by
 from tasks.project.errors import InputError
 from tasks.project.files import parse_json
 from tasks.reading.packed import ending_of
@@ -42,6 +54,43 @@ def wanted_columns(names: ColumnParams, named_by: str = NAMED_BY) -> dict[str, C
     return {**columns, IMPOSSIBLE: Column(IMPOSSIBLE, _DATA, False)}
 
 
+def own_names(names: ColumnParams) -> set[str]:
+    """The columns that have other names than SQuAD's."""
+    return {name for name in names.model_dump().values() if name is not None}
+
+
+def read_question_file(
+    path: Path,
+    key: str,
+    names: ColumnParams,
+    reading: Reading,
+    named_by: str = NAMED_BY,
+    unanswerable: str = "refuse",
+    choices: str = CHOICES,
+) -> list[Question]:
+    """The questions of a .json, .csv, .jsonl or .parquet file.
+
+    Args:
+        path: the file.
+        key: the params key that named it, for messages.
+        names: section `columns` of the data.
+        reading: gets the columns not used and what was changed.
+        named_by: for messages, see NAMED_BY.
+        unanswerable, choices: see `Problems`; who calls drops.
+
+    Raises:
+        InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
+    """
+    if ending_of(path) != ".json":
+        return read_question_table(path, key, names, reading, named_by, unanswerable, choices)
+    values, source = parse_file(path, key), f"{path} ({key})"
+    records = flat_records(values, own_names(names))
+    if records is None:
+        return questions_of_articles(values, Problems(source, unanswerable, choices, reading))
+    lines = checked(itertools.starmap(Line, records), list(wanted_columns(names, named_by).values()), source, reading)
+    return questions_of(lines, names, source, reading, named_by=named_by, unanswerable=unanswerable, choices=choices)
+
+
 def read_question_table(
     path: Path,
     key: str,
@@ -51,19 +100,7 @@ def read_question_table(
     unanswerable: str = "refuse",
     choices: str = CHOICES,
 ) -> list[Question]:
-    """The questions of a .csv, .jsonl or .parquet file.
-
-    Args:
-        path: the file.
-        key: the params key that named it, for messages.
-        names: section `columns` of the data.
-        reading: gets the columns not used and what was taken as text.
-        named_by: for messages, see NAMED_BY.
-        unanswerable, choices: see `Problems`; who calls drops.
-
-    Raises:
-        InputError: unreadable, a column absent, or questions that cannot be used: all problems in one message.
-    """
+    """The questions of a .csv, .jsonl or .parquet file; arguments and errors are those of `read_question_file`."""
     lines = read_table(path, list(wanted_columns(names, named_by).values()), key, reading)
     is_csv = ending_of(path) == ".csv"
     said = {"named_by": named_by, "unanswerable": unanswerable, "choices": choices}
@@ -95,18 +132,16 @@ def questions_of(
     Raises:
         InputError: no record, or questions that cannot be used: all problems in one message.
     """
-    rows = _Rows(names, named_by, Problems(source, unanswerable, choices), reading, numbers_are_text)
+    rows = _Rows(names, named_by, Problems(source, unanswerable, choices, reading), numbers_are_text)
     return checked_questions(list(rows.questions(iter(lines))), rows.problems)
 
 
 class _Rows:
     """Turns the records of one table into questions, and collects what is wrong with them."""
 
-    def __init__(
-        self, names: ColumnParams, named_by: str, problems: Problems, reading: Reading, numbers_are_text: bool
-    ) -> None:
+    def __init__(self, names: ColumnParams, named_by: str, problems: Problems, numbers_are_text: bool) -> None:
         self.columns = wanted_columns(names, named_by)
-        self.problems, self.reading, self.numbers_are_text = problems, reading, numbers_are_text
+        self.problems, self.reading, self.numbers_are_text = problems, problems.reading, numbers_are_text
         self.asks_flat = names.answer_text is not None or names.answer_start is not None
         self.forms: dict[str, str] = {}
         """Form of answers -> where it was first met."""
@@ -142,12 +177,10 @@ class _Rows:
     def _question(self, line: Line, flat: bool) -> Question | None:
         at, values = line
         row = {part: values[column.name] for part, column in self.columns.items() if column.name in values}
-        if isinstance(row.get("id"), int) and not isinstance(row["id"], bool):
-            self.reading.counts[NUMBERS] += 1
-            row["id"] = str(row["id"])
         if self.columns["id"].name not in values:
             row["id"] = self._made_id(row)
-        name, context, wording = (text_of(row, part, at, self.problems) for part in ("id", "context", "question"))
+        name = id_of(row, at, self.problems)
+        context, wording = (text_of(row, part, at, self.problems) for part in ("context", "question"))
         title = "" if row.get("title") is None else text_of(row, "title", at, self.problems)
         if name is not None and not name.strip():
             self.problems.add(f"{at}.id is empty")

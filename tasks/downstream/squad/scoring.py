@@ -11,6 +11,7 @@ from tasks.downstream.squad import metrics, official_v2
 from tasks.downstream.squad.files import read_odds, read_predictions, read_references
 from tasks.downstream.squad.metrics import percent
 from tasks.project.errors import InputError
+from tasks.reading.text_files import Reading
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,10 @@ def score_files(
     Raises:
         InputError: one of the files cannot be used.
     """
-    references, answers = read_references(questions), read_predictions(predictions)
+    reading = Reading()
+    references, answers = read_references(questions, reading), read_predictions(predictions)
+    for noted in reading.summary():
+        log.warning("%s: %s", questions, noted)
     scores, has_answer = score(references, answers), [bool(given) for _, given in references]
     _warn(scores)
     if odds is None:

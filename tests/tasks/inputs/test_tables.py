@@ -12,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from tasks.inputs import json_arrays
-from tasks.inputs.tables import BLANK_LINES, NUMBERS, Column, column_names, read_table, text_of_id, without_rows
+from tasks.inputs.tables import BLANK_LINES, Column, column_names, read_table, text_of_id, without_rows
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import base_of, resolve
 from tasks.project.params import check
-from tasks.reading.text_files import Reading
+from tasks.reading.text_files import NUMBERS, Reading
 from tests.places import ROOT
 
 COLUMNS = (Column("text", "KEY.text", True), Column("label", "KEY.label", True))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,7 +57,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers_of(model: Path, question: str, context: str, top: int = 1) -> list[Answer]:
     found = find_model(str(model))
     shape, odds = WindowShape.for_model(found), null_threshold_of(found.folder)
-    return ask(found, question, context, shape, top=top, null_threshold=odds)
+    return ask(found, question, context, shape, top=top, max_answer_length=15, null_threshold=odds)
 
 
 PIPELINE = """
@@ -153,6 +154,40 @@ def test_the_command_prints_the_answer_and_its_score(model: Path, tmp_path: Path
     assert len(found["answers"]) == 2
     assert found["answer"] == found["answers"][0]["answer"] == SHORT[found["start"] : found["end"]]
     assert plain.stdout == f"{found['answer']}  (score {found['score']:.4f})\n"
+
+
+@pytest.mark.parametrize(
+    ("released", "words", "longest"), [({}, [], 30), ({"max_answer_length": 7}, [], 7), ({}, ["4"], 4)]
+)
+def test_an_answer_is_as_long_as_predict_and_evaluate_allow(
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    released: dict[str, int],
+    words: list[str],
+    longest: int,
+    tmp_path: Path,
+) -> None:
+    from click.testing import CliRunner
+
+    from flows.cli import cli
+    from tasks.downstream.applying.entry import entry_of
+
+    folder = shutil.copytree(model, tmp_path / "release")
+    entry = {"kind": "squad", "rows": {}, "evaluate": released}
+    (folder / "provenance.json").write_text(json.dumps({"parameters": {"downstream": {"squad": entry}}}))
+    stated: list[int] = []
+
+    def note(*_: Any, max_answer_length: int, **__: Any) -> list[Answer]:
+        stated.append(max_answer_length)
+        return [Answer("x", 0, 1, 1.0, 1.0)]
+
+    monkeypatch.setattr("tasks.downstream.squad.ask.ask", note)
+    options = ["--max-answer-length", *words] if words else []
+    done = CliRunner().invoke(cli, ["ask", str(folder), "Who?", "--context", "Ada came.", *options])
+    assert done.exit_code == 0, done.output
+    assert stated == [longest]
+    if not words:
+        assert entry_of(find_model(str(folder))).params.evaluate.max_answer_length == longest  # type: ignore[attr-defined]
 
 
 def test_json_repeats_the_best_answer_under_the_keys_of_the_pipeline() -> None:

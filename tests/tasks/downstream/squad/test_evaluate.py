@@ -79,7 +79,7 @@ def test_missing_predictions_count_zero_and_extra_ones_nothing_and_both_are_said
         ([], {}, "the document must be an object, found a list"),
         ({"data": {}}, {}, "data must be a list, found an object"),
         ({"data": [{}]}, {}, r"data\[0\].paragraphs must be a list, found nothing"),
-        ({"data": [{"paragraphs": [{"qas": [{"id": 7}]}]}]}, {}, r"qas\[0\].id must be a string, found a number"),
+        ({"data": [{"paragraphs": [{"qas": [{"id": 7.5}]}]}]}, {}, r"qas\[0\].id must be a string, found a number"),
         (squad({"id": "q", "answers": ["x"]}), {}, "must be objects with a text"),
         ({"data": []}, {}, "holds no question"),
         (QUESTIONS, [], "must be an object .*, found a list"),

@@ -14,13 +14,14 @@ import pytest
 
 from tasks.downstream.squad import examples as questions
 from tasks.downstream.squad.examples import make_questions
+from tasks.downstream.squad.files import read_references
+from tasks.downstream.squad.format import BLANKS
 from tasks.downstream.squad.params import ColumnParams
-from tasks.downstream.squad.question_tables import MADE
-from tasks.inputs.tables import NUMBERS
+from tasks.downstream.squad.question_tables import MADE, read_question_file
 from tasks.project.artifacts import READING
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.params import build
-from tasks.reading.text_files import read_reading
+from tasks.reading.text_files import NUMBERS, Reading, read_reading
 from tests.tasks.downstream.squad.test_questions import CONTEXT, params, qa, squad, write, written
 from tests.tasks.pretraining.row_inputs import squad_questions
 
@@ -218,7 +219,9 @@ def test_files_that_are_damaged_or_of_another_encoding_are_named(tmp_path: Path)
         ("wide.json", json.dumps(squad(qa())).encode("utf-16"), "UTF-16"),
         ("twice.csv", b"id,id,context\n1,2,3\n", "column 'id' more than once"),
         ("twice.jsonl", b'{"id": "a", "id": "b"}\n', "'id' stands twice"),
-        ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "let the name end in .jsonl"),
+        ("lines.json", b'{"id": "a"}\n{"id": "b"}\n', "item 1 has no column 'context'"),
+        ("cut-lines.json", b'{"id": "a"}\n{"id": "b"\n', "Expecting ',' delimiter at line 2, column 11"),
+        ("after.json", b'{"id":\n"a"}\n{"id": "b"}\n', "Extra data at line 3, column 1"),
         ("empty.csv", b"id,context,question,answers\n", "holds no questions"),
         ("a.xlsx", b"PK", "ends in '.xlsx'"),
     ):
@@ -265,3 +268,72 @@ def test_ids_are_made_where_no_column_holds_any_the_same_in_every_run_and_counte
     assert read_reading(tmp_path / "made/out")["numbers"][MADE] == 2
     (tmp_path / "other").mkdir()
     assert "no column 'key'" in refusal(tmp_path / "other", "t.parquet", [bare], columns=ColumnParams(id="key"))
+
+
+def lines(rows: Rows) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+OF_JSON: dict[str, Callable[[Rows], Any]] = {
+    "data": lambda rows: {"version": "0.1.0", "data": rows},
+    "list": lambda rows: rows,
+    "lines": lines,
+    "articles": lambda rows: squad(qa(), qa("q2", "Which bees?"))["data"],
+}
+
+
+@pytest.mark.parametrize("form", OF_JSON)
+@pytest.mark.parametrize("answers", [as_struct, lambda row: row], ids=["columns", "objects"])
+def test_json_with_an_object_for_each_question_gives_the_rows_of_squad(
+    tmp_path: Path, form: str, answers: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    rows = [answers(ONE), answers({**ONE, "id": "q2", "question": "Which bees?"})]
+    wanted = make(tmp_path, write(tmp_path / "articles.json", squad(qa(), qa("q2", "Which bees?"))))
+    assert make(tmp_path, write(tmp_path / "flat.json", OF_JSON[form](rows))) == wanted
+    assert read_references(tmp_path / "flat.json") == [("q1", ("hum",)), ("q2", ("hum",))]
+
+
+def test_json_of_a_single_line_and_with_columns_of_other_names(tmp_path: Path) -> None:
+    row = {"id": 7, "text": CONTEXT, "ask": ONE["question"], "answers": ONE["answers"]}
+    path, reading = write(tmp_path / "one.json", lines([row])), Reading()
+    [found] = read_question_file(path, "FILE", columns(context="text", question="ask"), reading)
+    assert (found.id, found.context, found.answers) == ("7", CONTEXT, (("hum", 20),))
+    assert reading.counts == {NUMBERS: 1}
+    with pytest.raises(InputError, match="item 2 must be an object, found int"):
+        read_question_file(write(tmp_path / "two.json", [ONE, 2]), "FILE", columns(), Reading())
+
+
+@pytest.mark.parametrize("form", ["articles", "flat", "table"])
+def test_ids_that_are_numbers_are_text_and_counted(tmp_path: Path, form: str) -> None:
+    values = squad(qa(7), qa(8, "Which bees?")) if form == "articles" else [{**ONE, "id": n} for n in (7, 8)]  # type: ignore[arg-type]
+    path = tmp_path / ("t.jsonl" if form == "table" else "t.json")
+    write(path, lines(values) if isinstance(values, list) and form == "table" else values)
+    reading = Reading()
+    found = read_question_file(path, "FILE", columns(), reading)
+    assert ([one.id for one in found], reading.counts[NUMBERS]) == (["7", "8"], 2)
+    if form != "table":
+        reading = Reading()
+        assert [name for name, _ in read_references(path, reading)] == ["7", "8"]
+        assert reading.counts == {NUMBERS: 2}
+
+
+@pytest.mark.parametrize("form", ["articles", "table"])
+def test_blanks_at_the_edges_of_answers_are_stripped_and_counted(tmp_path: Path, form: str) -> None:
+    answers = [{"text": " hum, ", "answer_start": 19}, {"text": "hum", "answer_start": 20}]
+    answers[0]["text"] = CONTEXT[19:25]
+    answers.append({"text": CONTEXT[33:], "answer_start": 33})
+    assert [one["text"] for one in answers] == [" hum, ", "hum", " dance."]
+    values: Any = squad(qa()) if form == "articles" else lines([{**ONE, "answers": answers}])
+    if form == "articles":
+        values["data"][0]["paragraphs"][0]["qas"][0]["answers"] = answers
+    path = write(tmp_path / ("t.json" if form == "articles" else "t.jsonl"), values)
+    found = make(tmp_path, path)
+    assert found["train"][0]["answers"] == [
+        {"text": "hum,", "answer_start": 20},
+        {"text": "hum", "answer_start": 20},
+        {"text": "dance.", "answer_start": 34},
+    ]
+    assert read_reading(tmp_path / "made/out")["numbers"][BLANKS] == 2
+    answers[0]["answer_start"] = 20  # that of the answer without its blanks
+    with pytest.raises(InputError, match="answer ' hum, ' is not at answer_start 20"):
+        make(tmp_path, write(tmp_path / "t.jsonl", lines([{**ONE, "answers": answers}])))

@@ -202,7 +202,8 @@ def test_a_missing_key_is_named_by_its_path(tmp_path: Path, place: tuple[Any, ..
         ([1], "the file must be an object, found list"),
         ({"data": {}}, "data must be a list, found dict"),
         ({"data": ["x"]}, "data[0] must be an object, found str"),
-        (squad(qa(name=5)), "qas[0].id must be text, found int"),  # type: ignore[arg-type]
+        (squad(qa(name=True)), "qas[0].id must be text, found bool"),  # type: ignore[arg-type]
+        (squad(qa(name=5.0)), "qas[0].id must be text, found float"),  # type: ignore[arg-type]
         (squad(qa(answers=(("hum", "20"),))), "answer_start must be a whole number, found '20'"),
         (squad(qa(answers=(("hum", 20.0),))), "answer_start must be a whole number, found 20.0"),
         (squad(qa(question="half \ud800")), "half a surrogate pair"),
