@@ -94,7 +94,7 @@ class Side:
 
 
 def sides(padded_updates: int | None) -> tuple[Side, ...]:
-    """Ours, Trainer at its best, and Trainer as the run_qa example sets it up.
+    """Ours, Trainer at its fastest, Trainer with random batches, and Trainer as the run_qa example sets it up.
 
     Args:
         padded_updates: the last is measured for so many updates and not judged; None: to its end.
@@ -103,6 +103,7 @@ def sides(padded_updates: int | None) -> tuple[Side, ...]:
     return (
         Side(OURS, "bench.fine_tuning:train"),
         Side("hf grouped malloc", peer, {"padding": "longest", "sampling": "group_by_length"}, TUNED_MALLOC),
+        Side("hf longest malloc", peer, {"padding": "longest", "sampling": "random"}, TUNED_MALLOC),
         Side("hf padded", peer, {"padding": "max_length", "sampling": "random", "updates": padded_updates}),
     )
 
@@ -245,6 +246,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--limit", type=int, help="so many questions of either file, a sample; default: all")
     parser.add_argument("--padded-updates", type=int, help="end the padded Trainer early; it has no scores then")
+    parser.add_argument(
+        "--only", action="append", metavar="SIDE", help="compare with this side (repeatable); default: all"
+    )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="a new folder for all that is made; default: none")
     parser.add_argument("--report", type=Path, default=REPORT)
     parser.add_argument("--side", type=json.loads, help=argparse.SUPPRESS)
@@ -267,7 +271,8 @@ def main() -> None:
         folder = stated.keep or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="podium-")))
         folder = folder.absolute()
         folder.mkdir(parents=True, exist_ok=stated.keep is None)
-        found = compare(recipe, sides(stated.padded_updates), folder)
+        chosen = [x for x in sides(stated.padded_updates) if x.name in (OURS, *(stated.only or [x.name]))]
+        found = compare(recipe, chosen, folder)
     write_json(stated.report, {**facts, "sides": found})
     print(f"\n{table(found)}\n{stated.report}")
 

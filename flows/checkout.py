@@ -150,7 +150,7 @@ def key_of(values: dict[str, Any]) -> str:
 
 def own_folder(root: Path, name: str) -> Path:
     """Where the checkout `name` is."""
-    return root / artifacts.RUNS / "checkouts" / name
+    return root / artifacts.CHECKOUTS / name
 
 
 def prepare_own(root: Path, values: dict[str, Any], name: str) -> Path:

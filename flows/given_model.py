@@ -10,6 +10,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from flows.checkout import own_folder
+from flows.run_model import pretrained_in
 from tasks.project.errors import InputError
 from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import ModelParams
@@ -22,14 +24,16 @@ def model_settings(model: str, here: Path, project: Path) -> list[str]:
     A model of the Hub is downloaded now, where people can watch, and named by its commit.
 
     Args:
-        model: a folder, seen from `here`, or a Hub repository.
+        model: a folder, seen from `here`, a run that pre-trained one, or a Hub repository.
         here: where the command was called.
         project: where the run is called.
 
     Raises:
-        InputError: neither a folder nor a name, or no model of a kind that is trained here.
+        InputError: none of these, or no model of a kind that is trained here.
     """
     folder = here / model
+    if not folder.exists() and "/" not in model:
+        folder = pretrained_in(own_folder(project, model)) or folder
     if folder.exists():
         if not folder.is_dir():
             raise InputError(f"--model {model} is a file: name the folder that save_pretrained wrote")
@@ -46,7 +50,10 @@ def _of_hub(model: str) -> tuple[Path, dict[str, Any]]:
     """The folder of the Hub's cache with the model, and the parameters that name it."""
     name, _, revision = model.partition("@")
     if not HUB_NAME.fullmatch(name):
-        raise InputError(f"--model {model} is not there: name a model's folder, or a Hub repository (user/name)")
+        raise InputError(
+            f"--model {model} is not there: name a model's folder, a run of podium pretrain, or a Hub repository "
+            "(user/name)"
+        )
     commit, folder = download_model(name, revision or None, "base_model")
     places = {
         f"{section}.{key}": value

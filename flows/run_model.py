@@ -10,6 +10,7 @@ from typing import Any
 from flows.run_params import params_of
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
+from tasks.project.params import PHASES
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,12 @@ class NamedModel:
     """Folder of its tokenizer.json; None: the model's own."""
     entry: Mapping[str, Any] = field(default_factory=dict)
     """The entry of downstream work that a run trained it for; of other models empty."""
+
+
+def pretrained_in(run: Path) -> Path | None:
+    """Return the folder of the model that a run pre-trained, the last phase that is there; None where there is none."""
+    folders = (run / artifacts.MODELS / phase for phase in reversed(PHASES))
+    return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 
 
 def trained_in(project: Path, run: Path) -> NamedModel:

@@ -31,7 +31,8 @@ def command(ctx: click.Context, model: str, file: Path, output: Path | None, jso
     called = named.resolve().name if named.exists() else model
     folder = output or Path(re.sub(r"[^\w.-]+", "-", f"evaluation-{called}-{file.stem}"))
     done = evaluate(entry, found, given(ctx, file), given(ctx, folder), applying.how(stated))
-    streams.note("; ".join(done.reading.summary()), "")
+    if noted := done.reading.summary():
+        streams.note("; ".join(noted), "")
     if json_wanted:
         options.print_json(done.metrics)
         return

@@ -94,7 +94,12 @@ def verb_of(kind: str) -> Decorator:
     return together(
         click.command(kind, help=about),
         *_own_options(kind),
-        click.option("--model", required=True, metavar="DIR|NAME", help="a model's folder, or a Hub repository"),
+        click.option(
+            "--model",
+            required=True,
+            metavar="DIR|RUN|NAME",
+            help="a model's folder, a run of podium pretrain, or a Hub repository",
+        ),
         click.option("--train", required=True, metavar="FILE|NAME", help="what it learns from, or a Hub data set"),
         DEV,
     )

@@ -21,9 +21,6 @@ from tasks.project.plan_file import Plan, read_plan
 REFRESH_S = 10
 """Seconds between two writings of the page of a run that is at work, at the least; a browser asks as often."""
 
-OWN = artifacts.RUNS / "checkouts"
-"""Where runs have folders of their own (flows/checkout.py)."""
-
 
 @dataclass(frozen=True)
 class Place:
@@ -118,7 +115,7 @@ def _last_heard(project: Path, root: Path, now: float) -> float:
 
 
 def _title(report: RunReport) -> str:
-    return "in this project's folder" if report.name == "." else report.folder.removeprefix(f"{OWN}/")
+    return "in this project's folder" if report.name == "." else report.folder.removeprefix(f"{artifacts.CHECKOUTS}/")
 
 
 def _box(row: dict[str, Any], pages: dict[str, str]) -> Box:

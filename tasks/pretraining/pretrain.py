@@ -8,6 +8,7 @@ Phase 1 starts from a given model, or from fresh weights; phase 2 from phase 1's
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from pathlib import Path
 
@@ -108,6 +109,8 @@ def main() -> None:
     result = train(
         job, f"pretrain-{phase}", launcher=launcher, remote=params.checkpoint.remote, tracking=params.tracking
     )
+    for file in artifacts.TOKENIZER.iterdir():  # what reads a model folder finds its tokenizer there
+        shutil.copyfile(file, Path(job.output) / file.name)
     sys.stdout.write(summary(f"pretrain {phase}", result) + "\n")
 
 

@@ -52,6 +52,8 @@ INDEX_PAGE = Path("reports/index.html")
 FETCHED = Path("released")
 """Ignored by git and by DVC's cache: releases that the flow fetched, which gates compare with."""
 RUNS = Path("runs")
+CHECKOUTS = RUNS / "checkouts"
+"""The folders of named runs."""
 """Ignored by git and DVC: checkpoints, job files, logs, checkouts of runs with overrides."""
 
 

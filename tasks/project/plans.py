@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
+from tasks.project import artifacts
 from tasks.project.errors import InputError
 
 INPUTS = Path("inputs")
@@ -53,7 +54,9 @@ def foreign_plans(root: Path, given: Iterable[str] = (), known: Collection[str] 
         Names from `root`.
     """
     there = [root / path for path in given if os.path.exists(root / path)]
-    places = {place for path in there if (place := inside(path, root)) is not None and place.parts}
+    inner = {place for path in there if (place := inside(path, root)) is not None and place.parts}
+    # What another run made is outside of the checkout that takes it up.
+    places = {place for place in inner if not place.is_relative_to(artifacts.CHECKOUTS)}
     seen = set(known)
     found = {name for place in (INPUTS, *places) for name in _below(root, place, seen)}
     above = {folder for place in places for folder in place.parents[:-1]}

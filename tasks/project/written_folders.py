@@ -18,7 +18,7 @@ WRITTEN = (("checkpoint", "remote"), ("tracking", "folder"))
 """Parameters beside those of entries that name what is written."""
 KEPT = (*artifacts.SOURCES, ".git", ".dvc", "presets", str(artifacts.FETCHED))
 """What a checkout holds beside what stages write and what users put there."""
-OF_RUNS = (artifacts.RUNS / "checkouts").parts
+OF_RUNS = artifacts.CHECKOUTS.parts
 
 
 def release_places(values: Mapping[str, Any]) -> list[tuple[str, ...]]:

@@ -19,6 +19,7 @@ from tasks.project.errors import InputError, ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.params import check
+from tasks.project.plans import foreign_plans
 from tests.hub_server import HubServer
 from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
@@ -59,6 +60,20 @@ def test_sizes_and_tokenizer_are_the_models_and_files_count_from_where_one_stand
     assert found["downstream"]["squad"]["data"]["dev_path"] == str(here / "dev.json")
     assert not found["pretrain"]["enabled"]
     check(found)
+
+
+def test_a_run_that_pre_trained_is_a_model_to_fine_tune(here: Path) -> None:
+    """Its last phase, with the tokenizer that lies beside the weights."""
+    ctx = click.Context(finetune.command)
+    ctx.obj = Place(here, here, None)
+    words = STATED | {"model": "mine", "train": "train.json", "columns": (), "overrides": ()}
+    for phase in ("phase1", "phase2"):
+        write_tiny_model(here / "runs/checkouts/mine/models" / phase, WORDS)
+    found = resolve({}, finetune.PRESET, finetune.overrides_of(ctx, here, "squad", words))
+    place = "runs/checkouts/mine/models/phase2"
+    assert (found["base_model"]["path"], found["tokenizer"]["path"]) == (place, place)
+    (here / "runs/checkouts/mine/dvc.yaml").touch()
+    assert foreign_plans(here, [place]) == []
 
 
 def test_a_model_that_lies_in_the_project_is_named_from_there(here: Path) -> None:

@@ -24,6 +24,8 @@ UPDATES = 400
 def make_checkout(root: Path, remote: Path | None) -> Path:
     """What `python -m tasks.pretraining.pretrain phase1` needs, of a tiny size."""
     write_rows(root / "data" / "rows" / "phase1", "pretrain", make_columns("pretrain", 32))
+    (root / "data" / "tokenizer").mkdir(parents=True)
+    (root / "data" / "tokenizer" / "tokenizer.json").write_text("{}")
     verdict = root / "reports" / "validation" / "phase1.json"
     verdict.parent.mkdir(parents=True)
     verdict.write_text(json.dumps({"valid": True}))
