@@ -107,7 +107,7 @@ class IpuPlan:
         return DeviceLayout(
             self.inference_placement if inference else self.placement,
             self.table_pieces,
-            decoder_factor(mode),
+            decoder_factor(mode) if heads.outline(self.head).tied else 1,
             self.config.recompute_checkpoint_every_layer and not inference,
             *dropout,
         )

@@ -113,6 +113,21 @@ def test_positions_of_rows_with_one_sequence_are_looked_up_once_in_a_micro_batch
     assert shapes == {True: [2] * 7, False: [2, 2, 1, 2, 2, 2, 2]}
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_held_out_rows_are_evaluated_by_the_replicas_of_training_whatever_predict_jobs_have(
+    replicas: int, record: Any, tmp_path: Path
+) -> None:
+    config = {"inference_replication_factor": 2}
+    job = ipu_job("question_answering", ADAMW, tmp_path, replicas, 1, ipu_config=config)
+    runtime = ipu_runtime(job)
+    runtime.evaluate([make_batches("question_answering", 1, 4 * replicas)[0]])
+    runtime.close()
+    [evaluation] = record()
+    assert (evaluation["training"], evaluation["replication_factor"]) == (False, replicas)
+    assert evaluation["inputs"][0]["shape"][0] == 1, "micro-batch"
+    assert evaluation["executions"] == 1, "4 micro-batches for each replica"
+
+
 @pytest.mark.parametrize("head", HEADS)
 def test_every_operation_of_an_evaluation_is_one_that_poptorch_supports(head: str, record: Any, tmp_path: Path) -> None:
     job = ipu_job(head, ADAMW, tmp_path, 1, 1, labels=labels_of(head))

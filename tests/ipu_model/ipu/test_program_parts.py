@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any, Callable, Dict, Optional, Set, Tuple
 
 import pytest
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches
 
+from ipu_model.ipu.config import IpuConfig
 from ipu_model.jobs.job import BatchGeometry, Job, OptimizerConfig, ScheduleConfig
 
 ADAMW = OptimizerConfig(name="adamw", learning_rate=1e-3)
@@ -100,12 +102,13 @@ def name_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any) -> C
     return name_of
 
 
-def build(job: Job) -> None:
+def build(job: Job, held_out: bool = False) -> None:
     assert job.model is not None
     assert job.ipu_config is not None
     rows = job.geometry.global_batch_size * int(job.ipu_config["device_iterations"])
     runtime = ipu_runtime(job, config=job.model)
-    runtime.compile(make_batches("question_answering", 1, rows)[0])
+    batch = make_batches(job.head, 1, rows)[0]
+    runtime.compile(batch, batch if held_out else None)
     runtime.close()
 
 
@@ -126,3 +129,103 @@ def test_the_fingerprint_changes_where_the_key_of_popart_does(mode: str, name_of
 def test_a_program_built_without_ipus_is_the_one_that_a_run_on_ipus_looks_for(name_of: Callable[..., Names]) -> None:
     assert name_of("training", compile_only=True) == name_of("training", seed=9)
     assert name_of("inference", compile_only=True) == name_of("inference")
+
+
+TRAINING, INFERENCE, EVALUATION = "training", "inference", "evaluation"
+JUDGING = {INFERENCE, EVALUATION}
+ALL = {TRAINING, *JUDGING}
+STAGES = [["emb", "hid"], ["hid", "enc_out", "pool", "qa_head"]]
+IN_PIECES = {"serialized_embedding_splits_per_ipu": [3, 0]}
+FIELDS: Dict[str, Tuple[Dict[str, Any], Dict[str, Any], Set[str]]] = {
+    "replication_factor": ({"rows": 8, "replication_factor": 1}, {}, {TRAINING, EVALUATION}),
+    "inference_replication_factor": ({"inference_replication_factor": 1}, {}, {INFERENCE}),
+    "gradient_accumulation_steps": ({"rows": 8}, {"gradient_accumulation_steps": 8}, {TRAINING}),
+    "layers_per_ipu": ({"layers_per_ipu": [0, 2]}, {}, ALL),
+    "inference_layers_per_ipu": ({"inference_layers_per_ipu": [0, 2]}, {}, JUDGING),
+    "ipus_per_replica": (
+        {"layers_per_ipu": [-1], "ipus_per_replica": 1},
+        {"layers_per_ipu": [-1], "ipus_per_replica": 2},
+        ALL,
+    ),
+    "inference_ipus_per_replica": (
+        {"inference_layers_per_ipu": [-1], "inference_ipus_per_replica": 1},
+        {"inference_layers_per_ipu": [-1], "inference_ipus_per_replica": 2},
+        JUDGING,
+    ),
+    "optimizer_state_offchip": ({"optimizer_state_offchip": True}, {}, ALL),
+    "replicated_tensor_sharding": ({"replicated_tensor_sharding": True}, {}, ALL),
+    "matmul_proportion": ({"matmul_proportion": 0.4}, {}, ALL),
+    "inference_matmul_proportion": ({"inference_matmul_proportion": 0.4}, {}, JUDGING),
+    "enable_half_partials": ({"enable_half_partials": False}, {}, ALL),
+    "embedding_serialization_factor": ({"embedding_serialization_factor": 3}, {}, ALL),
+    "inference_embedding_serialization_factor": ({"inference_embedding_serialization_factor": 3}, {}, {INFERENCE}),
+    "serialized_embedding_splits_per_ipu": (IN_PIECES, {}, ALL),
+    "inference_serialized_embedding_splits_per_ipu": (
+        {f"inference_{name}": value for name, value in IN_PIECES.items()},
+        {},
+        {INFERENCE},
+    ),
+    "projection_serialization_factor": ({"projection_serialization_factor": 3}, {}, {TRAINING, EVALUATION}),
+    "inference_projection_serialization_factor": ({"inference_projection_serialization_factor": 3}, {}, {EVALUATION}),
+    "serialized_projection_splits_per_ipu": (
+        {"serialized_projection_splits_per_ipu": [3, 0]},
+        {},
+        {TRAINING, EVALUATION},
+    ),
+    "inference_serialized_projection_splits_per_ipu": (
+        {"inference_serialized_projection_splits_per_ipu": [3, 0]},
+        {},
+        {EVALUATION},
+    ),
+    "recompute_checkpoint_every_layer": ({"recompute_checkpoint_every_layer": True}, {}, {TRAINING}),
+    "device_iterations": ({"device_iterations": 2}, {}, {TRAINING}),
+    "inference_device_iterations": ({"inference_device_iterations": 6}, {}, JUDGING),
+    "output_mode": ({"output_mode": "all"}, {}, {TRAINING}),
+    "seed": ({"seed": 8}, {}, set()),
+    "auto_loss_scaling": ({"auto_loss_scaling": True}, {}, {TRAINING}),
+    "executable_cache_dir": ({"executable_cache_dir": "elsewhere"}, {}, set()),
+    "explicit_ir_inference": ({"explicit_ir_inference": True}, {}, JUDGING),
+    "device_mapping": ({"device_mapping": [0, 0], "pipeline_stages": STAGES}, {}, ALL),
+    "pipeline_stages": (
+        {"device_mapping": [0, 1], "pipeline_stages": [["emb"], [*STAGES[0][1:], *STAGES[1]]]},
+        {"device_mapping": [0, 1], "pipeline_stages": STAGES},
+        ALL,
+    ),
+}
+"""Every key of an ipu_config -> two configs that differ in it, and the programs that it decides. `rows` of an update
+keep the accumulation as it is. The projection is that of pre-training, which predicts nothing."""
+
+
+def names_of(folder: Path, config: Dict[str, Any], head: str) -> Dict[str, Names]:
+    """Program -> our name of it, and PopART's; of an fp16 job on 2 replicas of 2 IPUs."""
+    config = dict(config)
+    rows = config.pop("rows", ROWS)
+    base = {"layers_per_ipu": [1, 1], "inference_device_iterations": 1}
+    job = ipu_job(head, ADAMW, folder, 2, 1, ipu_config={**base, **config})
+    if "layers_per_ipu" not in config and "device_mapping" in config:
+        del job.ipu_config["layers_per_ipu"]  # type: ignore[union-attr]
+    changes = {"model": TWO_LAYERS, "precision": "fp16", "geometry": BatchGeometry(rows, 1)}
+    found = {}
+    for kind in [job.kind] if head == "pretraining" else [job.kind, "predict"]:
+        build(dataclasses.replace(job, kind=kind, **changes), held_out=kind != "predict")
+    for record in (folder / "cache").glob("*/podium.json"):
+        mode = json.loads(record.read_text(encoding="utf-8"))["parts"]["mode"]
+        found[mode] = record.parent.name, {path.stem for path in record.parent.glob("*.popef")}
+    return found
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(IpuConfig)])
+def test_every_key_of_an_ipu_config_is_in_the_fingerprint_of_the_programs_that_it_decides(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, poptorch: Any
+) -> None:
+    head = "pretraining" if "projection" in name else "question_answering"
+    *configs, decided = FIELDS[name]
+    found = []
+    for number, config in enumerate(configs):
+        folder = tmp_path / str(number)
+        monkeypatch.setenv("PODIUM_EXECUTABLE_CACHE", str(folder / "cache"))
+        found.append(names_of(folder, config, head))
+    programs = {TRAINING, EVALUATION} if head == "pretraining" else ALL
+    assert set(found[0]) == set(found[1]) == programs
+    for which, by in (("fingerprint", 0), ("key of PopART", 1)):
+        assert {mode for mode in programs if found[0][mode][by] != found[1][mode][by]} == decided, which

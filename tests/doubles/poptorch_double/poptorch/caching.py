@@ -27,7 +27,9 @@ def fingerprint(executable: Any) -> str:
         constants = sorted(kept.items())
     weights = [(name, tuple(x.shape), x.dtype, x.requires_grad) for name, x in sorted(executable.weights.items())]
     options = sorted((k, str(v)) for k, v in executable.options.items() if k not in NOT_COMPILED_IN)
-    parts = (executable.program.signature, weights, options, constants, executable.training)
+    program = executable.program
+    graph = (program.signature, program.checkpoints, program.serialization, program.memory)
+    parts = (graph, weights, options, constants, executable.training)
     return hashlib.sha256(repr((*parts, sorted(executable.groups.items()))).encode()).hexdigest()[:32]
 
 
