@@ -111,5 +111,6 @@ def jobs_of(wanted: Wanted, stages: Sequence[StageForecast], asked: Asked | None
         InputError: a file that they are made from cannot be used.
     """
     anew = [one.stage for one in stages if one.status != SKIPPED]
-    asked = dataclasses.replace(asked or Asked(), records=ledger.read(ledger.ledger_file()))
+    records, elsewhere = ledger.read(ledger.ledger_file()), wanted.on_workers
+    asked = dataclasses.replace(asked or Asked(), records=records, elsewhere=elsewhere)
     return foretell(wanted.params, wanted.project, wanted.root, [one.stage for one in stages], anew, asked)

@@ -23,8 +23,16 @@ class DeviceJobError(ValueError):
     """Base of the errors a person can act on; the message says how."""
 
 
+ROWS, LAUNCHER = "rows", "launcher"
+
+
 class ConfigError(DeviceJobError):
     """The job cannot be run as stated."""
+
+    def __init__(self, message: str, depends_on: str = "") -> None:
+        """`depends_on`: ROWS or LAUNCHER, where other rows, or another number of processes, might run it."""
+        super().__init__(message)
+        self.depends_on = depends_on
 
 
 class RowsError(DeviceJobError):

@@ -9,13 +9,13 @@ import click
 from flows import checkout, dvc, plan_words
 from flows.commands import options
 from flows.commands.project import entered, output_file
-from flows.foretold import foresee
+from flows.foretold import Foresight, foresee
 from flows.plan import ALL
 from flows.preflight import checks
 from tasks.preflight.foretelling import MK2, Asked
 from tasks.project import artifacts, streams
 from tasks.project.composing import write_plan
-from tasks.project.errors import ParamsError
+from tasks.project.errors import WRONG_USAGE, ParamsError
 from tasks.project.files import write_text
 from tasks.project.given import given_paths
 from tasks.project.gone import remove_gone
@@ -26,7 +26,8 @@ GB = 1e9
 
 @click.command(
     help="Say which stages a run would skip, restore or run, and why; of each device job the memory, time and "
-    "throughput to expect, what decides them, and what moves it. Runs nothing and changes nothing."
+    "throughput to expect, what decides them, and what moves it. Runs nothing and changes nothing. Exit code 2: a "
+    "device job cannot run as stated."
 )
 @options.parameters
 @options.run_name
@@ -74,13 +75,26 @@ def command(
         write_text(page, plan_page.page(found, wanted, preset))
     if json_wanted:
         options.print_json(found.as_values())
-        return
-    streams.say(options.narrow(plan_words.stages_in_words(found)))
-    streams.say(plan_words.jobs_in_words(found))
-    if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
-        streams.say("what would run is restored instead where the DVC remote has it; it was not asked\n")
+    else:
+        streams.say(options.narrow(plan_words.stages_in_words(found)))
+        streams.say(plan_words.jobs_in_words(found))
+        if dvc.has_remote(project) and any(one.status == "runs" for one in found.stages):
+            streams.say("what would run is restored instead where the DVC remote has it; it was not asked\n")
     ends = ["--part", part] if part != ALL else [word for name in to for word in ("--to", name)]
-    options.say_next(f"podium run{options.said(preset, overrides, name, *ends)}")
+    _end(found, options.said(preset, overrides, name, *ends), json_wanted)
+
+
+def _end(found: Foresight, words: str, json_wanted: bool) -> None:
+    """Say what is useful next; a plan of a run that would be refused does not propose it."""
+    impossible = [job.name for job in found.running if job.impossible]
+    refused = impossible or [job.name for job in found.running if job.refusal]
+    if refused:
+        what = "cannot run as stated" if impossible else "does not fit"
+        options.say_next(f"{', '.join(refused)} {what}: change the parameter named above, then podium plan{words}")
+    elif not json_wanted:
+        options.say_next(f"podium run{words}")
+    if impossible:
+        raise SystemExit(WRONG_USAGE)
 
 
 def _note(text: str) -> None:

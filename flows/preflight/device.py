@@ -15,7 +15,8 @@ from flows.preflight.finding import Finding, Wanted, ok, problem
 from flows.preflight.question import FAR_S, Question
 from tasks.host.launcher import DEVICE_LAUNCHER, split_words
 from tasks.jobs.device_job import DEVICE_PYTHON
-from tasks.project.errors import ParamsError
+from tasks.preflight.foretelling import attached_ipus
+from tasks.project.errors import InputError, ParamsError
 from tasks.project.param_sections import Place
 from tasks.project.plan_file import ANYWHERE, COMPILER, DEVICE, Stage
 from tasks.project.stage_kinds import STAGE_KINDS, offered_kinds
@@ -64,11 +65,20 @@ def asked(wanted: Wanted) -> Iterator[Question]:
         "places": places,
         "processes": device.processes if device.launcher == "torchrun" and not os.environ.get(DEVICE_LAUNCHER) else 1,
         "compile_only": all(stage.host == COMPILER for stage in stages),
+        "ipus": _ipus(wanted, stages) if any(place["runtime"] in ("ipu", "auto") for place in places) else 1,
     }
     python = own or sys.executable
     named = f"{DEVICE_PYTHON}={own}" if own else python
     cannot = f"{named} cannot be asked what it has; set {DEVICE_PYTHON} to the device's Python, or unset it"
     yield Question("device", "ipu_model.runtimes.host_check", told, FAR_S, python, cannot)
+
+
+def _ipus(wanted: Wanted, stages: list[Stage]) -> int:
+    """IPUs that a process here attaches at most."""
+    try:
+        return attached_ipus(wanted.params, wanted.project, wanted.root, [stage.name for stage in stages])
+    except (InputError, OSError):  # the check of files says so
+        return 1
 
 
 def _stages(wanted: Wanted) -> list[Stage]:

@@ -18,7 +18,7 @@ OF_THE_RECIPE = "ipu"
 
 
 def fit(wanted: Wanted) -> Iterator[Finding]:
-    """Each job that would run: what it will need, or that it does not fit."""
+    """Each job that would run: what it will need, or that it does not fit or cannot run as stated."""
     try:
         jobs = jobs_of(wanted, _stages(wanted))
     except (InputError, OSError) as error:  # a stage, or another check, says the same of the file
@@ -29,10 +29,10 @@ def fit(wanted: Wanted) -> Iterator[Finding]:
 
 
 def require_fit(wanted: Wanted, tell: Callable[[str], None]) -> None:
-    """Say what the device jobs of a run will need, and refuse one that does not fit.
+    """Say what the device jobs of a run will need, and refuse one that does not fit or cannot run as stated.
 
     Raises:
-        ParamsError: one does not; names the largest part of its memory, and what makes it smaller.
+        ParamsError: names the largest part of its memory and what makes it smaller, or what the job requires.
     """
     findings = list(fit(wanted))
     for finding in findings:
@@ -49,9 +49,11 @@ def _stages(wanted: Wanted) -> list[StageForecast]:
 
 
 def _finding(job: Foretold, wanted: Wanted) -> Finding:
+    elsewhere = wanted.on_workers and job.runtime != OF_THE_RECIPE
+    if job.impossible and not elsewhere:
+        return problem(NAME, f"{job.name}: {job.problem}", of_parameters=True)
     if job.estimate is None:  # what was assumed may be why, so that the job itself has the last word
         return warning(NAME, f"{job.name}: {job.problem}")
-    elsewhere = wanted.on_workers and job.runtime != OF_THE_RECIPE
     if not job.refusal or elsewhere:
         return ok(NAME, in_short(job))
     if wanted.force:

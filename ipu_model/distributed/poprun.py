@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Mapping, Optional, Tuple
 
 from ipu_model.distributed.ranks import Instances
-from ipu_model.errors import ConfigError
+from ipu_model.errors import LAUNCHER, ConfigError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,11 +30,13 @@ class PopRunInstances(Instances):
     total_replicas: Optional[int] = None
     """Replicas of all instances, as given to PopRun; None without PopRun, where the config decides."""
     local_replicas: Optional[int] = None
-    """Replicas of this instance; None without PopRun."""
+    """Replicas of this instance; None without PopRun, and in a plan."""
     popdist: Optional[Any] = None
     """The module, under PopRun."""
     collectives: Optional[Any] = None
     """horovod.torch, where there are several instances."""
+    ipus_per_replica: Optional[int] = None
+    """As given to PopRun, where a plan knows its words; a process that PopRun started asks popdist."""
 
     def replicas(self, replication_factor: int) -> int:
         """Replicas of this process: the config's, or this instance's part of them.
@@ -42,15 +44,23 @@ class PopRunInstances(Instances):
         Raises:
             ConfigError: PopRun was given another number of replicas than the config states.
         """
-        if self.total_replicas is None or self.local_replicas is None:
-            return replication_factor
-        if self.total_replicas != replication_factor:
+        if self.total_replicas not in (None, replication_factor):
             raise ConfigError(
                 f"poprun --num-replicas {self.total_replicas} does not agree with replication_factor "
                 f"{replication_factor} of the ipu_config: both state the replicas of all instances together. "
-                "Give both the same number"
+                "Give both the same number",
+                LAUNCHER,
             )
-        return self.local_replicas
+        return replication_factor // self.count if self.local_replicas is None else self.local_replicas
+
+    def require_ipus(self, ipus_per_replica: int) -> None:
+        """Compare the IPUs of a replica with those that PopRun is given, where a plan knows its words.
+
+        Raises:
+            ConfigError: they differ.
+        """
+        if self.ipus_per_replica not in (None, ipus_per_replica):
+            raise _other_ipus(self.ipus_per_replica, ipus_per_replica)
 
     def make_options(self, poptorch: Any, ipus_per_replica: int) -> Tuple[Any, bool]:
         """PopTorch options and whether PopDist owns their replication (then replicationFactor must not be called).
@@ -61,11 +71,7 @@ class PopRunInstances(Instances):
         if self.popdist is None:
             return poptorch.Options(), False
         if not self.popdist.checkNumIpusPerReplica(ipus_per_replica):
-            raise ConfigError(
-                f"poprun --ipus-per-replica {self.popdist.getNumIpusPerReplica()} does not agree with the "
-                f"ipu_config, which uses {ipus_per_replica} IPUs per replica (len(layers_per_ipu)): "
-                "give both the same number"
-            )
+            raise _other_ipus(self.popdist.getNumIpusPerReplica(), ipus_per_replica)
         return self.popdist.poptorch.Options(ipus_per_replica=ipus_per_replica), True
 
     def gather(self, state: Dict[str, Tensor]) -> Dict[str, Tensor]:
@@ -87,6 +93,14 @@ class PopRunInstances(Instances):
         mine = torch.tensor(values, dtype=torch.float64)
         means = self.collectives.allreduce(mine, name=f"podium.{purpose}", op=self.collectives.Average)
         return [float(mean) for mean in means]
+
+
+def _other_ipus(told: Any, needed: int) -> ConfigError:
+    return ConfigError(
+        f"poprun --ipus-per-replica {told} does not agree with the ipu_config, which uses {needed} IPUs per replica "
+        "(len(layers_per_ipu)): give both the same number",
+        LAUNCHER,
+    )
 
 
 def under_poprun(environ: Mapping[str, str], importer: Importer) -> Optional[PopRunInstances]:

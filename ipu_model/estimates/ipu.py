@@ -20,33 +20,47 @@ from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.models.config import ModelConfig
 from ipu_model.rows.format import Manifest
 
+ALONE = PopRunInstances()
+"""One process, without PopRun."""
 
-def ipu_plan_of(job: Job, model: ModelConfig, manifest: Manifest) -> IpuPlan:
-    """How the job lies over its IPUs: placement, replicas, accumulation; as one process, without poprun.
+
+def ipu_plan_of(job: Job, model: ModelConfig, manifest: Manifest, instances: PopRunInstances = ALONE) -> IpuPlan:
+    """How the job lies over its IPUs: placement, replicas, accumulation.
+
+    Args:
+        instances: As PopRun will be told of them.
 
     Raises:
         ConfigError: it cannot be; the message has the arithmetic and a setting that works.
     """
     half = job.precision in ("auto", "fp16")
-    return plan_ipu(job, model, manifest.packing_factor or 1.0, half, PopRunInstances(), ignore)
+    return plan_ipu(job, model, manifest.packing_factor or 1.0, half, instances, ignore)
 
 
-def estimate_ipus(job: Job, model: ModelConfig, manifest: Manifest, generation: Generation = MK2) -> JobEstimate:
+def estimate_ipus(
+    job: Job,
+    model: ModelConfig,
+    manifest: Manifest,
+    generation: Generation = MK2,
+    instances: PopRunInstances = ALONE,
+) -> JobEstimate:
     """Memory of each IPU of a replica, and the time of the job.
 
     Args:
         model: architecture of the job; its own, or that of its init_checkpoint.
         manifest: of its rows; one made up with assumed counts serves before there are any.
         generation: ipu_constants.MK2 or BOW, or of GENERATIONS by name; the memory is the same.
+        instances: as PopRun will be told of them.
 
     Raises:
         ConfigError: the job cannot run on IPUs as it is stated.
         RowsError: the rows do not fill one update.
     """
-    plan = ipu_plan_of(job, model, manifest)
+    plan = ipu_plan_of(job, model, manifest, instances)
     rows = RowShape.of(manifest)
     device = f"{plan.placement.ipus_per_replica * plan.replicas} IPUs {generation.name}, "
     device += f"{plan.replicas} replica{'s' if plan.replicas > 1 else ''} of {plan.placement.ipus_per_replica}"
+    device += f", {instances.count} instances" if instances.count > 1 else ""
     predicting = job.kind == "predict"
     time = _prediction(job, model, manifest, plan, rows, generation) if predicting else None
     memory = ipu_memories(held_of(job, model, plan, rows))
@@ -61,14 +75,16 @@ def moment_bytes(optimizer: Optional[OptimizerConfig], half: bool) -> float:
     return first if optimizer.name == "sgd" else first + 4.0
 
 
-def propose_cut(job: Job, model: ModelConfig, manifest: Manifest, tight: bool = False) -> Proposal:
+def propose_cut(
+    job: Job, model: ModelConfig, manifest: Manifest, tight: bool = False, instances: PopRunInstances = ALONE
+) -> Proposal:
     """A faster way to lay a training over the same IPUs, if there is one; see ipu_balance.propose.
 
     Raises:
         ConfigError: the job cannot run on IPUs as it is stated.
     """
-    plan, rows = ipu_plan_of(job, model, manifest), RowShape.of(manifest)
-    return propose(plan.training(model, rows), held_of(job, model, plan, rows), tight)
+    plan, rows = ipu_plan_of(job, model, manifest, instances), RowShape.of(manifest)
+    return propose(plan.training(model, rows), held_of(job, model, plan, rows), tight, instances.count)
 
 
 def held_of(job: Job, model: ModelConfig, plan: IpuPlan, rows: RowShape) -> Held:

@@ -89,14 +89,15 @@ def in_words(cut: Cut, proposal: Proposal) -> str:
     )
 
 
-def propose(training: Training, held: Held, tight: bool = False) -> Proposal:
+def propose(training: Training, held: Held, tight: bool = False, instances: int = 1) -> Proposal:
     """The fastest cut that fits the IPUs of this training, beside its own.
 
     Args:
         tight: cuts count as well whose likely memory is there, and the upper end is not: published ones are such.
+        instances: that share the replicas.
     """
     stated = _judged(training, held)
-    faster = [(_rate(one), one, memory) for one, memory in _cuts(training, held)]
+    faster = [(_rate(one), one, memory) for one, memory in _cuts(training, held, instances)]
     faster = sorted((x for x in faster if x[0] > stated.rows_per_second), key=lambda x: -x[0])
     room = likely_fits if tight else fits
     found = next(((one, memory) for _, one, memory in faster if room(memory)), None)
@@ -134,9 +135,9 @@ def _judged(training: Training, held: Held) -> Cut:
     )
 
 
-def _cuts(training: Training, held: Held) -> Iterator[Tuple[Training, Held]]:
+def _cuts(training: Training, held: Held, instances: int) -> Iterator[Tuple[Training, Held]]:
     """Every cut with the rows of an update as they are, the pipeline filled."""
-    for of_pod, memory in _pods(training, held):
+    for of_pod, memory in _pods(training, held, instances):
         for placement in _placements(of_pod.placement):
             for micro_batch in MICRO_BATCHES:
                 accumulation, left = divmod(training.rows_per_update, micro_batch * of_pod.replicas)
@@ -150,17 +151,17 @@ def _cuts(training: Training, held: Held) -> Iterator[Tuple[Training, Held]]:
                     yield cut, dataclasses.replace(of_cut, keeps_every_layer=keeps)
 
 
-def _pods(training: Training, held: Held) -> Iterator[Tuple[Training, Held]]:
+def _pods(training: Training, held: Held, instances: int) -> Iterator[Tuple[Training, Held]]:
     """The IPUs that there are, shared out among more or fewer replicas: as stated first, then otherwise."""
     stated = training.placement
     yield training, held
     pod, ipus = stated.ipus_per_replica * training.replicas, 1
     while ipus <= min(pod, len(stated.layers)):
-        if ipus != stated.ipus_per_replica and pod % ipus == 0:
+        if ipus != stated.ipus_per_replica and pod % (ipus * instances) == 0:
             replicas = pod // ipus
             last = ipus - 1 if stated.heads == stated.ipus_per_replica - 1 else stated.heads
             placement = dataclasses.replace(stated, heads=last, ipus_per_replica=ipus)
-            shards = replicas if held.shards > 1 else 1
+            shards = replicas // instances if held.shards > 1 else 1
             shares = held.matmul_proportion
             # A list that was made for another number of IPUs is no guide (config.py).
             share = shares[0] if len(set(shares)) == 1 else MATMUL_PROPORTION

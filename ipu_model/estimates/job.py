@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
+from ipu_model.distributed.poprun import PopRunInstances
 from ipu_model.errors import ConfigError
 from ipu_model.estimates.estimate import JobEstimate
 from ipu_model.jobs.job import Job
@@ -34,6 +35,17 @@ class Where:
     """What a probe of this job found."""
     shapes: Optional[Shapes] = None
     """Of some of its micro-batches on CPU or CUDA; None: as probed, else what the manifest lets assume."""
+    replicas: Optional[int] = None
+    """On IPUs, of all processes together, as PopRun is told; None: it is not told."""
+    ipus_per_replica: Optional[int] = None
+    """On IPUs, as PopRun is told; None: it is not told."""
+
+    @property
+    def instances(self) -> PopRunInstances:
+        """The processes of a job on IPUs."""
+        return PopRunInstances(
+            count=self.processes, total_replicas=self.replicas, ipus_per_replica=self.ipus_per_replica
+        )
 
 
 def estimate_job(
@@ -53,7 +65,7 @@ def estimate_job(
         from ipu_model.estimates.ipu import estimate_ipus
         from ipu_model.estimates.ipu_constants import GENERATIONS
 
-        return estimate_ipus(job, config, manifest, GENERATIONS[where.generation])
+        return estimate_ipus(job, config, manifest, GENERATIONS[where.generation], where.instances)
     if job.precision == "fp16":  # runtimes/choosing.py says the same when the job begins
         raise ConfigError(f"the {job.runtime} runtime has no fp16: set device.precision to fp32, bf16 or auto")
     from ipu_model.estimates.host import estimate_host
@@ -73,7 +85,7 @@ def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, wh
     if job.kind == "predict":
         return ""
     if job.runtime == "ipu":
-        return _faster_cut(job, manifest, config)
+        return _faster_cut(job, manifest, config, where.instances)
     from ipu_model.estimates.host import largest_micro_batch
 
     asked = _host_job(job, config, manifest, where)
@@ -83,11 +95,11 @@ def advice(job: Job, manifest: Manifest, model: Optional[ModelConfig] = None, wh
     return f"micro_batch_size up to {most} is sure to fit, it is {stated}" if most > stated else ""
 
 
-def _faster_cut(job: Job, manifest: Manifest, model: ModelConfig) -> str:
+def _faster_cut(job: Job, manifest: Manifest, model: ModelConfig, instances: PopRunInstances) -> str:
     from ipu_model.estimates.ipu import propose_cut
     from ipu_model.estimates.ipu_balance import in_words
 
-    found = propose_cut(job, model, manifest)
+    found = propose_cut(job, model, manifest, instances=instances)
     return in_words(found.proposed, found) if found.proposed and found.is_worth_a_line else ""
 
 

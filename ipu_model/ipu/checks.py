@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import List, Optional
 
-from ipu_model.errors import ConfigError
+from ipu_model.errors import LAUNCHER, ROWS, ConfigError
 from ipu_model.ipu.placement import Placement
 
 MAX_IPUS_PER_PROCESS = 64
@@ -42,17 +42,23 @@ def check_accumulation(
     micro_batch_size: Optional[int] = None,
     replicas: int = 1,
     packing_factor: float = 1.0,
+    global_batch_size: int = 0,
 ) -> None:
     """The micro-batches of one update must fill the pipeline: at least 2F - 1 (1 where nothing is pipelined).
 
     With `micro_batch_size` the message also names the smallest global batch that works.
 
+    Args:
+        global_batch_size: Says whether rows of one sequence each would fill it.
+
     Raises:
-        ConfigError: fewer.
+        ConfigError: fewer; depends on ROWS where rows that are packed less would do.
     """
     needed = placement.training_stages
     if accumulation >= needed:
         return
+    unpacked = global_batch_size / ((micro_batch_size or 1) * replicas) + 0.5
+    packed_less = packing_factor != 1.0 and unpacked >= needed
     path = "-".join(str(ipu) for ipu, _ in placement.stages)
     works = f"Use at least {needed}"
     if micro_batch_size is not None:
@@ -62,7 +68,8 @@ def check_accumulation(
     raise ConfigError(
         f"gradient_accumulation_steps={accumulation} cannot fill the pipeline: the blocks visit the IPUs {path}, "
         f"{placement.forward_stages} forward stages, 2x{placement.forward_stages}-1 = {needed} in training. {works}; "
-        "or lower micro_batch_size or replication_factor, or use fewer IPUs per replica"
+        "or lower micro_batch_size or replication_factor, or use fewer IPUs per replica",
+        ROWS if packed_less else "",
     )
 
 
@@ -103,7 +110,8 @@ def check_serialization(vocab_size: int, factor: int, what: str = "embedding") -
     near = [max(part for part in divisors if part < factor), *[part for part in divisors if part > factor][:1]]
     raise ConfigError(
         f"{key}={factor} must divide the vocabulary of {vocab_size} entries: {vocab_size} / {factor} leaves {rest}. "
-        f"Use {' or '.join(map(str, near))}"
+        f"Use {' or '.join(map(str, near))}",
+        ROWS,
     )
 
 
@@ -122,7 +130,8 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
     if replicas % instances:
         raise ConfigError(
             f"{replicas} replicas cannot be shared by {instances} instances: {replicas} / {instances} leaves "
-            f"{replicas % instances}. Start a number of replicas that is a multiple of the instances"
+            f"{replicas % instances}. Start a number of replicas that is a multiple of the instances",
+            LAUNCHER,
         )
     if not _is_power_of_two(ipus_per_replica):
         raise ConfigError(
@@ -135,16 +144,17 @@ def check_ipu_count(ipus_per_replica: int, replicas: int, instances: int = 1) ->
     if not _is_power_of_two(total):
         raise ConfigError(
             f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs is no power of two. Set "
-            f"replication_factor to {_near(local, instances)}"
+            f"replication_factor to {_near(local, instances)}",
+            LAUNCHER,
         )
     if total > MAX_IPUS_PER_PROCESS:
         most = MAX_IPUS_PER_PROCESS // ipus_per_replica
-        ways = [f"start {total // MAX_IPUS_PER_PROCESS * instances} instances under poprun"]
-        if most:
-            ways.insert(0, f"set replication_factor to at most {most * instances}")
+        ways = [f"set replication_factor to at most {most * instances}"] if most else []
+        ways.append(f"start {total // MAX_IPUS_PER_PROCESS * instances} instances under poprun")
         raise ConfigError(
             f"{ipus_per_replica} IPUs x {local} replicas{share} = {total} IPUs, but a process attaches at most "
-            f"{MAX_IPUS_PER_PROCESS}: {', or '.join(ways)}"
+            f"{MAX_IPUS_PER_PROCESS}: {', or '.join(ways)}",
+            LAUNCHER,
         )
 
 

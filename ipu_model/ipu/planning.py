@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict
 
 from ipu_model import heads
 from ipu_model.distributed.poprun import PopRunInstances
-from ipu_model.errors import ConfigError
+from ipu_model.errors import ROWS, ConfigError
 from ipu_model.estimates.ipu_constants import MK2, Generation
 from ipu_model.estimates.ipu_time import Training, call_seconds, evaluation_seconds
 from ipu_model.estimates.shapes import RowShape
@@ -57,6 +57,11 @@ class IpuPlan:
     def micro_batches(self) -> int:
         """Micro-batches behind one update, over all replicas and instances."""
         return self.accumulation * self.replicas
+
+    @property
+    def local_ipus(self) -> int:
+        """IPUs that this process attaches as one device."""
+        return self.placement.ipus_per_replica * self.local_replicas
 
     @property
     def division(self) -> Division:
@@ -176,6 +181,8 @@ def plan_ipu(
             "a predict job runs as one process: start it without poprun (up to 64 IPUs serve one process)"
         )
     checks.check_ipu_count(placement.ipus_per_replica, replicas, instances.count)
+    instances.require_ipus(placement.ipus_per_replica)
+    _check_evaluation(job, placement, inference_placement, instances)
     _check_factors(job.head, model, mode)
     if not predicting and job.optimizer is not None:
         check_optimizer(job.optimizer)
@@ -184,7 +191,8 @@ def plan_ipu(
         accumulation = _accumulation(job, config, replicas, packing_factor)
         if config.output_mode in ("final", "default"):
             say(f"output_mode {config.output_mode}: {PARTIAL_LOSS}")
-        checks.check_accumulation(accumulation, placement, job.geometry.micro_batch_size, replicas, packing_factor)
+        rows, batch = job.geometry.micro_batch_size, job.geometry.global_batch_size
+        checks.check_accumulation(accumulation, placement, rows, replicas, packing_factor, batch)
     pipelined = _pipelined(job, config, inference_placement, say if predicting else _ignore)
     accumulators = "auto" if job.optimizer is None else job.optimizer.accumulator_precision
     placements, counts = (placement, inference_placement), (replicas, local_replicas, accumulation)
@@ -216,6 +224,17 @@ def decoder_factor(mode: ModeConfig) -> int:
     if mode.projection_serialization_factor != 1:
         return mode.projection_serialization_factor
     return mode.embedding_serialization_factor
+
+
+def _check_evaluation(job: Job, training: Placement, inference: Placement, instances: PopRunInstances) -> None:
+    """PopDist has the replicas of training, on their IPUs, for every program of a process."""
+    ipus, needed = inference.ipus_per_replica, training.ipus_per_replica
+    if job.evaluation is not None and instances.count > 1 and ipus != needed:
+        raise ConfigError(
+            f"{instances.count} instances evaluate held-out rows on the {needed} IPUs of a replica of training, but "
+            f"inference has {ipus} IPUs per replica: give inference_layers_per_ipu {needed} entries, or set "
+            "evaluate_every_updates of this job to null"
+        )
 
 
 def _check_factors(head: str, model: ModelConfig, mode: ModeConfig) -> None:
@@ -254,7 +273,8 @@ def _accumulation(job: Job, config: IpuConfig, replicas: int, packing_factor: fl
             f"global_batch_size {geometry.global_batch_size} / packing factor {packing_factor:.2f} / "
             f"(micro_batch_size {geometry.micro_batch_size} x replication_factor {replicas}) = {derived}. Leave "
             f"gradient_accumulation_steps out (it is derived), or set global_batch_size to "
-            f"{round(rows * packing_factor)}"
+            f"{round(rows * packing_factor)}",
+            "" if packing_factor == 1.0 else ROWS,
         )
     return derived
 

@@ -3,8 +3,9 @@
     python -m ipu_model.runtimes.host_check < REQUEST
 
 REQUEST is JSON: `places`, a list of objects with `knob` (what names the runtime, for messages), `runtime` and
-`precision`; `processes` of a training job on this host; `compile_only`, when no IPUs are needed. Each finding is
-printed as a line of JSON. Python 3.8 and torch 2.0.1 upwards, as all of this package.
+`precision`; `processes` of a training job on this host; `compile_only`, when no IPUs are needed; `ipus`, what the
+largest job attaches. Each finding is printed as a line of JSON. Python 3.8 and torch 2.0.1 upwards, as all of this
+package.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _place(place: Mapping[str, Any], told: Mapping[str, Any]) -> Iterator[Dict[s
         chosen = choose_runtime(runtime)
         runtime, text = chosen.value, f"{chosen.value} ({chosen.reason})"
         if runtime == "ipu":
-            text += f"; {_ipus(told['compile_only'])}"
+            text += f"; {_ipus(told.get('ipus', 1), told['compile_only'])}"
         if runtime == "cuda":
             text += f"; {_gpus(told['processes'])}"
     except DeviceJobError as error:
@@ -89,13 +90,13 @@ def _gpus(processes: int) -> str:
     return f"{count} GPUs"
 
 
-def _ipus(compile_only: bool) -> str:
+def _ipus(ipus: int, compile_only: bool) -> str:
     from ipu_model.ipu.sdk import check_hardware
     from ipu_model.runtimes.ipu import found_versions, load_poptorch
 
     poptorch = load_poptorch()
     found_versions(poptorch, lambda text: None)
-    return check_hardware(poptorch, 1, compile_only, os.environ)
+    return check_hardware(poptorch, ipus, compile_only, os.environ)
 
 
 def _finding(level: str, text: str, name: str = "device", of_parameters: bool = False) -> Dict[str, Any]:

@@ -89,8 +89,8 @@ def check_host(plan: IpuPlan, compile_only: bool, emit: Emit) -> None:
     """
     poptorch = load_poptorch()
     versions = found_versions(poptorch, lambda text: emit("message", text=text))
-    ipus = plan.placement.ipus_per_replica * plan.local_replicas
-    emit("message", text=f"PopTorch {versions['poptorch']}: {check_hardware(poptorch, ipus, compile_only)}")
+    hardware = check_hardware(poptorch, plan.local_ipus, compile_only)
+    emit("message", text=f"PopTorch {versions['poptorch']}: {hardware}")
     emit("message", text=plan.placement.table(plan.replicas))
 
 

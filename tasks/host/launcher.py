@@ -8,13 +8,42 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 from tasks.jobs.device_job import ConfigError, Job, device_python, read_ipu_config
 from tasks.project.errors import ParamsError
 from tasks.project.params import DeviceParams
 
 DEVICE_LAUNCHER = "PODIUM_DEVICE_LAUNCHER"
+
+
+@dataclass(frozen=True)
+class PopRunOptions:
+    """What PopRun is told of the processes of a training job; None where its words do not say."""
+
+    instances: int | None
+    replicas: int | None
+    ipus_per_replica: int | None
+
+
+def poprun_options(words: Sequence[str]) -> PopRunOptions | None:
+    """The options of these launch words; None where they start a single process.
+
+    Raises:
+        ParamsError: an option of PopRun has no whole number of at least 1.
+    """
+    if not words:
+        return None
+    stated = {word.partition("=")[0]: word.partition("=")[2] or after for word, after in pairwise([*words, ""])}
+    numbers = []
+    for option in ("--num-instances", "--num-replicas", "--ipus-per-replica"):
+        text = stated.get(option)
+        if text is not None and not (text.isdecimal() and int(text)):
+            raise ParamsError(f"poprun {option} {text}: a whole number of at least 1 is required")
+        numbers.append(None if text is None else int(text))
+    return PopRunOptions(*numbers)
 
 
 def launch_words(job: Job, device: DeviceParams, environ: Mapping[str, str] = os.environ) -> list[str]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ipu_model.errors import DeviceJobError
+from ipu_model.errors import LAUNCHER, ROWS, DeviceJobError, RowsError
 from ipu_model.estimates.estimate import (
     DOES_NOT_FIT,
     FITS,
@@ -30,9 +30,11 @@ from ipu_model.estimates.record import MEMORY, SECONDS, TOKENS, rows_at_once, us
 from ipu_model.jobs.plan import Choice, make_plan
 from ipu_model.jobs.probed import Probed
 from tasks.host import ledger
+from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
 from tasks.jobs.device_job import Job
 from tasks.preflight.planned_jobs import PlannedJob, planned_jobs
 from tasks.preflight.probe import NotProbed, can_be_probed, probe
+from tasks.project.errors import ParamsError
 from tasks.project.params import DeviceParams, Params
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class Asked:
     """Told before each of them."""
     manifests: Mapping[str, Path] = field(default_factory=dict)
     """Manifests of the run that are not in its checkout yet -> where they are."""
+    elsewhere: bool = False
+    """The jobs run on workers, which may have a launcher of their own."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,9 @@ class Foretold:
     """None where the job cannot be: `problem` says why."""
     problem: str
     assumed: tuple[str, ...]
+    impossible: bool = False
+    """The job cannot run as it is stated, whatever its rows turn out to be."""
+    where: Where = Where()
     better: str = ""
     """How its devices would be used better, as estimated; empty where nothing is known."""
     records: int = 0
@@ -127,7 +134,7 @@ class Foretold:
             return None
         from ipu_model.estimates.ipu import ipu_plan_of
 
-        return ipu_plan_of(job, job.model, self.planned.rows.manifest)
+        return ipu_plan_of(job, job.model, self.planned.rows.manifest, self.where.instances)
 
     @property
     def refusal(self) -> str:
@@ -182,23 +189,69 @@ def _foretold(planned: PlannedJob, device: DeviceParams, runtime: str, asked: As
     if precision == "auto":
         precision = PRECISION[runtime]
         assumed = (*assumed, *([MEASURED_LATER] if runtime == "cpu" else []))
-    job = dataclasses.replace(planned.job, runtime=runtime, precision=precision)
-    manifest, where = planned.rows.manifest, _where(job, device, asked)
+    job, manifest = dataclasses.replace(planned.job, runtime=runtime, precision=precision), planned.rows.manifest
     try:
+        where = _where(job, device, asked)
         estimate, better = estimate_job(job, manifest, where=where), advice(job, manifest, where=where)
-    except DeviceJobError as error:
-        return Foretold(planned, runtime, precision, None, str(error), assumed)
+    except (DeviceJobError, ParamsError) as error:
+        impossible = device.runtime != "auto" and not _may_be_wrong(error, planned, device, asked)
+        return Foretold(planned, runtime, precision, None, str(error), assumed, impossible)
     used = ledger.of_kind(asked.records, estimate.device, job.kind)
     update = _update(job, manifest, where.processes)
     alike = [] if update is None else ledger.alike(used, update.flops)
     if estimate.time is None and update is not None:
         estimate = timed(estimate, update, ledger.speed(alike))
-    return Foretold(planned, runtime, precision, widened(estimate, used, alike), "", assumed, better, len(used))
+    found = Foretold(planned, runtime, precision, widened(estimate, used, alike), "", assumed, where=where)
+    return dataclasses.replace(found, better=better, records=len(used))
+
+
+def attached_ipus(params: Params, project: Path, root: Path, stages: Sequence[str]) -> int:
+    """IPUs of the largest device that a job of these stages attaches; 1 where PopRun starts it and attaches them.
+
+    Raises:
+        InputError: a file that a job is built from cannot be used.
+    """
+    from ipu_model.estimates.ipu import ipu_plan_of
+
+    found = [1]
+    for planned in planned_jobs(params, project, root, stages, stages):
+        job = planned.job
+        if job.model is None or job.ipu_config is None:
+            continue
+        try:
+            if not launch_words(job, params.device):
+                found.append(ipu_plan_of(job, job.model, planned.rows.manifest).local_ipus)
+        except (DeviceJobError, ParamsError):
+            continue  # `foretell` says why the job cannot be
+    return max(found)
+
+
+def _may_be_wrong(error: Exception, planned: PlannedJob, device: DeviceParams, asked: Asked) -> bool:
+    """Whether the error results from what was assumed of the rows or of the launcher."""
+    if isinstance(error, ParamsError):
+        return asked.elsewhere
+    depends_on = ROWS if isinstance(error, RowsError) else getattr(error, "depends_on", "")
+    if depends_on == ROWS:
+        return bool(planned.rows.assumed)
+    if depends_on != LAUNCHER or asked.elsewhere:
+        return depends_on == LAUNCHER
+    told = _poprun(planned.job, device, asked)
+    return told is not None and told.instances is None
 
 
 def _where(job: Job, device: DeviceParams, asked: Asked, probed: Probed | None = None) -> Where:
-    processes = 1 if job.kind == "predict" else device.processes
-    return Where(processes, asked.limit, asked.generation, probed)
+    where = Where(1 if job.kind == "predict" else device.processes, asked.limit, asked.generation, probed)
+    told = _poprun(job, device, asked) if job.runtime == "ipu" else None
+    if told is None:
+        return where
+    processes = told.instances or where.processes
+    return dataclasses.replace(
+        where, processes=processes, replicas=told.replicas, ipus_per_replica=told.ipus_per_replica
+    )
+
+
+def _poprun(job: Job, device: DeviceParams, asked: Asked) -> PopRunOptions | None:
+    return poprun_options(launch_words(job, device, {} if asked.elsewhere else os.environ))
 
 
 def _probed(one: Foretold, device: DeviceParams, root: Path, asked: Asked) -> Foretold:

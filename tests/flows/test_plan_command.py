@@ -168,3 +168,103 @@ def test_a_faster_cut_is_proposed_with_what_would_undo_it() -> None:
     assert "faster" not in plan("--preset", "ipu-large-pod4-examples")
     jobs = json.loads(plan("--preset", "ipu-base-pod16-examples", "--json"))["jobs"]
     assert [bool(job["better"]) for job in jobs] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("override", "job", "reason"),
+    [
+        ("ipu.phase1={layers_per_ipu: [3, 3, 3]}", "pretrain@phase1", "places 9 encoder layers, the model has 12"),
+        ("ipu.phase1={layers_per_ipu: [4, 4, 4]}", "pretrain@phase1", "ipus_per_replica=3 is no power of two"),
+        ("ipu.phase2.replication_factor=3", "pretrain@phase2", "= 12 IPUs is no power of two"),
+        ("ipu.phase2.replication_factor=32", "pretrain@phase2", "a process attaches at most 64"),
+        ("ipu.phase1={layers_per_ipu: [0, 4, 4, 4], matmul_proportion: [0.2]}", "pretrain@phase1", "has 1 entries"),
+        ("downstream.squad.finetune.global_batch_size=16", "finetune@squad", "cannot fill the pipeline"),
+        ("pretrain.phase1.global_batch_size=65000", "pretrain@phase1", "cannot be cut into micro-batches"),
+        ("pretrain.max_grad_norm=1.0", "pretrain@phase1", "max_grad_norm"),
+    ],
+)
+def test_a_job_that_cannot_run_as_stated_is_refused_before_the_first_stage_and_no_run_is_proposed(
+    override: str, job: str, reason: str
+) -> None:
+    preset = "ipu-base-pod16-examples"
+    for choices in ({}, {"force": True}, {"on_workers": True}):
+        refused = [one for one in device_jobs.fit(wanted(preset, override, **choices)) if one.level == "problem"]
+        if "on_workers" in choices and "replication_factor" in override:
+            assert not refused, "the launcher of a worker may start as many instances as share them"
+            continue
+        assert refused
+        assert refused[0].of_parameters, "exit code 2"
+        assert refused[0].text.startswith(f"{job}: ")
+        assert reason in refused[0].text
+        with pytest.raises(ParamsError, match=re.escape(reason)):
+            device_jobs.require_fit(wanted(preset, override, **choices), lambda text: None)
+    words = ["--preset", preset, "--set", override]
+    for more in ([], ["--json"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "flows", "plan", "--no-probe", *words, *more],
+            cwd=ROOT,
+            text=True,
+            capture_output=True,
+            timeout=120,
+        )
+        assert done.returncode == 2, done.stderr
+        assert f"next: {job}" in done.stderr
+        assert "cannot run as stated: change the parameter named above, then podium plan" in done.stderr
+        assert "podium run" not in done.stderr + done.stdout
+
+
+def test_a_plan_of_what_does_not_fit_proposes_no_run() -> None:
+    words = ["--preset", "ipu-base-pod16-examples", "--set", "pretrain.phase1.micro_batch_size=512"]
+    done = subprocess.run(
+        [sys.executable, "-m", "flows", "plan", *words], cwd=ROOT, text=True, capture_output=True, timeout=120
+    )
+    assert (done.returncode, "podium run" in done.stderr) == (0, False)
+    assert done.stderr.endswith(
+        f"pretrain@phase1 does not fit: change the parameter named above, then podium plan {' '.join(words)}\n"
+    )
+
+
+def test_what_only_assumed_rows_speak_against_is_a_warning() -> None:
+    """2.2 packed sequences in a row are assumed: 32 rows hold 71 of them, and 3 micro-batches fill the pipeline."""
+    preset, batch = "ipu-base-pod16-run-qa-fast", "downstream.squad.finetune.global_batch_size"
+    for size, level in ((64, "problem"), (100, "warning"), (200, None)):
+        found = device_jobs.fit(wanted(preset, f"{batch}={size}"))
+        assert [one.level for one in found if "cannot fill the pipeline" in one.text] == [level][: level is not None]
+
+
+POPRUN = ("device.launcher=poprun", "device.processes=2")
+PHASE1 = "ipu.phase1.replication_factor"
+
+
+@pytest.mark.parametrize(
+    ("words", "overrides", "reason"),
+    [
+        (None, (*POPRUN, f"{PHASE1}=32"), ""),
+        ("poprun --num-instances=2 --num-replicas 4 --ipus-per-replica 4", (), ""),
+        ("poprun --num-instances 2", (f"{PHASE1}=32",), ""),
+        (None, ("device.launcher=poprun", "device.processes=3"), "processes=3 cannot share the 4 replicas"),
+        ("poprun --num-instances 3", (), "4 replicas cannot be shared by 3 instances"),
+        ("poprun --num-instances 3", (f"{PHASE1}=12", "pretrain.phase1.global_batch_size=65664"), ""),
+        ("poprun --num-instances 2", (f"{PHASE1}=12",), "4 IPUs x 6 replicas of each of 2 instances = 24 IPUs"),
+        ("poprun --num-instances 2 --num-replicas 8", (), "--num-replicas 8 does not agree with replication_factor 4"),
+        ("poprun --num-instances 2 --ipus-per-replica 2", (), "--ipus-per-replica 2 does not agree"),
+        ("poprun --num-instances two", (), "poprun --num-instances two: a whole number of at least 1 is required"),
+    ],
+)
+def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(
+    monkeypatch: pytest.MonkeyPatch, words: str | None, overrides: tuple[str, ...], reason: str
+) -> None:
+    monkeypatch.delenv("PODIUM_DEVICE_LAUNCHER", raising=False)
+    if words is not None:
+        monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", words)
+    found = device_jobs.fit(wanted("ipu-base-pod16-examples", *overrides))
+    refused = [one.text for one in found if one.level == "problem" and one.text.startswith("pretrain@phase1")]
+    assert [reason in text for text in refused] == [True][: bool(reason)], refused
+
+
+def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_layout(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PODIUM_DEVICE_LAUNCHER", "own-poprun.sh")
+    found = [one for one in device_jobs.fit(wanted("ipu-base-pod16-examples", f"{PHASE1}=32")) if "64" in one.text]
+    assert [one.level for one in found] == ["warning"]

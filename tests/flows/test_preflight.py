@@ -31,6 +31,7 @@ from tests.flows.preflight_project import (
     tree,
     write_config,
 )
+from tests.places import ROOT
 from tests.tasks.conftest import hub_over_http  # noqa: F401 (the fixture `hub`)
 
 # ------------------------------------------------------------------------------------------ the commands
@@ -211,6 +212,23 @@ def test_a_precision_that_the_device_has_not_is_a_mistake_of_the_parameters(proj
 def test_auto_says_what_it_chose_and_why(project, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert "cpu (auto: no poptorch in this Python" in look(project, "device.runtime=auto")["device", "ok"]
+
+
+@pytest.mark.slow
+def test_a_recipe_of_more_ipus_than_there_are_is_refused_before_the_first_stage(project, monkeypatch):
+    """16 = 4 IPUs x 4 replicas of pre-training; fine-tuning has fewer."""
+    monkeypatch.setenv("PODIUM_DEVICE_PYTHON", sys.executable)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "doubles" / "poptorch_double"))
+    monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "4")
+
+    def found():
+        wanted = checks.of_run(project, "ipu-base-pod16-examples", (), curious=True)
+        return {(one.name, one.level): one.text for one in checks.look(wanted)}
+
+    assert "the job needs 16 IPUs" in found()["device", "problem"]
+    assert "this host has 4" in found()["device", "problem"]
+    monkeypatch.setenv("PODIUM_DOUBLE_IPUS", "16")
+    assert ("device", "problem") not in found()
 
 
 def test_a_launcher_that_is_not_there_is_refused(project, monkeypatch):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.host.launcher import launch_words
+from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
 from tasks.jobs.training import geometry
 from tasks.project.errors import ParamsError
@@ -78,6 +78,16 @@ def test_the_words_of_the_host_take_their_place() -> None:
     assert words == ["poprun", "--mpi-local-args", "-x PYTHONPATH", "--num-instances", "2"]
     with pytest.raises(ParamsError, match=r"PODIUM_DEVICE_LAUNCHER=.* cannot be split into words \(No closing quota"):
         launch_words(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": "poprun 'open"})
+
+
+def test_the_options_of_poprun_are_read_in_both_spellings() -> None:
+    assert poprun_options([]) is None
+    assert poprun_options(["own-poprun.sh"]) == PopRunOptions(None, None, None)
+    words = ["poprun", "--num-instances=2", "--num-replicas", "16", "python"]
+    assert poprun_options(words) == PopRunOptions(2, 16, None)
+    for wrong in (["--num-instances", "0"], ["--num-instances=two"], ["--num-replicas"]):
+        with pytest.raises(ParamsError, match="a whole number of at least 1 is required"):
+            poprun_options(["poprun", *wrong])
 
 
 def test_prediction_is_one_process_and_has_no_launcher() -> None:
