@@ -55,6 +55,8 @@ class ModelFolder:
     """Names of the classes of its head, in order; one for a regression, none for a head without."""
     architecture: str = ""
     """The class of transformers that its config.json names; empty where it names none."""
+    note: str = ""
+    """What became of its classes, for people; empty where they stay."""
 
     def for_head(self, head: Head) -> ModelFolder:
         """The folder as a model with this head starts from it: classes of another head are left behind."""
@@ -62,6 +64,38 @@ class ModelFolder:
             return self
         state = {name: x for name, x in self.state.items() if name.startswith("bert.")}
         return dataclasses.replace(self, state=state, labels=())
+
+    def for_labels(self, head: Head, labels: Sequence[str]) -> ModelFolder:
+        """The folder as a model of these classes starts from it: the same ones in their order, or without any.
+
+        A value has no class, so its name does not matter.
+        """
+        found = self.labels
+        if not found or len(found) == len(labels) == 1:
+            return dataclasses.replace(self, labels=labels) if found else self
+        part = head.weight.rpartition(".")[0]
+        own = [name for name in self.state if name.startswith(f"{part}.")]
+        numbers = {plain_label(name): number for number, name in enumerate(found)}
+        order = [numbers.get(plain_label(name)) for name in labels]
+        if order == list(range(len(found))):
+            return dataclasses.replace(self, labels=labels)
+        if None in order or not len(order) == len(set(order)) == len(found):
+            state = {name: x for name, x in self.state.items() if name not in own}
+            note = f"the model has the classes {_some(found)}, the examples have {_some(labels)}: the head is new"
+            return dataclasses.replace(self, state=state, labels=(), note=note)
+        state = {**self.state, **{name: self.state[name][order] for name in own}}
+        note = f"the model has the classes of the examples in another order: its head is reordered to {_some(labels)}"
+        return dataclasses.replace(self, state=state, labels=labels, note=note)
+
+
+def plain_label(name: str) -> str:
+    """The name of a class; LABEL_0, as transformers calls a class without a name, is 0."""
+    number = name[len("LABEL_") :] if name.startswith("LABEL_") else ""
+    return number if number.isdigit() else name
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def class_of(head: str) -> str:

@@ -81,14 +81,17 @@ def check_job(job: Job) -> None:
 
 
 def starting_model(job: Job) -> Optional[ModelFolder]:
-    """The model that the job starts from, as one with its head; None where it draws its weights.
+    """The model that the job starts from, as one with its head and, to train, its classes; None where it draws its
+    weights.
 
     Raises:
         CheckpointError: it cannot be read.
     """
     if job.init_checkpoint is None:
         return None
-    return read_model(Path(job.init_checkpoint)).for_head(heads.of(job.head))
+    head = heads.of(job.head)
+    base = read_model(Path(job.init_checkpoint)).for_head(head)
+    return base if job.kind == "predict" or job.labels is None else base.for_labels(head, job.labels)
 
 
 def open_rows(job: Job, folder: str, config: ModelConfig) -> RowFolder:
@@ -132,7 +135,7 @@ def with_labels(job: Job, base: Optional[ModelFolder]) -> Job:
 
     Raises:
         ConfigError: a head that has classes, and neither states any.
-        CheckpointError: both state some, and they differ.
+        CheckpointError: those that predict state others than the model.
     """
     if not heads.of(job.head).labelled:
         return job
@@ -181,6 +184,8 @@ def make_model(job: Job, config: ModelConfig, base: Optional[ModelFolder], emit:
     initialise(model, config, job.seed, only=missing)
     loaded = {name: base.state.get(name, weight) for name, weight in expected.items()}
     model.load_state_dict(loaded)
+    if base.note:
+        emit("message", text=f"note: {base.note}")
     if missing:
         emit("message", text=f"{base.path} lacks {', '.join(missing)}: initialised from seed {job.seed}")
     return model

@@ -49,6 +49,7 @@ TEXTS = ("text", "sentence", "review", "comment", "content", "question", "senten
 LABELS = ("label", "labels", "class", "category", "target", "score", "value")
 IDS = ("id", "idx")
 MAX_LABEL_CHARACTERS = 200
+_UNNAMED = re.compile(r"^LABEL_([0-9]{1,18})$")
 _WHOLE = re.compile(r"[+-]?(?:0|[1-9][0-9]*)(?:\.0+)?")
 """A whole number as text; 007 is a code."""
 
@@ -264,7 +265,9 @@ def class_of(value: Any) -> tuple[str, str]:
 
 
 def _meaning(name: str) -> str:
-    """Return what the names of one class have in common in all files: 1 of 1.0 and +1, true of True."""
+    """Return what the names of one class have in common in all files: 1 of 1.0, +1 and LABEL_1, which is what
+    transformers calls a class without a name, and true of True."""
+    name = _UNNAMED.sub(r"\1", name)
     if _WHOLE.fullmatch(name):
         return str(int(name.partition(".")[0]))
     return name.lower() if name.lower() in ("true", "false") else name

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Dict, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
+import torch
 from tiny_jobs import LABELS, TINY, make_columns, make_job, run_here, write_rows
 
 from ipu_model import heads
@@ -117,3 +118,51 @@ def test_a_head_starts_from_the_encoder_alone_of_a_model_with_other_classes(tmp_
     assert list(other.labels) == []
     assert {name.split(".")[0] for name in other.state} == {"bert"}
     assert folder.for_head(heads.of("question_answering")) is folder
+
+
+def started(tmp_path: Path, kind: str, labels: List[str]) -> Dict[str, Any]:
+    """The classifier that a model with the classes LABELS becomes for these ones, and what is said of it."""
+    folder = read_model(tmp_path / "model").for_labels(heads.of(kind), labels)
+    return {"labels": list(folder.labels), "weight": folder.state.get("classifier.weight"), "note": folder.note}
+
+
+@pytest.mark.parametrize("kind", ["sequence_classification", "token_classification"])
+def test_the_classes_of_a_model_are_taken_by_their_names(tmp_path: Path, kind: str) -> None:
+    write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
+    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS)))
+    own = read_model(tmp_path / "model").state["classifier.weight"]
+    assert started(tmp_path, kind, list(LABELS))["note"] == ""
+    turned = started(tmp_path, kind, list(LABELS)[::-1])
+    assert turned["labels"] == list(LABELS)[::-1]
+    assert torch.equal(turned["weight"], own.flip(0))
+    assert "in another order" in turned["note"]
+    for other in (["x", "y", "z"][: len(LABELS)], [*LABELS, "more"], list(LABELS)[:-1]):
+        new = started(tmp_path, kind, other)
+        assert (new["labels"], new["weight"]) == ([], None)
+        assert "the head is new" in new["note"]
+
+
+def test_a_class_without_a_name_is_its_number(tmp_path: Path) -> None:
+    kind = "sequence_classification"
+    unnamed = [f"LABEL_{number}" for number in range(len(LABELS))]
+    write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
+    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=unnamed))
+    own = read_model(tmp_path / "model").state["classifier.weight"]
+    numbers = [str(number) for number in range(len(LABELS))]
+    same = started(tmp_path, kind, numbers)
+    assert (same["labels"], same["note"]) == (numbers, "")
+    assert torch.equal(same["weight"], own)
+    assert torch.equal(started(tmp_path, kind, numbers[::-1])["weight"], own.flip(0))
+    assert started(tmp_path, kind, list(LABELS))["weight"] is None
+
+
+def test_a_fine_tuned_model_is_fine_tuned_again_on_other_classes(tmp_path: Path) -> None:
+    kind = "sequence_classification"
+    write_rows(tmp_path / "rows", kind, make_columns(kind, 20))
+    run_here(make_job(tmp_path, "finetune", tmp_path / "rows", head=kind, labels=list(LABELS)))
+    (tmp_path / "model").rename(tmp_path / "base")
+    again = {"head": kind, "init_checkpoint": str(tmp_path / "base"), "model": None}
+    done = run_here(make_job(tmp_path, "finetune", tmp_path / "rows", labels=["x", "y", "z"][: len(LABELS)], **again))
+    said = [event["text"] for event in done.of("message")]
+    assert any(text.startswith("note: the model has the classes") for text in said), said
+    assert list(read_model(tmp_path / "model").labels) == ["x", "y", "z"][: len(LABELS)]

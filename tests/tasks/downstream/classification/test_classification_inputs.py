@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tasks.downstream.classification.format import as_known
 from tasks.downstream.examples import make_examples
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.params import check
@@ -303,3 +304,8 @@ def test_ids_are_kept_for_those_who_look_at_mistakes(tmp_path: Path) -> None:
     folder = made(tmp_path, path)
     task = part("scores", {"train_path": "x"})
     assert task.names(task.read_examples(folder / "dev.parquet")) == ["7", "8"]
+
+
+def test_a_class_without_a_name_is_its_number() -> None:
+    assert as_known(["0", "1.0", "2"], ["LABEL_0", "LABEL_1"]) == {"0": "LABEL_0", "1.0": "LABEL_1", "2": "2"}
+    assert as_known(["LABEL_1", "LABEL_x"], ["0", "1"]) == {"LABEL_1": "1", "LABEL_x": "LABEL_x"}
