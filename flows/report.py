@@ -15,13 +15,13 @@ from typing import Any
 from flows.environment import name_of
 from flows.makers import Made, digests, made_by
 from flows.revision import revision_of
-from tasks.downstream.judging.recipe_words import RECIPE, recipe_in_words
+from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
 from tasks.project import artifacts
 from tasks.project.files import read_json, write_json
 from tasks.project.plan_file import Plan, Stage, read_plan
 
 OWN_RECORD = artifacts.RUNS / "run.json"
-DECIDED = ("accepted", "reasons", *RECIPE)
+DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
 """What a run keeps of a verdict."""
 UNFINISHED = ("failed", "interrupted", "paused")
 """Outcomes of runs that the next one of their folder goes on from."""
@@ -331,6 +331,7 @@ def _decided(name: str, gate: dict[str, Any] | None, receipt: dict[str, Any] | N
         lines += recipe_words(gate, receipt)
     if receipt is not None:
         lines.append(f"{how_published(receipt)}: {where_published(receipt)}")
+        lines += [gate[WITHOUT_FLOOR]] if gate is not None and WITHOUT_FLOOR in gate else []
     return lines
 
 

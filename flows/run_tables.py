@@ -18,6 +18,7 @@ from urllib.parse import quote
 from flows import report
 from flows.gate_rows import Gate, gates_of
 from flows.revision import Revision
+from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.pages.markup import markdown_code, markdown_link, markdown_text
 from tasks.project import artifacts
 
@@ -83,6 +84,7 @@ def gates(run: report.RunReport, root: Path, project: Path) -> str:
             f"## {markdown_text(found['name'])}: {verdict}",
             table(("check", "found", "required", "margin", "verdict"), rows, "lrrrl"),
             *(f"- {markdown_text(reason)}" for reason in found["decision"]["reasons"]),
+            *(f"- {markdown_text(text)}" for text in [found["decision"].get(WITHOUT_FLOOR)] if text),
         ]
     return _joined(parts)
 

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 from flows.pages import timeline
 from flows.report import RunReport, how_published, interval, read_json_object, where_published
+from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.project import artifacts
 from tasks.project.files import read_json, sha256_of
 from tasks.project.plan_file import Plan, Stage
@@ -167,6 +168,7 @@ def results(report: RunReport, root: Path, project: Path, folder: Path) -> list[
                 "scores": [(name, f"{value:.2f}", _bounds(figures, name)) for name, value in result["scores"].items()],
                 "verdict": verdict,
                 "reasons": decision["reasons"] if decision else [],
+                "without_floor": (decision or {}).get(WITHOUT_FLOOR),
                 "published": None if receipt is None else _published(receipt, project, folder),
             }
         )

@@ -79,9 +79,8 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
     """Score the logits of an entry's development sets; write its predictions, scores, plots and page.
 
     Returns:
-        The content of the metrics file: every official metric in percent with the bounds of its 95% bootstrap
-        interval, the score of the best constant answer, the number of examples, calibration, slices, and the SHA-256
-        of the weights and predictions.
+        The content of the metrics file: every official metric in percent with the bounds of its 95% interval, the score
+        of the baseline, the number of examples, calibration, slices, and the SHA-256 of the weights and predictions.
 
     Raises:
         InputError: a file that is missing, damaged, or belongs to another run.
@@ -91,9 +90,10 @@ def evaluate(task: PageTask[E, Any, A], root: Path = Path()) -> dict[str, Any]:
     if not weights.is_file():
         raise InputError(f"{weights} is not there; run the stage {task.entry.stage('finetune')}")
     report = read_report(root / artifacts.near_duplicates_file(name), task.entry.stage("validate_examples"))
+    baseline = task.choose_baseline(root)
     found = answered(task, root)
     near = near_duplicates(task, report, found.outcomes)
-    found = replace(found, near=near, metrics={**found.metrics, **near.record()})
+    found = replace(found, near=near, metrics={**found.metrics, **baseline, **near.record()})
     with new_folder(root / artifacts.evaluation_folder(name)) as folder:
         predictions = artifacts.predictions_file(name)
         judged = {artifacts.model_folder(name) / weights.name: weights, predictions: folder / predictions.name}
@@ -188,7 +188,7 @@ def in_words(task: ScoresTask[Any, Any, Any], found: Mapping[str, Any]) -> str:
         for name in task.metrics.titles
     ]
     if "constant_score" in found:
-        said.append(f"the best constant answer has {found['constant_score']:.2f}")
+        said.append(f"{task.baseline} has {found['constant_score']:.2f}")
     return f"{task.entry.name}: {found[task.counted]:,} {task.record}s, {', '.join(said)}"
 
 

@@ -13,7 +13,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -55,8 +54,6 @@ PLACE = ("RANK", "WORLD_SIZE")
 """Variables that make a job one of several processes; a notebook or a batch system may have left them."""
 SECONDS_BETWEEN_LINES = 5.0
 """People read progress in lines; more often than this nobody reads them."""
-LAUNCHER_TAG = re.compile(r"^\[(\d+,\d+\]<std(out|err)>|\w+\]): ?")
-"""What `mpirun --tag-output` ([1,0]<stdout>:) and `torchrun --tee` ([default0]:) put before each line."""
 KEPT_LINES = 20
 """Lines of the log that an error message repeats."""
 
@@ -218,12 +215,10 @@ class _Told:
 
     def follow(self, lines: Iterable[str]) -> None:
         """Take all lines to the end."""
-        for told in lines:
-            untagged = LAUNCHER_TAG.sub("", told)
-            event = _event(untagged)
-            line = told if event is None else untagged  # the log's readers know events by their beginning
+        for line in lines:
             self.log.write(line)
             self.log.flush()
+            event = _event(line)
             if event is None:
                 self.tail.append(line)
                 continue

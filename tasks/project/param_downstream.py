@@ -131,6 +131,8 @@ class ReleaseParams(Section):
     fetched."""
     seeds: Name | None = None
     """Folder with seed-<N>.json of this recipe with other seeds: the recipe is judged, too; null: none."""
+    above_baseline: bool = True
+    """The leading score must lie significantly above that of the best answer that needs no model."""
     confidence: Annotated[float, Field(gt=0.5, lt=1)] = 0.95
     """Of the tests that call a drop significant: paired bootstrap and McNemar's."""
 

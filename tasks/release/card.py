@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from tasks.downstream.entries import Entry
-from tasks.downstream.judging.recipe_words import recipe_in_words
+from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR, recipe_in_words
 from tasks.downstream.scoring.near_duplicates import FROM, WITHOUT
 from tasks.downstream.task import DownstreamTask
 from tasks.pages.render import markdown_page
@@ -128,7 +128,8 @@ def write_card(
         trainings=_trainings(facts, tuning),
         optimizers=_optimizers(facts),
         row_length=facts.own["rows"]["row_length"],
-        gate={"reasons": (), "checks": (), "accepted": False, "seeds": (), "recipe": (), **facts.gate},
+        gate={**dict.fromkeys(("reasons", "checks", *RECIPE), ()), WITHOUT_FLOOR: None, "accepted": False}
+        | dict(facts.gate),
         recipe=recipe_in_words(facts.gate, published=True),
         tokenizer=parameters["tokenizer"],
         withheld=WITHHELD,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.downstream.judging.gate import GateDecision, decision_values
-from tasks.downstream.judging.recipe_words import RECIPE
+from tasks.downstream.judging.recipe_words import RECIPE, WITHOUT_FLOOR
 from tasks.project.composing import compose
 from tasks.project.errors import GateRejected, PublishError
 from tasks.project.params import Params, parameter_values
@@ -129,7 +129,7 @@ def require_same_decision(gate: Mapping[str, Any], decision: GateDecision, subje
         raise GateRejected(f"{subject.gate} says accepted, the evidence does not. {_anew(subject)}:{said}")
     other = [check["name"] for check in now["checks"] if check not in gate["checks"]]
     other += [str(check.get("name")) for check in gate["checks"] if check not in now["checks"]]
-    other += [what for what in RECIPE if gate.get(what) != now.get(what)]
+    other += [what for what in (*RECIPE, WITHOUT_FLOOR) if gate.get(what) != now.get(what)]
     if other:
         raise PublishError(
             f"{subject.gate} states other checks than the evidence gives: {', '.join(dict.fromkeys(other))}. "

@@ -1,8 +1,7 @@
-"""How sure a mean over questions is: percentile bootstrap, seeded (Efron and Tibshirani 1993, chapter 13); and whether
-two models differ.
+"""How sure a score is, and whether two models differ.
 
-The questions are resampled with replacement; what is reported says how much the score would move with
-another set of questions of the same kind. It says nothing about training again with another seed.
+An interval says how much a score would move with another set of questions of the same kind. It says nothing about
+training again with another seed. How it is drawn says tasks/downstream/scoring/metrics.py.
 """
 
 from __future__ import annotations
@@ -11,12 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2000
 """Enough for the second decimal of a bound to be steady at 1,000 questions."""
-_NUMBERS_AT_ONCE = 4_000_000
-"""Bound on memory: 32 MB of resampled values."""
 
 
 @dataclass(frozen=True)
@@ -26,78 +22,6 @@ class Interval:
     mean: float
     low: float
     high: float
-
-
-def bootstrap_intervals(
-    columns: ArrayLike, *, confidence: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> list[Interval]:
-    """Intervals of the mean of every column, all columns over the same resamples.
-
-    Args:
-        columns: finite numbers, [questions, columns].
-        confidence: mass of the central interval; 0.95 leaves 2.5% on either side.
-        resamples: bootstrap draws.
-        seed: of numpy's default generator; the same seed gives the same bounds.
-
-    Raises:
-        ValueError: no question, a number that is not finite, or a confidence outside (0, 1).
-    """
-    values = np.asarray(columns, dtype=np.float64)
-    if values.ndim != 2 or not values.size:
-        raise ValueError(f"values must be [questions, columns] with at least one question, found {values.shape}")
-    if not np.isfinite(values).all():
-        raise ValueError("values must be finite numbers")
-    if not 0 < confidence < 1:
-        raise ValueError(f"confidence={confidence} must lie between 0 and 1")
-    exact = values.mean(axis=0)
-    low = high = exact  # every resample of a single question is that question
-    if len(values) > 1:
-        from scipy.stats import bootstrap  # takes 0.6 s to import, and few processes need it
-
-        low, high = bootstrap(
-            (values,),
-            np.mean,
-            axis=0,
-            n_resamples=resamples,
-            batch=max(1, _NUMBERS_AT_ONCE // values.size),
-            confidence_level=confidence,
-            method="percentile",
-            rng=np.random.default_rng(seed),
-        ).confidence_interval
-    return [Interval(*map(float, bounds)) for bounds in zip(exact, low, high, strict=True)]
-
-
-def bootstrap_interval(
-    values: Sequence[float] | NDArray[np.float64],
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval:
-    """`bootstrap_intervals` of one column."""
-    column = np.asarray(values, dtype=np.float64).reshape(-1, 1)
-    return bootstrap_intervals(column, confidence=confidence, resamples=resamples, seed=seed)[0]
-
-
-def paired_bootstrap(
-    candidate: Sequence[float],
-    released: Sequence[float],
-    *,
-    confidence: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> Interval:
-    """Interval of mean(candidate - released) over the same questions, in the same order.
-
-    Pairing takes the difficulty of the questions out: what both models get wrong adds no spread.
-
-    Raises:
-        ValueError: unequal lengths, or as `bootstrap_intervals`.
-    """
-    if len(candidate) != len(released):
-        raise ValueError(f"{len(candidate)} and {len(released)} values cannot be paired")
-    difference = np.asarray(candidate, dtype=np.float64) - np.asarray(released, dtype=np.float64)
-    return bootstrap_interval(difference, confidence=confidence, resamples=resamples, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ SMALL = (
     "downstream.squad.finetune.global_batch_size=4",
     "downstream.squad.finetune.checkpoint_every_updates=2",
     "downstream.squad.gate.min_f1=0",
+    "downstream.squad.gate.above_baseline=false",
     "downstream.squad.publish.folder=published/small",
 )
 PLAN = stages_to_run(ROOT, resolve(read_yaml(ROOT / "params.yaml"), None, SMALL))

@@ -161,7 +161,7 @@ def test_show_says_all_of_one_run(project, capsys):
         "by podium run --name fast",
         "downstream.squad.finetune.learning_rate",
         "finetune@squad                   ran          12.5",
-        "squad: exact_match 66.67 (0.00 to 100.00), f1 88.89 (",
+        "squad: exact_match 66.67 (",
         "squad gate: rejected, nothing was published\n  - f1 88.89 is under the floor 95.00",
         "to look at: runs/checkouts/fast/reports/run.html",
         "log of this run: runs/logs/x.log",

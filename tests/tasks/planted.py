@@ -96,7 +96,7 @@ def make_checkout(folder: Path, downstream: dict[str, Any] | None = None, **sect
         entry["gate"]["released"] = str(given / planted("released"))
         entry["publish"]["folder"] = f"{planted('published')}/{planted('name')}-{name}"
         if "min_f1" in entry["gate"]:
-            entry["gate"]["min_f1"] = 0.0
+            entry["gate"] |= {"min_f1": 0.0, "above_baseline": False}
     write_parameters(root, values)
     _plant_remotes(root)
     return root

@@ -78,7 +78,8 @@ def subject_in(root: Path, name: str = "squad") -> Subject:
 def write_entry(root: Path, name: str, seed: int) -> None:
     """What the stages before the gate leave of an entry of questions, and of all before it; scores aside."""
     subject = subject_in(root, name)
-    write_questions(root / artifacts.examples_file(name, "dev"))
+    for split in ("train", "dev"):
+        write_questions(root / artifacts.examples_file(name, split))
     _json(root / subject.predictions, {asked: answer for asked, (_, answer) in ASKED.items()})
     write_text(root / subject.page, "<p>Where does the river rise?</p>")
     for verdict in subject.verdicts:
@@ -110,7 +111,7 @@ SLICES = [{"by": "question word", "slice": "where", "f1": 100.0}, {"by": "title"
 
 
 def write_questions(path: Path) -> None:
-    """The dev questions, as the stage questions writes them."""
+    """The questions, as the stage examples writes them; those of training are the same."""
     rows = [
         {
             "id": name,
@@ -121,7 +122,7 @@ def write_questions(path: Path) -> None:
         }
         for name, (question, answer) in ASKED.items()
     ]
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.Table.from_pylist(rows), path)
 
 
@@ -132,10 +133,10 @@ def write_metrics(root: Path, name: str = "squad", params: Params | None = None)
     files = [root / subject.model / "model.safetensors", root / subject.predictions]
     found = [{"path": str(path.relative_to(root)), "sha256": sha256_of(path)} for path in files]
     scores = part_of(entry, "scores")
-    examples = scores.read_all(root)
+    examples, baseline = scores.read_all(root), scores.choose_baseline(root)
     counted = scores.figures(examples, scores.outcomes_of(examples, scores.read_predictions(files[1], examples)))
     slices = {"slices": SLICES} if entry.kind == "squad" else {}
-    _json(root / subject.metrics, {**counted, "files": found, **slices})
+    _json(root / subject.metrics, {**counted, **baseline, "files": found, **slices})
 
 
 def write_gate(

@@ -74,5 +74,5 @@ def _in_words(judge: PageTask[Any, Any, Any], path: Path, metrics: dict[str, Any
         if name in metrics
     ]
     if "constant_score" in metrics:
-        lines.append(f"the best constant answer has {metrics['constant_score']:.2f}")
+        lines.append(f"{judge.baseline} has {metrics['constant_score']:.2f}")
     return "\n".join([f"{metrics[judge.counted]:,} {judge.record}s of {shown(path.name)}", *lines])

@@ -62,8 +62,8 @@ class Evidence:
     """Data set -> valid; None = there is no readable verdict."""
     losses: Mapping[str, Loss | None]
     """Training -> how it ended; None = there are no readable figures."""
-    over_constant: Interval | None = None
-    """Points by which the leading metric lies above that of the best constant answer; None = that is not asked."""
+    over_baseline: Interval | None = None
+    """Points by which the leading metric lies above that of the baseline; None = that is not asked."""
     released: Compared | None = None
     """None = nothing was released yet."""
     recipe: Recipe | None = None
@@ -97,15 +97,14 @@ def gather(
     """
     scored_files = (str(subject.predictions), str(subject.model / "model.safetensors"))
     metrics = _scores(task, root / subject.metrics, scored_files)
-    examples = task.read_all(root)
+    examples, baseline = _read_examples(task, metrics, root / subject.metrics, root)
     predictions = task.read_predictions(root / subject.predictions, examples)
     belong = all(one["sha256"] == hashes[one["path"]] for one in metrics["files"] if one["path"] in scored_files)
     outcomes = task.outcomes_of(examples, predictions)
     if belong:  # else there is a better word for it
-        counted = task.figures(examples, outcomes)
-        require_counted(root / subject.metrics, metrics, counted, subject.stages["evaluate"])
+        require_counted(root / subject.metrics, metrics, task.figures(examples, outcomes), subject.stages["evaluate"])
     theirs = _released(task, subject, examples, root / released)
-    constant, own = task.constant(examples), _own(task, subject, outcomes, hashes, root)
+    own = _own(task, subject, outcomes, hashes, root)
     trained = None if seeds is None else read_seeds(task, examples, root / seeds, own)
     return Evidence(
         scores={name: round(value, 4) for name, value in task.metrics.of(outcomes).items()},
@@ -114,9 +113,9 @@ def gather(
         scores_belong=belong,
         verdicts={name: read_verdict(root / artifacts.validation_report(name), name) for name in subject.verdicts},
         losses={name: read_loss(root / artifacts.METRICS / f"{name}.json") for name in subject.trainings},
-        over_constant=_over_constant(task, outcomes, constant),
+        over_baseline=_over_baseline(task, outcomes, baseline),
         released=None if theirs is None else compare(task, predictions, outcomes, theirs),
-        recipe=None if trained is None else judge_recipe(task, trained, own, theirs, constant),
+        recipe=None if trained is None else judge_recipe(task, trained, own, theirs, baseline),
     )
 
 
@@ -128,10 +127,20 @@ def _released(
     return read_released(task, examples, folder / subject.released)
 
 
-def _over_constant(task: ScoresTask[Any, Any, Any], outcomes: Outcomes, constant: Outcomes | None) -> Interval | None:
-    if constant is None:
+def _read_examples(
+    task: ScoresTask[Any, Any, Any], metrics: Mapping[str, Any], path: Path, root: Path
+) -> tuple[Mapping[str, Any], Outcomes | None]:
+    """The examples, and what the baseline scores on them, where that is asked."""
+    task.restore_baseline(metrics, path)
+    examples = task.read_all(root)
+    return examples, task.constant(examples) if task.entry.params.gate.above_baseline else None
+
+
+def _over_baseline(task: ScoresTask[Any, Any, Any], outcomes: Outcomes, baseline: Outcomes | None) -> Interval | None:
+    if baseline is None:
         return None
-    return task.metrics.differences(outcomes, constant, task.confidence)[task.limits[0].metric]
+    found = task.metrics.differences(outcomes, baseline, task.confidence)
+    return task.metrics.widened(found, [outcomes], baseline, task.confidence)[task.limits[0].metric]
 
 
 def _own(

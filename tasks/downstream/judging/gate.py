@@ -16,6 +16,7 @@ from tasks.downstream.entries import entry_of
 from tasks.downstream.judging.check import Check, Judged, in_points
 from tasks.downstream.judging.evidence import Evidence, Loss, gather
 from tasks.downstream.judging.recipe import recipe_checks, recipe_record
+from tasks.downstream.judging.recipe_words import WITHOUT_FLOOR
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.task import part_of
 from tasks.project import artifacts
@@ -40,14 +41,16 @@ class GateDecision:
     checks: tuple[Check, ...]
     recipe: Mapping[str, Any]
     """What the verdict says of all seeds; empty where the model was judged alone."""
+    without_floor: str | None = None
+    """That it was accepted though no floor is set, in words."""
 
 
 def decide(task: Task, evidence: Evidence) -> GateDecision:
     """Accept if every check holds; every failed one gives a reason.
 
     - Every metric with a floor lies at or above it; a number that is not finite fails.
-    - Where there is a best constant answer, the leading metric is significantly above what that scores: the lower bound
-      of the two-sided `confidence` interval of the difference lies above 0.
+    - Unless the parameters say otherwise, the leading metric is significantly above what the baseline scores, the best
+      answer that needs no model: the lower bound of the two-sided `confidence` interval of the difference is above 0.
     - Released model: with d = metric of the candidate - metric of the released model, in points, on the examples that
       both answered, reject when the upper bound of the two-sided `confidence` paired-bootstrap interval of d lies below
       what is tolerated, that is, when the drop beyond that is significant. A released model without a common example is
@@ -64,8 +67,8 @@ def decide(task: Task, evidence: Evidence) -> GateDecision:
         for limit in task.limits
         if limit.floor is not None
     ]
-    if evidence.over_constant is not None:
-        found.append(_over_constant(task, evidence.over_constant, evidence.examples))
+    if evidence.over_baseline is not None:
+        found.append(_over_baseline(task, evidence.over_baseline, evidence.examples))
     if evidence.released is not None:
         found += _no_drops(task, evidence)
     found += [verdict_check(name, valid) for name, valid in evidence.verdicts.items()]
@@ -76,7 +79,16 @@ def decide(task: Task, evidence: Evidence) -> GateDecision:
     found.append(_scores_belong(task, evidence))
     reasons = tuple(reason for check, reason in found if not check.ok)
     of_recipe = {} if evidence.recipe is None else recipe_record(task, evidence.recipe)
-    return GateDecision(not reasons, reasons, tuple(check for check, _ in found), of_recipe)
+    checks = tuple(check for check, _ in found)
+    return GateDecision(not reasons, reasons, checks, of_recipe, None if reasons else _without_floor(task))
+
+
+def _without_floor(task: Task) -> str | None:
+    if any(limit.floor is not None for limit in task.limits):
+        return None
+    keys = " or ".join(task.entry.key("gate", limit.floor_key) for limit in task.limits)
+    also = "" if task.entry.params.gate.above_baseline else " or a baseline"
+    return f"published without a floor{also}: set {keys} to require a score"
 
 
 def _floor(task: Task, limit: Limit, value: float, floor: float) -> Judged:
@@ -87,10 +99,10 @@ def _floor(task: Task, limit: Limit, value: float, floor: float) -> Judged:
     return Check(name, value >= floor, value, floor), reason
 
 
-def _over_constant(task: Task, difference: Interval, examples: int) -> Judged:
+def _over_baseline(task: Task, difference: Interval, examples: int) -> Judged:
     found, name = in_points(difference), task.limits[0].metric
     reason = (
-        f"the {name} is not significantly above the best answer that is always the same: {found} at confidence "
+        f"the {name} is not significantly above that of {task.baseline}: {found} at confidence "
         f"{task.confidence:g}; the smallest gain that {examples} {task.record}s could have shown is "
         f"{difference.mean - difference.low:.2f} points."
     )
@@ -236,6 +248,7 @@ def decision_values(decision: GateDecision) -> dict[str, Any]:
         "reasons": list(decision.reasons),
         "checks": [asdict(check) for check in decision.checks],
         **decision.recipe,
+        **({WITHOUT_FLOOR: decision.without_floor} if decision.without_floor else {}),
     }
 
 
@@ -250,6 +263,8 @@ def main() -> None:
     print(f"gate of {entry.name}: {word}, {passed} of {len(decision.checks)} checks passed")
     for reason in decision.reasons:
         print(f"  - {reason}")
+    if decision.without_floor:
+        print(f"  {decision.without_floor}")
     files = (artifacts.metrics_file(entry.name), artifacts.metrics_file(entry.name, "gate"))
     record_verdict(params.tracking, artifacts.job_name(entry.name, "finetune"), files)
 

@@ -1,7 +1,7 @@
 """A recipe judged by several of its models: their mean, with the variance of training in the interval.
 
 A recipe is all that a training is told but its seed. What a single model scores is in part luck of the seed; whether
-the recipe is good, and whether it is better than the best constant answer or worse than the released model, is asked of
+the recipe is good, and whether it is better than the baseline or worse than the released model, is asked of
 all models together. Which of them is released was settled before, by held-out examples: the development set has no
 part in that.
 """
@@ -18,7 +18,7 @@ import numpy as np
 from tasks.downstream.judging.check import Check, Judged, in_points
 from tasks.downstream.judging.held_out import figure_of
 from tasks.downstream.judging.seeds import Trained
-from tasks.downstream.scoring.metrics import Outcomes
+from tasks.downstream.scoring.metrics import Outcomes, bounded_interval
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.statistics.seeds import interval_over_seeds
 from tasks.statistics.significance import Interval
@@ -43,8 +43,8 @@ class Recipe:
     """Metric -> its mean over the seeds."""
     alike: tuple[tuple[int, int], ...]
     """Seeds whose models scored the same on every single example."""
-    over_constant: Interval | None
-    """Points by which the leading metric lies above that of the best constant answer; None = that is not asked."""
+    over_baseline: Interval | None
+    """Points by which the leading metric lies above that of the baseline; None = there is none."""
     over_released: Mapping[str, Interval] | None
     """Metric -> points by which it lies above the released model's; None = there is none with examples in common."""
     common: int
@@ -58,7 +58,7 @@ class Recipe:
 
 
 def judge_recipe(
-    task: Task, trained: Sequence[Trained], own: Trained, theirs: Outcomes | None, constant: Any
+    task: Task, trained: Sequence[Trained], own: Trained, theirs: Outcomes | None, baseline: Any
 ) -> Recipe:
     """What all models of a recipe scored, by themselves and against others.
 
@@ -67,7 +67,7 @@ def judge_recipe(
         trained: two models or more.
         own: the one of them that is judged.
         theirs: outcomes of the released model, NaN where it answered nothing; None: there is none.
-        constant: outcomes of the best constant answer; None: there is none.
+        baseline: outcomes of the best answer that needs no model; None: there is none.
     """
     ours = [one.outcomes for one in trained]
     over_released, common = None, 0
@@ -85,7 +85,7 @@ def judge_recipe(
         held_out=tuple(one.held_out for one in trained),
         intervals=_intervals(task, ours),
         alike=tuple((one.seed, two.seed) for one, two in pairs if _same(one.outcomes, two.outcomes)),
-        over_constant=None if constant is None else _intervals(task, ours, constant)[task.limits[0].metric],
+        over_baseline=None if baseline is None else _over_baseline(task, ours, baseline),
         over_released=over_released,
         common=common,
     )
@@ -96,13 +96,22 @@ def _intervals(task: Task, ours: Sequence[Outcomes], other: Outcomes | None = No
     models = [*ours, *([] if other is None else [other])]
     measured, drawn = [task.metrics.of(one) for one in models], task.metrics.resampled(models)
     examples, found = sum(map(len, ours[0].values())), {}
+    bounded = [] if other is not None else task.metrics.bounded(ours)
     for name in measured[0]:
         scores, resampled = np.array([one[name] for one in measured]), np.array([one[name] for one in drawn])
         if other is not None:
             scores, resampled = scores[:-1] - scores[-1], resampled[:-1] - resampled[-1]
-        one = interval_over_seeds(scores, resampled, examples, task.confidence)
-        found[name] = one if other is not None else Interval(one.mean, max(-HIGHEST, one.low), min(HIGHEST, one.high))
+        found[name] = one = interval_over_seeds(scores, resampled, examples, task.confidence)
+        if other is None:  # the examples alone leave that much open, also where all seeds have all right
+            least = bounded_interval(np.mean([drawn[name] for drawn in bounded], axis=0), one.mean, task.confidence)
+            low, high = min(one.low, least.low), max(one.high, least.high)
+            found[name] = Interval(one.mean, max(-HIGHEST, low), min(HIGHEST, high))
     return found
+
+
+def _over_baseline(task: Task, ours: Sequence[Outcomes], baseline: Outcomes) -> Interval:
+    found = task.metrics.widened(_intervals(task, ours, baseline), ours, baseline, task.confidence)
+    return found[task.limits[0].metric]
 
 
 def _same(one: Outcomes, two: Outcomes) -> bool:
@@ -114,16 +123,16 @@ def recipe_checks(task: Task, recipe: Recipe) -> list[Judged]:
 
     - The model has the best held-out score of all seeds, where these are known.
     - The mean over the seeds of every metric with a floor lies at or above it.
-    - Where there is a best constant answer, the leading metric is significantly above what that scores: so is the lower
-      bound of the interval over seeds and examples.
+    - The leading metric is significantly above what the baseline scores: so is the lower bound of the interval over
+      seeds and examples.
     - The drop against the released model is not significant: the upper bound of that interval is not below what is
       tolerated. McNemar's test has no part here: it asks whether two single models differ, and is asked of the model
       itself.
     """
     found = [_models(recipe), _chosen(task, recipe)]
     found += [_floor(task, limit, limit.floor, recipe) for limit in task.limits if limit.floor is not None]
-    if recipe.over_constant is not None:
-        found.append(_over_constant(task, recipe.over_constant, recipe))
+    if recipe.over_baseline is not None:
+        found.append(_beats_baseline(task, recipe.over_baseline, recipe))
     if recipe.over_released is not None:
         drops = recipe.over_released
         found += [_no_drop(task, limit, drops[limit.metric], recipe) for limit in task.limits if limit.most is not None]
@@ -165,10 +174,10 @@ def _floor(task: Task, limit: Limit, floor: float, recipe: Recipe) -> Judged:
     return Check(f"recipe_{name}", mean >= floor, mean if np.isfinite(mean) else str(mean), floor), reason
 
 
-def _over_constant(task: Task, difference: Interval, recipe: Recipe) -> Judged:
+def _beats_baseline(task: Task, difference: Interval, recipe: Recipe) -> Judged:
     found, name = f"{in_points(difference)} over {len(recipe.seeds)} seeds", task.limits[0].metric
     reason = (
-        f"the {name} of the recipe is not significantly above the best answer that is always the same: {found} at "
+        f"the {name} of the recipe is not significantly above that of {task.baseline}: {found} at "
         f"confidence {task.confidence:g}; the smallest gain that these seeds and {task.record}s could have shown is "
         f"{difference.mean - difference.low:.2f} points: more of either show smaller ones."
     )

@@ -1,4 +1,4 @@
-"""What a verdict says of a recipe, in a line; of plain values, so that commands need no numpy for it."""
+"""What a verdict says beside its checks, in a line; of plain values, so that commands need no numpy for it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any
 
 RECIPE = ("seeds", "recipe", "chosen_by")
 """What a verdict on several seeds holds beside that on one model (tasks/downstream/judging/recipe.py)."""
+WITHOUT_FLOOR = "without_floor"
+"""What says of an accepted model that no floor is set."""
 
 
 def recipe_in_words(verdict: Mapping[str, Any], published: bool) -> str | None:

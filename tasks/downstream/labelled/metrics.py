@@ -22,7 +22,9 @@ def metric(name: str, *, title: str = "", called: str = "", split: str = "dev") 
         split: the development set it is of.
     """
     called = called or name
-    return Metric(called, title or called.replace("_", " "), functools.partial(_whole, name), WEIGHTED[name], split)
+    extremes = functools.partial(_extremes, name)
+    title = title or called.replace("_", " ")
+    return Metric(called, title, functools.partial(_whole, name), WEIGHTED[name], split, extremes)
 
 
 def official(metric: str, labels: Array, predictions: Array) -> float:
@@ -45,6 +47,17 @@ def official(metric: str, labels: Array, predictions: Array) -> float:
 
 def _whole(metric: str, outcomes: Array) -> float:
     return official(metric, outcomes[:, LABEL], outcomes[:, PREDICTION])
+
+
+def _extremes(metric: str, outcomes: Array) -> tuple[Array, Array]:
+    """The worst and the best example: the largest value as the least and as itself; of classes, one of the rarest class
+    (1 for F1, which looks for it) as another class and as itself."""
+    values, counts = np.unique(outcomes[:, LABEL], return_counts=True)
+    if metric in ("pearson", "spearman"):
+        return np.array([values[-1], values[0]]), np.array([values[-1], values[-1]])
+    label = 1.0 if metric == "f1" else values[counts.argmin()]
+    other = next((one for one in values[np.argsort(-counts)] if one != label), 1.0 - label)
+    return np.array([label, other]), np.array([label, label])
 
 
 def _accuracy(outcomes: Array, weights: Array) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -189,8 +189,16 @@ def check_predictions(path: Path, split: str, examples: Examples, found: Sequenc
             )
 
 
-def _share(above: int, below: tuple[int, ...]) -> tuple[Callable[[Array], float], Any]:
-    """`Metric.whole` and `Metric.weighted` of sums of quantities: 100 * above / (sum of those below), or 0."""
+def _extremes(outcomes: Array) -> tuple[Array, Array]:
+    """A sentence with all wrong, and one with all right, with as many entities and words as those have on average that
+    have entities."""
+    some = outcomes[outcomes[:, GOLD] > 0]
+    gold, words = (some if len(some) else np.ones((1, 2)))[:, [GOLD, WORDS]].mean(axis=0)
+    return np.array([gold, words, gold, 0.0, 0.0]), np.array([gold, words, gold, gold, words])
+
+
+def _metric(name: str, title: str, above: int, below: tuple[int, ...]) -> Metric:
+    """A metric of sums of quantities: 100 * above / (sum of those below), or 0."""
 
     def weighted(outcomes: Array, weights: Array) -> Array:
         sums = weights @ outcomes
@@ -201,13 +209,13 @@ def _share(above: int, below: tuple[int, ...]) -> tuple[Callable[[Array], float]
     def whole(outcomes: Array) -> float:
         return float(weighted(outcomes, np.ones((1, len(outcomes))))[0])
 
-    return whole, weighted
+    return Metric(name, title, whole, weighted, extremes=_extremes)
 
 
 ENTITY_METRICS = (
-    Metric("f1", "F1", *_share(CORRECT, (FOUND, GOLD))),
-    Metric("precision", "precision", *_share(CORRECT, (FOUND,))),
-    Metric("recall", "recall", *_share(CORRECT, (GOLD,))),
+    _metric("f1", "F1", CORRECT, (FOUND, GOLD)),
+    _metric("precision", "precision", CORRECT, (FOUND,)),
+    _metric("recall", "recall", CORRECT, (GOLD,)),
 )
 """F1 is 2 * correct / (found + gold), which is the harmonic mean of the other two."""
-METRICS = Metrics((*ENTITY_METRICS, Metric("token_accuracy", "accuracy of tags", *_share(RIGHT, (WORDS,)))))
+METRICS = Metrics((*ENTITY_METRICS, _metric("token_accuracy", "accuracy of tags", RIGHT, (WORDS,))))

@@ -1,8 +1,17 @@
 """From scores per example to metrics, their intervals, and differences between two models.
 
 A model's answers become one row of quantities for each example (right or wrong, F1, counts, a value beside its label).
-A metric is a function of these rows and of how often each is counted: once for the metric itself, as often as it was
-drawn for a bootstrap. So every task has intervals, slices, and paired comparison, whatever its metrics are.
+A metric is a function of these rows and of how much each counts. So every task has intervals, slices, and paired
+comparison, whatever its metrics are.
+
+The interval of a score draws random weights of the examples (the Bayesian bootstrap of Rubin 1981) and counts one more
+example: the worst there could be for the lower bound, the best for the upper one. This is Gaffke's bound of the mean of
+a bounded variable (Gaffke 2005, "Three test statistics for a nonparametric one-sided hypothesis on the mean of a
+nonnegative variable"; Learned-Miller and Thomas 2019, arXiv 1905.06208). Of a share of right answers it is the exact
+interval of Clopper and Pearson 1934, but for the draws. So it has a width where all answers are right, or none, which
+resamples of the examples alone do not have. The difference of two models on the same examples has the percentiles of
+the paired bootstrap (Efron and Tibshirani 1993, chapter 13); against a baseline bounds as above where these have no
+width.
 
 Legend: N examples, Q quantities of each, R resamples.
 """
@@ -24,6 +33,13 @@ Outcomes = Mapping[str, Array]
 """Development set -> [N, Q] quantities of every example."""
 _DRAWS_AT_ONCE = 4_000_000
 """Bound on memory: 32 MB of indices."""
+NO_WIDTH = 1e-9
+"""Points; an interval as narrow as this comes of resamples that are all alike."""
+
+
+def all_or_nothing(outcomes: Array) -> tuple[Array, Array]:
+    """`Metric.extremes` of quantities from 0 to 1."""
+    return np.zeros(outcomes.shape[1]), np.ones(outcomes.shape[1])
 
 
 @dataclass(frozen=True)
@@ -38,8 +54,18 @@ class Metric:
     weighted: Callable[[Array, Array], Array]
     """The metric of [N, Q] outcomes where example n counts weights[r, n] times: [R]."""
     split: str = "dev"
+    extremes: Callable[[Array], tuple[Array, Array]] = all_or_nothing
+    """The worst and the best example that there could be among [N, Q] outcomes: [Q] each."""
     right: int | None = None
     """The quantity that is 1 (right) or 0 (wrong) and whose mean this is, so that McNemar's test applies."""
+
+    def weighted_by(self, outcomes: Array, weights: Array) -> Array:
+        """`weighted`: [R]."""
+        return self.weighted(outcomes, weights)
+
+    def with_extremes(self, outcomes: Array, weights: Array) -> Array:
+        """`weighted` with the worst, then with the best example, whose weights stand last: [2, R]."""
+        return np.stack([self.weighted(np.vstack([outcomes, one]), weights) for one in self.extremes(outcomes)])
 
 
 def mean_of(quantity: int) -> Callable[[Array], float]:
@@ -90,6 +116,12 @@ class Group:
 
         return weighted
 
+    def extremes(self, outcomes: Array) -> tuple[Array, Array]:
+        """`Metric.extremes` of a quantity from 0 to 1 among these."""
+        worst, best = all_or_nothing(outcomes)
+        worst[self.quantity] = best[self.quantity] = self.value
+        return worst, best
+
 
 @dataclass(frozen=True)
 class Metrics:
@@ -116,25 +148,41 @@ class Metrics:
 
     def resampled(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
         """Every metric of several models over the same resamples of the same examples: [R] each."""
+        return self._draw(models, drawn_counts, Metric.weighted_by, resamples, seed)
+
+    def bounded(self, models: Sequence[Outcomes], resamples: int = RESAMPLES, seed: int = 0) -> list[dict[str, Any]]:
+        """Every metric of several models over the same random weights, with the worst and the best example: [2, R]."""
+        return self._draw(models, drawn_weights, Metric.with_extremes, resamples, seed)
+
+    def _draw(
+        self,
+        models: Sequence[Outcomes],
+        draw: Callable[[int, int, np.random.Generator], Iterator[Array]],
+        value: Callable[[Metric, Array, Array], Array],
+        resamples: int,
+        seed: int,
+    ) -> list[dict[str, Any]]:
         generator = np.random.default_rng(seed)
         found: list[dict[str, list[Array]]] = [{} for _ in models]
         for split in models[0]:
             here = [one for one in self.parts if one.split == split]
-            for weights in drawn_counts(len(models[0][split]), resamples, generator):
+            for weights in draw(len(models[0][split]), resamples, generator):
                 for drawn, outcomes in zip(found, models, strict=True):
                     for one in here:
-                        drawn.setdefault(one.name, []).append(one.weighted(outcomes[split], weights))
-        return [self._with_mean({name: np.concatenate(parts) for name, parts in drawn.items()}) for drawn in found]
+                        drawn.setdefault(one.name, []).append(value(one, outcomes[split], weights))
+        return [
+            self._with_mean({name: np.concatenate(parts, axis=-1) for name, parts in drawn.items()}) for drawn in found
+        ]
 
     def _with_mean(self, found: dict[str, Any]) -> dict[str, Any]:
         return {**found, self.mean: sum(found.values()) / len(found)} if self.mean else found
 
     def figures(self, outcomes: Outcomes) -> dict[str, float]:
-        """Every metric with the bounds of its 95% bootstrap interval, four decimals."""
-        [drawn] = self.resampled([outcomes])
+        """Every metric with the bounds of its 95% interval, four decimals."""
+        [drawn] = self.bounded([outcomes])
         found: dict[str, float] = {}
         for name, value in self.of(outcomes).items():
-            bounds = interval(drawn[name], value)
+            bounds = bounded_interval(drawn[name], value)
             found |= {name: round(value, 4), f"{name}_low": round(bounds.low, 4), f"{name}_high": round(bounds.high, 4)}
         return found
 
@@ -143,6 +191,26 @@ class Metrics:
         ours, theirs = self.of(first), self.of(second)
         drawn = self.resampled([first, second])
         return {name: interval(drawn[0][name] - drawn[1][name], ours[name] - theirs[name], confidence) for name in ours}
+
+    def widened(
+        self, found: Mapping[str, Interval], models: Sequence[Outcomes], other: Outcomes, confidence: float
+    ) -> dict[str, Interval]:
+        """Intervals of differences, with bounds where resamples that are all alike left an interval without a width.
+
+        Args:
+            found: metric -> the points by which the mean of the models exceeds the other one.
+            models: outcomes of each.
+            other: outcomes on the same examples.
+            confidence: mass of the central interval.
+        """
+        if not any(one.high - one.low < NO_WIDTH for one in found.values()):
+            return dict(found)
+        *ours, theirs = self.bounded([*models, other])
+        means = {name: np.mean([one[name] for one in ours], axis=0) - theirs[name][::-1] for name in found}
+        return {
+            name: bounded_interval(means[name], one.mean, confidence) if one.high - one.low < NO_WIDTH else one
+            for name, one in found.items()
+        }
 
     def mcnemar(self, name: str, first: Outcomes, second: Outcomes) -> McNemar | None:
         """McNemar's exact test of the first against the second; None of a metric that is no share of right ones."""
@@ -158,6 +226,22 @@ def interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:
     tail, known = (1 - confidence) / 2, drawn[~np.isnan(drawn)]
     low, high = (float(x) for x in np.quantile(known, (tail, 1 - tail))) if len(known) else (math.nan, math.nan)
     return Interval(value, low, high)
+
+
+def bounded_interval(drawn: Array, value: float, confidence: float = 0.95) -> Interval:
+    """The interval of what was measured, from its values with the worst and with the best example: [2, R]."""
+    if math.isnan(value):
+        return Interval(value, math.nan, math.nan)
+    tail = (1 - confidence) / 2
+    return Interval(value, float(np.quantile(drawn[0], tail)), float(np.quantile(drawn[1], 1 - tail)))
+
+
+def drawn_weights(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:
+    """Blocks [some R, N + 1] of random weights of all examples and one more: of Dirichlet's distribution, but for their
+    sum."""
+    block = max(1, _DRAWS_AT_ONCE // (count + 1))
+    for first in range(0, resamples, block):
+        yield generator.standard_exponential((min(block, resamples - first), count + 1))
 
 
 def drawn_counts(count: int, resamples: int, generator: np.random.Generator) -> Iterator[Array]:

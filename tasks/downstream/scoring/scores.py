@@ -158,8 +158,28 @@ class ScoresTask(DownstreamTask, Generic[E, L, A]):
     def allows(self, quantities: Sequence[float]) -> bool:
         """Whether an answer can have these quantities, `given` ones left out."""
 
+    @property
+    def baseline(self) -> str:
+        """What `constant` is of, in words."""
+        return "the best constant answer"
+
+    def choose_baseline(self, root: Path) -> dict[str, Any]:
+        """Choose the baseline by the training examples of the checkout `root`, where that is what it is chosen by.
+
+        Returns:
+            What the metrics file keeps of the choice.
+        """
+        return {}
+
+    def restore_baseline(self, metrics: Mapping[str, Any], path: Path) -> None:
+        """Take the choice from the metrics, whose file is `path`.
+
+        Raises:
+            InputError: they do not state it.
+        """
+
     def constant(self, examples: Mapping[str, E]) -> Outcomes | None:
-        """Outcomes of the best answer that is always the same; None where such an answer makes no sense."""
+        """Outcomes of the best answer that needs no model; None where there is none."""
         return None
 
     def read_all(self, root: Path = Path()) -> dict[str, E]:

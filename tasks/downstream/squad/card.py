@@ -68,6 +68,7 @@ def model_card(facts: CardFacts) -> str:
         max_answer_length=own["evaluate"]["max_answer_length"],
         threshold=finite(metrics[NULL_THRESHOLD], NULL_THRESHOLD) if nullable else None,
         metrics=metrics,
+        baseline=finite(metrics["constant_score"], "constant_score") if "constant_score" in metrics else None,
         ask=f'podium ask {folder} "question" --context "text"',
     )
 

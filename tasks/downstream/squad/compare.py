@@ -50,8 +50,8 @@ def in_words(found: Comparison, confidence: float) -> str:
         ("F1", found.f1, found.f1_difference),
     ):
         lines.append(
-            f"{name}: {scores[0]:.2f} -> {scores[1]:.2f}, {100 * d.mean:+.2f} points "
-            f"({100 * d.low:+.2f} to {100 * d.high:+.2f} at confidence {confidence:g}, paired bootstrap)"
+            f"{name}: {scores[0]:.2f} -> {scores[1]:.2f}, {d.mean:+.2f} points "
+            f"({d.low:+.2f} to {d.high:+.2f} at confidence {confidence:g}, paired bootstrap)"
         )
     test = found.mcnemar
     lines.append(

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from tasks.downstream.squad.metrics import percent
 from tasks.downstream.squad.scoring import score
-from tasks.statistics.significance import Interval, McNemar, mcnemar_exact, paired_bootstrap
+from tasks.downstream.squad.slices import OVERALL
+from tasks.statistics.significance import Interval, McNemar, mcnemar_exact
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,7 @@ class Comparison:
     """Percent, of the first and the second."""
     f1: tuple[float, float]
     exact_match_difference: Interval
-    """Second - first, 0 to 1, paired bootstrap."""
+    """Second - first in points, paired bootstrap."""
     f1_difference: Interval
     mcnemar: McNemar
     """About exact match: right in the first only, in the second only, and the p-value."""
@@ -55,7 +58,7 @@ class Comparison:
 
 
 def _points(interval: Interval) -> dict[str, float]:
-    return {name: round(100 * value, 4) for name, value in asdict(interval).items()}
+    return {name: round(value, 4) for name, value in asdict(interval).items()}
 
 
 def compare(
@@ -80,12 +83,14 @@ def compare(
         for (identifier, _), *scores in zip(common, one.exact_match, two.exact_match, one.f1, two.f1, strict=True)
         if first[identifier] != second[identifier]
     )
+    before, after = ({"dev": np.column_stack([scores.exact_match, scores.f1])} for scores in (one, two))
+    differences = OVERALL.differences(after, before, confidence)
     return Comparison(
         questions=len(common),
         exact_match=(percent(one.exact_match), percent(two.exact_match)),
         f1=(percent(one.f1), percent(two.f1)),
-        exact_match_difference=paired_bootstrap(two.exact_match, one.exact_match, confidence=confidence),
-        f1_difference=paired_bootstrap(two.f1, one.f1, confidence=confidence),
+        exact_match_difference=differences["exact_match"],
+        f1_difference=differences["f1"],
         mcnemar=mcnemar_exact(one.exact_match, two.exact_match),
         changed=changed,
     )

@@ -151,12 +151,13 @@ def _read_json(path: Path, parse: Callable[..., Any] = parse_json) -> Any:
         raise InputError(f"{path} is not JSON: {error}") from None
 
 
-def read_questions(path: Path, ids: Sequence[str] | None = None) -> list[Question]:
+def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | None = None) -> list[Question]:
     """The questions that the stage examples wrote, in their order.
 
     Args:
         path: data/examples/<entry>/dev.parquet, for example.
         ids: of those wanted; None: all.
+        most: as many at the most, evenly spread; None: all.
 
     Raises:
         InputError: not there, unreadable, of other columns, or empty.
@@ -167,6 +168,8 @@ def read_questions(path: Path, ids: Sequence[str] | None = None) -> list[Questio
     table = _read_table(path)
     if ids is not None:
         table = table.filter(pc.is_in(table.column("id"), value_set=pa.array(ids, pa.string())))
+    if most is not None and table.num_rows > most:
+        table = table.take([number * table.num_rows // most for number in range(most)])
     return [
         Question(
             row["id"],

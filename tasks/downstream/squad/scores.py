@@ -17,6 +17,7 @@ from tasks.downstream.scoring.metrics import Array, Group, Metric, Metrics, Outc
 from tasks.downstream.scoring.scores import Limit, ScoresTask
 from tasks.downstream.squad import about, official_v2
 from tasks.downstream.squad.answers import Answer, best_answers
+from tasks.downstream.squad.baseline import MOST_QUESTIONS, RULES, choose_rule
 from tasks.downstream.squad.files import Question, read_predictions, read_questions
 from tasks.downstream.squad.metrics import exact_match, f1
 from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
@@ -29,6 +30,8 @@ from tasks.project.errors import InputError
 
 EXACT, OVERLAP = -2, -1
 """Columns of outcomes."""
+BASELINE = "baseline"
+"""What the metrics file calls the rule."""
 HAS_ANSWER = 0
 """Column before them, where a question may have none."""
 WITH, WITHOUT = Group(HAS_ANSWER, 1.0), Group(HAS_ANSWER, 0.0)
@@ -44,6 +47,8 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
         stated = self._params.null_threshold
         self.threshold = Threshold(0.0 if stated == "auto" else stated)
         """Above it no answer is given, where there may be none; BERT's own until `settle` chooses one."""
+        self.rule: str | None = None
+        """The rule that needs no model; None until it is chosen or restored."""
 
     @property
     def _params(self) -> AnswerParams:
@@ -137,10 +142,29 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
         found = np.array(scores, dtype=np.float64).reshape(-1, 2)
         return np.column_stack([has_answers(examples), found]) if self.nullable else found
 
+    @property
+    def baseline(self) -> str:
+        rule = [f"{self.rule} as the answer"] if self.rule else []
+        return " or ".join([*(["giving no answer"] if self.nullable else []), *rule])
+
+    def choose_baseline(self, root: Path) -> dict[str, Any]:
+        """The rule that scores best on the training questions."""
+        self.rule = choose_rule(read_questions(self.examples_file(TRAIN, root), most=MOST_QUESTIONS))
+        return {BASELINE: self.rule}
+
+    def restore_baseline(self, metrics: Mapping[str, Any], path: Path) -> None:
+        self.rule = str(metrics.get(BASELINE))
+        if self.rule not in RULES:
+            raise InputError(f"{path} names no {BASELINE}; run the stage {self.entry.stage('evaluate')} again")
+
     def constant(self, examples: Mapping[str, list[Question]]) -> Outcomes | None:
-        """Of questions of which some have no answer: to answer none."""
-        nothing = {split: [""] * len(questions) for split, questions in examples.items()}
-        return self.outcomes_of(examples, nothing) if self.nullable else None
+        """The rule, where it is known; of questions of which some have no answer also to answer none."""
+        answers = [{split: [""] * len(some) for split, some in examples.items()}] if self.nullable else []
+        if self.rule is not None:
+            take = RULES[self.rule]
+            answers.append({split: [take(one.context) for one in some] for split, some in examples.items()})
+        found = [self.outcomes_of(examples, one) for one in answers]
+        return max(found, key=lambda outcomes: self.metrics.of(outcomes)["f1"], default=None)
 
     @property
     def metrics(self) -> Metrics:
@@ -218,7 +242,8 @@ def has_answers(questions: Sequence[Question]) -> list[bool]:
 
 
 def _among(group: Group, name: str, title: str, quantity: int) -> Metric:
-    return Metric(name, title, group.mean_of(quantity), group.weighted_mean_of(quantity))
+    whole, weighted = group.mean_of(quantity), group.weighted_mean_of(quantity)
+    return Metric(name, title, whole, weighted, extremes=group.extremes)
 
 
 def key_of(question: Question) -> str:

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.downstream.scoring.metrics import Metric, Metrics, mean_of, weighted_mean_of
 from tasks.downstream.squad.files import Question
-from tasks.downstream.squad.metrics import percent
-from tasks.statistics.significance import bootstrap_intervals
 
 KIND = "answer"
 QUESTION_WORD, ANSWER_LENGTH, CONTEXT_LENGTH, WINDOWS = "question word", "answer length", "context length", "windows"
@@ -23,6 +22,13 @@ TITLE_QUESTIONS = 5
 """Questions that a title with a slice of its own has at least."""
 _WORDS = ("what", "which", "who", "when", "where", "why", "how many", "how", "other")
 _FIRST_WORD = re.compile(r"\b(what|which|who|whom|whose|when|where|why|how (?:many|much)|how)\b")
+OVERALL = Metrics(
+    (
+        Metric("exact_match", "exact match", mean_of(0), weighted_mean_of(0)),
+        Metric("f1", "F1", mean_of(1), weighted_mean_of(1)),
+    )
+)
+"""Of the exact match and F1 of each question, [N, 2]."""
 _KINDS = ("with an answer", "without an answer")
 _ANSWER_WORDS = ((0, "no answer"), (1, "1 word"), (3, "2-3 words"), (6, "4-6 words"))
 _CONTEXT_WORDS = ((50, "up to 50 words"), (100, "51-100 words"), (200, "101-200 words"), (400, "201-400 words"))
@@ -40,7 +46,7 @@ class Slice:
     exact_match: float
     """Percent, as all below."""
     exact_match_low: float
-    """95% bootstrap interval; wide where the questions are few."""
+    """95% interval; wide where the questions are few."""
     exact_match_high: float
     f1: float
     f1_low: float
@@ -129,16 +135,5 @@ def _sized(sizes: Sequence[int], limits: Sequence[tuple[int, str]], above: str) 
 
 
 def _slice(by: str, name: str, members: np.ndarray, exact: Sequence[float], f1: Sequence[float]) -> Slice:
-    both = [(exact[i], f1[i]) for i in members]
-    exactly, overlap = bootstrap_intervals(both)
-    return Slice(
-        by,
-        name,
-        len(members),
-        percent([match for match, _ in both]),
-        round(100 * exactly.low, 4),
-        round(100 * exactly.high, 4),
-        percent([value for _, value in both]),
-        round(100 * overlap.low, 4),
-        round(100 * overlap.high, 4),
-    )
+    rows = np.column_stack([exact, f1])[members]
+    return Slice(by, name, len(members), **OVERALL.figures({"dev": rows}))

@@ -131,7 +131,7 @@ def test_a_recipe_whose_models_differ_too_much_is_not_above_the_best_constant_an
     write_seed(root, 43, wrong=15)
     reasons = decide(root, min_score=None).reasons
     assert len(reasons) == 1
-    assert reasons[0].startswith("the score of the recipe is not significantly above the best answer that is always")
+    assert reasons[0].startswith("the score of the recipe is not significantly above that of the best constant answer")
     assert "over 3 seeds at confidence 0.95; the smallest gain that these seeds and examples could have" in reasons[0]
 
 

@@ -95,19 +95,6 @@ def test_the_jobs_own_error_is_passed_on(job, interpreter):
         run_device_job(job, python=interpreter(f"print({event!r}); sys.exit(2)"))
 
 
-@pytest.mark.parametrize("tag", ["[1,0]<stdout>:", "[1,11]<stdout>: ", "[default0]:", "[trainer1]:"])
-def test_events_are_read_behind_the_tags_of_launchers(job, interpreter, tmp_path, tag):
-    """mpirun --tag-output, torchrun --tee."""
-    message = json.dumps({"event": "message", "text": "2 instances"})
-    error = json.dumps({"event": "error", "type": "RowsError", "text": "rows of another tokenizer"})
-    said, lines = [], "\n".join(tag + line for line in (message, error, "no event"))
-    with pytest.raises(DeviceJobFailed, match="pretrain job: rows of another tokenizer"):
-        run_device_job(job, python=interpreter(f"print({lines!r}); sys.exit(2)"), say=said.append)
-    assert said == ["2 instances"]
-    log = (tmp_path / "run" / "job.log").read_text().splitlines()
-    assert log[-3:] == [message, error, f"{tag}no event"], "curves are read from the log"
-
-
 def test_a_crash_repeats_the_last_lines_of_its_log(job, interpreter):
     with pytest.raises(DeviceJobFailed, match=r"(?s)exit code 1 of .*ZeroDivisionError") as error:
         run_device_job(job, python=interpreter("1 / 0"))

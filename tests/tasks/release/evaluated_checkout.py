@@ -57,7 +57,8 @@ def write_checkout(root: Path, answers: Mapping[str, Sequence[str]] | None = Non
         }
         for i in range(3)
     ]
-    pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), inputs.questions)
+    for path in (inputs.questions, inputs.questions.with_name("train.parquet")):
+        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path)
     tokens = [words(context) for context in CONTEXTS]
     windows = [
         Window(0, tokens[0], start=[0, 5, 0, 0, 0, 0], end=[0, 0, 5, 0, 0, 0]),

@@ -1,79 +1,119 @@
+"""Intervals of scores: by hand, at the edge, and how often they hold the truth."""
+
+import math
 import time
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
-from tasks.statistics.significance import Interval, bootstrap_interval, bootstrap_intervals, paired_bootstrap
+from tasks.downstream.labelled.metrics import metric
+from tasks.downstream.ner.scores import METRICS
+from tasks.downstream.scoring.metrics import Array, Metrics, interval
+from tasks.downstream.squad.slices import OVERALL
+from tests.tasks.statistics.interval_coverage import (
+    SCORE,
+    SIZES,
+    TRUTHS,
+    coverage_of_f1,
+    coverage_of_shares,
+    percentiles,
+    stated,
+)
 
 
-def test_equal_values_have_an_interval_without_width() -> None:
-    interval = bootstrap_interval([0.25] * 40)
-    assert (interval.mean, interval.low, interval.high) == (0.25, 0.25, 0.25)
+def scores(right: int, size: int) -> Array:
+    return (np.arange(size) < right).astype(np.float64)
 
 
-def test_a_single_question_has_an_interval_without_width() -> None:
-    assert bootstrap_interval([0.5]) == Interval(0.5, 0.5, 0.5)
+@pytest.mark.parametrize(("right", "size"), [(1000, 1000), (0, 1000), (30, 30), (1, 300), (299, 300), (150, 300)])
+def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(right: int, size: int) -> None:
+    low, high = stated(scores(right, size))
+    exact = binomtest(right, size).proportion_ci(method="exact")
+    width = exact.high - exact.low
+    assert low == pytest.approx(exact.low, abs=0.07 * width)  # 2,000 draws
+    assert high == pytest.approx(exact.high, abs=0.07 * width)
+
+
+def test_a_thousand_right_answers_of_a_thousand_are_not_certain() -> None:
+    for score in ("exact_match", "f1"):
+        found = OVERALL.figures({"dev": np.ones((1000, 2))})
+        assert found[f"{score}_high"] == found[score] == 100.0
+        assert found[f"{score}_low"] == pytest.approx(99.63, abs=0.03)  # 0.025 ** (1 / 1000)
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+@pytest.mark.parametrize("size", SIZES[:2])
+def test_the_interval_of_a_share_holds_it_as_often_as_it_says(truth: float, size: int) -> None:
+    assert coverage_of_shares(truth, size) >= 0.95
+
+
+@pytest.mark.parametrize("truth", TRUTHS)
+def test_the_interval_of_a_mean_holds_it_as_often_as_it_says(truth: float) -> None:
+    # 200 trials: 0.95 less three standard errors.
+    assert coverage_of_f1(truth, SIZES[0], trials=200) >= 0.904
+    if 0 < truth < 0.1:
+        assert coverage_of_f1(truth, SIZES[0], 200, percentiles) < 0.8, "the reason for all of this"
+
+
+@pytest.mark.parametrize("name", ["accuracy", "f1", "macro_f1", "matthews_correlation", "pearson", "spearman"])
+def test_no_metric_of_labels_is_certain_where_all_are_right(name: str) -> None:
+    labels = np.random.default_rng(0).integers(0, 2, 300).astype(np.float64)
+    found = Metrics((metric(name),)).figures({"dev": np.stack([labels, labels], axis=1)})
+    assert found[name] == found[f"{name}_high"] == pytest.approx(100)
+    assert 90 < found[f"{name}_low"] < 99.3
+
+
+def test_few_sentences_with_entities_make_a_wide_interval_whatever_the_others_are() -> None:
+    rows = np.tile([0.0, 10, 0, 0, 10], (1000, 1))
+    rows[:100] = [1, 10, 1, 1, 10]
+    found = METRICS.figures({"dev": rows})
+    assert found["f1"] == found["f1_high"] == 100
+    assert found["f1_low"] == pytest.approx(100 * 0.025 ** (1 / 100), abs=0.5)
+    assert found["token_accuracy_low"] == pytest.approx(100 * 0.025 ** (1 / 1000), abs=0.05)
 
 
 def test_half_right_of_400_is_five_points_either_way() -> None:
     # Standard error of a proportion of one half: sqrt(0.25 / 400) = 0.025; 1.96 of them are 0.049.
-    interval = bootstrap_interval([1.0, 0.0] * 200, confidence=0.95)
-    assert interval.mean == 0.5
-    assert interval.low == pytest.approx(0.451, abs=0.004)
-    assert interval.high == pytest.approx(0.549, abs=0.004)
+    low, high = stated(scores(200, 400))
+    assert low == pytest.approx(0.45, abs=0.005)
+    assert high == pytest.approx(0.55, abs=0.005)
 
 
-def test_more_confidence_is_a_wider_interval() -> None:
-    narrow, wide = (bootstrap_interval([1.0, 0.0] * 50, confidence=c) for c in (0.8, 0.99))
-    assert wide.low < narrow.low < narrow.high < wide.high
-
-
-def test_the_same_seed_gives_the_same_bounds() -> None:
+def test_the_same_values_give_the_same_bounds() -> None:
     values = np.random.default_rng(1).random(60)
-    assert bootstrap_interval(values, seed=3) == bootstrap_interval(values, seed=3)
-    assert bootstrap_interval(values, seed=3) != bootstrap_interval(values, seed=4)
-
-
-def test_columns_share_their_resamples() -> None:
-    values = np.random.default_rng(1).random(60)
-    first, second = bootstrap_intervals(np.stack([values, values * 2], axis=1))
-    assert second.low == pytest.approx(2 * first.low)
-    assert second.high == pytest.approx(2 * first.high)
+    assert stated(values) == stated(values)
 
 
 def test_pairing_takes_the_difficulty_of_the_questions_out() -> None:
     # The candidate is 0.1 better on every question, hard or easy: no doubt is left.
-    released = np.random.default_rng(2).random(50)
-    paired = paired_bootstrap((released + 0.1).tolist(), released.tolist())
-    assert paired.low == pytest.approx(0.1)
-    assert paired.high == pytest.approx(0.1)
+    released = np.random.default_rng(2).random((50, 1))
+    paired = SCORE.differences({"dev": released + 0.1}, {"dev": released}, 0.95)["score"]
+    assert paired.low == pytest.approx(10)
+    assert paired.high == pytest.approx(10)
 
 
-def test_the_sign_is_candidate_minus_released() -> None:
-    assert paired_bootstrap([0.0, 0.0], [1.0, 1.0]).mean == -1.0
+def test_more_confidence_is_a_wider_interval_of_a_difference() -> None:
+    models = {"dev": scores(25, 50)[:, None]}, {"dev": np.zeros((50, 1))}
+    narrow, wide = (SCORE.differences(*models, confidence)["score"] for confidence in (0.8, 0.99))
+    assert wide.low < narrow.low < narrow.high < wide.high
 
 
-@pytest.mark.parametrize(
-    ("columns", "confidence", "message"),
-    [
-        (np.empty((0, 1)), 0.95, "at least one question"),
-        ([[float("nan")]], 0.95, "finite"),
-        ([[1.0]], 1.0, "between 0 and 1"),
-    ],
-)
-def test_what_has_no_interval_is_refused(columns: object, confidence: float, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        bootstrap_intervals(columns, confidence=confidence)  # type: ignore[arg-type]
+def test_a_difference_from_a_baseline_has_a_width_where_all_resamples_are_alike() -> None:
+    right, wrong = {"dev": np.ones((20, 1))}, {"dev": np.zeros((20, 1))}
+    found = SCORE.differences(right, wrong, 0.95)
+    assert found["score"].low == found["score"].high == 100
+    widened = SCORE.widened(found, [right], wrong, 0.95)["score"]
+    assert widened.high == pytest.approx(100)
+    assert widened.low == pytest.approx(100 * (1 - 2 * (1 - 0.025 ** (1 / 20))), abs=2)
 
 
-def test_unequal_lengths_cannot_be_paired() -> None:
-    with pytest.raises(ValueError, match="2 and 1 values"):
-        paired_bootstrap([1.0, 0.0], [1.0])
+def test_a_metric_without_a_value_has_no_bounds() -> None:
+    assert math.isnan(interval(np.array([math.nan]), math.nan).low)
 
 
 def test_ten_thousand_questions_take_two_seconds_at_most() -> None:
     values = np.random.default_rng(5).random((10_000, 2))
-    bootstrap_intervals(values[:2])  # imports scipy
     started_at = time.process_time()
-    bootstrap_intervals(values)
+    OVERALL.figures({"dev": values})
     assert time.process_time() - started_at < 2.0

@@ -48,7 +48,7 @@ def test_a_comparison_is_of_the_questions_that_both_answered() -> None:
     found = compare(REFERENCES, first, second)
     assert found.questions == 38
     assert found.exact_match == (50.0, 76.3158)  # 19 and 29 of 38
-    assert found.exact_match_difference.mean == pytest.approx(10 / 38)
+    assert found.exact_match_difference.mean == pytest.approx(1000 / 38)
     assert found.exact_match_difference.low > 0
     assert (found.mcnemar.first_only, found.mcnemar.second_only) == (0, 10)
     assert [one.id for one in found.changed] == [str(number) for number in range(20, 30)]

@@ -187,7 +187,7 @@ def test_plots_are_csv_with_a_header(tmp_path: Path) -> None:
     evaluate(TASK, tmp_path)
     words = (tmp_path / "plots" / "squad-slices.csv").read_text().splitlines()
     assert words[0] == "by,slice,metric,score,score_low,score_high"
-    assert words[1] == "question word,what,f1,100.0,100.0,100.0"
+    assert words[1] == "question word,what,f1,100.0,2.2202,100.0"
 
 
 def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
