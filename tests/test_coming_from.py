@@ -81,6 +81,30 @@ def test_every_key_on_the_page_exists():
     assert [key for key in sorted(named) if not any(key == name or _inside(key, name) for name in known)] == []
 
 
+EXISTING = """max_train_samples max_eval_samples version_2_with_negative squad-v2 null_score_diff_threshold
+    checkpoint_activations"""
+"""Flags of what there is here, too, under another name."""
+
+
+@pytest.mark.parametrize("flag", EXISTING.split())
+def test_what_there_is_is_not_denied(flag: str):
+    rows = [row.split("|") for row in PAGE.splitlines() if row.startswith("| ") and f"`--{flag}`" in row.split("|")[1]]
+    assert rows
+    assert [flags for _, flags, key, *_ in rows if "not supported" in key] == []
+
+
+def test_the_readme_counts_the_presets_that_there_are():
+    heads = {path.stem: read_yaml(path) for path in (ROOT / "presets").glob("*.yaml")}
+    published = {name for name, values in heads.items() if values.get("source")}
+    ours = {name for name in published if name.endswith("-fast")}
+    carried = {name for name in published if "with the numbers of an IPU recipe" in heads[name]["description"]}
+    said = (
+        f"{len(published - ours - carried)} published recipes of Optimum Graphcore, Graphcore, NVIDIA, Paddle and "
+        f"others as presets; {len(carried)} of them on another device, too, and {len(ours)} laid out anew by us"
+    )
+    assert said in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
 def _inside(key: str, name: str) -> bool:
     """Whether `key` is a section, or a key of an IPU mapping, which is null in params.yaml."""
     return name.startswith(f"{key}.") or (".ipu." in f".{name}" and key.startswith(f"{name}."))
