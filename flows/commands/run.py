@@ -99,24 +99,37 @@ def carry_out(
     if json_wanted and run is not None:
         options.print_json(run.as_values())
     elif run is not None and code in (DONE, REJECTED):  # of the others the last line is the error, which says it
-        options.say_next(useful_after(run))
+        options.say_next(useful_after(run, choices))
     if code:
         raise SystemExit(code)
 
 
-def useful_after(run: report.RunReport) -> str:
+def useful_after(run: report.RunReport, choices: Choices) -> str:
     """What a person would do next with what this run made."""
-    if report.outcome(run) == "rejected":
-        return "podium params list gate shows the limits, the page of the evaluation the answers"
+    rejected = [one["name"] for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
+    if rejected:
+        page = Path(run.folder) / artifacts.evaluation_page(rejected[0])
+        return f"open {page} for the answers; --set downstream.{rejected[0]}.gate.LIMIT=VALUE judges by another limit"
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:
         asked = [one for one in published if ANSWERS & set(one["scores"])]
         place = report.where_published((asked or published)[0]["published"]).split(" (")[0]
         words = f"podium ask {place} QUESTION --context TEXT", f"podium predict {place} FILE answers for all of a file"
         return words[0] if asked else words[1]
+    if choices.to or choices.part != ALL:
+        return f"the same words without {'--to' if choices.to else '--part'} go on from there"
     if not run.results:
-        return "podium run goes on from there"
+        return _useful_after_pretraining(run)
     return "podium publish makes a release of what the gate accepted"
+
+
+def _useful_after_pretraining(run: report.RunReport) -> str:
+    trained = [stage.name.partition("@")[2] for stage in run.stages if stage.name.startswith("pretrain@")]
+    if not trained:
+        return f"podium runs show {run.folder if run.folder == '.' else Path(run.folder).name} says what was made"
+    place = Path(run.folder)
+    model, tokenizer = place / artifacts.model_folder(max(trained)), place / artifacts.TOKENIZER
+    return f"podium finetune KIND --model {model} --set tokenizer.path={tokenizer} --train FILE"
 
 
 def _ended(

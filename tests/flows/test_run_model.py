@@ -13,8 +13,8 @@ import yaml
 from flows.checkout import own_folder
 from flows.commands import evaluate
 from flows.commands.project import Place
-from flows.commands.run import useful_after
-from flows.report import RunReport
+from flows.commands.run import Choices, useful_after
+from flows.report import RunReport, StageRecord
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import defaults_of
@@ -88,4 +88,27 @@ def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> 
 )
 def test_what_was_published_is_what_is_used_next(scores: dict[str, float], said: str) -> None:
     judged = {"name": "it", "scores": scores, "decision": None, "published": {"folder": "published/it"}}
-    assert useful_after(RunReport(".", results={"gate@it": judged})).startswith(said)
+    assert useful_after(RunReport(".", results={"gate@it": judged}), Choices()).startswith(said)
+
+
+def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
+    stages = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
+    said = useful_after(RunReport("runs/first", stages=stages), Choices())
+    assert said == (
+        "podium finetune KIND --model runs/first/models/phase2 --set tokenizer.path=runs/first/data/tokenizer "
+        "--train FILE"
+    )
+
+
+@pytest.mark.parametrize(
+    ("choices", "word"), [(Choices(to=("rows",)), "--to"), (Choices(part="pretraining"), "--part")]
+)
+def test_after_a_part_the_same_words_go_on(choices: Choices, word: str) -> None:
+    assert useful_after(RunReport("."), choices) == f"the same words without {word} go on from there"
+
+
+def test_after_a_rejection_the_answers_are_looked_at() -> None:
+    judged = {"name": "it", "scores": {}, "decision": {"accepted": False}, "published": None}
+    said = useful_after(RunReport("runs/first", results={"gate@it": judged}), Choices())
+    assert said.startswith("open runs/first/evaluation/it/")
+    assert "--set downstream.it.gate.LIMIT=VALUE" in said
