@@ -126,10 +126,9 @@ def useful_after(run: report.RunReport, choices: Choices) -> str:
 def _useful_after_pretraining(run: report.RunReport) -> str:
     trained = [stage.name.partition("@")[2] for stage in run.stages if stage.name.startswith("pretrain@")]
     if not trained:
-        return f"podium runs show {run.folder if run.folder == '.' else Path(run.folder).name} says what was made"
-    place = Path(run.folder)
-    model, tokenizer = place / artifacts.model_folder(max(trained)), place / artifacts.TOKENIZER
-    return f"podium finetune KIND --model {model} --set tokenizer.path={tokenizer} --train FILE"
+        return "podium runs lists what was made"
+    model = Path(run.folder).name or artifacts.model_folder(max(trained))
+    return f"podium finetune KIND --model {model} --train FILE"
 
 
 def _ended(

@@ -93,11 +93,9 @@ def test_what_was_published_is_what_is_used_next(scores: dict[str, float], said:
 
 def test_after_pre_training_alone_its_model_is_fine_tuned() -> None:
     stages = [StageRecord(f"pretrain@{phase}", "ran", 1.0) for phase in ("phase1", "phase2")]
-    said = useful_after(RunReport("runs/first", stages=stages), Choices())
-    assert said == (
-        "podium finetune KIND --model runs/first/models/phase2 --set tokenizer.path=runs/first/data/tokenizer "
-        "--train FILE"
-    )
+    named, own = (useful_after(RunReport(folder, stages=stages), Choices()) for folder in ("runs/checkouts/first", "."))
+    assert named == "podium finetune KIND --model first --train FILE"
+    assert own == "podium finetune KIND --model models/phase2 --train FILE"
 
 
 @pytest.mark.parametrize(
