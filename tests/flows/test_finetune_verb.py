@@ -144,7 +144,7 @@ def test_a_data_set_of_the_hub(here: Path) -> None:
 @pytest.mark.parametrize(
     ("stated", "why"),
     [
-        ({"model": "nothing here"}, "is not there: name a model's folder, or a Hub repository"),
+        ({"model": "nothing here"}, "is not there: name a model's folder, a run of podium pretrain, or a Hub"),
         ({"model": "train.json"}, "is a file: name the folder that save_pretrained wrote"),
         ({"model": "."}, "holds no config.json"),
         ({"train": "absent.json"}, "--train absent.json is not there"),

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.inputs import tables
+from tasks.inputs import delimited, tables
 from tasks.inputs.tables import Column, check_columns, each_key_once
 from tasks.pretraining.rows import tfrecords
 from tasks.project.errors import InputError
@@ -262,7 +262,7 @@ def test_json_of_a_hundred_megabytes(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_row_of_csv_that_does_not_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(delimited, "MAX_LINE_BYTES", 1 << 20)
     path = tmp_path / "text.csv"
     path.write_text("text\n" + "short\n" * 300_000)
     read = tables.read_table
