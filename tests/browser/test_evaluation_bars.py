@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import Page
 
 from tests.browser import chromium, evaluations
@@ -22,4 +23,4 @@ def test_each_bar_of_a_slice_tells_its_intervals(page: Page, tmp_path: Path) -> 
         low, high = TOLD.fullmatch(bar.locator("title").text_content() or "").groups()  # type: ignore[union-attr]
         ends = bar.locator(".interval").first
         drawn = [float(ends.get_attribute(name) or "") for name in ("x1", "x2")]
-        assert [f"{end:.1f}" for end in drawn] == [low, high]
+        assert drawn == pytest.approx([float(low), float(high)], abs=0.055), "drawn to hundredths, told in tenths"
