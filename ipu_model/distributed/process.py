@@ -107,7 +107,8 @@ class StopRequest:
 
 @contextlib.contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end this process inside: what waits for other processes runs no Python that would listen.
+    """Let SIGTERM and SIGINT end this process inside: what waits for other processes, or compiles, runs no Python that
+    would listen.
 
     Only where there is nothing to keep yet.
     """
@@ -119,7 +120,7 @@ def ending_at_once() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)  # None: set outside Python
 
 
 def stop_time(asked: Optional[str]) -> Optional[float]:

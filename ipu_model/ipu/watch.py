@@ -11,13 +11,13 @@ import faulthandler
 import io
 import os
 import re
-import signal
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Iterator, Mapping, Optional, TextIO
 
+from ipu_model.distributed.process import ending_at_once
 from ipu_model.errors import ConfigError
 from ipu_model.progress import Emit
 
@@ -65,7 +65,7 @@ def watching(
     backstop = timeout is not None and _has_descriptor(sys.stderr)
     if backstop and timeout is not None:
         faulthandler.dump_traceback_later(timeout + GRACE, exit=True, file=sys.stderr)
-    with _default_signals(), contextlib.redirect_stderr(bar):
+    with ending_at_once(), contextlib.redirect_stderr(bar):
         watch.start()
         try:
             yield
@@ -132,20 +132,6 @@ def in_words(seconds: float) -> str:
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60:02d} min"
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
-
-
-@contextlib.contextmanager
-def _default_signals() -> Iterator[None]:
-    """Let SIGTERM and SIGINT end the process: Python's own handlers would run only after the compiler returns."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _has_descriptor(stream: TextIO) -> bool:

@@ -119,6 +119,15 @@ def test_the_jobs_own_signal_handlers_come_back() -> None:
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_handler_that_was_not_set_by_python_is_replaced_by_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """signal.signal gives None for it, and does not take None."""
+    put: List[Any] = []
+    monkeypatch.setattr(signal, "signal", lambda number, handler: put.append(handler))
+    with watching(Events(), None):
+        put.clear()
+    assert put == [signal.SIG_DFL, signal.SIG_DFL]
+
+
 @pytest.mark.parametrize(("stated", "seconds"), [(None, 7200.0), ("90", 90.0), ("0", None), ("1.5", 1.5)])
 def test_the_limit_is_two_hours_unless_the_host_says_otherwise(stated: Optional[str], seconds: Any) -> None:
     assert compile_timeout({} if stated is None else {"PODIUM_COMPILE_TIMEOUT": stated}) == seconds
