@@ -1,10 +1,9 @@
-"""Stages validate_examples and validate_rows: Great Expectations' verdict on an entry's examples, and on their rows.
+"""Stage validate_examples: Great Expectations' verdict on the examples of an entry.
 
 Examples that are fit to train on are also searched for near-duplicates: development examples that are nearly the same
 as something the model learns from.
 
-python -m tasks.downstream.validate NAME examples
-python -m tasks.downstream.validate NAME rows
+python -m tasks.downstream.validate NAME
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from tasks.downstream.task import TRAIN, DownstreamTask, part_of
 from tasks.project import artifacts
 from tasks.project.main import run_main
 from tasks.project.params import Params, load_params
-from tasks.project.row_folders import HELD_OUT, held_out_folder
 from tasks.reading.near_duplicates import Report, write_report
 from tasks.reading.parquet import read_batches
 from tasks.validation.checks import DataSet
 from tasks.validation.contamination import contamination
-from tasks.validation.row_checks import RowData
 from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import RowRules
+from tasks.validation.row_rules import Examples, RowRules
 from tasks.validation.validate import judge_and_report
 
 READ_AT_ONCE = 8192
@@ -51,25 +48,14 @@ class ChecksTask(DownstreamTask):
         """The examples in `folder`, to be judged."""
 
     @abstractmethod
-    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
+    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
         """What rows of this kind must be, beside what all rows must.
 
         Args:
             limits: of one folder of rows.
+            examples: those that they were made from, which say what their labels must be.
             training: whether these rows are learnt from, or were held out of such.
         """
-
-
-def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
-    """The rows of these splits, each with those that were held out of it."""
-    found: list[DataSet] = []
-    for split in splits:
-        rows, rules = task.rows_folder(split, root), partial(task.row_rules, training=split == TRAIN)
-        for name, folder in ((split, rows), (HELD_OUT, held_out_folder(rows))):
-            if folder is not None:
-                tokenizer, most = root / artifacts.TOKENIZER, params.model.max_positions
-                found.append(RowData(name, folder, tokenizer, most, task.entry.key("rows"), rules))
-    return found
 
 
 def near_duplicates(task: ChecksTask, params: Params, root: Path = Path()) -> Report:
@@ -102,19 +88,13 @@ def write_near_duplicates(task: ChecksTask, params: Params) -> dict[str, int]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Judge the examples or the rows of a downstream task.")
+    parser = argparse.ArgumentParser(description="Judge the examples of a downstream task.")
     parser.add_argument("name", help="the entry, or what its stage is called")
-    parser.add_argument("what", choices=("examples", "rows"))
-    arguments = parser.parse_args()
     params = load_params()
-    entry, data_docs = entry_of(params, arguments.name), params.validate_.data_docs
+    entry = entry_of(params, parser.parse_args().name)
     task: ChecksTask = part_of(entry, "checks")
-    if arguments.what == "rows":
-        print(judge_and_report(entry.verdict("rows"), lambda: row_data(task, params, task.splits), data_docs))
-    else:
-        folder = artifacts.examples_folder(entry.name)
-        more = partial(write_near_duplicates, task, params)
-        print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], data_docs, more))
+    folder, more = artifacts.examples_folder(entry.name), partial(write_near_duplicates, task, params)
+    print(judge_and_report(entry.verdict(), lambda: [task.data(folder)], params.validate_.data_docs, more))
 
 
 if __name__ == "__main__":

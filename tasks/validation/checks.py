@@ -53,6 +53,10 @@ class Totals:
     shown: dict[str, str] = field(default_factory=dict)
     """Text that says what was found, where the bare number does not."""
 
+    def __or__(self, other: Totals) -> Totals:
+        """Join the features of both."""
+        return Totals(self.values | other.values, self.examples | other.examples, self.shown | other.shown)
+
 
 class DataSet(Protocol):
     """A data set that can be judged; the methods are called in this order."""
@@ -78,7 +82,10 @@ class DataSet(Protocol):
         ...
 
     def statistics(self) -> dict[str, Any]:
-        """{"numbers": {label: value}, "histograms": [Lengths.histogram(...)]} for the page."""
+        """{"numbers": {label: value}, "histograms": [Lengths.histogram(...)]} for the page.
+
+        "notes" may have sentences that people must see, there and on the terminal.
+        """
         ...
 
 
@@ -147,6 +154,7 @@ def verdict(
         "record": data.record,
         "checks": [finding.to_values() for finding in findings],
         "not_checked": [check.name for check in not_checked],
+        "notes": statistics.get("notes", []),
         "statistics": {"numbers": numbers, "histograms": statistics["histograms"]},
     }
 

@@ -165,6 +165,7 @@ class RowData:
         return {
             "numbers": {**numbers, **self.rules.numbers()},
             "histograms": [*histograms, *self.rules.histograms()],
+            "notes": [f"{self.name} rows: {text}" for text in self.rules.notes()],
         }
 
 

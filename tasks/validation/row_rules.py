@@ -7,14 +7,45 @@ Those of pre-training are in pretrain_rules.py, those of downstream work in task
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 
+from tasks.reading.parquet import read_batches
 from tasks.validation.checks import Check, Totals
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
+
+Side = Callable[[pa.RecordBatch], pa.Array]
+"""Which examples of a batch are wanted: booleans."""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """The examples that the rows of one folder were made from."""
+
+    path: Path
+    stage: str
+    """That writes them, for messages."""
+    choose: Callable[[], tuple[Side, Sequence[str]]] | None = None
+    """Finds which of a batch the rows were made from, and the columns that say so; None: all."""
+
+    def read(self, columns: Sequence[str], at_once: int) -> Iterator[pa.RecordBatch]:
+        """Yield them in order, with these columns among others.
+
+        Raises:
+            InputError: they are missing or damaged.
+        """
+        if self.choose is None:
+            yield from read_batches(self.path, columns, at_once, self.stage)
+        else:
+            side, others = self.choose()
+            for batch in read_batches(self.path, tuple(dict.fromkeys((*columns, *others))), at_once, self.stage):
+                yield batch.filter(side(batch))
 
 
 class RowRules(ABC):
@@ -54,6 +85,10 @@ class RowRules(ABC):
     def numbers(self) -> dict[str, Any]:
         """What else the page says, by its label."""
         return {}
+
+    def notes(self) -> list[str]:
+        """Sentences that people must see."""
+        return []
 
     def histograms(self) -> list[dict[str, Any]]:
         """`Lengths.histogram` of what else the page draws."""

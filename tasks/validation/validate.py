@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import DataInvalid
 from tasks.project.files import write_json, write_text
 from tasks.project.main import run_main
@@ -150,6 +150,7 @@ def with_others(values: dict[str, Any], others: Mapping[str, Any], prefix: str) 
         "valid": values["valid"] and others["valid"],
         "checks": [*values["checks"], *checks],
         "not_checked": [*values["not_checked"], *(f"{prefix} {name}" for name in others["not_checked"])],
+        "notes": [*values["notes"], *others["notes"]],
         f"{prefix.replace('-', '_')}_rows": others["rows"],
     }
 
@@ -192,6 +193,8 @@ def judge_and_report(
     write_json(artifacts.expectation_suite(name), suite_of(name, found.checks).to_json_dict())
     if data_docs:
         write_data_docs(name, found.checks, found.findings, report, artifacts.DATA_DOCS / name)
+    for text in values["notes"]:
+        streams.note(f"{name}: {text}")
     if not values["valid"]:
         raise DataInvalid(explain(values, str(html)))
     return (

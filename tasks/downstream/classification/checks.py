@@ -11,9 +11,11 @@ from tasks.downstream.classification import about
 from tasks.downstream.classification.format import schema_of
 from tasks.downstream.labelled.checks import LabelledChecksTask, LabelledData, Meant
 from tasks.downstream.task import TRAIN
-from tasks.reading.labels import all_labels_in
+from tasks.reading.labels import all_labels_in, labels_of_rows
 from tasks.reading.parquet import read_batches
+from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import DataSet
+from tasks.validation.row_rules import Examples
 
 
 class Task(about.Task, LabelledChecksTask):
@@ -34,6 +36,15 @@ class Task(about.Task, LabelledChecksTask):
             look=look,
         )
         return LabelledData(meant, folder, self.splits)
+
+    def expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
+        """Compare names: the classes of rows have the numbers that features.parquet states."""
+        labels = super().expected_labels(examples, rows)
+        if self.is_regression:
+            return labels
+        learned, others = all_labels_in(examples.path)
+        numbers = {name: number for number, name in enumerate(labels_of_rows(rows))}
+        return np.array([numbers.get(name, IGNORED) for name in (*learned, *others)])[labels]
 
     def _are_pairs(self, folder: Path) -> bool:
         """Whether the training examples are: the first one says it for all, as the checks then do."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,9 @@ from tasks.validation.checks import RECORD, Check, Frame, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import RowRules
+from tasks.validation.row_rules import Examples, RowRules
+
+EXAMPLES_AT_ONCE = 8192
 
 
 class LabelledChecksTask(LabelledTask, ChecksTask):
@@ -32,8 +35,14 @@ class LabelledChecksTask(LabelledTask, ChecksTask):
         pairs = zip(*(batch.column(name).to_pylist() for name in self.text_columns), strict=True)
         return ["\t".join(part for part in pair if part is not None) for pair in pairs]
 
-    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
-        return LabelRules(limits, training=training)
+    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
+        expected = partial(self.expected_labels, examples, limits.folder)
+        return LabelRules(limits, training=training, expected=expected)
+
+    def expected_labels(self, examples: Examples, rows: Path) -> np.ndarray:
+        """Return the label that the rows in the folder `rows` should have of each example, -100 for none."""
+        labels = [batch.column("label") for batch in examples.read(("label",), EXAMPLES_AT_ONCE)]
+        return pa.chunked_array(labels).to_numpy() if labels else np.zeros(0)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
 from tasks.validation.row_rules import Occurrences, RowRules
 
-COLUMN = "class_labels or targets"
+COLUMN, AS_EXAMPLES = "class_labels or targets", "labels_as_in_examples"
 
 
 class LabelRules(RowRules):
@@ -20,12 +21,13 @@ class LabelRules(RowRules):
 
     kinds: ClassVar[tuple[str, ...]] = ("sequence_classification", "sequence_regression")
 
-    def __init__(self, limits: RowLimits, *, training: bool) -> None:
+    def __init__(self, limits: RowLimits, *, training: bool, expected: Callable[[], np.ndarray] | None = None) -> None:
         """Take note of what is required.
 
         Args:
             training: whether the rows are learnt from, so that every sequence must have a label; to predict, classes
                 that train has not have none.
+            expected: reads the label of each example, -100 for none; None: labels are not compared with examples.
         """
         super().__init__(limits)
         self._training = training
@@ -40,14 +42,24 @@ class LabelRules(RowRules):
         self.record_checks = (
             Check("label_slots", COLUMN, f"{known}, -100 where no sequence is", again, maximum=0),
             Check("feature_slots", "feature_ids", numbers, again, maximum=0),
+            *([] if expected is None else [Check(AS_EXAMPLES, COLUMN, "the label of its example", again, maximum=0)]),
         )
+        self._read_expected = expected
+        self._expected = np.zeros(0)
         self._labelled = 0
         self._examples = Occurrences(sequences)
+
+    def prepare(self) -> list[str]:
+        if self._read_expected is not None:
+            self._expected = self._read_expected()
+        return []
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
         features = label_features(rows, found, self.limits.manifest.num_labels, training=self._training)
         self._labelled += int(features["labelled"].sum())
         self._examples.add(rows["feature_ids"].reshape(-1))
+        if self._read_expected is not None:
+            features[AS_EXAMPLES] = count_other_labels(rows, self._expected)
         return features
 
     def totals(self) -> Totals:
@@ -79,3 +91,12 @@ def label_features(rows: Columns, found: Sequences, labels: int, *, training: bo
         "labelled": (present & known).sum(axis=1),
         "feature_slots": np.where(present, ids < 0, ids != ABSENT).sum(axis=1),
     }
+
+
+def count_other_labels(rows: Columns, expected: np.ndarray) -> np.ndarray:
+    """Count, in each row, the labels that are not those of their examples; slots of no known example are left out."""
+    ids, labels = rows["feature_ids"], rows["targets" if "targets" in rows else "class_labels"]
+    known = (ids >= 0) & (ids < len(expected))
+    other = np.zeros(ids.shape, bool)
+    other[known] = labels[known] != expected[ids[known]]
+    return other.sum(axis=1)

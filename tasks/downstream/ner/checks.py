@@ -22,7 +22,7 @@ from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import RowRules
+from tasks.validation.row_rules import Examples, RowRules
 
 
 class Task(about.Task, ChecksTask):
@@ -38,8 +38,8 @@ class Task(about.Task, ChecksTask):
         least, section = self.entry.params.data.min_examples, self.entry.key("data")
         return NerData(self.entry.verdict(), folder, self.splits, least, section)
 
-    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
-        return TagRules(limits, training=training)
+    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
+        return TagRules(limits, training=training, examples=examples)
 
 
 class NerData(ExampleFiles):

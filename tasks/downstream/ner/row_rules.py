@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
+import numpy as np
 import pyarrow.compute as pc
 
 from tasks.downstream.ner.labels import FEATURES_SCHEMA
 from tasks.project import artifacts
-from tasks.rows.row_files import IGNORED
+from tasks.reading.labels import labels_of_rows
+from tasks.rows.row_files import IGNORED, ranges
 from tasks.validation import text_features
 from tasks.validation.checks import Check, Totals
-from tasks.validation.feature_file import FeatureFile
+from tasks.validation.feature_file import FeatureFile, Lines
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import RowRules
+from tasks.validation.row_rules import Examples, RowRules
 
-COLUMN = "token_labels"
+COLUMN, AS_EXAMPLES = "token_labels", "labels_as_in_examples"
+SENTENCES_AT_ONCE = 8192
 
 
 class TagRules(RowRules):
@@ -24,12 +28,13 @@ class TagRules(RowRules):
 
     kinds: ClassVar[tuple[str, ...]] = ("token_classification",)
 
-    def __init__(self, limits: RowLimits, *, training: bool) -> None:
+    def __init__(self, limits: RowLimits, *, training: bool, examples: Examples | None = None) -> None:
         """Take note of what is required.
 
         Args:
             training: whether the rows are learnt from, so that every word must have a label; to predict, types that
                 train has not have none.
+            examples: the sentences; None: labels are not compared with their tags.
         """
         super().__init__(limits)
         last, again = limits.manifest.num_labels - 1, limits.again
@@ -41,15 +46,27 @@ class TagRules(RowRules):
         self.record_checks = (
             Check("label_slots", COLUMN, known, again, maximum=0),
             *self._windows.record_checks,
+            *([] if examples is None else [Check(AS_EXAMPLES, COLUMN, "the tag of its word", again, maximum=0)]),
         )
+        self._examples = examples
+        self._tags = np.zeros(0, np.int64)
+        self._positions, self._words_before = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._words = self._labelled = 0
 
     def prepare(self) -> list[str]:
         if problems := self._windows.prepare():
             return problems
         table = text_features.open_parquet(self.limits.folder / artifacts.FEATURES).read(columns=["positions"])
-        self._words = pc.sum(pc.list_value_length(table.column("positions"))).as_py() or 0
-        return []
+        words = pc.list_value_length(table.column("positions")).to_numpy()
+        self._words = int(words.sum())
+        if self._examples is None:
+            return []
+        self._positions = pc.list_flatten(table.column("positions")).to_numpy()
+        self._words_before = np.concatenate([[0], np.cumsum(words)])
+        self._tags = read_tags(self._examples, labels_of_rows(self.limits.folder))
+        if len(self._tags) == self._words:
+            return []
+        return [f"{artifacts.FEATURES} has {self._words:,} words, the sentences have {len(self._tags):,}"]
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
         lines, labels = self._windows.lines(rows, found), rows[COLUMN]
@@ -57,7 +74,19 @@ class TagRules(RowRules):
         known = inside & (labels >= 0) & (labels < self.limits.manifest.num_labels)
         self._labelled += int(known.sum())
         wrong = ~known & (labels != IGNORED)
-        return {"label_slots": wrong.sum(axis=1), **self._windows.features(rows, found, lines)}
+        features = {"label_slots": wrong.sum(axis=1), **self._windows.features(rows, found, lines)}
+        return features if self._examples is None else {**features, AS_EXAMPLES: self._count_other(rows, found, lines)}
+
+    def _count_other(self, rows: Columns, found: Sequences, lines: Lines) -> np.ndarray:
+        """Count, in each row, the words with another label than their tag."""
+        row, slot = np.nonzero(lines.known)
+        window = rows["feature_ids"][row, slot]
+        first, count = self._words_before[window], self._words_before[window + 1] - self._words_before[window]
+        words, row = ranges(first, count), np.repeat(row, count)
+        starts = found.table(found.start, lines.known.shape[1], 0)[lines.known]
+        place = np.repeat(starts, count) + self._positions[words]
+        labels = rows[COLUMN][row, np.clip(place, 0, rows[COLUMN].shape[1] - 1)]
+        return np.bincount(row[labels != self._tags[words]], minlength=len(lines.known))
 
     def totals(self) -> Totals:
         totals = self._windows.totals()
@@ -68,3 +97,14 @@ class TagRules(RowRules):
 
     def numbers(self) -> dict[str, Any]:
         return {"words": self._words, "labelled words": self._labelled}
+
+
+def read_tags(examples: Examples, labels: Sequence[str]) -> np.ndarray:
+    """Return the number among `labels` of the tag of each word of the sentences, -100 where they lack it."""
+    numbers = {name: number for number, name in enumerate(labels)}
+    found = [np.zeros(0, np.int64)]
+    for batch in examples.read(("tags",), SENTENCES_AT_ONCE):
+        tags = batch.column("tags").flatten().dictionary_encode()
+        known = np.array([numbers.get(tag, IGNORED) for tag in tags.dictionary.to_pylist()], np.int64)
+        found.append(known[tags.indices.to_numpy(zero_copy_only=False)])
+    return np.concatenate(found)

@@ -17,7 +17,7 @@ from tasks.validation.checks import RECORD, Check, DataSet, Frame, Totals
 from tasks.validation.example_files import ExampleFiles
 from tasks.validation.histograms import Lengths
 from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import RowRules
+from tasks.validation.row_rules import Examples, RowRules
 
 SPLITS = ("train", "dev")
 TEXTS = ("id", "context", "question")
@@ -47,8 +47,8 @@ class Task(about.Task, ChecksTask):
     def data(self, folder: Path) -> DataSet:
         return QuestionData(folder, self.entry.params.data.min_examples, nullable=self.nullable)
 
-    def row_rules(self, limits: RowLimits, *, training: bool) -> RowRules:
-        return AnswerRules(limits, training=training)
+    def row_rules(self, limits: RowLimits, examples: Examples, *, training: bool) -> RowRules:
+        return AnswerRules(limits, training=training, examples=examples)
 
 
 class QuestionData(ExampleFiles):

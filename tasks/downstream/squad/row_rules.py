@@ -7,12 +7,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from tasks.downstream.squad.targets import MAX_SHARE, Targets
+from tasks.project import artifacts
 from tasks.rows.row_files import IGNORED
 from tasks.validation.checks import Check, Totals
 from tasks.validation.feature_file import FeatureFile, Lines
 from tasks.validation.row_features import Columns, Sequences
 from tasks.validation.row_requirements import RowLimits
-from tasks.validation.row_rules import RowRules
+from tasks.validation.row_rules import Examples, RowRules
 
 WINDOWS = pa.schema(
     [
@@ -33,11 +35,12 @@ class AnswerRules(RowRules):
 
     kinds: ClassVar[tuple[str, ...]] = ("question_answering",)
 
-    def __init__(self, limits: RowLimits, *, training: bool) -> None:
+    def __init__(self, limits: RowLimits, *, training: bool, examples: Examples | None = None) -> None:
         """Take note of what is required.
 
         Args:
             training: whether the rows are learnt from, which takes an answer at least.
+            examples: the questions; None: targets are not compared with their answers.
         """
         super().__init__(limits)
         self._windows = FeatureFile(limits, WINDOWS, ("context_start",))
@@ -49,24 +52,33 @@ class AnswerRules(RowRules):
             f"answers lie outside of every window: look at {limits.section}.row_length and {limits.section}.doc_stride",
             minimum=smallest,
         )
-        self.total_checks = (*self._windows.total_checks, answers)
+        self._targets = Targets(limits.folder / artifacts.FEATURES, examples) if training and examples else None
+        self.total_checks = (*self._windows.total_checks, answers, *([_TARGETS] if self._targets else []))
         self.record_checks = (*_answer_checks(limits.again), *self._windows.record_checks)
         self._seen = {"answered": 0, "labelled": 0}
 
     def prepare(self) -> list[str]:
-        return self._windows.prepare()
+        problems = self._windows.prepare()
+        if self._targets is not None and not problems:
+            self._targets.prepare()
+        return problems
 
     def features(self, rows: Columns, found: Sequences) -> Columns:
         windows = self._windows.lines(rows, found)
         features = answer_features(rows, found, windows)
         for name in self._seen:
             self._seen[name] += int(features[name].sum())
+        if self._targets is not None:
+            self._targets.add(*taught_spans(rows, found, windows))
         return {**features, **self._windows.features(rows, found, windows)}
 
     def totals(self) -> Totals:
         totals = self._windows.totals()
         totals.values["answers"] = self._seen["answered"]
-        return totals
+        return totals if self._targets is None else totals | self._targets.totals()
+
+    def notes(self) -> list[str]:
+        return [self._targets.note] if self._targets is not None and self._targets.note else []
 
     def numbers(self) -> dict[str, Any]:
         return {"labelled sequences": self._seen["labelled"], "sequences with an answer": self._seen["answered"]}
@@ -100,6 +112,29 @@ def answer_features(rows: Columns, found: Sequences, windows: Lines) -> Columns:
         "answered": (right & ~at_cls).sum(axis=1),
         "labelled": (labelled & present).sum(axis=1),
     }
+
+
+def taught_spans(rows: Columns, found: Sequences, windows: Lines) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Windows with a target inside their context: their numbers, and its first and last token from the context's first.
+
+    Args:
+        windows: as for `answer_features`.
+    """
+    slots = rows["start_positions"].shape[1]
+    context = found.table(found.start, slots, 0) + windows.columns["context_start"]
+    first, last = (rows[name].astype(np.int64) - context for name in ("start_positions", "end_positions"))
+    tokens = windows.columns["n_tokens"] - windows.columns["context_start"] - 1
+    taught = windows.known & (first >= 0) & (first <= last) & (last < tokens)
+    return rows["feature_ids"][taught], first[taught], last[taught]
+
+
+_TARGETS = Check(
+    "targets",
+    BOTH,
+    f"at most {MAX_SHARE:.0%} of the targets differ, decoded and normalised, from every answer of their question",
+    "answers begin or end inside of words, or rows belong to other examples: look at answer_start in the source file",
+    maximum=MAX_SHARE,
+)
 
 
 def _answer_checks(again: str) -> list[Check]:

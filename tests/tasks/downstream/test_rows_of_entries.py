@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.downstream.squad.row_rules import AnswerRules
-from tasks.downstream.validate import row_data
+from tasks.downstream.validate_rows import row_data
 from tasks.project import artifacts
 from tasks.project.params import load_params
 from tasks.project.row_folders import HELD_OUT

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tasks.downstream import evaluate, rows
+from tasks.downstream import evaluate, rows, validate_rows
 from tasks.downstream import examples as read_examples
 from tasks.downstream import validate as validate_entry
 from tasks.downstream.jobs import finetune, predict
@@ -151,9 +151,9 @@ def run_questions(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run_entry(name: str) -> None:
     """The stages of an entry, and publish."""
     run_stage(read_examples, name)
-    run_stage(validate_entry, name, "examples")
+    run_stage(validate_entry, name)
     run_stage(rows, name)
-    run_stage(validate_entry, name, "rows")
+    run_stage(validate_rows, name)
     for module in (finetune, predict, evaluate, gate, publish):
         run_stage(module, name)
 

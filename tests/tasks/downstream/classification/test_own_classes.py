@@ -13,7 +13,7 @@ import torch
 from scipy.stats import pearsonr
 from sklearn.metrics import accuracy_score, f1_score
 
-from tasks.downstream import evaluate, examples, parity, rows, validate
+from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
 from tasks.downstream.jobs import finetune, predict
 from tasks.downstream.judging import gate
 from tasks.jobs import training
@@ -39,9 +39,9 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """All stages up to the gate; the metrics."""
     monkeypatch.chdir(folder)
     run_stage(examples, NAME)
-    run_stage(validate, NAME, "examples")
+    run_stage(validate, NAME)
     run_stage(rows, NAME)
-    run_stage(validate, NAME, "rows")
+    run_stage(validate_rows, NAME)
     for module in (finetune, predict, evaluate, gate):
         run_stage(module, NAME)
     found: dict[str, Any] = read_json(folder / f"metrics/{NAME}.json")

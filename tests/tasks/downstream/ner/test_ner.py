@@ -11,7 +11,7 @@ import pytest
 import torch
 from test_ner_tags import conlleval
 
-from tasks.downstream import evaluate, examples, parity, rows, validate
+from tasks.downstream import evaluate, examples, parity, rows, validate, validate_rows
 from tasks.downstream.jobs import finetune, predict
 from tasks.downstream.judging import gate
 from tasks.jobs import training
@@ -34,9 +34,9 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All stages up to the gate."""
     monkeypatch.chdir(folder)
     run_stage(examples, NAME)
-    run_stage(validate, NAME, "examples")
+    run_stage(validate, NAME)
     run_stage(rows, NAME)
-    run_stage(validate, NAME, "rows")
+    run_stage(validate_rows, NAME)
     for module in (finetune, predict, evaluate, gate):
         run_stage(module, NAME)
 

@@ -1,0 +1,68 @@
+"""Stage validate_rows: Great Expectations' verdict on the rows of an entry, and on their labels beside its examples.
+
+python -m tasks.downstream.validate_rows NAME
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from tasks.downstream.entries import entry_of
+from tasks.downstream.task import TRAIN, part_of
+from tasks.downstream.validate import ChecksTask
+from tasks.project import artifacts
+from tasks.project.main import run_main
+from tasks.project.params import Params, load_params
+from tasks.project.row_folders import HELD_OUT, held_out_folder
+from tasks.validation.checks import DataSet
+from tasks.validation.row_checks import RowData
+from tasks.validation.row_rules import Examples, Side
+from tasks.validation.validate import judge_and_report
+
+
+def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Path = Path()) -> list[DataSet]:
+    """The rows of these splits, each with those that were held out of it."""
+    found: list[DataSet] = []
+    for split in splits:
+        rows = task.rows_folder(split, root)
+        held_out = held_out_folder(rows)
+        for name, folder in ((split, rows), (HELD_OUT, held_out)):
+            if folder is not None:
+                examples = examples_of(task, split, name if held_out else "", root)
+                rules = partial(task.row_rules, examples=examples, training=split == TRAIN)
+                tokenizer, most = root / artifacts.TOKENIZER, params.model.max_positions
+                found.append(RowData(name, folder, tokenizer, most, task.entry.key("rows"), rules))
+    return found
+
+
+def examples_of(task: ChecksTask, split: str, side: str, root: Path) -> Examples:
+    """Return the examples that rows of a split were made from.
+
+    Args:
+        side: HELD_OUT or the split, where some were held out of it; empty: all.
+    """
+    path = task.examples_file(split, root)
+
+    def choose() -> tuple[Side, Sequence[str]]:
+        makes = part_of(task.entry, "rows")
+        sides = makes.hold_out(path, task.entry.rows.held_out_fraction)
+        return sides.held_out if side == HELD_OUT else sides.training, (*makes.columns, sides.column)
+
+    return Examples(path, task.entry.stage("examples"), choose if side else None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Judge the rows of a downstream task.")
+    parser.add_argument("name", help="the entry, or what its stage is called")
+    params = load_params()
+    entry = entry_of(params, parser.parse_args().name)
+    task: ChecksTask = part_of(entry, "checks")
+    sets = partial(row_data, task, params, task.splits)
+    print(judge_and_report(entry.verdict("rows"), sets, params.validate_.data_docs))
+
+
+if __name__ == "__main__":
+    run_main(main)

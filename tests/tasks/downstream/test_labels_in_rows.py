@@ -1,0 +1,209 @@
+"""The labels in rows are those of the examples they were made from; planted defects are caught by one check."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tasks.downstream import rows
+from tasks.downstream.entries import entry_of
+from tasks.downstream.examples import make_examples
+from tasks.downstream.task import part_of
+from tasks.downstream.validate_rows import row_data
+from tasks.project import artifacts
+from tasks.project.params import check
+from tasks.project.row_folders import HELD_OUT
+from tasks.validation.judge import Judge
+from tasks.validation.validate import validate
+from tests.tasks.downstream.classification.classification_checkout import write_csv
+from tests.tasks.downstream.entries import values_with
+from tests.tasks.downstream.ner.ner_checkout import write_sentences
+from tests.tasks.pretraining.row_inputs import WORDS, word_tokenizer
+from tests.tasks.validation.validation_data import failed_checks
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "squad": {"row_length": 48, "doc_stride": 8, "max_question_length": 10, "held_out_fraction": 0.2},
+    "ner": {"row_length": 32, "max_sequences_per_row": 4, "overlap": 8, "held_out_fraction": 0.2},
+    "classification": {"row_length": 32, "max_sequences_per_row": 4, "held_out_fraction": 0.2},
+}
+Damage = Callable[[str, np.ndarray], np.ndarray]
+"""Changes a column of rows."""
+
+
+@functools.cache
+def judge() -> Judge:
+    return Judge()
+
+
+def write_questions(path: Path, count: int, cut: int = 0) -> Path:
+    """Questions whose answer is two words of the context, each followed by a full stop; of every answer `cut`
+    characters are missing at its end."""
+    paragraphs = []
+    for number in range(count):
+        words = [WORDS[(7 * number + step) % len(WORDS)] for step in range(60)]
+        context, first = ". ".join(words), number % 50
+        text = ". ".join(words[first : first + 2])
+        start = len(". ".join([*words[:first], ""]))
+        answer = {"text": text[: len(text) - cut], "answer_start": start}
+        question = {"id": f"{path.stem}-{number}", "question": f"Go {words[first]}?", "answers": [answer]}
+        paragraphs.append({"title": str(number), "paragraphs": [{"context": context, "qas": [question]}]})
+    path.write_text(json.dumps({"version": "1.1", "data": paragraphs}), encoding="utf-8")
+    return path
+
+
+def write_texts(path: Path, count: int, regression: bool) -> Path:
+    labels = [f"{number % 7 / 3:g}" if regression else "abc"[number % 3] for number in range(count)]
+    words = [f"{WORDS[number % len(WORDS)]} {WORDS[(number * 3 + 1) % len(WORDS)]}" for number in range(count)]
+    write_csv(path, ["text", "label"], list(zip(words, labels, strict=True)))
+    return path
+
+
+def make_inputs(folder: Path, kind: str, regression: bool) -> dict[str, Path]:
+    suffix = {"squad": "json", "ner": "conll", "classification": "csv"}[kind]
+    found = {f"{split}_path": folder / f"{split}.{suffix}" for split in ("train", "dev")}
+    for seed, path in enumerate(found.values()):
+        if kind == "squad":
+            write_questions(path, 40)
+        elif kind == "ner":
+            write_sentences(path, 40, seed)
+        else:
+            write_texts(path, 40, regression)
+    return found
+
+
+def judged(data: Mapping[str, Path], kind: str, regression: bool = False, damage: Damage | None = None) -> Any:
+    """The verdicts on the rows of an entry in this folder, by their names."""
+    entry: dict[str, Any] = {"kind": kind, "rows": SHAPES[kind], "data": {k: str(path) for k, path in data.items()}}
+    entry["data"] |= {"source": "files"} if kind == "squad" else {}
+    entry |= {"regression": True} if regression else {}
+    params = check(values_with({"squad": None, "mine": entry}))
+    word_tokenizer(artifacts.TOKENIZER)
+    found = entry_of(params, "mine")
+    make_examples(part_of(found, "examples"), artifacts.examples_folder("mine"))
+    task: rows.RowsTask = part_of(found, "rows")
+    for split in task.splits:
+        rows.write_rows(task, split)
+    if damage is not None:
+        damage_rows(task.rows_folder("train"), damage)
+    return {one.name: validate(one, judge()) for one in row_data(part_of(found, "checks"), params, task.splits)}
+
+
+def damage_rows(folder: Path, damage: Damage) -> None:
+    [path] = folder.glob("rows-*.arrow")
+    table = pa.ipc.open_file(path).read_all()
+    for place, name in enumerate(table.column_names):
+        column = table.column(name).combine_chunks()
+        values = np.array(column.flatten()).reshape(len(column), -1)
+        changed = pa.array(damage(name, values).reshape(-1), column.type.value_type)
+        field = table.schema.field(place)
+        table = table.set_column(place, field, pa.FixedSizeListArray.from_arrays(changed, type=field.type))
+    with pa.ipc.new_file(path, table.schema) as writer:
+        writer.write_table(table)
+
+
+def shift_spans(name: str, values: np.ndarray) -> np.ndarray:
+    """One token to the right, of every target."""
+    return np.where(values > 0, values + 2, values) if name in ("start_positions", "end_positions") else values
+
+
+def shift_tags(name: str, values: np.ndarray) -> np.ndarray:
+    return np.roll(values, 1, axis=1) if name == "token_labels" else values
+
+
+def permute_labels(name: str, values: np.ndarray) -> np.ndarray:
+    return np.where(values >= 0, (values + 1) % 3, values) if name in ("class_labels", "token_labels") else values
+
+
+def change_one_number(name: str, values: np.ndarray) -> np.ndarray:
+    if name == "targets":
+        values[0, 0] += 0.5
+    return values
+
+
+KINDS = [("squad", False), ("ner", False), ("classification", False), ("classification", True)]
+
+
+@pytest.mark.parametrize(("kind", "regression"), KINDS)
+def test_rows_of_every_kind_decode_to_the_labels_of_their_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, regression: bool
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verdicts = judged(make_inputs(tmp_path, kind, regression), kind, regression)
+    assert [failed_checks(verdicts[name]) for name in ("train", HELD_OUT, "dev")] == [[], [], []]
+    checks = {check["name"]: check["found"] for check in verdicts["train"]["checks"]}
+    if kind == "squad":
+        assert checks["targets"].startswith("0 of ")
+        assert "targets" not in {check["name"] for check in verdicts["dev"]["checks"]}
+    else:
+        assert "labels_as_in_examples" in checks
+
+
+@pytest.mark.parametrize(
+    ("kind", "damage", "failed"),
+    [
+        ("squad", shift_spans, "targets"),
+        ("ner", shift_tags, "labels_as_in_examples"),
+        ("ner", permute_labels, "labels_as_in_examples"),
+        ("classification", permute_labels, "labels_as_in_examples"),
+    ],
+)
+def test_labels_of_another_token_or_another_number_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, damage: Damage, failed: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verdicts = judged(make_inputs(tmp_path, kind, False), kind, damage=damage)
+    assert failed in failed_checks(verdicts["train"])
+    assert failed_checks(verdicts["dev"]) == []
+
+
+def test_a_number_that_is_not_that_of_the_example_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    verdicts = judged(make_inputs(tmp_path, "classification", True), "classification", True, change_one_number)
+    assert failed_checks(verdicts["train"]) == ["labels_as_in_examples"]
+
+
+def test_classes_of_rows_in_another_order_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    original = rows.write_rows
+
+    def write_other_names(*arguments: Any) -> Any:
+        summary = original(*arguments)
+        path = arguments[0].rows_folder("dev") / artifacts.FEATURES
+        if path.is_file():
+            table = pq.read_table(path)
+            table = table.replace_schema_metadata({**table.schema.metadata, b"labels": json.dumps(["c", "a", "b"])})
+            pq.write_table(table, path)
+        return summary
+
+    monkeypatch.setattr(rows, "write_rows", write_other_names)
+    verdicts = judged(make_inputs(tmp_path, "classification", False), "classification")
+    assert failed_checks(verdicts["dev"]) == ["labels_as_in_examples"]
+
+
+def test_targets_wider_than_their_answers_are_counted_and_too_many_of_them_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = {f"{split}_path": write_questions(tmp_path / f"{split}.json", 40) for split in ("train", "dev")}
+    values = json.loads(data["train_path"].read_text(encoding="utf-8"))
+    for article in values["data"][:3]:
+        answer = article["paragraphs"][0]["qas"][0]["answers"][0]
+        answer["text"] = answer["text"][:-1]
+    data["train_path"].write_text(json.dumps(values), encoding="utf-8")
+    verdicts = judged(data, "squad")
+    assert failed_checks(verdicts["train"]) == []
+    notes = verdicts["train"]["notes"] + verdicts[HELD_OUT]["notes"]
+    assert sum(int(note.split(" rows: ")[1].split(" of ")[0]) for note in notes) == 3
+    assert all("differ from every answer of their question" in note for note in notes)
+
+    write_questions(data["train_path"], 40, cut=1)
+    verdicts = judged(data, "squad")
+    assert failed_checks(verdicts["train"]) == ["targets"]
