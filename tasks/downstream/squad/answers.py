@@ -15,7 +15,7 @@ K best tokens of a window.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -125,18 +125,38 @@ def probable_answers(
         max_answer_length: tokens, before widening.
         null_threshold: odds above which no answer is given; None: one is always given.
     """
-    spans = _probable_spans(windows, max_answer_length)
+    candidates = sorted(_candidates(windows, context, words, top, max_answer_length), key=lambda one: -one.score)
     found: dict[tuple[int, int], Answer] = {}
     null = None if null_threshold is None else _null_answer(windows)
-    for index in np.lexsort((np.arange(len(spans.score)), -spans.score)):
-        if null and _log(null.score) - (null_threshold or 0.0) > _log(spans.score[index]):
+    for answer in candidates:
+        if null and _log(null.score) - (null_threshold or 0.0) > _log(answer.score):
             found[0, 0], null = null, None
-        if len(found) == top:
+        found.setdefault((answer.start, answer.end), answer)
+        if len(found) >= top:
             break
-        start, end = _widened(windows, words, *(int(x[index]) for x in (spans.window, spans.first, spans.last)))
-        probability = float(spans.score[index])
-        found.setdefault((start, end), Answer(context[start:end], start, end, probability, probability))
-    return list(found.values())
+    return list(found.values())[:top]
+
+
+def _candidates(windows: Windows, context: str, words: Array, top: int, max_answer_length: int) -> Iterator[Answer]:
+    """Yield the best `top` distinct answers of each window, best first, and its worst one.
+
+    No other span can be among the best of all windows. The spans of one window at a time are in memory.
+    """
+    for window in range(len(windows)):
+        part = slice(windows.bounds[window], windows.bounds[window + 1])
+        start = _with_cls(windows.cls_logits[window, 0], windows.start_logits[part])[1:]
+        end = _with_cls(windows.cls_logits[window, 1], windows.end_logits[part])[1:]
+        first, last = np.nonzero(_allowed(len(start), max_answer_length))
+        scores = start[first] * end[last]
+        order = np.argsort(-scores, kind="stable").tolist()
+        distinct: dict[tuple[int, int], int] = {}
+        for index in order:
+            distinct.setdefault(_widened(windows, words, window, int(first[index]), int(last[index])), index)
+            if len(distinct) == top:
+                break
+        worst = [(_widened(windows, words, window, int(first[n]), int(last[n])), n) for n in order[-1:]]
+        for (begin, stop), index in (*distinct.items(), *worst):
+            yield Answer(context[begin:stop], begin, stop, float(scores[index]), float(scores[index]))
 
 
 def _null_answer(windows: Windows) -> Answer:
@@ -160,18 +180,6 @@ def _widened(windows: Windows, words: Array, window: int, first: int, last: int)
     first = int(np.flatnonzero(here == here[first])[0])
     last = int(np.flatnonzero(here == here[last])[-1])
     return int(characters[first, 0]), int(characters[last, 1])
-
-
-def _probable_spans(windows: Windows, max_answer_length: int) -> _Spans:
-    """All allowed spans of every window, in order of windows, first and last tokens."""
-    found: list[tuple[Array, Array, Array, Array]] = []
-    for window in range(len(windows)):
-        part = slice(windows.bounds[window], windows.bounds[window + 1])
-        start = _with_cls(windows.cls_logits[window, 0], windows.start_logits[part])[1:]
-        end = _with_cls(windows.cls_logits[window, 1], windows.end_logits[part])[1:]
-        first, last = np.nonzero(_allowed(len(start), max_answer_length))
-        found.append((np.full(len(first), window), first, last, start[first] * end[last]))
-    return _Spans.of(found)
 
 
 def _allowed(tokens: int, max_answer_length: int) -> Array:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 MAX_ANSWER_LENGTH = AnswerParams().max_answer_length
 ROWS_AT_ONCE = 8
+CONTINUING = "##"
+"""Begins a WordPiece token that goes on with a word."""
 CPU = Place("cpu", "fp32")
 
 
@@ -135,10 +137,11 @@ def _ask_in(
 
 
 def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowShape) -> tuple[Features, Any]:
-    """The windows, and the word number of every context token in them."""
+    """The windows, and for every context token in them the number of its word, which is its own within a window."""
     import numpy as np
 
-    from tasks.downstream.squad.features import SPECIAL_PER_FEATURE, make_features, windows
+    from tasks.downstream.squad.features import SPECIAL_PER_FEATURE, make_features
+    from tasks.rows.row_files import ranges
 
     length = len(tokenizer.encode(question, add_special_tokens=False).ids)
     room = shape.row_length - SPECIAL_PER_FEATURE - length
@@ -152,9 +155,11 @@ def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowSh
     features = make_features(
         tokenizer, [question], [context], shape.row_length, shape.doc_stride, max_question_length=max(length, 1)
     )
-    numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids, dtype=np.int64)
-    parts = [numbers[start:stop] for start, stop in windows(len(numbers), room, shape.doc_stride)]
-    return features, np.concatenate(parts)
+    first_tokens = np.cumsum(features.lengths) - features.lengths
+    tokens = features.token_ids[ranges(first_tokens + features.context_starts, features.context_lengths)]
+    begins = np.ones(tokenizer.get_vocab_size(with_added_tokens=True), dtype=np.int64)
+    begins[[number for token, number in tokenizer.get_vocab().items() if token.startswith(CONTINUING)]] = 0
+    return features, np.cumsum(begins[tokens])
 
 
 def _predict(

@@ -171,6 +171,50 @@ def test_no_context_token_gives_no_probable_answer(tmp_path: Path) -> None:
     assert probable_answers(windows, " ", np.empty(0), top=1, max_answer_length=15) == []
 
 
+def every_span(windows: Windows, words_of: np.ndarray, longest: int) -> list[tuple[int, int]]:
+    """The distinct widened spans of all windows, best first, by looking at each span there is."""
+    spans: list[tuple[float, int, int]] = []
+    for window, (low, high) in enumerate(zip(windows.bounds, windows.bounds[1:], strict=False)):
+        start, end = (
+            np.exp(logits - logits.max()) / np.exp(logits - logits.max()).sum()
+            for logits in (
+                np.append(cls, values[low:high]).astype(np.float64)
+                for cls, values in zip(
+                    windows.cls_logits[window], (windows.start_logits, windows.end_logits), strict=True
+                )
+            )
+        )
+        for first in range(high - low):
+            for last in range(first, min(first + longest, high - low)):
+                here = words_of[low:high]
+                left, right = np.flatnonzero(here == here[first])[0], np.flatnonzero(here == here[last])[-1]
+                place = windows.characters[low + left, 0], windows.characters[low + right, 1]
+                spans.append((start[1 + first] * end[1 + last], *map(int, place)))
+    ordered = sorted(spans, key=lambda one: -one[0])
+    return list(dict.fromkeys((first, last) for _, first, last in ordered))
+
+
+@pytest.mark.parametrize("threshold", [None, -3.0, 0.0, 3.0])
+def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float | None) -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(60):
+        lengths = draw.integers(1, 8, 4)
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        places = np.concatenate([np.arange(count) + first for count, first in zip(lengths, (0, 2, 4, 6), strict=True)])
+        start, end = draw.integers(-2, 3, (2, bounds[-1])).astype(np.float32)  # with many ties
+        cls = draw.integers(-2, 3, (4, 2)).astype(np.float32)
+        windows = Windows(np.zeros(4, int), bounds, np.stack([places * 2, places * 2 + 1], 1), start, end, cls)
+        longest, words_of = int(draw.integers(1, 6)), places // 2
+        expected = every_span(windows, words_of, longest)
+        for top in (1, 2, 5, 99):
+            found = probable_answers(
+                windows, "x" * 40, words_of, top=top, max_answer_length=longest, null_threshold=threshold
+            )
+            assert len(found) <= top
+            spans = [(one.start, one.end) for one in found if one.text]
+            assert spans == expected[: top - (len(found) - len(spans))]
+
+
 def test_ten_thousand_windows_take_a_few_seconds_at_most() -> None:
     generator = np.random.default_rng(0)
     count, length = 10_000, 300
