@@ -2,9 +2,9 @@
 
     python -m tasks.downstream.rows NAME [SPLIT ...]
 
-Examples are read in chunks of a fixed number and a chunk's sequences are packed among themselves, so that memory does
-not grow with the examples and the rows do not depend on how many processes share the work. A fraction of the training
-examples may be held out; their rows lie in a folder inside that of the training rows.
+Examples are read in chunks of a fixed number, or of fewer where they are long, and a chunk's sequences are packed among
+themselves, so that memory does not grow with the examples and the rows do not depend on how many processes share the
+work. A fraction of the training examples may be held out; their rows lie in a folder inside that of the training rows.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ Side = Callable[[pa.RecordBatch], pa.Array]
 """Which examples of a batch are wanted: booleans."""
 READ_AT_ONCE = 1024
 """Examples decoded from Parquet at a time."""
+CHUNK_BYTES = 8 << 20
+"""Of examples, from which on a chunk is full, however few they are."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,8 @@ class SequenceWriter:
 
 
 def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "") -> Iterator[pa.RecordBatch]:
-    """The examples in `source`, those of a side, in chunks of `task.chunk`, the last one of what is left.
+    """The examples in `source`, those of a side, in chunks of `task.chunk`, fewer where they are long, the last one of
+    what is left.
 
     Args:
         also: column that the side looks at.
@@ -184,7 +187,7 @@ def chunks(task: RowsTask, source: Path, side: Side | None = None, also: str = "
     # A batch ends with its row group: chunks are cut here, so that they depend on the examples alone.
     for batch in read_batches(source, tuple(columns), READ_AT_ONCE, task.entry.stage("examples")):
         waiting.append(batch if side is None else batch.filter(side(batch)))
-        while sum(map(len, waiting)) >= task.chunk:
+        while sum(map(len, waiting)) >= task.chunk or sum(batch.nbytes for batch in waiting) >= CHUNK_BYTES:
             table = pa.Table.from_batches(waiting)
             yield task.chunk_of(table.slice(0, task.chunk))
             waiting = table.slice(task.chunk).to_batches()

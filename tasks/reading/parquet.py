@@ -57,7 +57,7 @@ def size_of(path: Path, columns: Sequence[str], stage: str) -> Size:
 def read_batches(
     path: Path, columns: Sequence[str], rows_at_once: int, stage: str, groups: Sequence[int] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of at most `rows_at_once` rows; memory does not grow with the file.
+    """Batches of at most `rows_at_once` rows of one row group; memory does not grow with the file.
 
     Args:
         stage: that writes the file, for the messages.
@@ -67,7 +67,9 @@ def read_batches(
         InputError: missing, damaged, or without one of `columns`.
     """
     with _open(path, columns, stage) as parquet:
-        yield from parquet.iter_batches(rows_at_once, groups, columns=list(columns), use_threads=False)
+        # One group at a time: by itself the library fills a batch from several, however large their rows are.
+        for group in range(parquet.num_row_groups) if groups is None else groups:
+            yield from parquet.iter_batches(rows_at_once, [group], columns=list(columns), use_threads=False)
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.document import flat_records
-from tasks.downstream.squad.examples import SCHEMA, question_table
+from tasks.downstream.squad.examples import SCHEMA, write_questions
 from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.format import Problems, objects, parse_file, text_of
 from tasks.downstream.squad.params import QuestionsParams
@@ -105,7 +105,7 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
         found = read_question_file(
             path, INPUT, self._data.columns, reading, COLUMN, self._data.unanswerable, WITHOUT_ANSWER
         )
-        pq.write_table(question_table(found), target)
+        write_questions(found, target)
 
     def read_examples(self, path: Path) -> list[Question]:
         """Whether or not their answers are known."""

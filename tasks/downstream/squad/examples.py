@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -46,7 +46,9 @@ SCHEMA = pa.schema(
 """answer_start counts characters (Unicode code points) of the context, from 0."""
 FILES = {"train": "train.parquet", "dev": "dev.parquet"}
 HUB_SPLITS = {"train": "train", "dev": "validation"}
-ROW_GROUP = 4096
+ROW_GROUP, GROUP_CHARACTERS = 4096, 8 << 20
+"""Questions, and characters of their contexts, from which on a row group is full: a reader decodes one at a time, and
+each question has its context with it."""
 WHOLE_BYTES = 16 << 20
 """A file up to this size is read whole before a run starts: two seconds or so."""
 FIRST_RECORDS = 100
@@ -104,9 +106,7 @@ def make_questions(params: QuestionsParams, output: Path) -> QuestionsSummary:
     refuse_common_ids(train, dev, *_names(params))
     with new_folder(output) as folder:
         for name, questions in (("train", train), *([] if params.dev_is_apart else [("dev", dev)])):
-            pq.write_table(
-                question_table(questions), folder / FILES[name], compression="zstd", row_group_size=ROW_GROUP
-            )
+            write_questions(questions, folder / FILES[name])
             reading.counts[REPEATED] += len(questions) - len({(one.question, one.context) for one in questions})
         write_reading(folder, params.source, reading)
     return QuestionsSummary(len(train), len(dev), _contexts(train), _contexts(dev), reading)
@@ -200,10 +200,26 @@ def _known_ending(path: Path, key: str) -> str:
     return ending
 
 
-def question_table(questions: Iterable[Question]) -> pa.Table:
-    """Questions as the stage keeps them."""
-    rows = [{**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in questions]
-    return pa.Table.from_pylist(rows, schema=SCHEMA)
+def write_questions(questions: Iterable[Question], path: Path) -> None:
+    """Write questions to a Parquet file, as the stage keeps them."""
+    with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
+        for group in _groups(questions):
+            rows = [{**q._asdict(), "answers": [answer._asdict() for answer in q.answers]} for q in group]
+            writer.write_table(pa.Table.from_pylist(rows, schema=SCHEMA))
+
+
+def _groups(questions: Iterable[Question]) -> Iterator[list[Question]]:
+    """Yield the questions of each row group."""
+    group: list[Question] = []
+    characters = 0
+    for question in questions:
+        group.append(question)
+        characters += len(question.context)
+        if len(group) == ROW_GROUP or characters >= GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
 
 
 def _contexts(questions: Iterable[Question]) -> int:

@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from tasks.downstream import rows as generic_rows
+from tasks.downstream.squad import examples
 from tasks.downstream.squad.features import make_features
+from tasks.downstream.squad.format import Answer, Question
 from tasks.downstream.squad.rows import FEATURES_SCHEMA, Task, write_feature_rows
 from tasks.project.errors import InputError
 from tasks.project.row_folders import read_manifest
@@ -158,6 +160,22 @@ def test_chunks_do_not_depend_on_how_the_file_is_cut(tmp_path: Path, monkeypatch
         7,
         6,
     ]
+
+
+def test_questions_on_long_texts_are_written_read_and_made_rows_of_a_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every question has its context with it: 20 on a text of 200 characters are 4,000."""
+    monkeypatch.setattr(examples, "GROUP_CHARACTERS", 500)
+    monkeypatch.setattr(generic_rows, "CHUNK_BYTES", 500)
+    asked = [Question(f"q{n}", "", "x" * 200, "Go?", (Answer("x", 0),)) for n in range(20)]
+    examples.write_questions(asked, tmp_path / "q.parquet")
+    metadata = pq.read_metadata(tmp_path / "q.parquet")
+    groups = [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
+    assert groups == [3] * 6 + [2]
+    assert pq.read_table(tmp_path / "q.parquet").column("id").to_pylist() == [one.id for one in asked]
+    chunks = list(generic_rows.chunks(task_with("squad", "rows"), tmp_path / "q.parquet"))
+    assert [len(chunk) for chunk in chunks] == groups
 
 
 def test_a_question_without_an_answer_points_at_cls(tmp_path: Path) -> None:
