@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import itertools
 import shutil
 import sys
 import tempfile
@@ -38,6 +37,8 @@ from tasks.reading.text_files import NUMBERS, Reading, repetitions
 Task = ApplyTask[Any, Any, Any]
 KEPT_AT_ONCE, ANSWERED_AT_ONCE = 1024, 4096
 """Examples in memory."""
+KEPT_CHARACTERS = 8 << 20
+"""Characters of their texts from which on fewer are kept at once."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,7 @@ def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: boo
     hashes, count = array.array("q"), 0
     found = task.unlabelled(path, reading)
     with pq.ParquetWriter(target, schema, compression="zstd") as writer:
-        while some := list(itertools.islice(found, KEPT_AT_ONCE)):
+        while some := _some(found):
             for number, one in enumerate(some, count + 1):
                 reading.counts[NUMBERS] += type(one[ID]) is int
                 one[ID] = str(number if one[ID] in (None, "") else one[ID])
@@ -141,6 +142,16 @@ def _keep(task: Task, path: Path, target: Path, reading: Reading, *, unique: boo
     return count
 
 
+def _some(examples: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Take the next examples that are kept at once."""
+    some: list[dict[str, Any]] = []
+    characters = 0
+    while characters < KEPT_CHARACTERS and len(some) < KEPT_AT_ONCE and (one := next(examples, None)) is not None:
+        some.append(one)
+        characters += sum(len(value) for value in one.values() if isinstance(value, str))
+    return some
+
+
 def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
     """The ids of some examples at a time, and a folder with these examples, their features and their logits, counted
     from 0, as if there were no others."""
@@ -150,7 +161,8 @@ def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
     with pa.OSFile(str(artifacts.logits_file(task.entry.name, split))) as source:  # a map would count as memory
         logits = pa.ipc.open_file(source)
         with pq.ParquetFile(task.examples_file(split)) as file:
-            for batch in file.iter_batches(ANSWERED_AT_ONCE, use_threads=False):
+            groups = range(file.num_row_groups)  # a batch of all would be filled from several, however long their texts
+            for batch in (one for n in groups for one in file.iter_batches(ANSWERED_AT_ONCE, [n], use_threads=False)):
                 pq.write_table(pa.Table.from_batches([batch]), part / task.examples_file(split).name)
                 count = len(batch)
                 if rows.is_file():

@@ -181,6 +181,7 @@ def test_predict_gives_the_answers_of_evaluate_however_few_examples_it_holds_at_
     wanted = json.loads((tmp_path / "evaluation/predictions.json").read_text())
     monkeypatch.setattr(predict, "ANSWERED_AT_ONCE", 7)
     monkeypatch.setattr(predict, "KEPT_AT_ONCE", 11)
+    monkeypatch.setattr(predict, "KEPT_CHARACTERS", 900)
     done = predict.predict(entry, model, unlabelled(case, file), Output(tmp_path / "out.jsonl", "jsonl"), HOW)
     records = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     answers = [one[BARE[case]] for one in records]
