@@ -8,14 +8,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.answers import Answer
-from tasks.downstream.squad.ask import as_values, ask
+from tasks.downstream.squad.ask import _features, as_values, ask
+from tasks.downstream.squad.features import windows
 from tasks.downstream.squad.question_model import WindowShape, find_model, null_threshold_of
 from tasks.project.errors import InputError
+from tasks.vocabulary.encoding import load_tokenizer
 from tests.places import ROOT
 from tests.tasks.downstream.squad.transformers_4 import transformers_4
 from tests.tasks.tiny_model import write_tiny_model, write_tokenizer
@@ -256,6 +259,19 @@ def test_an_incomplete_model_folder_is_refused(tmp_path: Path, name: str, conten
         (folder / name).write_text(content)
     with pytest.raises(InputError, match=message):
         find_model(str(folder))
+
+
+def test_words_of_windows_are_those_that_the_tokenizer_counts(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, ["po", "##dium", "mod", "##els", "who", "#", ",", "##lu"])
+    tokenizer = load_tokenizer(tmp_path)
+    context = "Podium models, nobody ##lu #mod podiumlulu. " * 9
+    features, words = _features(tokenizer, "who", context, WindowShape(20, 7))
+    numbers = np.array(tokenizer.encode(context, add_special_tokens=False).word_ids)
+    spans = windows(len(numbers), 20 - 3 - 1, 7)
+    stops = np.cumsum(features.context_lengths)
+    assert len(spans) == len(features) > 5
+    for (start, stop), last in zip(spans, stops, strict=True):
+        assert np.array_equal(np.diff(numbers[start:stop]), np.diff(words[last - (stop - start) : last]))
 
 
 @pytest.mark.parametrize("value", ["true", "NaN", "-1", "0", '"512"', "[512]", "-Infinity"])
