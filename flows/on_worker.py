@@ -84,7 +84,13 @@ def _recorded(project: Path, name: str) -> Iterator[RunReport]:
     """The report of stages that were sent, kept for who lists the runs of this host."""
     run = RunReport(os.path.relpath(checkout.own_folder(project, name), project), command="sent by another run")
     run.begin(project)
-    yield run
+    try:
+        yield run
+    except stages.CANCELLED as stopped:
+        run.interrupted = stages.cancelled_by(stopped)
+        run.end()
+        run.keep(project)
+        raise
     run.end()
     run.keep(project)
 

@@ -182,10 +182,12 @@ def _ended(run: report.RunReport, project: Path, root: Path, name: str | None, b
     except stages.RunPaused as paused:
         run.error, run.paused = None, f"{paused}; {AGAIN}"
         return Completed(name=stages.PAUSED_STATE, message=run.paused)
-    except (stages.RunStopped, Interrupted) as stopped:
-        run.interrupted = stop.reason()
+    except stages.CANCELLED as stopped:
+        run.interrupted = stages.cancelled_by(stopped)
         place = f" in stage {stopped}" if isinstance(stopped, stages.RunStopped) else ""
         run.error = f"the run ended early, by {run.interrupted}{place}: nothing half-written was kept; {AGAIN}"
+        if not isinstance(stopped, (stages.RunStopped, Interrupted)):
+            raise  # a signal to a run of a worker, which Prefect answers
         return Cancelled(message=run.error)
     finally:
         run.end()

@@ -23,7 +23,7 @@ from tasks.project.plan_file import Plan, Stage, read_plan
 OWN_RECORD = artifacts.RUNS / "run.json"
 DECIDED = ("accepted", "reasons", *RECIPE, WITHOUT_FLOOR)
 """What a run keeps of a verdict."""
-UNFINISHED = ("failed", "interrupted", "paused")
+UNFINISHED = ("failed", "cancelled", "interrupted", "paused")
 """Outcomes of runs that the next one of their folder goes on from."""
 MOST_EARLIER = 20
 NAMES = 32
@@ -72,7 +72,7 @@ class RunReport:
     paused: str | None = None
     """Why a stage stopped at a checkpoint; the run continues when it is started again."""
     interrupted: str | None = None
-    """What ended the run where no checkpoint was made: Ctrl-C, or a signal; `error` says more."""
+    """What cancelled the run where no checkpoint was made: Ctrl-C, a signal or Prefect; `error` says more."""
     command: str | None = None
     """The words that started it."""
     began: str | None = None
@@ -257,11 +257,13 @@ def _together(pages: Sequence[str]) -> list[str]:
 
 
 def outcome(report: RunReport) -> str:
-    """The run in one word: interrupted, failed, paused, rejected, proposed (for review), published, finished.
+    """The run in one word: cancelled, interrupted, failed, paused, rejected, proposed (to review), published, finished.
 
-    One that says nothing of its end was killed, or is at work still, which its lock tells.
+    One that says nothing of its end, interrupted, was killed, or is at work still, which its lock tells.
     """
-    if report.interrupted is not None or (report.began is not None and report.ended is None):
+    if report.interrupted is not None:
+        return "cancelled"
+    if report.began is not None and report.ended is None:
         return "interrupted"
     if report.error is not None:
         return "failed"

@@ -20,7 +20,18 @@ from tasks.project.strict_yaml import nearest
 PROJECT = "."
 """The name of the run in the project's own folder, which no other can have."""
 RUNNING, NEVER = "running", "never started"
-STATUSES = (RUNNING, "finished", "published", "proposed", "rejected", "failed", "paused", "interrupted", NEVER)
+STATUSES = (
+    RUNNING,
+    "finished",
+    "published",
+    "proposed",
+    "rejected",
+    "failed",
+    "paused",
+    "cancelled",
+    "interrupted",
+    NEVER,
+)
 NOT_ITS_OWN = ("bench", "checkouts", "home", "index.json", "locks", "logs", "server", "sweeps")
 """In the project's runs/: what no single run made."""
 

@@ -21,7 +21,7 @@ from flows import on_worker, received
 from flows.api import UNREACHED, patiently
 from flows.plan import stages_to_run
 from flows.report import RunReport
-from flows.stages import PAUSED_STATE, RunFailed
+from flows.stages import PAUSED_STATE, RunFailed, RunStopped
 from tasks.project.errors import ParamsError
 
 RECORDS_S = 10.0
@@ -123,7 +123,8 @@ class SentRun:
         """Look at the run once, and do what its state asks for; whether all its stages are up to date.
 
         Raises:
-            RunFailed: a stage failed, the run was cancelled, or workers were lost too often.
+            RunFailed: a stage failed, or workers were lost too often.
+            RunStopped: the run was cancelled.
         """
         state = patiently(lambda: self._client.read_flow_run(self._run), self._dispatch.say).state
         assert state is not None
@@ -167,6 +168,8 @@ class SentRun:
         elif state.is_crashed():
             stages = ", ".join(self._names)
             raise RunFailed(f"{stages}: workers of {queue} were lost {self._lost + 1} times: {state.message}")
+        elif state.is_cancelled():
+            raise RunStopped(" and stage ".join(self._names))
         else:
             raise RunFailed(state.message or f"{', '.join(self._names)} ended as {state.name} on {queue}")
 

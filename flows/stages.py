@@ -16,6 +16,7 @@ from prefect import get_run_logger, task
 from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import dvc, dvc_leftovers, integrity, publishing, releases
@@ -27,7 +28,7 @@ from flows.plan import publish_after
 from flows.report import RunReport, StageRecord
 from flows.repro import Repro, StageFailed, StagePaused, StageStopped
 from flows.screen import screen
-from flows.stopping import Interrupted
+from flows.stopping import Interrupted, stop
 from tasks.host.room import stages_at_once
 from tasks.pages.markup import markdown_text
 from tasks.project import artifacts
@@ -51,6 +52,23 @@ class RunPaused(Exception):
 
 class RunStopped(Exception):
     """Ctrl-C or SIGTERM ended a stage that had nothing to keep; the message names it."""
+
+
+CANCELLED = (RunStopped, KeyboardInterrupt, TerminationSignal)
+"""What ends a run that was cancelled: by Ctrl-C, by SIGTERM, or by Prefect, which sends a run of a worker SIGTERM."""
+
+
+def cancelled_by(error: BaseException) -> str:
+    """Return what cancelled a run, in words.
+
+    Args:
+        error: one of CANCELLED.
+    """
+    if stop.number:
+        return stop.reason()
+    if isinstance(error, TerminationSignal):
+        return "SIGTERM"
+    return "Ctrl-C" if isinstance(error, KeyboardInterrupt) else "a cancellation in Prefect"
 
 
 Entered = Callable[[StageRecord], None]
@@ -190,7 +208,7 @@ def _entered(name: str, run: RunReport, entered: Entered, root: Path) -> Iterato
     except RunPaused:
         entry.status = "paused"
         raise
-    except (RunStopped, Interrupted):
+    except CANCELLED:
         entry.status = "stopped"
         raise
     finally:

@@ -108,7 +108,7 @@ class Sender(Dispatch):
         """Send runs of consecutive stages to `queue` at once, and each again when its worker is lost or a stage paused.
 
         Raises:
-            RunFailed: a stage failed, a run was cancelled, or workers were lost too often; the others are cancelled.
+            RunFailed, RunStopped: see `SentRun.look`; the others are cancelled.
         """
         runs: list[SentRun] = []
         with get_client(sync_client=True) as client:

@@ -15,18 +15,20 @@ from tasks.project import artifacts
 from tasks.project.files import read_json, sha256_of
 from tasks.project.plan_file import Plan, Stage
 
+AGAIN = "Run the same command again: what was done is not done again, and a training goes on from its last checkpoint."
 NEXT = {
     "failed": "Mend what is named above, then run the same command again: stages that are done are not done again.",
     "paused": "Run the same command again: it goes on from its checkpoint.",
-    "interrupted": "Run the same command again: what was done is not done again, and a training goes on from its "
-    "last checkpoint.",
+    "cancelled": AGAIN,
+    "interrupted": AGAIN,
     "rejected": "Nothing was published. The table of the gate says which check did not hold; podium params list gate "
     "shows its limits, the page of the evaluation the answers.",
 }
 """Outcome -> what to do about it."""
 KIND = {
     **{"published": "good", "finished": "good", "proposed": "good", "ran": "good", "running": "info"},
-    **{"failed": "bad", "rejected": "bad", "paused": "warn", "interrupted": "warn", "stopped": "warn"},
+    **{"failed": "bad", "rejected": "bad", "paused": "warn", "stopped": "warn"},
+    **{"cancelled": "warn", "interrupted": "warn"},
 }
 """Status -> colour of its word."""
 

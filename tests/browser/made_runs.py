@@ -197,7 +197,7 @@ STATES: dict[str, Callable[[], RunReport]] = {
     "rejected": lambda: _report(results=_result(False, 84.5), packing=PACKING),
     "failed": lambda: _report(PRETRAINING, "failed", error=FAILED),
     "paused": lambda: _report(PRETRAINING, "paused", paused=PAUSED, packing=PACKING),
-    "interrupted": lambda: _report(PRETRAINING, "stopped", interrupted="Ctrl-C", error=STOPPED),
+    "cancelled": lambda: _report(PRETRAINING, "stopped", interrupted="Ctrl-C", error=STOPPED),
     "running": lambda: _report(PRETRAINING, "", at=time.time() - 150),
     "killed": lambda: _report(PRETRAINING, ""),
     "resumed": lambda: _report(results=_result(True), packing=PACKING, skipped=5.0),
@@ -205,7 +205,7 @@ STATES: dict[str, Callable[[], RunReport]] = {
     "skipped": lambda: _report(results=_result(True), skipped=1000.0),
 }
 """State -> the record of a run in it."""
-UNFINISHED = ("failed", "paused", "interrupted", "running", "killed")
+UNFINISHED = ("failed", "paused", "cancelled", "running", "killed")
 
 
 def run(folder: Path, state: str) -> tuple[RunReport, Path]:

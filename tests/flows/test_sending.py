@@ -1,12 +1,18 @@
 """Which stages go to which queue, and what the side that sends accepts from workers. No server."""
 
+from types import SimpleNamespace
+from uuid import uuid4
+
 import httpx
 import pytest
+from prefect.exceptions import TerminationSignal
+from prefect.states import Cancelled
 
-from flows import api
+from flows import api, on_worker, pipeline, report, sent_runs
 from flows.report import RunReport, StageRecord, outcome
 from flows.run_log import checked_log
 from flows.sent_runs import Queue
+from flows.stages import RunStopped, cancelled_by
 from flows.workers import around_shares, groups, queues_of
 from tasks.project.composing import compose
 from tasks.project.errors import ParamsError
@@ -107,3 +113,44 @@ def test_a_server_that_is_away_is_asked_again_and_one_that_stays_away_is_given_u
     answers[:] = [httpx.ConnectError("refused")] * 2
     with pytest.raises(httpx.ConnectError):
         api.patiently(call, said.append, patience_s=-1.0)
+
+
+class _Cancels:
+    """Answers for the client of a server on which somebody has cancelled the run."""
+
+    def read_flow_run(self, run):
+        return SimpleNamespace(state=Cancelled(message="by hand"))
+
+    def read_artifacts(self, **words):
+        return []
+
+
+def test_a_sent_run_that_was_cancelled_is_cancelled_here_and_not_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(sent_runs, "run_deployment", lambda *words, **more: SimpleNamespace(id=uuid4()))
+    dispatch = sent_runs.Dispatch(tmp_path, {}, RunReport("."), print)
+    run = sent_runs.SentRun(dispatch, _Cancels(), sent_runs.Queue("ipu", "pod-a"), ["pretrain@phase1"], False)
+    with pytest.raises(RunStopped, match="^pretrain@phase1$") as stopped:
+        run.look()
+    assert cancelled_by(stopped.value) == "a cancellation in Prefect"
+
+
+@pytest.mark.parametrize(("error", "said"), [(KeyboardInterrupt(), "Ctrl-C"), (TerminationSignal(15), "SIGTERM")])
+def test_what_cancels_stages_of_a_worker_is_in_the_record_of_their_run(tmp_path, error, said):
+    with pytest.raises(type(error)), on_worker._recorded(tmp_path, "of-a-test") as run:
+        raise error
+    kept = report.read(tmp_path, tmp_path / run.folder)
+    assert (kept.interrupted, outcome(kept), kept.ended is None) == (said, "cancelled", False)
+
+
+def test_a_run_is_cancelled_where_prefect_ends_its_process(tmp_path):
+    """As a worker does with a run that is cancelled on the server."""
+    run = RunReport(".")
+
+    def terminate():
+        raise TerminationSignal(15)
+
+    with pytest.raises(TerminationSignal):
+        pipeline._ended(run, tmp_path, tmp_path, None, terminate)
+    kept = report.read(tmp_path, tmp_path)
+    assert (kept.interrupted, outcome(kept)) == ("SIGTERM", "cancelled")
+    assert kept.error == "the run ended early, by SIGTERM: nothing half-written was kept; run it again to continue"

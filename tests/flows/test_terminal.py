@@ -169,6 +169,7 @@ def test_where_nothing_was_kept_a_stopped_run_ends_as_the_signal_does(toy_projec
     said = f"the run ended early, by {name} in stage first: nothing half-written was kept; run it again to continue"
     assert terminal.plain().strip().split("\n")[-1] == said
     assert (run_json(toy_project)["interrupted"], run_json(toy_project)["error"]) == (name, said)
+    assert "Podium run: cancelled" in terminal.plain()
     assert run_json(toy_project)["stages"][-1]["status"] == "stopped"
 
 
