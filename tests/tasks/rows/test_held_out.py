@@ -151,9 +151,11 @@ def features_of(folder: Path) -> set[str]:
 
 def test_a_verdict_is_green_only_if_the_held_out_rows_are_fit_too() -> None:
     def verdict(ok: bool) -> dict[str, object]:
-        return {"data": "phase1", "valid": ok, "rows": 3, "checks": [{"name": "rows", "ok": ok}], "not_checked": []}
+        checks = [{"name": "rows", "ok": ok}]
+        return {"data": "phase1", "valid": ok, "rows": 3, "checks": checks, "not_checked": [], "notes": [f"valid: {ok}"]}
 
     both = with_others(verdict(True), verdict(False), "held-out")
+    assert both["notes"] == ["valid: True", "valid: False"]
     assert both["valid"] is False
     assert [check["name"] for check in both["checks"]] == ["rows", "held-out rows"]
     assert with_others(verdict(True), verdict(True), "held-out")["valid"] is True
