@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from flows.cli import cli
 from tasks.project.composing import compose
@@ -29,7 +30,7 @@ from tests.documented import (
     commands,
     every_command,
 )
-from tests.tasks.tiny_model import write_tiny_model
+from tests.tasks.tiny_model import SPECIAL, write_tiny_model
 
 COMMANDS = every_command()
 TOWNS = [
@@ -99,13 +100,27 @@ def test_a_command_is_found_whole(monkeypatch, tmp_path):
     assert list(commands("a.md")) == ["make a", "podium run --set x=1", "podium b"]
 
 
-def _article(town, ruler):
-    """A town with its text and its question, as SQuAD has them."""
-    text = f"{ruler} rules {town}. {town} a town on a river."
+def _article(town, ruler, number):
+    """A town with its text and its questions, as SQuAD has them; no rule without a model finds every answer."""
+    texts = (f"{ruler} rules {town}. {town} a town on a river.", f"{town} on a river has {ruler} as ruler.")
+    text = texts[number % 2]
     asked = {town: f"Who rules {town}?", f"{town}-2": f"{town} has who as ruler?"}
-    answers = [{"text": ruler, "answer_start": 0}]
+    answers = [{"text": ruler, "answer_start": text.index(ruler)}]
     questions = [{"id": name, "question": question, "answers": answers} for name, question in asked.items()]
     return {"title": town, "paragraphs": [{"context": text, "qas": questions}]}
+
+
+def _write_able_model(folder):
+    """Write a tiny model that points at the names of rulers, so that fine-tuning it beats the baseline."""
+    write_tiny_model(folder, WORDS)
+    weights = load_file(folder / "model.safetensors")
+    for name in weights:
+        if name.endswith("output.dense.weight"):
+            weights[name][:] = 0
+    vocabulary = [*SPECIAL, *WORDS]
+    weights["bert.embeddings.word_embeddings.weight"][[vocabulary.index(name.lower()) for name in RULERS], 0] = 20
+    weights["qa_outputs.weight"][:, 0] = 10
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
 
 
 @pytest.fixture
@@ -116,11 +131,12 @@ def here(tmp_path, monkeypatch):
     rulers = dict(zip(TOWNS, RULERS, strict=True))
     split = {"train": TOWNS[:TRAINED], "dev": TOWNS[TRAINED:]}
     for name, towns in split.items():
-        (tmp_path / f"{name}.json").write_text(json.dumps({"data": [_article(town, rulers[town]) for town in towns]}))
+        articles = [_article(town, rulers[town], number) for number, town in enumerate(towns)]
+        (tmp_path / f"{name}.json").write_text(json.dumps({"data": articles}))
     for name in ("predictions", "first", "second"):
         found = {town: rulers[town] if name == "second" else "Anna" for town in split["dev"]}
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
-    write_tiny_model(tmp_path / "my-bert", WORDS)
+    _write_able_model(tmp_path / "my-bert")
     (tmp_path / "my-text").mkdir()
     monkeypatch.chdir(tmp_path)
     return tmp_path
