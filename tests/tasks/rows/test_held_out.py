@@ -151,8 +151,8 @@ def features_of(folder: Path) -> set[str]:
 
 def test_a_verdict_is_green_only_if_the_held_out_rows_are_fit_too() -> None:
     def verdict(ok: bool) -> dict[str, object]:
-        checks = [{"name": "rows", "ok": ok}]
-        return {"data": "phase1", "valid": ok, "rows": 3, "checks": checks, "not_checked": [], "notes": [f"valid: {ok}"]}
+        checks, notes = [{"name": "rows", "ok": ok}], [f"valid: {ok}"]
+        return {"data": "phase1", "valid": ok, "rows": 3, "checks": checks, "not_checked": [], "notes": notes}
 
     both = with_others(verdict(True), verdict(False), "held-out")
     assert both["notes"] == ["valid: True", "valid: False"]
