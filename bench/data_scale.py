@@ -22,7 +22,6 @@ import pyarrow.parquet as pq
 from bench.host import host_facts, load_average
 from bench.process_tree import Usage, run_measured
 from tasks.inputs import world
-from tasks.pages.markup import yaml_text
 from tasks.preflight.source_size import MB, SAMPLE_DOCUMENTS, expected_mb
 from tasks.project import artifacts
 from tasks.project.errors import InputError
@@ -31,7 +30,7 @@ from tasks.project.main import run_main
 from tasks.project.overlays import resolve
 from tasks.project.parallel import worker_count
 from tasks.project.params import check
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.strict_yaml import read_yaml, yaml_text
 
 ROOT = Path(__file__).parents[1]
 WORK = artifacts.RUNS / "bench" / "scale"

@@ -19,7 +19,6 @@ import yaml
 from flows.checkout import key_of
 from flows.plan import stages_to_run
 from tasks.downstream.applying.fetched import CHOSEN
-from tasks.pages.markup import yaml_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.given import given_places, named_places, shown, value_at
@@ -27,7 +26,7 @@ from tasks.project.overlays import preset_names, read_preset
 from tasks.project.param_downstream import entry_places
 from tasks.project.param_sections import HUB_NAME
 from tasks.project.params import check
-from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml
+from tasks.project.strict_yaml import MAX_BYTES, parse_yaml, read_yaml, yaml_text
 
 INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
 """Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.pages.markup import yaml_text
 from tasks.project import artifacts, plans
 from tasks.project.composing import write_plan
 from tasks.project.errors import InputError, ParamsError
@@ -25,6 +24,7 @@ from tasks.project.given import check_given, given_paths, given_places, named_pl
 from tasks.project.gone import remove_gone
 from tasks.project.overlays import base_of, resolve
 from tasks.project.params import check
+from tasks.project.strict_yaml import yaml_text
 from tasks.project.written_folders import check_written, written_places
 
 CODE = (*artifacts.SOURCES, "pyproject.toml", ".dvcignore")

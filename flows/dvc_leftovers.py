@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks.project.artifacts import RUNS
 from tasks.project.dvc_at_work import at_work, dvc_processes
+from tasks.project.errors import ParamsError
 from tasks.project.files import read_json
 from tasks.project.intact import LOCK
 from tasks.project.plan_file import OUTS, definitions_of, read_dvc_file
@@ -72,7 +71,7 @@ def _mend_lock(root: Path, say: Callable[[str], None]) -> None:
         return
     try:
         values: Any = read_dvc_file(path)
-    except yaml.YAMLError:
+    except ParamsError:
         values = None
     if _is_whole_lock(values) or at_work(root):
         return

@@ -16,9 +16,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks.project.composing import compose
+from tasks.project.errors import ParamsError
 from tasks.project.files import read_json
 from tasks.project.intact import LOCK
 from tasks.project.params import check
@@ -228,7 +227,7 @@ def _run_cache(cache: Path) -> dict[str, list[Record]]:
     for path in (cache / "runs").glob("??/*/*"):
         try:
             record = read_dvc_file(path)
-        except yaml.YAMLError:
+        except ParamsError:
             continue  # half of an entry, which flows/dvc_leftovers.py removes
         if isinstance(record, dict) and "cmd" in record:
             found.setdefault(record["cmd"], []).append((path.stat().st_mtime, record))

@@ -13,18 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from flows.plan import PUBLISH, publish_after
 from flows.report import StageRecord
 from flows.stages import RunFailed
-from tasks.pages.markup import yaml_text
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.files import parse_json, write_text
 from tasks.project.intact import LOCK
 from tasks.project.plan_file import Plan, read_plan
-from tasks.project.strict_yaml import parse_yaml
+from tasks.project.strict_yaml import parse_yaml, yaml_text
 
 SMALL = 1_000_000
 """Bytes of a file of figures, or of dvc.lock, that still goes through the server."""
@@ -73,7 +70,7 @@ def read(data: str, names: Sequence[str], plan: Sequence[str], root: Path) -> Re
         known = [LOCK] if record is None else figures_of(record.name, root)
         files = {_known(name, known): _small(text) for name, text in dict(sent["files"]).items()}
         return Received(record, {path: _checked(path, text, plan, root) for path, text in files.items()})
-    except (ValueError, TypeError, KeyError, AttributeError, csv.Error, yaml.YAMLError, ParamsError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, csv.Error, ParamsError) as error:
         said = f"{type(error).__name__}: {error}"
         raise RunFailed(
             f"what came back of {names[0]} is not what a worker sends ({said[:SHOWN]!r}): somebody else writes to this "

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.pages.markup import yaml_text
 from tasks.project.errors import InputError
 from tasks.project.files import write_text
 from tasks.project.overlays import ENTRIES, resolve
 from tasks.project.param_downstream import defaults_of
 from tasks.project.params import check, default_values
+from tasks.project.strict_yaml import yaml_text
 
 
 def save(path: Path, preset: str, overrides: Sequence[str], description: str) -> None:

@@ -49,6 +49,7 @@ ALLOWED = {
         "tasks/jobs/device_job.py",
         "tasks/preflight/foretelling.py",
         "tasks/preflight/probe.py",
+        "tasks/project/overlays.py",
         "tasks/project/row_folders.py",
         "tasks/reading/model_folders.py",
         "tasks/rows/row_files.py",

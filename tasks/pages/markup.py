@@ -13,8 +13,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import yaml
-
 HIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufffe\uffff]")
 """What no page may hold: control characters, halves of a character, and what turns the direction of the text around it,
 so that a reader sees another order than the file has."""
@@ -98,11 +96,6 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     writer.writerow([_cell(name) for name in columns])
     writer.writerows([_cell(value) for value in row] for row in rows)
     return stream.getvalue()
-
-
-def yaml_text(values: Any) -> str:
-    """Plain values as YAML that gives the same values back; nothing but plain values is written."""
-    return str(yaml.safe_dump(values, sort_keys=False, allow_unicode=True, width=float("inf")))
 
 
 def _one_line(value: Any) -> str:

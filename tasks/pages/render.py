@@ -16,7 +16,8 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tasks.pages.markup import markdown_code, markdown_text, readable, yaml_text
+from tasks.pages.markup import markdown_code, markdown_text, readable
+from tasks.project.strict_yaml import yaml_text
 
 FOLDER = "templates"
 

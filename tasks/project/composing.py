@@ -14,16 +14,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks.downstream.entries import BASE, Entry, behind, entries, learns_text, needs_corpus, start_model
 from tasks.downstream.task import about
 from tasks.project import artifacts
-from tasks.project.errors import InputError
+from tasks.project.errors import InputError, ParamsError
 from tasks.project.files import write_text
 from tasks.project.param_sections import Place
 from tasks.project.params import PHASES, Params
 from tasks.project.plan_file import read_dvc_file
+from tasks.project.strict_yaml import yaml_text
 
 ROOT_KEY = "plan"
 """Under this key, as DVC lays the file over params.yaml, whose keys it must not have."""
@@ -171,7 +170,7 @@ def _of_phase(phase: str, there: bool) -> dict[str, str]:
 
 def text_of(composed: Mapping[str, Any]) -> str:
     """plan.yaml as it is written."""
-    return HEADER + yaml.safe_dump(dict(composed), sort_keys=False, allow_unicode=True, width=120)
+    return HEADER + yaml_text(dict(composed))
 
 
 def write_plan(root: Path, params: Params) -> bool:
@@ -197,7 +196,7 @@ def require_plan(root: Path, params: Params) -> None:
     path = root / artifacts.PLAN
     try:
         found = read_dvc_file(path)
-    except yaml.YAMLError as error:
-        raise InputError(f"{path} is not YAML ({error}): write it again with `{WRITE}`") from None
+    except ParamsError as error:
+        raise InputError(f"{error}: write it again with `{WRITE}`") from None
     if found != compose(params):
         raise InputError(f"{path} does not belong to {root / artifacts.PARAMS}: write it with `{WRITE}`, then go on")

@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
-
+from tasks.project.errors import ParamsError
 from tasks.project.files import write_text
 from tasks.project.intact import LOCK, md5_of
 from tasks.project.plan_file import read_dvc_file, read_plan
+from tasks.project.strict_yaml import yaml_text
 
 FOLDERS = ("data", "evaluation", "executables", "glue", "metrics", "models", "plots", "predictions", "reports")
 """Where stages write; nothing is removed elsewhere, whatever dvc.lock says."""
@@ -50,14 +50,14 @@ def remove_gone(root: Path, say: Callable[[str], None]) -> None:
         names = ", ".join(sorted(removed))
         say(f"removed what stages wrote that are no longer in the plan ({names}); DVC's cache has it")
     lock["stages"] = {name: stage for name, stage in stages.items() if name in plan}
-    write_text(root / LOCK, yaml.safe_dump(lock, sort_keys=False))
+    write_text(root / LOCK, yaml_text(lock))
 
 
 def _lock_of(root: Path) -> dict[str, Any]:
     """dvc.lock; {} where a DVC that was killed left half of it, which flows/dvc_leftovers.py mends."""
     try:
         lock: Any = read_dvc_file(root / LOCK)
-    except yaml.YAMLError:
+    except ParamsError:
         return {}
     return lock if isinstance(lock, dict) and isinstance(lock.get("stages"), dict) else {}
 

@@ -10,17 +10,20 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, NoReturn
 
 from pydantic import Field
 
+from ipu_model.ipu.config import IpuConfig
+from ipu_model.ipu.migration import migrate
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import defaults_of, kind_names
 from tasks.project.param_sections import Section, Text
-from tasks.project.params import build, default_values
+from tasks.project.params import build, default_values, types_at
 from tasks.project.renamed import new_name
 from tasks.project.strict_yaml import nearest, parse_yaml, read_yaml
 
@@ -169,19 +172,35 @@ def _override(text: str) -> Layer:
         value = parse_yaml(stated)
     except ParamsError as error:
         raise ParamsError(f"--set {text[:200]!r}: {error}; put quotes around text") from None
-    overlay = _as_number(value) if isinstance(value, str) else value
-    for part in reversed(key.split(".")):
+    place = key.split(".")
+    takes_text = set(types_at(place)) - {NoneType} == {str}
+    if takes_text and not isinstance(value, str | list | dict | None):
+        value = stated.strip()
+    overlay: Any = _as_number(value) if isinstance(value, str) and not takes_text else value
+    for part in reversed(place):
         overlay = {part: overlay}
     return Layer(f"--set {text}", overlay)
 
 
 def _as_number(text: str) -> Any:
-    """YAML 1.1 reads 3e-5 as text; people mean the number."""
+    """DVC's parser reads .5e-4 as text; people mean the number."""
     try:
         number = float(text)
     except ValueError:
         return text
     return number if math.isfinite(number) else text
+
+
+def _is_ipu_config(path: Sequence[str]) -> bool:
+    """Whether a section holds keys of an ipu_config.json, which stand there only where they are stated."""
+    return dict[str, Any] in types_at(path)
+
+
+def _require_ipu_key(key: str, value: Any, name: str, where: str) -> None:
+    known = [field.name for field in fields(IpuConfig)]
+    current, _ = migrate({key: value})  # older names are good
+    if not set(current) <= set(known):
+        _unknown(name, value, dict.fromkeys(known), where)
 
 
 def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str, ...]) -> None:
@@ -193,7 +212,15 @@ def _lay_over(values: dict[str, Any], overlay: Any, where: str, path: tuple[str,
             values.pop(key, None)
             continue
         if key not in values:
-            values[key] = _new_entry(value, name, where) if path == ENTRIES else _unknown(name, value, values, where)
+            if path == ENTRIES:
+                values[key] = _new_entry(value, name, where)
+            elif _is_ipu_config(path):
+                _require_ipu_key(key, value, name, where)
+                values[key] = value
+            else:
+                _unknown(name, value, values, where)
+        if values[key] is None and isinstance(value, dict) and _is_ipu_config((*path, str(key))):
+            values[key] = {}
         if isinstance(values[key], dict):
             _lay_over(values[key], value, where, (*path, str(key)))
         else:

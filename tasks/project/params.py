@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import Field, ValidationError, model_validator
 
@@ -32,6 +33,8 @@ from tasks.project.strict_yaml import nearest, read_yaml
 
 PHASES = ("phase1", "phase2")
 
+FIXES = {"bool_type": "; write true or false", "string_type": "; put quotes around text"}
+"""Kind of pydantic's error -> what to do."""
 S = TypeVar("S", bound=Section)
 
 
@@ -243,19 +246,39 @@ def _explain(problem: Any, kind: type[Section]) -> str:
         return f"{place} is missing"
     if problem["type"] == "value_error":
         return f"{place + ': ' if place else ''}{problem['ctx']['error']}"
-    return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}"
+    fix = FIXES.get(problem["type"], "")
+    return f"{place}={problem['input']!r}: {problem['msg'][0].lower()}{problem['msg'][1:]}{fix}"
 
 
 def _known_at(place: Sequence[Any], kind: type[Section]) -> list[str]:
     """The keys of a section; in an entry those of every kind."""
-    sections: list[Any] = [kind]
+    fields = [pair for one in _sections(types_at(place, kind)) for pair in one.model_fields.items()]
+    return list(dict.fromkeys(field.alias or name for name, field in fields))
+
+
+def types_at(place: Sequence[Any], kind: type[Section] = Params) -> list[Any]:
+    """Return the types that a parameter or a section may have; in an entry those of every kind."""
+    types: list[Any] = [kind]
     for depth, part in enumerate(place):
         if kind is Params and place[0] == "downstream" and depth == 1:
-            sections = [kind_params(name) for name in kind_names()]
+            types = [kind_params(name) for name in kind_names()]
             continue
-        fields = [field for one in sections for name, field in one.model_fields.items() if part in (name, field.alias)]
-        sections = [one for field in fields if isinstance(one := field.annotation, type) and issubclass(one, Section)]
-    return list(dict.fromkeys(field.alias or name for one in sections for name, field in one.model_fields.items()))
+        fields = [pair for one in _sections(types) for pair in one.model_fields.items()]
+        types = [one for name, field in fields if part in (name, field.alias) for one in _members(field.annotation)]
+    return types
+
+
+def _sections(types: Sequence[Any]) -> list[type[Section]]:
+    return [one for one in types if isinstance(one, type) and issubclass(one, Section)]
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The types of a union, each without what it is annotated with."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [member for one in get_args(annotation) for member in _members(one)]
+    return [annotation]
 
 
 def parameter_values(params: Params) -> dict[str, Any]:

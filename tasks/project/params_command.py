@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tasks.project import artifacts
 from tasks.project.overlays import DEMO, layers, resolve
 from tasks.project.params import check
 from tasks.project.process import moved
+from tasks.project.strict_yaml import yaml_text
 
 INDENT, COMMENT_COLUMN = 2, 44
 DEFAULT = "default"
@@ -68,7 +67,7 @@ def _lines(values: dict[str, Any], said: dict[str, str], place: tuple[str, ...])
 
 def plain(value: Any) -> str:
     """One value as YAML on one line."""
-    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    text = yaml_text(value, flow=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

@@ -22,9 +22,10 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
-from tasks.project.errors import InputError
+from tasks.project.errors import InputError, ParamsError
 
 PLAN_FILE = Path("dvc.yaml")
 PARAMS_FILE, COMPOSED_FILE = "params.yaml", "plan.yaml"
@@ -197,8 +198,8 @@ def definitions_of(root: Path) -> dict[str, Any]:
     """
     try:
         content = read_dvc_file(root / PLAN_FILE)
-    except yaml.YAMLError as error:
-        raise InputError(f"{root / PLAN_FILE} is not YAML: {error}") from None
+    except ParamsError as error:
+        raise InputError(str(error)) from None
     stages = content.get("stages") if isinstance(content, dict) else None
     return stages if isinstance(stages, dict) else {}
 
@@ -206,7 +207,7 @@ def definitions_of(root: Path) -> dict[str, Any]:
 def _composed_in(root: Path) -> dict[str, Any]:
     try:
         return read_dvc_file(root / COMPOSED_FILE)
-    except yaml.YAMLError:
+    except ParamsError:
         return {}  # DVC says what is wrong with it
 
 
@@ -279,13 +280,8 @@ def value_at(values: Any, name: str) -> Any:
     return values
 
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?e[+-]?\d+")
-
-
 def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterator[tuple[str, Any, Any]]:
     """Where dvc.lock states another value of a parameter than it has now, of a section by its keys: place, stated, now.
-
-    DVC writes numbers as YAML 1.2 does (1e-06), which YAML 1.1 reads as text.
 
     Args:
         place: the dotted name.
@@ -297,20 +293,22 @@ def differences(place: str, stated: Any, now: Any, absent: Any = None) -> Iterat
         for key in dict.fromkeys([*stated, *now]):
             yield from differences(f"{place}.{key}", stated.get(key, absent), now.get(key, absent), absent)
         return
-    written_so = isinstance(stated, str) and isinstance(now, float) and _NUMBER.fullmatch(stated)
-    if (float(stated) if written_so else stated) != now:
+    if stated != now:
         yield place, stated, now
 
 
 def read_dvc_file(path: Path) -> dict[str, Any]:
-    """dvc.yaml, dvc.lock or another file of DVC; {} where there is none. libyaml, as dvc.lock is long.
+    """dvc.yaml, dvc.lock or another file of DVC, aliases and all; {} where there is none.
 
     Raises:
-        yaml.YAMLError: it is broken.
+        ParamsError: it is broken.
     """
     if not path.is_file():
         return {}
-    values: dict[str, Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(path.read_bytes()).get_single_data()
+    try:
+        values: dict[str, Any] = YAML(typ="safe").load(path.read_bytes())
+    except (YAMLError, ValueError) as error:
+        raise ParamsError(f"{path} is not YAML: {error}") from None
     return values or {}
 
 
@@ -318,6 +316,6 @@ def stages_of(path: Path) -> dict[str, Any]:
     """The stages of a dvc.lock; {} where DVC could not read it either: it says why."""
     try:
         stages = read_dvc_file(path).get("stages")
-    except (yaml.YAMLError, AttributeError):
+    except (ParamsError, AttributeError):
         return {}
     return stages if isinstance(stages, dict) else {}

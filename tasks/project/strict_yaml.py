@@ -1,4 +1,7 @@
-"""YAML as people write it, read without surprises: a repeated key, a tag or a non-mapping is refused."""
+"""YAML as people write it, read as DVC reads it: YAML 1.2, by the same parser.
+
+An alias, a repeated key, a tag or a non-mapping is refused. What is written here reads alike as YAML 1.1 and 1.2.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import YAMLError
+from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent
+from ruamel.yaml.nodes import MappingNode
+from ruamel.yaml.resolver import implicit_resolvers
 
 from tasks.project.errors import ParamsError
 
@@ -15,16 +24,15 @@ MAX_BYTES = 1 << 20
 """A params.yaml has a few kilobytes."""
 
 
-class _PlainValues(yaml.SafeLoader):
-    """YAML keeps the last of two equal keys without a word, and unfolds aliases of aliases without an end."""
+DEEPEST = 100
+"""Sections within sections. libyaml takes minutes for a hundred thousand."""
+YAML_VERSION = (1, 2)
 
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark
-            raise ParamsError(f"line {mark.line + 1}: an alias (*name) is not read; write the value out")
-        return super().compose_node(parent, index)
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+class _PlainValues(SafeConstructor):
+    """Refuse a key that stands twice or that is not a word, each with its line."""
+
+    def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -33,7 +41,20 @@ class _PlainValues(yaml.SafeLoader):
             if key in seen:
                 raise ParamsError(f"line {key_node.start_mark.line + 1}: the key {key!r} stands twice")
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        values: dict[Any, Any] = super().construct_mapping(node, deep)
+        return values
+
+
+class _Writer(yaml.SafeDumper):
+    """PyYAML's writer, which quotes text that YAML 1.1 reads as something else, and here what YAML 1.2 does."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True  # the reader refuses them
+
+
+for _versions, _tag, _pattern, _first in implicit_resolvers:
+    if YAML_VERSION in _versions:
+        _Writer.add_implicit_resolver(_tag, _pattern, _first)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -66,13 +87,49 @@ def parse_yaml(text: str) -> Any:
         ParamsError: not YAML, a tag, an alias, a repeated key, nested too deeply, or no value (month 99).
     """
     try:
-        return yaml.load(text, Loader=_PlainValues)  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError as error:
+        return _load(YAML(typ="safe"), text)
+    except YAMLError:
+        pass  # libyaml refuses [cpu:bf16], which YAML allows
+    try:
+        return _load(YAML(typ="safe", pure=True), text)
+    except YAMLError as error:
         raise ParamsError(f"it is not YAML: {error}") from None
-    except RecursionError:
-        raise ParamsError("it is nested too deeply") from None
+
+
+def _load(reader: YAML, text: str) -> Any:
+    try:
+        _require_plain(reader, text)
+        reader.Constructor = _PlainValues
+        return reader.load(text)
     except ValueError as error:  # what looks like a date or a number and is none
         raise ParamsError(f"a value cannot be read: {error}; put quotes around text") from None
+
+
+def _require_plain(reader: YAML, text: str) -> None:
+    """Refuse what libyaml unfolds or descends into without an end, and another version's rules."""
+    depth = 0
+    for event in reader.parse(text):
+        line = event.start_mark.line + 1
+        if isinstance(event, AliasEvent):
+            raise ParamsError(f"line {line}: an alias (*name) is not read; write the value out")
+        if isinstance(event, DocumentStartEvent) and event.version not in (None, YAML_VERSION):
+            raise ParamsError(f"line {line}: YAML {'.'.join(map(str, event.version))} is stated; only 1.2 is read")
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ParamsError(f"line {line}: it is nested too deeply")
+
+
+def yaml_text(values: Any, flow: bool = False) -> str:
+    """Return plain values as YAML that gives the same values back, to readers of YAML 1.1 also.
+
+    Args:
+        flow: on one line.
+    """
+    return str(
+        yaml.dump(
+            values, Dumper=_Writer, sort_keys=False, allow_unicode=True, width=float("inf"), default_flow_style=flow
+        )
+    )
 
 
 def nearest(name: str, valid: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from huggingface_hub import ModelCard
+from ruamel.yaml import YAML
 
 from flows import run_tables
 from flows.commands import ask
@@ -43,9 +44,9 @@ from tasks.pages.markup import (
     markdown_link,
     markdown_text,
     readable,
-    yaml_text,
 )
 from tasks.project.errors import ParamsError
+from tasks.project.strict_yaml import yaml_text
 from tasks.statistics.calibration import calibration
 from tasks.validation import validation_page
 from tests.places import ROOT
@@ -91,7 +92,8 @@ def test_the_functions_of_markdown_and_yaml(text: str) -> None:
     assert [token.content.rstrip("\n") for token in block if token.type == "fence"] == [
         re.sub("\r\n?", "\n", readable(text)).rstrip("\n")  # as every reader of Markdown does
     ]
-    assert yaml.safe_load(yaml_text({"a": text, text: [text]})) == {"a": text, text: [text]}
+    written = yaml_text({"a": text, text: [text]})
+    assert yaml.safe_load(written) == YAML(typ="safe", pure=True).load(written) == {"a": text, text: [text]}
 
 
 @pytest.mark.parametrize(
@@ -401,13 +403,7 @@ def test_nobody_else_writes_these_formats(kind: str) -> None:
         "html": {"tasks/validation/data_docs.py"},  # what pages of Great Expectations say, which they do not escape
         "templates": {"tasks/pages/render.py", "tasks/pages/plots.py"},  # the latter writes SVG as a tree
         "csv": {"tasks/pages/markup.py"},
-        # params_command: one value on one line; the last two write for DVC alone, and are below what stages depend on
-        "yaml": {
-            "tasks/pages/markup.py",
-            "tasks/project/params_command.py",
-            "tasks/project/composing.py",
-            "tasks/project/gone.py",
-        },
+        "yaml": {"tasks/project/strict_yaml.py"},
     }
     assert set(found) <= allowed[kind]
 

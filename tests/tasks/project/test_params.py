@@ -1,14 +1,18 @@
 """params.yaml is read strictly: what is wrong is named, with the nearest valid name or the range."""
 
+import dataclasses
 import subprocess
 import sys
 
 import pytest
+import yaml
+from ruamel.yaml import YAML
 
+from ipu_model.ipu.config import IpuConfig
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import resolve
 from tasks.project.params import check, load_params
-from tasks.project.strict_yaml import read_yaml
+from tasks.project.strict_yaml import parse_yaml, read_yaml, yaml_text
 from tests.places import ROOT
 
 PRESETS = ROOT / "presets"
@@ -165,3 +169,161 @@ def test_the_module_is_its_own_command_line_and_exits_with_2_for_a_wrong_word():
 def test_old_values_of_compile_are_answered_with_what_to_write_now(old: str, now: str) -> None:
     with pytest.raises(ParamsError, match=f"device.compile.*write {now} in the place of {old}"):
         check(resolve(read_yaml(ROOT / "params.yaml"), None, [f"device.compile={old}"]))
+
+
+SCALARS = [
+    "3e-05",
+    "3e-5",
+    "1E5",
+    "+1e5",
+    "1.e5",
+    ".5e3",
+    "5.",
+    "010",
+    "-012",
+    "09",
+    "007",
+    "0o10",
+    "0o8",
+    "0x1F",
+    "0b11",
+    "1_000",
+    "1_000.5",
+    "1:30",
+    "1:30:30.5",
+    "-1:30",
+    "yes",
+    "no",
+    "on",
+    "off",
+    "Yes",
+    "NO",
+    "y",
+    "true",
+    "True",
+    "false",
+    "null",
+    "~",
+    ".inf",
+    ".nan",
+    "2024-01-02",
+    "1e400",
+    "1e",
+    "inf",
+    "4e12345",
+    "'010'",
+    '"no"',
+    "+.5",
+]
+
+
+def loads_yaml(text):
+    """As dvc.utils.serialize does."""
+    return YAML(typ="safe").load(text)
+
+
+@pytest.mark.parametrize("text", SCALARS)
+def test_a_value_is_read_as_dvc_reads_it_and_what_is_written_reads_alike_for_everybody(text):
+    ours = parse_yaml(f"a: {text}\n")
+    assert repr(ours) == repr(loads_yaml(f"a: {text}\n"))
+    written = yaml_text({text: text, "list": [text], "value": ours["a"]})
+    assert repr(loads_yaml(written)) == repr(yaml.safe_load(written)) == repr(parse_yaml(written))
+    assert parse_yaml(written)["list"] == [text]
+
+
+@pytest.mark.parametrize("written", ["3e-05", "3e-5", "3E-5", "0.3e-4", "0.00003"])
+def test_a_learning_rate_by_hand_or_by_dvc_is_a_number(base, tmp_path, written):
+    base["downstream"]["squad"]["finetune"]["learning_rate"] = "RATE"
+    text = yaml_text(base).replace("RATE", written)
+    (tmp_path / "params.yaml").write_text(text)
+    assert load_params(tmp_path / "params.yaml").downstream["squad"].finetune.learning_rate == 3e-5
+
+
+@pytest.mark.parametrize(
+    ("stated", "value"),
+    [
+        ("pretrain.seed=010", 10),
+        ("pretrain.seed=0o10", 8),
+        ("pretrain.phase1.steps=1_000", 1000),
+        ("pretrain.phase1.learning_rate=3e-05", 3e-5),
+        ("pretrain.phase1.learning_rate=.5e-4", 5e-5),
+        ("packing=false", False),
+        ("publish.language=no", "no"),
+        ("publish.language='no'", "no"),
+        ("publish.language=NO", "NO"),
+        ("publish.language=true", "true"),
+        ("tracking.name=007", "007"),
+        ("tracking.name=1e5", "1e5"),
+        ("corpus.path=2024-01-02", "2024-01-02"),
+        ("corpus.dataset_revision=4e12345", "4e12345"),
+        ("corpus.dataset_revision=null", None),
+        ("downstream.squad.parity.against=[cpu:bf16,ipu]", ["cpu:bf16", "ipu"]),
+        ("downstream.squad.publish.data_name=1.10", "1.10"),
+    ],
+)
+def test_an_override_is_text_where_the_type_is_text(base, stated, value):
+    read = check(resolve(base, None, [stated]))
+    for word in stated.partition("=")[0].split("."):
+        read = read[word] if isinstance(read, dict) else getattr(read, word)
+    assert read == value
+    assert type(read) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("stated", "said"),
+    [
+        ("packing=yes", "packing='yes': input should be a valid boolean; write true or false"),
+        ("packing=off", "write true or false"),
+        ("pretrain.phase1.steps=1:30", "pretrain.phase1.steps='1:30': input should be a valid integer"),
+        ("pretrain.phase1.learning_rate=1e400", "finite number"),
+    ],
+)
+def test_what_only_yaml_1_1_reads_so_is_refused(base, stated, said):
+    assert said in problem(base, stated)
+    key, _, value = stated.partition("=")
+    *sections, last = key.split(".")
+    section = base
+    for word in sections:
+        section = section[word]
+    section[last] = parse_yaml(value)
+    with pytest.raises(ParamsError, match=said.replace("(", ".").replace(")", ".")):
+        check(base)
+
+
+def test_a_number_where_text_belongs_is_refused_in_a_file(base):
+    base["corpus"]["dataset_revision"] = parse_yaml("1234567")
+    with pytest.raises(ParamsError, match=r"dataset_revision=1234567: .* valid string; put quotes around text"):
+        check(base)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: &x 1\nb: *x", r"line 2: an alias \(\*name\) is not read"),
+        ("%YAML 1.1\n---\na: 010", "line 1: YAML 1.1 is stated; only 1.2 is read"),
+        ("[" * 200_000, "line 1: it is nested too deeply"),
+        ("a: 2024-99-01", "put quotes around text"),
+        ("a: 1\n---\na: 2", "is not YAML"),
+    ],
+)
+def test_what_would_be_read_differently_or_without_an_end_is_refused(text, said):
+    with pytest.raises(ParamsError, match=said):
+        parse_yaml(text)
+
+
+IPU_SECTIONS = ("ipu.phase1", "ipu.phase2", "downstream.squad.ipu.finetune", "downstream.squad.ipu.predict")
+
+
+@pytest.mark.parametrize("preset", [None, "bert", "ipu-base-pod16-examples"])
+@pytest.mark.parametrize("section", IPU_SECTIONS)
+def test_an_override_takes_every_key_of_an_ipu_config(base, preset, section):
+    for one in dataclasses.fields(IpuConfig):
+        values = resolve(base, preset, [f"{section}.{one.name}=2", f"{section}.device_iterations=3"], PRESETS)
+        for word in section.split("."):
+            values = values[word]
+        assert values["device_iterations"] == 3
+        assert values[one.name] == (3 if one.name == "device_iterations" else 2)
+    assert resolve(base, preset, [f"{section}.training_layers_per_ipu=[6, 6]"], PRESETS), "a name of before"
+    for wrong in (f"{section}.layers_per_ip=[6]", f"{section}={{layers_per_ip: [6]}}"):
+        with pytest.raises(ParamsError, match=f"{section}.layers_per_ip is not known; did you mean layers_per_ipu"):
+            resolve(base, preset, [wrong], PRESETS)
