@@ -50,7 +50,7 @@ from ipu_model.ipu.optimizers import (
     set_learning_rate,
 )
 from ipu_model.ipu.planning import IpuPlan, cuts_table
-from ipu_model.ipu.profile import fullest_ipu_mb
+from ipu_model.ipu.profile import CompileProfile
 from ipu_model.ipu.program_parts import executable_parts, host_parts
 from ipu_model.ipu.row_source import RowSource
 from ipu_model.ipu.sdk import check_hardware, check_versions, explain_import_error
@@ -130,6 +130,7 @@ class IpuRuntime(Immediate):
         self._training: Any = None
         self._inference: Any = None
         self._evaluation: Any = None
+        self._profile: Optional[CompileProfile] = None
         self._rng: Optional[List[int]] = None
         root = cache_root(os.environ, plan.config.executable_cache_dir, self._say, job.executables)
         shared = None if job.compile_only else job.executables
@@ -198,8 +199,12 @@ class IpuRuntime(Immediate):
             self._say(f"{what}: {self._cache.expectation(parts)[1]}")
         started = time.perf_counter()
         timeout, log = compile_timeout(os.environ), Path(self._job.run_folder)
+        profile = CompileProfile(os.environ, training=what == "training")
         with watching(self._emit, timeout, what=f"the {what} program", log=log), self._explained():
             executor.compile(*tensors)
+        if what == ("inference" if self._job.kind == "predict" else "training"):
+            profile.notice()
+            self._profile = profile
         seconds = time.perf_counter() - started
         outcome = self._cache.outcome(parts) if self._cache is not None else "no executable cache is set"
         self._say(f"{what} program ready after {seconds:.1f} s: {outcome}")
@@ -357,7 +362,7 @@ class IpuRuntime(Immediate):
 
     def peak_device_memory_mb(self) -> Optional[float]:
         """Of the fullest IPU, where a profile was asked for and libpva reads it."""
-        return fullest_ipu_mb(os.environ, training=self._job.kind != "predict")
+        return None if self._profile is None else self._profile.fullest_ipu_mb()
 
     def close(self) -> None:
         """Let go of the IPUs and of the programs."""

@@ -7,11 +7,13 @@ import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 import pytest
+from tiny_ipu import ipu_job, ipu_runtime, make_batches
 
-from ipu_model.ipu.profile import MB, fullest_ipu_mb, profile_file
+from ipu_model.ipu.profile import MB, CompileProfile
+from ipu_model.jobs.job import OptimizerConfig
 
 
 def asking(folder: Path, **more: str) -> Dict[str, str]:
@@ -26,22 +28,11 @@ def write(folder: Path, at: int) -> Path:
     return path
 
 
-def test_the_newest_profile_of_the_program_is_read_where_one_was_asked_for(tmp_path: Path) -> None:
-    write(tmp_path / "training" / "old", 1)
-    newest = write(tmp_path / "training", 2)
-    write(tmp_path / "inference", 3)
-    assert profile_file(asking(tmp_path, **{"autoReport.all": "true"}), training=True) == newest
-    assert profile_file(asking(tmp_path), training=True) is None, "nobody asked for memory"
-    assert profile_file({"POPLAR_ENGINE_OPTIONS": "{"}, training=True) is None
-    assert profile_file({}, training=True) is None
-
-
-def test_it_is_that_of_the_fullest_ipu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two IPUs of two tiles."""
-    path = write(tmp_path / "training", 1)
+def stand_in_for_pva(monkeypatch: pytest.MonkeyPatch) -> List[str]:
+    """Two IPUs of two tiles; returns the paths that were opened."""
     tiles = [SimpleNamespace(memory=SimpleNamespace(total=SimpleNamespace(includingGaps=x * MB))) for x in (1, 2, 3, 4)]
     compilation = SimpleNamespace(target=SimpleNamespace(tilesPerIpu=2), tiles=tiles)
-    opened = []
+    opened: List[str] = []
 
     def open_report(name: str) -> Any:
         opened.append(name)
@@ -50,9 +41,74 @@ def test_it_is_that_of_the_fullest_ipu(tmp_path: Path, monkeypatch: pytest.Monke
     module = ModuleType("pva")
     module.openReport = open_report  # type: ignore[attr-defined]
     module.__spec__ = SimpleNamespace()  # type: ignore[assignment]
-    environ = asking(tmp_path, **{"autoReport.outputMemoryProfile": "true"})
-    assert fullest_ipu_mb(environ, training=True) is None, "there is no libpva"
     monkeypatch.setitem(sys.modules, "pva", module)
-    assert fullest_ipu_mb(environ, training=True) == 7.0
-    assert opened == [str(path)]
-    assert fullest_ipu_mb(environ, training=False) is None
+    return opened
+
+
+def test_the_profile_that_the_compilation_wrote_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = stand_in_for_pva(monkeypatch)
+    write(tmp_path / "training", 9)
+    profile = CompileProfile(asking(tmp_path, **{"autoReport.all": "true"}), training=True)
+    write(tmp_path / "training" / "early", 1)
+    newest = write(tmp_path / "training" / "own", 2)
+    write(tmp_path / "inference", 3)
+    profile.notice()
+    assert profile.fullest_ipu_mb() == 7.0
+    assert profile.fullest_ipu_mb() == 7.0
+    assert opened == [str(newest)]
+
+
+def test_a_profile_that_is_written_over_is_of_this_compilation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in_for_pva(monkeypatch)
+    write(tmp_path / "inference", 1)
+    profile = CompileProfile(asking(tmp_path, **{"autoReport.outputMemoryProfile": "true"}), training=False)
+    write(tmp_path / "inference", 2)
+    profile.notice()
+    assert profile.fullest_ipu_mb() == 7.0
+
+
+@pytest.mark.parametrize("options", ['{"autoReport.all": "true"}', "{}", "{", "[]"])
+def test_a_profile_of_another_program_counts_not(options: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was there before, or nobody asked for one."""
+    opened = stand_in_for_pva(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "training", 1)
+    profile = CompileProfile({"POPLAR_ENGINE_OPTIONS": options}, training=True)
+    if "autoReport" not in options:
+        write(tmp_path / "training", 2)
+    profile.notice()
+    assert profile.fullest_ipu_mb() is None
+    assert opened == []
+
+
+def test_without_libpva_nobody_tells(tmp_path: Path) -> None:
+    profile = CompileProfile(asking(tmp_path, **{"autoReport.all": "true"}), training=True)
+    write(tmp_path / "training", 1)
+    profile.notice()
+    assert profile.fullest_ipu_mb() is None
+
+
+@pytest.mark.ipu
+@pytest.mark.parametrize("written", [True, False], ids=["compiled", "from the cache"])
+def test_a_job_states_the_memory_of_its_own_program(
+    written: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = stand_in_for_pva(monkeypatch)
+    for name, value in asking(tmp_path / "profiles", **{"autoReport.all": "true"}).items():
+        monkeypatch.setenv(name, value)
+    write(tmp_path / "profiles" / "training" / "old", 5)
+    runtime = ipu_runtime(ipu_job("pretraining", OptimizerConfig(name="lamb", learning_rate=1e-3), tmp_path, 1, 1))
+    poptorch: Any = runtime._poptorch
+    compiled = poptorch.PoplarExecutor.compile
+
+    def compile_with_profile(self: Any, *tensors: Any) -> Any:
+        if written:
+            write(tmp_path / "profiles" / "training" / "own", 1)
+        return compiled(self, *tensors)
+
+    monkeypatch.setattr(poptorch.PoplarExecutor, "compile", compile_with_profile)
+    assert runtime.peak_device_memory_mb() is None
+    runtime.compile(make_batches("pretraining", 1, 16)[0])
+    assert runtime.peak_device_memory_mb() == (7.0 if written else None)
+    assert opened == ([str(tmp_path / "profiles" / "training" / "own" / "profile.pop")] if written else [])
+    runtime.close()
