@@ -32,8 +32,6 @@ INPUT_ROOTS = "PODIUM_INPUT_ROOTS"
 """Folders besides the checkout's `inputs` that sent runs may read, apart by os.pathsep."""
 TARGETS = "PODIUM_TARGETS"
 """Where sent runs may write besides the checkout, apart by commas: folders, URLs, and repositories (team/podium-*)."""
-STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
-"""Prefect's workers name the run in this variable to the process that they start for it; a shell has none."""
 FOLDERS: dict[tuple[str, ...], Path] = {
     ("tracking", "folder"): Path("runs/tracking"),
 }
@@ -46,11 +44,6 @@ IPU_CACHE = "executable_cache_dir"
 IPU_CACHE_OFF = (None, "", "disabled")
 SHOWN = 80
 """Characters of a sent text that a message repeats."""
-
-
-def is_sent() -> bool:
-    """Whether a worker started this process for a run of the server: a stranger may have chosen its parameters."""
-    return STARTED_BY_A_WORKER in os.environ
 
 
 def require_parameters(values: dict[str, Any], project: Path) -> None:

@@ -40,6 +40,7 @@ from flows.start_form import NO_PRESET, Part, Preset, Text, Unseen, Words, prese
 from flows.stopping import AGAIN, Interrupted, stop
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
+from tasks.project.process import is_sent
 from tasks.project.streams import printable
 
 REJECTED_STATE = "Rejected"
@@ -97,7 +98,7 @@ def pipeline(
         return _run(asked, queues, command, log)
     except PodiumError as error:
         run_labels.label(run_labels.name_of(asked.name or asked.preset, "refused"))
-        if not (allowed.is_sent() and isinstance(error, (InputError, ParamsError))):
+        if not (is_sent() and isinstance(error, (InputError, ParamsError))):
             raise
         get_run_logger().error(printable(str(error)))  # else it is in a line of Prefect's, which is no error
         return Failed(message=str(error))  # whoever filled in the form needs no traceback of ours
@@ -121,7 +122,7 @@ def _run(asked: _Asked, queues: tuple[str, str | None] | None, command: str | No
     project, preset, overrides, name = Path.cwd(), asked.preset, asked.overrides, asked.name
     environment.prepare_run(project, get_run_logger().info)  # of a worker; podium run has done so
     checkout.require_project(project)
-    log = checked_log(log) if allowed.is_sent() else log
+    log = checked_log(log) if is_sent() else log
     values = _checked_params(project, preset, overrides)
     run_labels.label(tags=run_labels.tags_of(values, preset, project))
     plan, sent = stages_to_run(project, values, asked.part, asked.to), queues is not None
@@ -140,7 +141,7 @@ def _run(asked: _Asked, queues: tuple[str, str | None] | None, command: str | No
 
 def _require_fit(wanted: Wanted) -> None:
     """Refuse what was sent and does not fit; podium run has looked at more than this before it starts a flow."""
-    if allowed.is_sent():
+    if is_sent():
         device_jobs.require_fit(wanted, stages.tell)
 
 
@@ -161,7 +162,7 @@ def _queues(values: dict[str, Any], cpu_queue: str, device_queue: str | None) ->
 def _checked_params(project: Path, preset: str | None, overrides: list[str]) -> dict[str, Any]:
     """The parameters of the run; started by a worker, somebody may have stated them who may read nothing else here."""
     values = checkout.resolved_params(project, preset, overrides)
-    if allowed.is_sent():
+    if is_sent():
         allowed.require_parameters(values, project)
     checkout.check_inputs(project, values)
     return values

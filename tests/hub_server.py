@@ -78,6 +78,8 @@ class HubServer:
         self.users: dict[str, dict[str, str]] = {}
         self.requests: list[tuple[str, str, int]] = []
         """(method, path, status) in order of arrival; status 0 = the connection was dropped."""
+        self.tokens: list[tuple[str, str | None]] = []
+        """(path, Authorization header) of the same requests."""
         self.failures: list[str] = []
         self.faults: list[Fault] = []
         self.granted: dict[str, tuple[str, int]] = {}
@@ -160,6 +162,7 @@ class HubServer:
                 )
                 index = len(hub.requests)
                 hub.requests.append((self.command, unquote(url.path), 0))
+                hub.tokens.append((unquote(url.path), self.headers.get("Authorization")))
                 response = hub.answer(area, request)
                 if response is None:
                     self.close_connection = True

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
+STARTED_BY_A_WORKER = "PREFECT__FLOW_RUN_ID"
+"""Prefect's workers name the run in this variable to the process that they start for it; a shell has none."""
 
 Say = Callable[[str], None]
 """Takes a line for people."""
@@ -30,6 +32,11 @@ def die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:  # it died between the two calls
         raise SystemExit(128 + signal.SIGTERM)
+
+
+def is_sent() -> bool:
+    """Tell whether a worker started this process for a run of the server: a stranger may have chosen its parameters."""
+    return STARTED_BY_A_WORKER in os.environ
 
 
 def describe_exit(code: int) -> str:

@@ -6,6 +6,7 @@ No code of a repository is ever run, nothing is reported home, and errors name t
 from __future__ import annotations
 
 import contextlib
+import fnmatch
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.project.errors import InputError
 from tasks.project.given import require_readable
 from tasks.project.memory import limited_steps
+from tasks.project.process import is_sent
 from tasks.reading.foreign_tables import folded, open_parquet
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ ROWS_AT_ONCE = 64
 """Taken from the library in one go: the bound on memory is set and taken back around each."""
 ALLOWANCE = 1536 << 20
 """Bytes for one go: the library reads ahead, with threads of its own."""
+HUB_READS = "PODIUM_HUB_READS"
+"""Repositories of the Hub that runs sent to a worker read with its token, apart by commas (team/podium-*)."""
 READABLE = (".parquet", ".json", ".jsonl", ".csv", ".txt", ".arrow")
 
 
@@ -54,6 +58,25 @@ def open_dataset(
         names = {name: class_names(one) for name, one in (rows.features or {}).items() if folded(name) in alike}
         for row in limited_steps(rows, f"{section}.dataset={name}", ROWS_AT_ONCE, ALLOWANCE):
             yield {key: with_names(value, names.get(key, ())) for key, value in row.items()}
+
+
+def reading_token(name: str) -> bool | None:
+    """Return what the Hub's client takes as `token`: None is the user's own, False is none.
+
+    A stranger may have sent the run and chosen what it reads, so the worker's own setting names what its token opens.
+    """
+    named = [word.strip() for word in os.environ.get(HUB_READS, "").split(",")]
+    return False if is_sent() and not any(fnmatch.fnmatchcase(name, one) for one in named) else None
+
+
+def _token_advice(token: bool | None) -> str:
+    """End the message about what was read without a token."""
+    if token is None:
+        return ""
+    return (
+        ". A run that was sent to a worker reads the Hub without a token: to let such runs read a private or gated "
+        f"repository, name it in {HUB_READS} of the worker"
+    )
 
 
 def class_names(feature: Any) -> list[str]:
@@ -125,7 +148,7 @@ def _errors_named(
         raise InputError(
             f"{section}.dataset={name} (config {config}, split {split}, revision {revision}) cannot be read: "
             f"{type(error).__name__}: {error}. Check {section}.dataset, its configuration, split and revision, and the "
-            "connection; data sets that need their own Python code are not run"
+            f"connection; data sets that need their own Python code are not run{_token_advice(reading_token(name))}"
         ) from None
 
 
@@ -133,7 +156,7 @@ def _stream(section: str, name: str, config: str | None, split: str, revision: s
     import datasets
 
     _check_files(section, name, revision)
-    builder = datasets.load_dataset_builder(name, config, revision=revision)
+    builder = datasets.load_dataset_builder(name, config, revision=revision, token=reading_token(name))
     chosen = [str(file) for of_split in (builder.config.data_files or {}).values() for file in of_split]
     _refuse_archives(chosen, f"{section}.dataset={name}")
     _read_parquet_bit_by_bit(builder.config)
@@ -147,7 +170,8 @@ def _check_files(section: str, name: str, revision: str | None) -> None:
     if Path(name).exists():
         require_readable(Path(name), f"{section}.dataset", "none")
         return
-    info = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None).dataset_info(name, revision=revision)
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=reading_token(name))
+    info = api.dataset_info(name, revision=revision)
     files = [file.rfilename for file in info.siblings or []]
     if not any(file.lower().endswith(READABLE) for file in files):
         _refuse_archives(files, f"{section}.dataset={name}")
@@ -183,7 +207,11 @@ def _no_telemetry() -> None:
 
 
 def download_files(
-    repository: str, revision: str | None, choose: Callable[[list[str]], list[str]], section: str
+    repository: str,
+    revision: str | None,
+    choose: Callable[[list[str]], list[str]],
+    section: str,
+    is_target: bool = False,
 ) -> tuple[str, list[str], dict[str, Path]]:
     """Some files of a Hub model, all of one commit.
 
@@ -193,6 +221,7 @@ def download_files(
         choose: which of all names to download.
         section: section of params.yaml that the messages name (`tokenizer` or `base_model`); empty: the repository
             was named elsewhere.
+        is_target: the run publishes there, and so may read it with the token.
 
     Returns:
         The commit, all file names of it, and the local path of each downloaded one.
@@ -203,13 +232,15 @@ def download_files(
     _no_telemetry()
     from huggingface_hub import HfApi
 
-    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
+    token = None if is_target else reading_token(repository)
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None, token=token)
     place = (
         f"{section}.repository={repository} (revision {revision})"
         if section
         else f"{repository} is no folder here, and as a Hub repository it"
     )
-    with failures_named(place, repository, f"{section}.revision" if section else "the revision", api.endpoint):
+    named = f"{section}.revision" if section else "the revision"
+    with failures_named(place, repository, named, api.endpoint, _token_advice(token)):
         commit, present = _listing(api, repository, revision)
         # by commit, not by branch: the branch may move between two files
         files = {name: Path(api.hf_hub_download(repository, name, revision=commit)) for name in choose(present)}
@@ -217,7 +248,7 @@ def download_files(
 
 
 @contextlib.contextmanager
-def failures_named(place: str, repository: str, revision: str, endpoint: str) -> Iterator[None]:
+def failures_named(place: str, repository: str, revision: str, endpoint: str, advice: str = "") -> Iterator[None]:
     """Turn what the Hub's client raises into an InputError that tells gated, missing and not answered apart.
 
     Args:
@@ -225,16 +256,19 @@ def failures_named(place: str, repository: str, revision: str, endpoint: str) ->
         repository: `user/name`.
         revision: what names the revision, as people know it.
         endpoint: the Hub's address.
+        advice: what messages end with where the Hub shows no such repository.
     """
     _no_telemetry()
     import httpx2
+    from huggingface_hub import errors
 
     try:
         yield
     except (httpx2.HTTPError, ValueError, RuntimeError, OSError) as error:
         # the client's own errors (not found, gated, malformed name, offline) are of these kinds
         why = _reason(error, repository, revision, endpoint)
-        raise InputError(f"{place} cannot be read: {why}") from None
+        hidden = isinstance(error, errors.RepositoryNotFoundError)  # a gated one is of this kind
+        raise InputError(f"{place} cannot be read: {why}{advice if hidden else ''}") from None
 
 
 def _listing(api: Any, repository: str, revision: str | None) -> tuple[str, list[str]]:

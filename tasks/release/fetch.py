@@ -126,7 +126,9 @@ def _of_hub(entry: Entry, wanted: Sequence[Tagged]) -> tuple[list[FetchedRelease
     releases: list[FetchedRelease] = []
     sources: dict[str, Callable[[str], Path]] = {}
     for one in wanted:
-        _, _, files = download_files(repository, one.commit, lambda names: sorted({*TAKEN} & {*names}), section)
+        _, _, files = download_files(
+            repository, one.commit, lambda names: sorted({*TAKEN} & {*names}), section, is_target=True
+        )
         if missing := sorted({CONFIG, WEIGHTS} - set(files)):
             raise InputError(f"{section}.repository={repository}: its release {one.tag} lacks {', '.join(missing)}")
         hashes = {name: sha256_of(path.resolve()) for name, path in files.items()}

@@ -10,6 +10,7 @@ import yaml
 from flows import allowed, checkout, on_worker, pipeline
 from tasks.project.errors import ParamsError
 from tasks.project.overlays import resolve
+from tasks.project.process import STARTED_BY_A_WORKER
 from tasks.project.strict_yaml import read_yaml
 from tests.places import ROOT
 
@@ -293,7 +294,7 @@ def test_the_whole_flow_asks_the_worker_that_started_it_and_nobody_in_a_shell(
     (outside / "a.txt").write_text("text\n")
     overrides = [f"corpus.path={outside}"]
     assert pipeline.pipeline(None, overrides, return_state=True).is_completed()
-    monkeypatch.setenv(allowed.STARTED_BY_A_WORKER, "17")
+    monkeypatch.setenv(STARTED_BY_A_WORKER, "17")
     state = pipeline.pipeline(None, overrides, return_state=True)
     assert state.is_failed()
     assert "this worker lets sent runs read its folder `inputs`" in state.message

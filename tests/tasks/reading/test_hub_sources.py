@@ -96,13 +96,14 @@ class Runs:
     hub: HubServer
 
 
-def run_stages(steps: list[dict[str, Any]], root: Path, endpoint: str) -> dict[str, Any]:
+def run_stages(steps: list[dict[str, Any]], root: Path, endpoint: str, **settings: str) -> dict[str, Any]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     environment |= {
         "PYTHONPATH": str(PROJECT),
         "HF_ENDPOINT": endpoint,
         "HF_HOME": str(root / "hf-home"),
         "OMP_NUM_THREADS": "1",
+        **settings,
     }
     command = [sys.executable, "-c", RUN_STAGES, json.dumps(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -315,3 +316,82 @@ def test_an_archive_and_a_program_of_the_hub_are_refused(hostile: dict[str, Any]
 
 def test_no_program_of_a_data_set_was_run(hostile: dict[str, Any]) -> None:
     assert not (hostile["root"] / "it-ran").exists()
+
+
+@dataclass
+class Sent:
+    """What stages of a run that was sent to a worker with a token said, and the tokens that the Hub saw."""
+
+    results: dict[str, Any]
+    tokens: list[tuple[str, str | None]]
+
+
+@pytest.fixture(scope="module")
+def sent(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Sent]:
+    """Without a setting of the worker, with one, and in a shell; data and models are private."""
+    root = tmp_path_factory.mktemp("sent")
+    lines = "".join(json.dumps(document) + "\n" for document in DOCUMENTS).encode()
+    cases = {
+        "sent": {"PREFECT__FLOW_RUN_ID": "17"},
+        "named": {"PREFECT__FLOW_RUN_ID": "17", "PODIUM_HUB_READS": "other/*, user/to*"},
+        "shell": {},
+    }
+    found = {}
+    with running_hub(root / "hub") as hub:
+        hub.add_user("hf_of_the_worker")
+        hub.store.add_files(hub.store.create("dataset", "user/towns", private=True), {"train.jsonl": lines})
+        asked = {f"{split}.parquet": squad_parquet(questions) for split, questions in QUESTIONS.items()}
+        hub.store.add_files(hub.store.create("dataset", "user/asked", private=True), asked)
+        vocabulary = "\n".join(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]).encode()
+        model = {"config.json": b"{}", "vocab.txt": vocabulary}
+        hub.store.add_files(hub.store.create("model", "user/model", private=True), model)
+        for case, settings in cases.items():
+            steps = [
+                {
+                    "name": stage,
+                    "stage": stage,
+                    "module": MODULES[stage],
+                    "arguments": WORDS_OF.get(stage, []),
+                    "folder": str(folder_with(root / case / stage, **sections)),
+                }
+                for stage, (_, sections) in BAD.items()
+            ]
+            before = len(hub.tokens)
+            results = run_stages(steps, root / case, hub.endpoint, HF_TOKEN="hf_of_the_worker", **settings)
+            found[case] = Sent(results, hub.tokens[before:])
+    return found
+
+
+@pytest.mark.parametrize("stage", BAD)
+def test_a_sent_run_reads_the_hub_without_the_workers_token(sent: dict[str, Sent], stage: str) -> None:
+    assert sent["sent"].tokens != []
+    assert [path for path, token in sent["sent"].tokens if token is not None] == []
+    result = sent["sent"].results[stage]
+    assert result["code"] == 1
+    assert (
+        "reads the Hub without a token: to let such runs read a private or gated repository, name it in"
+        in (result["err"])
+    )
+    assert "PODIUM_HUB_READS of the worker" in result["err"]
+    assert "Traceback" not in result["err"]
+
+
+def test_a_sent_run_reads_what_the_worker_names_with_its_token_and_nothing_else(sent: dict[str, Sent]) -> None:
+    named = sent["named"]
+    assert {name: result["code"] for name, result in named.results.items()} == {
+        "corpus": 0,
+        "questions": 1,
+        "tokenizer": 1,
+        "base_model": 1,
+    }, named.results["corpus"]["err"]
+    assert [path for path, token in named.tokens if token is not None and "user/towns" not in path] == []
+
+
+def test_a_run_in_a_shell_reads_the_hub_with_its_users_token(sent: dict[str, Sent]) -> None:
+    shell = sent["shell"]
+    assert [path for path, token in shell.tokens if "user/" in path and token != "Bearer hf_of_the_worker"] == []
+    assert {name: shell.results[name]["code"] for name in ("corpus", "questions", "tokenizer")} == {
+        "corpus": 0,
+        "questions": 0,
+        "tokenizer": 0,
+    }, shell.results

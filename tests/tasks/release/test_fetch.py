@@ -17,6 +17,7 @@ from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.files import sha256_of
 from tasks.project.params import load_params
+from tasks.project.process import STARTED_BY_A_WORKER
 from tasks.release.fetch import Fetched, newest_on_hub, tagged
 from tests.hub_server import HubServer
 from tests.places import ROOT
@@ -186,6 +187,16 @@ def test_what_another_host_chose_is_fetched_without_asking(checkout: Path, hub: 
     assert tags(fetch_here(checkout, these=chosen)) == [first]
     assert not hub.sent("GET", "/refs$")
     assert fetch_here(checkout, these=[]).releases == []
+
+
+def test_a_sent_run_reads_the_repository_that_it_publishes_to_with_the_token(
+    checkout: Path, hub: HubServer, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is private; the worker allowed the run to publish there."""
+    state(checkout, target="hub")
+    first = release(checkout)
+    monkeypatch.setenv(STARTED_BY_A_WORKER, "17")
+    assert tags(fetch_here(checkout)) == [first]
 
 
 @pytest.mark.parametrize(
