@@ -36,8 +36,6 @@ FOLDERS: dict[tuple[str, ...], Path] = {
     ("tracking", "folder"): Path("runs/tracking"),
 }
 """Parameters beside those of entries that name a folder to write, and where in the checkout it may always be."""
-RELEASES = Path("published")
-"""Where in the checkout the releases of entries may always be."""
 CHECKOUT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}-[0-9a-f]{8}")
 IPU_CACHE = "executable_cache_dir"
 """The one key of an ipu_config.json that names a folder."""
@@ -230,7 +228,7 @@ class _Allowed:
 
 def _home_of(place: tuple[str, ...]) -> Path | None:
     """Where in the checkout what a parameter names may always be written."""
-    return RELEASES if place[2:] == ("publish", "folder") else FOLDERS.get(place)
+    return artifacts.RELEASES if place[2:] == ("publish", "folder") else FOLDERS.get(place)
 
 
 @cache

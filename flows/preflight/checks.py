@@ -20,7 +20,7 @@ from tasks.project.errors import InputError, ParamsError
 __all__ = ["Finding", "Wanted", "look", "of_parameters", "of_run", "refusal", "require"]
 
 _SETTINGS = (network.settings, device.known, device_jobs.fit, inputs.there, inputs.written, disk.room)
-_PLACES = (remotes.dvc_remote, remotes.checkpoints, hub.token, server.known)
+_PLACES = (remotes.dvc_remote, remotes.checkpoints, hub.token, hub.origin, server.known)
 _CHECKS = (*host.CHECKS, *surroundings.CHECKS, *_SETTINGS, *_PLACES)
 AT_ONCE: tuple[Callable[[Wanted], Iterator[Finding]], ...] = _CHECKS
 """Checks that wait for nothing."""

@@ -13,7 +13,9 @@ from flows.preflight.question import FAR_S, Question
 from tasks.preflight.hub_check import LATER
 from tasks.project.errors import PublishError
 from tasks.project.plan_file import value_at
+from tasks.reading.model_card import read_origin
 from tasks.release.hub.transaction import TOKEN, token_of_environment
+from tasks.release.origin import require_origin, resolve_origin
 
 
 def token(wanted: Wanted) -> Iterator[Finding]:
@@ -28,6 +30,18 @@ def token(wanted: Wanted) -> Iterator[Finding]:
         yield problem("hub", f"{error}. {LATER}")
 
 
+def origin(wanted: Wanted) -> Iterator[Finding]:
+    """Licence and language of the model, which its card on the Hub states."""
+    base = wanted.params.base_model
+    if not _goes_to_hub(wanted) or base.source == "hub" or (base.source == "folder" and wanted.on_workers):
+        return  # of a base model on the Hub, `asked` reads them; of a folder on a worker's host, publishing does
+    found = read_origin(wanted.project / base.path) if base.source == "folder" else None
+    try:
+        require_origin(wanted.params, resolve_origin(wanted.params, found))
+    except PublishError as error:
+        yield problem("hub", str(error), of_parameters=True)
+
+
 def asked(wanted: Wanted) -> Iterator[Question]:
     """The Hub itself."""
     publish = []
@@ -40,11 +54,17 @@ def asked(wanted: Wanted) -> Iterator[Question]:
     sources = [] if wanted.on_workers else list(_sources(wanted))
     if (publish or sources) and is_usable():
         told = {"publish": publish, "review": wanted.params.publish.review, "sources": sources}
+        if publish and wanted.params.base_model.source == "hub":
+            told["origin"] = wanted.values
         yield Question("hub", "tasks.preflight.hub_check", told, FAR_S)
 
 
 def _publishes(wanted: Wanted) -> bool:
-    return wanted.publish and wanted.params.publish.target == "hub" and not wanted.on_workers
+    return _goes_to_hub(wanted) and not wanted.on_workers
+
+
+def _goes_to_hub(wanted: Wanted) -> bool:
+    return wanted.publish and wanted.params.publish.target == "hub"
 
 
 def _repositories(wanted: Wanted) -> list[str]:

@@ -2,9 +2,10 @@
 
     python -m tasks.preflight.hub_check < REQUEST
 
-REQUEST is JSON: `publish`, the repositories to publish to; `review`; and `sources`, a list of objects with `kind`
-(dataset or model), `section`, `name` and `revision`. Of each a line of JSON is printed (flows/preflight reads it).
-Nothing is downloaded, made or changed.
+REQUEST is JSON: `publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind`
+(dataset or model), `section`, `name` and `revision`; and `origin`, the resolved parameters, where the licence of a base
+model on the Hub decides whether they may be published. Of each a line of JSON is printed (flows/preflight reads it).
+Nothing is downloaded but README.md and config.json of that model, and nothing is made or changed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from tasks.project.errors import PodiumError
 from tasks.project.main import run_main
+from tasks.project.params import Params, check
 from tasks.project.process import takes_no_words
 
 LATER = "A run with --no-publish starts without it, and podium publish follows"
@@ -26,6 +28,9 @@ def findings(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if told["publish"]:
         found = _found("hub", lambda: _rights(told["publish"], told["review"]))
         yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {LATER}"}
+    if origin := told.get("origin"):
+        found = _found("hub", lambda: _origin(check(origin)))
+        yield found if found["level"] == "ok" else {**found, "of_parameters": True}
     for source in told["sources"]:
         yield _found("hub input", lambda source=source: _source(**source))
 
@@ -54,6 +59,22 @@ def _source(kind: str, section: str, name: str | None, revision: str | None) -> 
     elif name:
         download_files(name, revision, lambda present: [], section)
     return f"{kind} {name} ({section})"
+
+
+def _origin(params: Params) -> str:
+    from tasks.reading.hub_inputs import download_files
+    from tasks.reading.model_card import FILES, read_origin
+    from tasks.release.origin import require_origin, resolve_origin
+
+    base = params.base_model
+    if not base.repository:
+        return "no base model is named"  # a problem that the list of sources has
+    _, _, files = download_files(
+        base.repository, base.revision, lambda present: [name for name in present if name in FILES], "base_model"
+    )
+    found = read_origin(next(iter(files.values())).parent) if files else None
+    require_origin(params, resolve_origin(params, found))
+    return f"licence and language of {base.repository} or of section publish"
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ from tasks.project.main import run_main
 from tasks.project.param_inputs import BaseModelParams
 from tasks.project.params import ModelParams, load_params
 from tasks.project.process import takes_no_words
+from tasks.reading.model_card import CARD, read_origin
 from tasks.reading.model_folders import (
     NO_WEIGHTS,
     download_model,
@@ -67,15 +68,16 @@ def _take_in(params: BaseModelParams, model: ModelParams, tokenizer: Path, targe
         source, key = Path(params.path), f"base_model.path={params.path}"
         require_readable(source, "base_model.path")
         require_config(source, key)
-        record: dict[str, Any] = {"source": "folder", "path": params.path}
+        record: dict[str, Any] = {"source": "folder", "path": params.path, "origin": read_origin(source)}
         return record | import_checked(source, model, tokenizer, target, key)
     if params.source == "none":
         raise InputError("base_model.source is none: there is no model to take in; set it to folder or hub")
     if not params.repository:
         raise InputError("base_model.source is hub and base_model.repository is not set: set it to a model, user/name")
     key = f"base_model.repository={params.repository}"
-    commit, source = download_model(params.repository, params.revision, "base_model")
+    commit, source = download_model(params.repository, params.revision, "base_model", extra=[CARD])
     record = {"source": "hub", "repository": params.repository, "revision": params.revision, "commit": commit}
+    record |= {"origin": read_origin(source) | {"name": params.repository}}
     return record | import_checked(source, model, tokenizer, target, key)
 
 

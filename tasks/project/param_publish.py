@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import model_validator
 
-from tasks.project.param_sections import Section, Word
+from tasks.project.param_sections import HubName, Section, Word
 
 
 class PublishParams(Section):
@@ -20,10 +20,15 @@ class PublishParams(Section):
     """Open a pull request on the Hub; the model is released (tagged) once that is merged and published again."""
     examples: bool = False
     """Predictions and the page of the evaluation, which quote your data, are published, too."""
-    license: Word = "apache-2.0"
-    """Licence of the model on its card."""
-    language: Word = "en"
-    """Language of the model on its card."""
+    license: Word | None = None
+    """Licence of the model on its card; null: that of the base model's README.md, or none. A release on the Hub needs
+    one."""
+    language: Word | None = None
+    """Language of the model on its card; null: that of the base model's README.md, or none. A release on the Hub needs
+    one."""
+    base_model: HubName | None = None
+    """Name of the base model on the card, user/name on the Hub; null: base_model.repository, or what config.json or
+    README.md of the base model state, or none."""
 
     @model_validator(mode="after")
     def _a_review_needs_the_hub(self) -> PublishParams:

@@ -131,6 +131,15 @@ class Params(Section):
         return self
 
     @model_validator(mode="after")
+    def _the_card_names_a_base_model_that_there_is(self) -> Params:
+        if self.publish.base_model and self.base_model.source == "none":
+            raise ValueError(
+                f"publish.base_model={self.publish.base_model}, but base_model.source is none: set publish.base_model "
+                "to null, or state the model in section base_model"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _text_is_there_for_those_who_need_it(self) -> Params:
         rows, corpus = self.pretrain_rows.source, self.corpus.source
         prepared = self.pretrain.enabled and rows != "corpus"

@@ -23,7 +23,6 @@ from tasks.project.params import PHASES
 from tasks.release.provenance import finite
 from tasks.release.released_parameters import WITHHELD
 
-UNNAMED = "podium-model"
 PRETRAINING = ("", "one phase", "two phases")
 """In words, by the number of phases."""
 SCHEDULES = {
@@ -41,8 +40,8 @@ class CardFacts:
     entry: Entry
     name: str
     """Where the model is loaded from: a Hub repository, or "." for the folder that holds the card."""
-    license: str
-    language: str
+    license: str | None
+    language: str | list[str] | None
     parameters: Mapping[str, Any]
     """What a release says of params.yaml."""
     metrics: Mapping[str, Any]
@@ -56,6 +55,10 @@ class CardFacts:
     """How the user calls the examples."""
     examples: bool = False
     """Whether predictions and the evaluation's page are published, too."""
+    title: str | None = None
+    """What people call the release; None: the last part of `name`."""
+    base_model: str | None = None
+    """Name of the base model; None: that of the repository it was taken from, or unknown."""
 
     @property
     def own(self) -> Mapping[str, Any]:
@@ -121,7 +124,7 @@ def write_card(
         title=title_of(facts),
         name=facts.name,
         config=facts.config,
-        base=provenance["base_model"] or {"source": "none"},
+        base={"source": "none", **(provenance["base_model"] or {}), "name": _base_name(facts)},
         pretraining=PRETRAINING[len(facts.phases)],
         scores=[row for name, words in scores.items() for row in _rows(facts.metrics, name, words)],
         near=_near_duplicates(facts.metrics),
@@ -184,7 +187,7 @@ def hub_metadata(facts: CardFacts, task: str, tags: Sequence[str], results: Sequ
     data = ModelCardData(
         language=facts.language,
         license=facts.license,
-        base_model=(facts.provenance["base_model"] or {}).get("repository"),
+        base_model=_base_name(facts),
         library_name="transformers",
         pipeline_tag=task,
         tags=["bert", "podium", *tags],
@@ -195,8 +198,12 @@ def hub_metadata(facts: CardFacts, task: str, tags: Sequence[str], results: Sequ
 
 
 def title_of(facts: CardFacts) -> str:
-    """The last part of the repository's name; a folder's name stays where the folder is."""
-    return PurePosixPath(facts.name).name or UNNAMED
+    """Return what people call the release; a path gives its last part alone."""
+    return facts.title or PurePosixPath(facts.name).name or facts.entry.name
+
+
+def _base_name(facts: CardFacts) -> str | None:
+    return facts.base_model or (facts.provenance["base_model"] or {}).get("repository")
 
 
 def interval_of(metrics: Mapping[str, Any], name: str) -> str:

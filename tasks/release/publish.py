@@ -14,7 +14,7 @@ import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tasks.downstream.entries import Entry, entry_of, only_entry
@@ -32,6 +32,7 @@ from tasks.project.param_publish import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.written_folders import check_written
 from tasks.release.card import CardFacts, CardTask
+from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
 from tasks.release.release_subject import Subject, subject_of
@@ -150,14 +151,16 @@ def build_release(
     config = read_json(copies / subject.model / "config.json", f"dvc repro {subject.stages['finetune']}")
     origin = provenance(parameters, copies, subject, root)
     _check_tokenizer(origin["model"] or {}, copies)
+    stated = resolve_origin(told.params, (origin["base_model"] or {}).get("origin"))
+    require_origin(told.params, stated)
     entry = told.entry
     cards: CardTask = part_of(entry, "card")
     card = cards.card(
         CardFacts(
             entry=entry,
             name=release_name(told),
-            license=params.license,
-            language=params.language,
+            license=stated.license,
+            language=stated.language,
             parameters=origin["parameters"],
             metrics=metrics,
             gate=gate,
@@ -165,6 +168,8 @@ def build_release(
             provenance=origin,
             data_name=told.target.data_name,
             examples=params.examples,
+            title=release_title(told),
+            base_model=stated.base_model,
         )
     )
     figures = metrics if params.examples else cards.released_metrics(metrics)
@@ -188,6 +193,16 @@ def _json(values: Mapping[str, Any]) -> str:
 def release_name(told: Wanted) -> str:
     """What a reader passes to from_pretrained: the repository, or "." in the folder, whose name is the user's."""
     return str(told.target.repository) if told.how.target == "hub" else "."
+
+
+def release_title(told: Wanted) -> str:
+    """Return what people call the release: NAME of published/NAME or user/NAME, else the entry's name.
+
+    Any other folder is a path of the user, which a release does not state. The checkout of a run names its folder from
+    there: ../../../published/NAME.
+    """
+    place = PurePosixPath(str(told.target.repository if told.how.target == "hub" else told.target.folder))
+    return place.name if told.how.target == "hub" or place.parent.name == artifacts.RELEASES.name else told.entry.name
 
 
 def _check_tokenizer(model: Mapping[str, Any], root: Path) -> None:

@@ -129,6 +129,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         model = hub.store.create("model", "user/model")
         files = {path.name: path.read_bytes() for path in (trained / "data/tokenizer").iterdir()}
         files |= {name: (trained / "models/squad" / name).read_bytes() for name in ("config.json", "model.safetensors")}
+        files["README.md"] = b"---\nlicense: mit\nlanguage: [en, de]\n---\n"
         hub.store.add_files(model, files)
         squad = {"train_path": str(root / "train.json"), "dev_path": str(root / "dev.json")}
         here = folder_with(
@@ -197,6 +198,7 @@ def test_a_hub_model_is_taken_in_as_its_folder_has_it(runs: Runs) -> None:
     record = json.loads((base / "base_model.json").read_text(encoding="utf-8"))
     assert record["commit"] == runs.hub.store.find("model", "user/model").history()[-1].oid
     assert (record["source"], record["repository"]) == ("hub", "user/model")
+    assert record["origin"] == {"license": "mit", "language": ["en", "de"], "name": "user/model"}
 
 
 def test_nothing_but_the_named_repositories_was_asked_for(runs: Runs) -> None:

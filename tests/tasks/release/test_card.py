@@ -204,9 +204,17 @@ def test_the_card_says_what_the_release_holds_of_the_data(tokenizer: dict[str, s
     assert "`evaluation/report.html`: answers, and the data they quote" in with_examples
 
 
-def test_a_release_in_a_folder_is_not_called_like_the_folder() -> None:
-    card = model_card(facts(name="."))
-    assert "# podium-model" in card
+def test_a_card_leaves_out_what_is_unknown() -> None:
+    found = front_matter(model_card(facts(license=None, language=None)))
+    assert {"license", "language", "base_model"}.isdisjoint(found)
+    assert front_matter(model_card(facts(language=["am", "ti"])))["language"] == ["am", "ti"]
+
+
+def test_a_release_in_a_folder_is_called_like_the_run_and_not_by_a_path() -> None:
+    card = model_card(facts(name=".", title="reviews"))
+    assert "# reviews\n" in card
+    assert front_matter(card)["model-index"][0]["name"] == "reviews"
+    assert "# squad\n" in model_card(facts(name="."))
     assert "In the folder of this file, with transformers" in card
     assert 'name = "."' in card
     assert '`podium ask FOLDER "question"' in card
@@ -307,5 +315,9 @@ def test_a_given_model_is_named_as_what_training_started_from() -> None:
     parameters["downstream"]["squad"]["finetune"]["schedule"] = "cosine"
     card = model_card(facts(provenance=folder, parameters=parameters))
     assert "base_model" not in front_matter(card)
-    assert "started from a given model, `md5:b0b0`, fine-tuned with Podium" in card
+    assert "started from a given model, fine-tuned with Podium" in card
+    assert "md5:" not in card.split("## Provenance")[0]
+    named = facts(provenance=folder, parameters=parameters, base_model="google/bert-tiny")
+    assert front_matter(model_card(named))["base_model"] == "google/bert-tiny"
+    assert "started from `google/bert-tiny`, fine-tuned with Podium" in model_card(named)
     assert "adamw for fine-tuning (cosine decay), after a linear warm-up" in card

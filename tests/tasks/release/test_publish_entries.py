@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from huggingface_hub import ModelCard
 
 from tasks.project import artifacts
 from tasks.project.errors import ParamsError, PublishError
@@ -39,7 +40,7 @@ def publish_here(root: Path, name: str = "squad", **options: bool) -> dict[str, 
 
 def refusal(root: Path, name: str = "squad") -> str:
     """What publishing says, which must not succeed."""
-    with pytest.raises(PublishError, match="nothing was published") as refused:
+    with pytest.raises(PublishError, match="[Nn]othing was published") as refused:
         publish_here(root, name)
     assert not (root / "published").exists()
     assert not (root / artifacts.receipt_file(name)).exists()
@@ -164,6 +165,47 @@ def refusal_of(root: Path, name: str) -> str:
     with pytest.raises(PublishError) as refused:
         publish_here(root, name)
     return str(refused.value)
+
+
+ENGLISH = {"license": "mit", "language": "en", "name": "google/bert-tiny"}
+BASE = {"source": "folder", "path": "given"}
+
+
+@pytest.mark.parametrize(
+    ("stated", "origin", "expected"),
+    [
+        ({}, ENGLISH, ("mit", "en", "google/bert-tiny")),
+        ({}, {}, (None, None, None)),
+        ({}, {**ENGLISH, "language": ["am", "ti"]}, ("mit", ["am", "ti"], "google/bert-tiny")),
+        ({"license": "cc-by-4.0", "base_model": "user/mine"}, ENGLISH, ("cc-by-4.0", "en", "user/mine")),
+    ],
+)
+def test_a_card_states_what_the_user_or_the_base_models_files_state(
+    checkout: Path, stated: dict[str, str], origin: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    write_json(checkout / artifacts.BASE_MODEL / "base_model.json", {**BASE, "origin": origin})
+    publish = {"license": None, "language": None, **stated}
+    change_parameters(checkout, {"pretrain": {"enabled": False}, "base_model": BASE, "publish": publish})
+    write_gate(checkout)
+    publish_here(checkout)
+    data = ModelCard.load(checkout / "published/podium-demo/README.md").data
+    assert (data.get("license"), data.get("language"), data.get("base_model")) == expected
+    assert data.model_name == "podium-demo"
+    for folder, title in (("anna/secret", "squad"), ("../published/reviews", "reviews")):
+        change_parameters(checkout, {"downstream": {"squad": {"publish": {"folder": folder}}}})
+        publish_here(checkout)
+        assert ModelCard.load(checkout / folder / "README.md").data.model_name == title
+
+
+def test_the_hub_gets_no_release_without_licence_and_language(checkout: Path) -> None:
+    hub = {"target": "hub", "license": None, "language": None}
+    own = {name: {"publish": {"repository": f"user/{name}"}} for name in ("squad", OTHER)}
+    change_parameters(checkout, {"publish": hub, "downstream": own})
+    write_gate(checkout)
+    assert refusal(checkout).startswith(
+        "the licence and the language of the model are not set. A release on the Hub states both: add what is true of "
+        "the model, such as --set publish.license=apache-2.0 --set publish.language=en"
+    )
 
 
 @pytest.mark.parametrize("base", [False, True])
