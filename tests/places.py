@@ -2,7 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED = ROOT.parent / "shared"
+
+TRACKED = (
+    *("params.yaml", "plan.yaml", "dvc.yaml", "pyproject.toml", ".dvcignore", ".dvc/config", "presets", "inputs"),
+    *("flows", "tasks", "ipu_model"),
+)
+"""What a run reads of the project, and git tracks."""
+
+
+def copy_project(folder: Path) -> Path:
+    """Copy the tracked files of the project to `folder`, where nothing has run, whatever ran in this checkout."""
+    for name in TRACKED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    return folder

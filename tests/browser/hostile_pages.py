@@ -32,7 +32,7 @@ from tasks.statistics.calibration import calibration
 from tasks.validation import validation_page
 from tests.browser import evaluations, made_runs, pages
 from tests.browser.planted import at, everywhere
-from tests.places import ROOT
+from tests.places import copy_project
 from tests.tasks.downstream.entries import task_with
 
 Maker = Callable[[Path], Path]
@@ -40,7 +40,7 @@ Maker = Callable[[Path], Path]
 
 def _plan(folder: Path) -> Path:
     """Of stages that are called so; their names alone, as the rest is planted in the plans that are looked at."""
-    wanted = checks.of_run(ROOT, "bert", (), name="of-a-test")
+    wanted = checks.of_run(copy_project(folder / "project"), "bert", (), name="of-a-test")
     found = foresee(wanted)
     stages = tuple(replace(one, stage=at("stage", one.stage)) for one in found.stages)
     jobs = tuple(replace(job, planned=replace(job.planned, stage=at("stage", job.name))) for job in found.jobs)

@@ -17,7 +17,7 @@ from tasks.validation import validation_page
 from tests.browser import evaluations, made_runs, parts_page
 from tests.browser.planted import EVIL, LONG, at, everywhere
 from tests.flows.shown_runs import shown
-from tests.places import ROOT
+from tests.places import copy_project
 
 Maker = Callable[[Path], Path]
 
@@ -38,7 +38,7 @@ def _evaluation(page: Callable[[], str], folder: Path) -> Path:
 
 def _plan(preset: str, folder: Path) -> Path:
     """With all words planted but those by which parts are found: stages, whose names `_plan_of_stages` plants."""
-    wanted = checks.of_run(ROOT, preset, (), name="of-a-test")
+    wanted = checks.of_run(copy_project(folder / "project"), preset, (), name="of-a-test")
     found = everywhere(foresee(wanted, price=2.5), keep=("planned", "stage", "status", "runtime"))
     first, *rest = found.jobs
     hostile = replace(first.planned, split=at("split"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -57,9 +56,7 @@ def test_no_run_is_said_so(tmp_path: Path) -> None:
 
 def test_five_hundred_runs_stay_under_a_megabyte_and_more_are_counted() -> None:
     found = [shown(number) for number in range(520)]
-    began = time.process_time()
     html = page(found)
-    assert time.process_time() - began < 3, "seconds; 0.3 on an idle host"
     assert len(html.encode()) < 1_000_000
     assert html.count("<tr data-run=") == index_page.MOST_RUNS
     assert "lists 20 more" in html

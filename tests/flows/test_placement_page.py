@@ -12,7 +12,7 @@ from flows.report import RunReport, StageRecord
 from ipu_model.ipu.placement import place
 from tasks.project.files import write_json
 from tasks.project.plan_file import read_plan
-from tests.places import ROOT
+from tests.places import ROOT, copy_project
 
 STAGES = [
     (0, ["embeddings", "encoder layer 0", "encoder layer 1"]),
@@ -36,8 +36,8 @@ def test_a_job_lies_on_its_ipus_with_what_each_keeps_and_its_share_of_memory():
     assert [one["kept"] for one in placement.picture(STAGES, 3, False, [], "finetune")["boxes"]] == [1, 1, 1]
 
 
-def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone():
-    wanted = checks.of_run(ROOT, "ipu-large-pod16-examples", (), name="of-a-test")
+def test_the_plan_on_ipus_draws_each_job_and_no_table_of_it_is_wider_than_a_phone(tmp_path):
+    wanted = checks.of_run(copy_project(tmp_path / "project"), "ipu-large-pod16-examples", (), name="of-a-test")
     html = plan_page.page(foresee(wanted), wanted, "ipu-large-pod16-examples")
     jobs = re.findall(r"<figcaption>(\S+): the pipeline of a replica on its IPUs", html)
     assert jobs == ["pretrain@phase1", "pretrain@phase2", "finetune@squad", "predict@squad"]

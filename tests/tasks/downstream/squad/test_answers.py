@@ -215,7 +215,7 @@ def test_the_answers_kept_of_each_window_are_those_of_all_spans(threshold: float
             assert spans == expected[: top - (len(found) - len(spans))]
 
 
-def test_ten_thousand_windows_take_a_few_seconds_at_most() -> None:
+def test_ten_thousand_windows_take_no_minute() -> None:
     generator = np.random.default_rng(0)
     count, length = 10_000, 300
     tokens = np.arange(length)
@@ -229,4 +229,4 @@ def test_ten_thousand_windows_take_a_few_seconds_at_most() -> None:
     )
     started_at = time.process_time()
     best_answers(windows, ["x" * length] * count, n_best=20, max_answer_length=30)
-    assert time.process_time() - started_at < 8.0  # about 2.5 s on one core of a small machine
+    assert time.process_time() - started_at < 60  # of CPU time; every pair of tokens in turn takes hours
