@@ -79,6 +79,7 @@ class _Commands(click.Group):
 @click.version_option(package_name="podium", message="%(prog)s %(version)s")
 @click.pass_context
 def cli(ctx: click.Context, project: Path | None) -> None:
+    environment.prepare()
     before = os.environ.pop(CALLED_FROM, None)
     here = Path(before or current_folder())
     found = find_project(here if project is None else here / project, above=project is None)
@@ -86,7 +87,6 @@ def cli(ctx: click.Context, project: Path | None) -> None:
         if before is not None:
             raise ParamsError(f"Python takes the code of {SELF} and not that of {found}: unset PYTHONPATH")
         _with_its_own_code(found, here)
-    environment.prepare()
     ctx.obj = Place(here, found, project, ctx.obj)
 
 

@@ -43,6 +43,7 @@ def prepare() -> None:
     for name, value in DEFAULTS.items():
         os.environ.setdefault(name, value)
     os.environ.pop("PYTHONOPTIMIZE", None)  # checks and the texts of --help are made of what it takes away
+    os.environ.pop("PYTHONSAFEPATH", None)  # stages run `python -m tasks...`, which takes the code of their checkout
     keep_loopback_direct()
     _name_the_user()
 

@@ -5,11 +5,13 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+import tomllib
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.places import ROOT, copy_project
+
+PACKAGES = ("flows", "tasks", "ipu_model")
 RUNNABLE = re.compile(r"^if __name__ == .__main__.:", re.MULTILINE)
 HELP = """
 import contextlib, io, json, runpy, sys
@@ -165,6 +167,26 @@ def test_a_python_that_takes_other_code_than_the_projects_is_refused_and_not_sta
         2,
         f"error: Python takes the code of {ROOT} and not that of {tmp_path}: unset PYTHONPATH\n",
     )
+
+
+@pytest.mark.parametrize("words", [["params", "list", "min_f1"], ["--project", "clone", "params", "list", "min_f1"]])
+def test_packages_elsewhere_that_are_called_as_ours_are_not_taken(tmp_path, words):
+    """Whatever PYTHONPATH names, and with a Python that does not take what is in the current folder."""
+    for name in PACKAGES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise ImportError('another package')")
+    copy_project(tmp_path / "clone")
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    module, function = scripts["podium"].split(":")
+    code = f"import sys; sys.path.append({str(ROOT)!r}); from {module} import {function}; {function}()"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *words],
+        cwd=tmp_path if "--project" in words else ROOT,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"},
+    )
+    assert done.stdout.startswith("downstream.squad.gate.min_f1"), done.stderr
 
 
 def test_words_that_are_no_command_end_with_2_and_the_usage():
