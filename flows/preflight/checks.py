@@ -92,7 +92,7 @@ def require(wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], No
 
     Args:
         say: takes the warnings.
-        tell: takes a line for each device job that would run: what it will need.
+        tell: takes a line for each device job that would run, what it will need; none where the run is refused.
 
     Raises:
         ParamsError: some of the reasons are in the parameters (exit code 2).
@@ -102,11 +102,11 @@ def require(wanted: Wanted, say: Callable[[str], None], tell: Callable[[str], No
     for finding in findings:
         if finding.level == "warning":
             say(f"{finding.name}: {finding.text}")
-        elif finding.level == "ok" and finding.name == device_jobs.NAME:
-            tell(finding.text)
-    problems = [finding for finding in findings if finding.level == "problem"]
-    if problems:
+    if problems := [finding for finding in findings if finding.level == "problem"]:
         raise (ParamsError if of_parameters(problems) else InputError)(refusal(problems))
+    for finding in findings:
+        if finding.level == "ok" and finding.name == device_jobs.NAME:
+            tell(finding.text)
 
 
 def of_parameters(problems: Iterable[Finding]) -> bool:

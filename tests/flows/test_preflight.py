@@ -292,6 +292,24 @@ def test_columns_endings_and_broken_files_are_found_before_the_first_stage(proje
     assert "downstream.*.data.path" in found["glue-sst2", "problem"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "lines", "reason"),
+    [
+        ("classification", ["text,label", *(f"text {n},good" for n in range(40))], "labels of 1 class(es) (good)"),
+        ("ner", [f"word{n} O\n" for n in range(40)], "entities of 0 types"),
+    ],
+)
+def test_labels_of_which_nothing_can_be_learned_are_refused_before_an_estimate(project, tmp_path, kind, lines, reason):
+    train, estimates = tmp_path / f"train.{'csv' if kind == 'classification' else 'conll'}", []
+    train.write_text("\n".join(lines))
+    data = f"data: {{source: files, train_path: {train}, dev_path: null, dev_fraction: 0.5}}"
+    overrides = (f"downstream.own={{kind: {kind}, {data}}}", "downstream.squad=null")
+    with pytest.raises((InputError, ParamsError)) as refused:
+        checks.require(checks.of_run(project, None, overrides), lambda text: None, estimates.append)
+    assert reason in str(refused.value)
+    assert estimates == []
+
+
 def test_good_files_are_said_with_what_was_looked_at(project, tmp_path):
     (tmp_path / "text.txt").write_text("one\n\ntwo\n")
     for name in ("train", "dev"):

@@ -6,8 +6,9 @@ The names of the classes stand in the files, beside the columns.
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -66,15 +67,18 @@ class Task(about.Task, ExamplesTask):
             return {}
         labels = in_order(train)
         others = in_order(set(as_known(dev, labels).values()) - set(labels))
-        if not 2 <= len(labels) <= MAX_CLASSES:
+        self._require_classes(labels, MAX_CLASSES)
+        self._check_dev(train, dev)
+        return {UNKNOWN: sum(number(folder / f"{split}.parquet", labels, others) for split in self.splits)}
+
+    def _require_classes(self, labels: Sequence[str], most: float) -> None:
+        if not 2 <= len(labels) <= most:
             only = f" ({labels[0]})" if len(labels) == 1 else ""
             raise InputError(
                 f"the training examples have labels of {len(labels):,} class(es){only}, required are 2 to "
                 f"{MAX_CLASSES:,}: look at {self.entry.key('data', 'columns.label')}; for values state "
                 f"downstream.{self.entry.name}.regression: true"
             )
-        self._check_dev(train, dev)
-        return {UNKNOWN: sum(number(folder / f"{split}.parquet", labels, others) for split in self.splits)}
 
     def _check_dev(self, train: Collection[Any], dev: Collection[Any]) -> None:
         """Refuse development examples by their labels.
@@ -95,6 +99,9 @@ class Task(about.Task, ExamplesTask):
         for split in self.read_splits:
             found = read_examples(params, self.entry.key("data"), split, self.is_regression, reading, HEAD)
             labels.append(Counter(one.label for one in found))
+        if labels[0].total() < HEAD and not self.is_regression:
+            # Where a part of the file is set apart, the training examples may have fewer classes than the file.
+            self._require_classes(in_order(labels[0]), MAX_CLASSES if self.apart is None else math.inf)
         if len(labels) == len(self.splits) and all(found.total() < HEAD for found in labels):
             self._check_dev(*labels)
         return f"{params.train_path} and {params.dev_path or 'a part of it'}: {next(iter(reading.layouts.values()))}"

@@ -4,6 +4,7 @@ is kept (format.py)."""
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,14 +52,17 @@ class Task(about.Task, ExamplesTask):
         """The classes of the types that the training sentences have, in labels.json."""
         train, dev = (_types(folder / f"{split}.parquet") for split in self.splits)
         self._check_dev(train, dev)
-        if not 1 <= len(train) <= MAX_TYPES:
+        self._require_types(train, MAX_TYPES)
+        write_labels(folder, labels_of_types(train))
+        return {UNKNOWN: sum(count for name, count in dev.items() if name not in train)}
+
+    def _require_types(self, train: Counter[str], most: float) -> None:
+        if not 1 <= len(train) <= most:
             section = self.entry.key("data")
             raise InputError(
                 f"the training sentences have entities of {len(train):,} types, required are 1 to {MAX_TYPES:,}: look "
                 f"at {section}.train_path, whose last column is the tag, or at {section}.columns"
             )
-        write_labels(folder, labels_of_types(train))
-        return {UNKNOWN: sum(count for name, count in dev.items() if name not in train)}
 
     def _check_dev(self, train: Counter[str], dev: Counter[str]) -> None:
         """Refuse given development sentences whose entities are all of types that the training sentences do not have.
@@ -77,6 +81,9 @@ class Task(about.Task, ExamplesTask):
         """The first sentences of each file, and the types of files that are no longer than that."""
         params = self._params()
         found = [check_sentences(params, self.entry.key("data"), split) for split in self.read_splits]
+        if found[0] is not None:
+            # Where a part of the file is set apart, the training sentences may have fewer types than the file.
+            self._require_types(found[0].entities, MAX_TYPES if self.apart is None else math.inf)
         whole = [one.entities for one in found if one is not None]
         if len(whole) == len(self.splits):
             self._check_dev(*whole)
