@@ -32,12 +32,18 @@ class Judged:
     foretold: float
     """Sequences a second, by the constants of rows of other layouts."""
     between: Interval
-    """Sequences a second by the constants as they are stated, which the interval is part of."""
+    """Sequences a second, the interval by the same constants."""
+    stated: Interval
+    """Sequences a second by the constants as they are stated, fitted to this row as well."""
 
     @property
     def error(self) -> float:
         """Of what was foretold, beside what was published."""
         return self.foretold / self.row.rate - 1
+
+    def is_inside(self, interval: Interval) -> bool:
+        """Whether an interval covers what was published."""
+        return interval.low <= self.row.rate <= interval.high
 
 
 def seconds_of(row: Published, fitted: Fitted) -> float:
@@ -72,12 +78,17 @@ def judge(rows: Sequence[Published] = PUBLISHED) -> list[Judged]:
     others = {row.layout: fit([x for x in rows if x.fitted and x.layout != row.layout]) for row in rows}
     found = []
     for row in rows:
-        sequences = row.rows_per_update * row.packing_factor
-        call = call_interval(row.training())
-        updates = row.updates_per_call
-        between = Interval(*(sequences * updates / seconds for seconds in (call.high, call.likely, call.low)))
-        found.append(Judged(row, sequences / seconds_of(row, others[row.layout]), between))
+        fitted = others[row.layout]
+        foretold = row.rows_per_update * row.packing_factor / seconds_of(row, fitted)
+        found.append(Judged(row, foretold, _interval_of(row, fitted), _interval_of(row, FITTED)))
     return found
+
+
+def _interval_of(row: Published, fitted: Fitted) -> Interval:
+    """Return the sequences a second that an estimate states for the row."""
+    call = call_interval(dataclasses.replace(row.training(), fitted=fitted))
+    sequences = row.rows_per_update * row.packing_factor * row.updates_per_call
+    return Interval(*(sequences / seconds for seconds in (call.high, call.likely, call.low)))
 
 
 def errors(judged: Sequence[Judged], head: str) -> tuple[float, float]:
@@ -100,10 +111,12 @@ def time_lines() -> list[str]:
         lines.append(f"| {' | '.join(cells)} | {one.error:+.1%} | {between} |")
     for name, head in (("Pre-training", PRETRAINING), ("SQuAD", ANSWERS)):
         median, worst = errors(judged, head)
-        inside = sum(x.between.low <= x.row.rate <= x.between.high for x in judged if x.row.head == head)
-        rows = sum(x.row.head == head for x in judged)
-        found = f"median error {median:.1%}, worst {worst:.1%}; {inside} of {rows} rows inside their interval."
-        lines += ["", f"{name}: {found}"]
+        rows = [x for x in judged if x.row.head == head]
+        inside, by_fit = sum(x.is_inside(x.between) for x in rows), sum(x.is_inside(x.stated) for x in rows)
+        covered = f"{inside} of {len(rows)} rows, of {len({x.row.layout for x in rows})} layouts"
+        by_all = f"by the constants fitted to all rows {by_fit} of {len(rows)}"
+        lines += ["", f"{name}: median error {median:.1%}, worst {worst:.1%}."]
+        lines += [f"Leave-one-out coverage: {covered}; {by_all}."]
     fitted = fit([row for row in PUBLISHED if row.fitted])
     stated = [f"{name} {getattr(fitted, name):.3g} (stated {getattr(FITTED, name):.3g})" for name in NAMES]
     return [*lines, "", f"Constants fitted to all of these: {', '.join(stated)}."]

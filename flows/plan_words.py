@@ -38,7 +38,7 @@ def jobs_in_words(found: Foresight) -> str:
     """A table of the device jobs that would run, what decides each of them, and the whole."""
     if not found.running:
         return ""
-    head = ("device job", "memory", "", "time", "sequences/s")
+    head = ("device job", "memory", "", "time")
     told = [_table_row(job) for job in found.running]
     parts = [table([head, *told]), *("".join(_paragraph(job, found)) for job in found.running)]
     return "\n" + "\n".join([*parts, "".join(_whole(found))])
@@ -56,22 +56,24 @@ def _short(job: Foretold) -> Iterator[str]:
     yield job.estimate.device
     if job.estimate.memory:
         memory = job.estimate.memory[0]
-        yield f"{in_bytes(memory.total.likely)}{_of_limit(memory)} ({job.verdict})"
+        yield f"{memory_range(memory)} ({job.verdict})"
     if job.seconds is not None:
-        yield f"{in_seconds(job.seconds.likely)} ({between(job.seconds, in_seconds)})"
+        yield between(job.seconds, in_seconds)
+    if job.basis:
+        yield job.basis.partition(";")[0]
 
 
-def _table_row(job: Foretold) -> tuple[str, str, str, str, str]:
+def _table_row(job: Foretold) -> tuple[str, str, str, str]:
     if job.estimate is None:
-        return job.name, "not known", "", "", ""
-    memory = job.estimate.memory[0] if job.estimate.memory else None
-    held = "" if memory is None else f"{in_bytes(memory.total.likely)}{_of_limit(memory)}"
-    speed = "" if job.time is None else f"{job.time.sequences_per_second.likely:,.0f}"
-    return job.name, held, job.verdict, "not known" if job.seconds is None else in_seconds(job.seconds.likely), speed
+        return job.name, "not known", "", ""
+    memory = memory_range(job.estimate.memory[0]) if job.estimate.memory else ""
+    return job.name, memory, job.verdict, "not known" if job.seconds is None else between(job.seconds, in_seconds)
 
 
-def _of_limit(memory: MemoryEstimate) -> str:
-    return "" if math.isinf(memory.limit) else f" of {in_bytes(memory.limit)}"
+def memory_range(memory: MemoryEstimate) -> str:
+    """Return the ends of an estimate of memory, and how much there is where that is known."""
+    limit = "" if math.isinf(memory.limit) else f" of {in_bytes(memory.limit)}"
+    return f"{between(memory.total, in_bytes)}{limit}"
 
 
 def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
@@ -81,19 +83,24 @@ def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
         yield _line("problem", job.problem)
         return
     for memory in job.estimate.memory[:1]:
-        yield _line("memory", f"{between(memory.total, in_bytes)}, {memory.where}; {_most(memory.largest, in_bytes)}")
+        total_bytes = with_likely(memory.total, in_bytes)
+        yield _line("memory", f"{total_bytes}, {memory.where}; {_most(memory.largest, in_bytes)}")
     if job.seconds is None or job.time is None:
         yield _line("time", "not known before a probe of a few updates on real rows")
     else:
         what = "calls" if job.planned.job.kind == "predict" else "updates"
         updates = f"{job.time.updates:,} {what} of {in_seconds(job.time.update_seconds.likely)}"
-        yield _line("time", f"{between(job.seconds, in_seconds)}, {updates}; {_most(job.time.largest, in_seconds)}")
+        seconds = with_likely(job.seconds, in_seconds)
+        yield _line("time", f"{seconds}, {updates}; {_most(job.time.largest, in_seconds)}")
+        yield _line("speed", f"{with_likely(job.time.sequences_per_second, '{:,.0f}'.format)} sequences/s")
     if (cost := found.cost(job.seconds)) is not None:
         yield _line("cost", between(cost, "{:,.2f}".format))
     if job.better:
         yield _line("faster" if job.runtime == "ipu" else "room", job.better)
     if job.records:
         yield _line("ledger", f"{job.records} such jobs of this host widen these intervals (podium ledger)")
+    if job.basis:
+        yield _line("basis", job.basis)
     if job.assumed:
         yield _line("assumed", ", ".join(job.assumed))
 
@@ -107,19 +114,16 @@ def _whole(found: Foresight) -> Iterator[str]:
     """Time, disk and cost of everything that would run."""
     yield "in all\n"
     if any(job.seconds is not None for job in found.running):
-        yield _line("devices", _with_ends(found.device_seconds))
+        yield _line("devices", with_likely(found.device_seconds, in_seconds))
     if found.other_seconds:
-        yield _line("others", f"{_with_ends(total(found.other_seconds.values()))}, stages without a device")
+        others = with_likely(total(found.other_seconds.values()), in_seconds)
+        yield _line("others", f"{others}, stages without a device")
     if found.unknown:
         more = f" and {len(found.unknown) - SHOWN} more" if len(found.unknown) > SHOWN else ""
         yield _line("not in it", f"{', '.join(found.unknown[:SHOWN])}{more}: nothing is known of their time")
     yield _line("disk", f"some {in_bytes(found.disk_bytes)} will be written, {in_bytes(found.free_bytes)} are free")
     if (cost := found.cost(found.device_seconds)) is not None:
-        yield _line("cost", f"{cost.likely:,.2f} ({between(cost, '{:,.2f}'.format)}) at {found.price:g} a device hour")
-
-
-def _with_ends(seconds: Interval) -> str:
-    return f"{in_seconds(seconds.likely)} ({between(seconds, in_seconds)})"
+        yield _line("cost", f"{with_likely(cost, '{:,.2f}'.format)} at {found.price:g} a device hour")
 
 
 def _line(name: str, text: str) -> str:
@@ -134,3 +138,9 @@ def between(interval: Interval, unit: Unit) -> str:
         return low
     number, _, name = low.rpartition(" ")
     return f"{number if name and high.endswith(f' {name}') else low} to {high}"
+
+
+def with_likely(interval: Interval, unit: Unit) -> str:
+    """Return both ends of an interval, then the likely figure: 1.2 to 1.5 GB (likely 1.3 GB)."""
+    ends, likely = between(interval, unit), unit(interval.likely)
+    return ends if ends == likely else f"{ends} (likely {likely})"

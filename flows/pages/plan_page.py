@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 from flows.foretold import RUNS, Foresight
 from flows.pages import placement
 from flows.pages.graph import Box, picture
-from flows.plan_words import Unit, between
+from flows.plan_words import Unit, between, memory_range, with_likely
 from flows.preflight.finding import Wanted
 from tasks.pages.render import html_page
 from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds, total
@@ -55,12 +54,13 @@ def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str
     others = ", ".join(f"{count[status]} {word}" for status, word in WORDS.items() if status != RUNS)
     lines, device = [("stages that run", str(count[RUNS]), others)], found.device_seconds
     if timed:
-        lines.append(("time of devices", in_seconds(device.likely), between(device, in_seconds)))
+        lines.append(("time of devices", between(device, in_seconds), f"likely {in_seconds(device.likely)}"))
     if found.other_seconds:
         rest = total(found.other_seconds.values())
-        lines.append(("time of other stages", in_seconds(rest.likely), f"{between(rest, in_seconds)}, roughly"))
+        lines.append(("time of other stages", between(rest, in_seconds), f"roughly; likely {in_seconds(rest.likely)}"))
     if cost is not None:
-        lines.append(("cost", f"{cost.likely:,.2f}", f"{between(cost, '{:,.2f}'.format)} at {found.price:g} an hour"))
+        ends = between(cost, "{:,.2f}".format)
+        lines.append(("cost", ends, f"likely {cost.likely:,.2f}, at {found.price:g} an hour"))
     lines.append(("disk", in_bytes(found.disk_bytes), f"will be written; {in_bytes(found.free_bytes)} are free"))
     if found.unknown:
         lines.append(("not in the time", str(len(found.unknown)), "stages of which nothing is known"))
@@ -94,15 +94,15 @@ def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, A
 
 
 def _facts(job: Foretold) -> list[tuple[str, str]]:
-    facts = [("computed in", job.precision)]
+    facts = [("computed in", job.precision), *([("basis", job.basis)] if job.basis else [])]
     if job.seconds is None or job.time is None:
         return [*facts, ("time", "not known before a probe")]
     what = "calls" if job.planned.job.kind == "predict" else "updates"
     rate = job.time.sequences_per_second
     facts += [
-        ("time", f"{in_seconds(job.seconds.likely)} ({between(job.seconds, in_seconds)})"),
+        ("time", with_likely(job.seconds, in_seconds)),
         (what, f"{job.time.updates:,} of {between(job.time.update_seconds, in_seconds)}"),
-        ("sequences a second", f"{rate.likely:,.0f} ({between(rate, '{:,.0f}'.format)})"),
+        ("sequences a second", with_likely(rate, "{:,.0f}".format)),
     ]
     return facts + ([("ledger", f"{job.records} jobs of this host widen the intervals")] if job.records else [])
 
@@ -121,12 +121,10 @@ def _memories(
 
 
 def _memory(memory: MemoryEstimate, scale: float, colors: dict[str, int]) -> dict[str, Any]:
-    bounded = not math.isinf(memory.limit)
-    said = between(memory.total, in_bytes)
     return {
         "where": memory.where,
         "verdict": memory.verdict,
-        "said": f"{said} of {in_bytes(memory.limit)}" if bounded else said,
+        "said": memory_range(memory),
         "bar": _bar(memory.terms, scale, colors),
         "ends": [memory.total.low * scale, memory.total.likely * scale, memory.total.high * scale],
         "limit": memory.limit * scale if memory.limit * scale <= BAR + 1 else None,

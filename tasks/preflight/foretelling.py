@@ -64,6 +64,11 @@ PRECISION = {"ipu": "fp16", "cuda": "bf16", "cpu": "fp32"}
 """What `auto` is taken as: on IPUs and GPUs what it chooses, on CPUs the one of the two that takes more memory."""
 
 MEASURED_LATER = "fp32, as the job chooses its precision by measuring"
+NOT_MEASURED = {
+    "ipu": "not measured on IPUs; formulas fitted to published figures",
+    "cuda": "memory not measured on GPUs; formulas",
+}
+"""Runtime -> what the estimate of a job rests on while no such job has run on this host."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,11 @@ class Foretold:
         """Of its memory; empty where nobody knows how much there is."""
         bounded = self.estimate is not None and any(math.isfinite(one.limit) for one in self.estimate.memory)
         return self.estimate.verdict if self.estimate is not None and bounded else ""
+
+    @property
+    def basis(self) -> str:
+        """Say that the estimate was not measured on hardware; empty where it was, or where there is none."""
+        return NOT_MEASURED.get(self.runtime, "") if self.estimate is not None and not self.records else ""
 
     @property
     def time(self) -> TimeEstimate | None:
@@ -390,6 +400,7 @@ def as_values(one: Foretold) -> dict[str, Any]:
         "assumed": list(one.assumed),
         "better": one.better or None,
         "ledger_records": one.records,
+        "basis": one.basis or None,
         "device": None,
         "memory": [],
         "time": None,

@@ -50,7 +50,21 @@ def test_what_is_left_out_is_every_row_of_the_layout() -> None:
 def test_the_interval_of_every_row_holds_it(judged: list[Judged], head: str) -> None:
     of_head = [one for one in judged if one.row.head == head]
     assert len(of_head) >= 5
-    assert [one for one in of_head if not one.between.low <= one.row.rate <= one.between.high] == []
+    for interval in ("between", "stated"):
+        assert [one for one in of_head if not one.is_inside(getattr(one, interval))] == []
+
+
+def test_what_a_row_is_foretold_to_be_lies_in_its_own_interval(judged: list[Judged]) -> None:
+    """Both are by the constants of other layouts; `stated` is by constants that know the row."""
+    assert [one.row for one in judged if not one.between.low <= one.foretold <= one.between.high] == []
+    [squad] = [one for one in judged if one.row.head == ANSWERS and one.row.model == "base"]
+    assert not squad.stated.low <= squad.foretold <= squad.stated.high
+
+
+def test_the_document_states_leave_one_out_coverage() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert "Leave-one-out coverage: 32 of 32 rows, of 6 layouts" in text
+    assert "Leave-one-out coverage: 5 of 5 rows, of 3 layouts" in text
 
 
 def test_the_constants_are_those_of_the_fit() -> None:

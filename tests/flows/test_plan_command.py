@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 
 from flows.foretold import foresee
 from flows.pages import plan_page
-from flows.plan_words import between, jobs_in_words
+from flows.plan_words import between, in_short, jobs_in_words, with_likely
 from flows.preflight import checks, device_jobs
 from tasks.preflight.foretelling import DOES_NOT_FIT, Asked, Interval, in_bytes, in_seconds
 from tasks.project.errors import InputError, ParamsError
@@ -105,6 +106,32 @@ def test_a_plan_of_a_pod_in_words_for_a_terminal_and_for_programs() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("preset", "basis"),
+    [
+        ("ipu-base-pod16-examples", "not measured on IPUs; formulas fitted to published figures"),
+        ("cuda-large-optimum", "memory not measured on GPUs; formulas"),
+        ("cpu-base-run-qa", ""),
+    ],
+)
+def test_estimates_that_were_not_measured_on_hardware_say_so_interval_first(preset: str, basis: str) -> None:
+    asked = wanted(preset)
+    found = foresee(asked)
+    page, terminal = plan_page.page(found, asked, preset), " ".join(jobs_in_words(found).split())
+    for job in found.running:
+        assert job.estimate is not None
+        memory = between(job.estimate.memory[0].total, in_bytes)
+        line = in_short(job)
+        assert f"{job.estimate.device}, {memory}" in line
+        assert line.endswith(f", {basis.partition(';')[0]}") == bool(basis)
+        assert f"{job.name} {memory}" in terminal, "the table"
+    assert terminal.count(f"basis {basis}") == (len(found.running) if basis else 0)
+    assert page.count(basis) == len(found.running) if basis else "not measured" not in page
+    measured = [dataclasses.replace(job, records=1) for job in found.running]
+    assert {job.basis for job in measured} == {""}, "such a job ran on this host"
+    assert {job["basis"] for job in found.as_values()["jobs"]} == {basis or None}
+
+
 def test_what_does_not_fit_is_refused_with_its_largest_part_and_knob_unless_forced() -> None:
     """A layer more on one IPU than published, in micro-batches sixteen times as large."""
     large = "pretrain.phase1.micro_batch_size=512"
@@ -143,7 +170,7 @@ def test_a_page_holds_the_pictures_and_no_markup_of_a_user(tmp_path: Path) -> No
     for words in ("IPU 7", "layers 20 to", "question answering head", "stashed activations", "pretrain@phase1"):
         assert words in text
     assert not re.search(r"<script|https?://|url\(", text)
-    hostile = wanted("bert", "device.runtime=ipu", f'ipu.phase1={{"{MARKUP}": 1}}')
+    hostile = wanted("bert", "device.runtime=ipu", f'ipu.phase1.layers_per_ipu="{MARKUP}"')
     shown = plan_page.page(foresee(hostile), hostile, MARKUP)
     assert MARKUP not in shown
     assert shown.count("&lt;img src=x") >= 3, "the name of the recipe twice, and the problem of the job"
@@ -157,6 +184,8 @@ def test_figures_are_written_with_their_units() -> None:
     assert between(Interval(1e9, 2e9, 3e9), in_bytes) == "1.0 to 3.0 GB"
     assert between(Interval(9e8, 2e9, 3e9), in_bytes) == "900 MB to 3.0 GB"
     assert between(Interval(2e9, 2e9, 2e9), in_bytes) == "2.0 GB"
+    assert with_likely(Interval(1e9, 2e9, 3e9), in_bytes) == "1.0 to 3.0 GB (likely 2.0 GB)"
+    assert with_likely(Interval(2e9, 2e9, 2e9), in_bytes) == "2.0 GB"
 
 
 def test_a_plan_in_which_no_device_job_runs_has_no_table_of_them() -> None:
