@@ -29,10 +29,12 @@ FORMATS = ("json", "jsonl", "csv", "parquet")
 @applying.using_a_model
 @click.pass_context
 def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str, **stated: Any) -> None:
+    from tasks.downstream.applying.model import read_files
     from tasks.downstream.applying.predict import Output, predict, spooled
 
     found, entry = applying.found_model(ctx, model, stated)
-    target, how = _target(ctx, output, stated["force"], given(ctx, input)), applying.how(stated)
+    read = [given(ctx, input), *read_files(found.folder), *read_files(found.tokenizer)]
+    target, how = _target(ctx, output, stated["force"], read), applying.how(stated)
     ending = kind if target is None else target.suffix.lower().removeprefix(".")
     if ending not in FORMATS:
         raise click.UsageError(f"OUT must end in one of .{', .'.join(FORMATS)}: found {output}", ctx)
@@ -43,10 +45,10 @@ def command(ctx: click.Context, model: str, input: Path, output: Path, kind: str
     streams.note(f"{', '.join(said)} ({done.result.runtime}, {done.result.precision})", "")
 
 
-def _target(ctx: click.Context, output: Path, force: bool, read: Path) -> Path | None:
+def _target(ctx: click.Context, output: Path, force: bool, read: list[Path]) -> Path | None:
     if str(output) == "-":
         return None
-    target = output_file(ctx, output, [read])
+    target = output_file(ctx, output, read)
     if target.exists() and not force:
         raise click.UsageError(f"{output} is there already: name another file, or add --force", ctx)
     return target

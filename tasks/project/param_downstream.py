@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, SerializeAsAny, model_validator
 
-from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, Section, Seed, Separator
+from tasks.project.param_sections import HeldOut, HubName, Name, Place, Positive, RowLength, Section, Seed, Separator
 from tasks.project.param_training import FinetuneParams
 from tasks.project.strict_yaml import nearest
 
@@ -94,7 +94,7 @@ class OwnDataParams(DataParams):
 class RowsParams(Section):
     """Rows of any kind of task."""
 
-    row_length: Annotated[int, Field(ge=16, le=32767)]
+    row_length: RowLength
     """Tokens in a row."""
     max_sequences_per_row: Annotated[int, Field(ge=1, le=255)]
     """Sequences that share a row at most."""

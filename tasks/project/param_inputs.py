@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tasks.project.param_sections import Fraction, HeldOut, Name, Positive, Section, Seed, Separator
+from tasks.project.param_sections import Fraction, HeldOut, Name, Positive, RowLength, Section, Seed, Separator
 
 
 class CorpusParams(Section):
@@ -72,7 +72,7 @@ class BaseModelParams(Section):
 
 
 class PhaseRowsParams(Section):
-    row_length: Annotated[int, Field(ge=16, le=32767)] = 128
+    row_length: RowLength = 128
     """Tokens in a row."""
     max_predictions_per_row: Positive | None = None
     """Masked tokens of a row at most; null: 20 at 128, 56 at 384, 76 at 512, else masked_fraction of the row and
@@ -88,7 +88,7 @@ class PhaseRowsParams(Section):
 
 
 class Phase2RowsParams(PhaseRowsParams):
-    row_length: Annotated[int, Field(ge=16, le=32767)] = 512
+    row_length: RowLength = 512
 
 
 class PretrainRowsParams(Section):

@@ -22,6 +22,8 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 HeldOut = Annotated[float, Field(ge=0, le=0.5)]
 Positive = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+SHORTEST_ROW = 16
+RowLength = Annotated[int, Field(ge=SHORTEST_ROW, le=32767)]
 
 
 def _named(pattern: str, rule: str) -> AfterValidator:

@@ -14,6 +14,8 @@ import unicodedata
 
 NOTE = "note: "
 """Begins a line that people must see; of what stages print, these lines are always shown."""
+NEXT = "next: "
+"""Begins the line that says what is useful next."""
 JOINERS = "\u200c\u200d"
 """Zero-width non-joiner and joiner."""
 

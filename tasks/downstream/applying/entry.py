@@ -13,6 +13,7 @@ from tasks.downstream.entries import Entry
 from tasks.project.errors import InputError, ParamsError
 from tasks.project.files import read_json
 from tasks.project.param_downstream import EntryParams, defaults_of, kind_names, kind_params
+from tasks.project.param_sections import SHORTEST_ROW
 from tasks.project.params import build
 from tasks.project.strict_yaml import nearest
 
@@ -28,8 +29,8 @@ def entry_of(
 ) -> Entry:
     """The entry whose model this is.
 
-    Its rows and its evaluation are those that its run or its release states; else a kind's defaults, as far as the
-    model bears them.
+    Its rows and its evaluation are those that its run or its release states; else a kind's defaults, shortened to what
+    the model takes.
 
     Args:
         task: the word that says which, where the model alone does not.
@@ -52,13 +53,23 @@ def entry_of(
     params = build(kind_params(kind), values, "what is stated for this model")
     if params.rows.row_length > model.longest:
         raise ParamsError(
-            f"rows of {params.rows.row_length} tokens are too long, it bears {model.longest}: lower --row-length"
+            f"rows of {params.rows.row_length} tokens are too long: the model takes {model.longest} tokens at most. "
+            "Lower --row-length"
         )
     return Entry(NAME, params, params.rows, "")
 
 
 def rows_within(kind: str, longest: int) -> dict[str, Any]:
-    """Return the section `rows` of an entry of this kind for a model that bears so many tokens."""
+    """Return the section `rows` of an entry of this kind for a model that takes `longest` tokens at most.
+
+    Raises:
+        InputError: too few for any row.
+    """
+    if longest < SHORTEST_ROW:
+        raise InputError(
+            f"the model takes {longest} tokens at most, {SHORTEST_ROW} are required: correct max_position_embeddings "
+            "of config.json, or model_max_length of tokenizer_config.json"
+        )
     return _apply(kind).rows_within(longest)
 
 

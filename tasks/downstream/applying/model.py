@@ -69,7 +69,7 @@ class FoundModel:
 
     @property
     def longest(self) -> int:
-        """Tokens of a sequence that model and tokenizer bear."""
+        """The most tokens of a sequence that model and tokenizer take."""
         return min(self.max_positions, _model_max_length(self.tokenizer))
 
 
@@ -105,10 +105,15 @@ def find_model(name: str, tokenizer: Path | None = None) -> FoundModel:
     return FoundModel(folder, holder, config["max_position_embeddings"], config)
 
 
+def read_files(folder: Path) -> list[Path]:
+    """Return the files of a model folder that are read, and where those of a release would be."""
+    present = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    return [folder / name for name in (*wanted_files(present), *OF_RELEASES)]
+
+
 def _require_own_files(*folders: Path) -> None:
     for folder in folders:
-        present = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        for path in (folder / name for name in (*wanted_files(present), *OF_RELEASES)):
+        for path in read_files(folder):
             if path.is_symlink() and leaves(path, folder):
                 raise InputError(
                     f"{path} is a link to something outside of {folder}, which was not named: put the file itself in "

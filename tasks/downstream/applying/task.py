@@ -51,7 +51,7 @@ class ApplyTask(ScoresTask[E, L, A]):
 
     @classmethod
     def rows_within(cls, longest: int) -> dict[str, Any]:
-        """The section `rows` of an entry for a model that bears so many tokens, where its defaults do not fit."""
+        """Return the section `rows` of an entry for a model that takes fewer tokens than its defaults: `longest`."""
         return {"row_length": longest}
 
     @classmethod

@@ -75,12 +75,12 @@ class WindowShape:
 
     @staticmethod
     def for_model(found: FoundModel, row_length: int | None = None, doc_stride: int | None = None) -> WindowShape:
-        """The given lengths, else the pipeline's: 384 or what the model bears, and 128 or half of that.
+        """The given lengths, else the pipeline's: 384 or what the model takes, and 128 or half of that.
 
         Raises:
-            InputError: longer than the model bears.
+            InputError: longer than the model takes.
         """
         if row_length is not None and row_length > found.longest:
-            raise InputError(f"--row-length {row_length} is too long: this model bears {found.longest} tokens at most")
+            raise InputError(f"--row-length {row_length} is too long: this model takes {found.longest} tokens at most")
         length = min(MAX_ROW_LENGTH, found.longest) if row_length is None else row_length
         return WindowShape(length, min(length // 2, MAX_DOC_STRIDE) if doc_stride is None else doc_stride)

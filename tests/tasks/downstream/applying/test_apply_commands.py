@@ -93,6 +93,7 @@ REFUSED: list[tuple[Sequence[str], int, str]] = [
     (["predict", "qa", "open.csv"], 1, "open.csv, line 2: a quote opens before 'a,b' and is not closed"),
     (["predict", "sst2", "semicolon.csv", "--separator", ","], 1, "no column 'sentence': found Sentence;label"),
     (["predict", "sst2", "rows.json", "rows.json", "--force"], 2, "rows.json is read by this command"),
+    (["predict", "sst2", "rows.json", "sst2/config.json", "--force"], 2, "sst2/config.json is read by this command"),
     (
         ["score", "questions.json", "answers.json", "--output", "answers.json"],
         2,

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from tasks.downstream.applying.entry import rows_within
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.ask import _features, as_values, ask
@@ -231,8 +232,8 @@ def test_windows_are_as_long_as_model_and_tokenizer_bear(tmp_path: Path) -> None
     assert shape(64, 512) == (64, 32)
 
 
-def test_longer_windows_than_the_model_bears_are_refused(model: Path) -> None:
-    with pytest.raises(InputError, match="bears 512 tokens at most"):
+def test_longer_windows_than_the_model_takes_are_refused(model: Path) -> None:
+    with pytest.raises(InputError, match="takes 512 tokens at most"):
         WindowShape.for_model(find_model(str(model)), row_length=513)
 
 
@@ -280,6 +281,15 @@ def test_a_longest_text_that_is_no_number_is_refused(tmp_path: Path, value: str)
     (folder / "tokenizer_config.json").write_text(f'{{"model_max_length": {value}}}')
     with pytest.raises(InputError, match="model_max_length is .*, a number of tokens from 1 on is required"):
         WindowShape.for_model(find_model(str(folder)))
+
+
+@pytest.mark.parametrize("kind", ["squad", "ner", "classification", "glue"])
+@pytest.mark.parametrize("longest", [1, 15])
+def test_a_model_that_takes_too_few_tokens_for_any_row_is_refused_by_the_files_that_say_so(
+    kind: str, longest: int
+) -> None:
+    with pytest.raises(InputError, match=f"takes {longest} tokens at most, 16 are .* of tokenizer_con"):
+        rows_within(kind, longest)
 
 
 @pytest.mark.parametrize("value", ["Infinity", "1e30", "null", "1000000000000000019884624838656"])
