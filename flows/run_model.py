@@ -44,7 +44,15 @@ def trained_in(project: Path, run: Path) -> NamedModel:
     folders = {name: run / artifacts.model_folder(name) for name in entries}
     trained = [name for name, folder in folders.items() if (folder / "config.json").is_file()]
     if not trained:
-        raise ParamsError(f"the run {run.name} has not trained a model for a task yet: call it again, it goes on")
+        if not entries and pretrained_in(run) is not None:
+            raise ParamsError(
+                f"the run {run.name} has pre-trained a model, and has not trained it for a task: podium finetune KIND "
+                f"--model {run.name} --train FILE does"
+            )
+        raise ParamsError(
+            f"the run {run.name} has not trained a model for a task yet: repeat its command, without --to or --part, "
+            "to continue it"
+        )
     if len(trained) > 1:
         raise ParamsError(
             f"the run {run.name} trained several models: name one by its folder, with --tokenizer "

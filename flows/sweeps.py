@@ -18,7 +18,7 @@ from typing import Any
 from flows import checkout, dvc, report
 from flows.stopping import stop
 from tasks.downstream.judging.held_out import held_out_score
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import DONE, FAILED, ParamsError, PodiumError
 from tasks.project.files import read_json, write_json
 
@@ -170,10 +170,17 @@ def _last(best: Member, alike: Sequence[Member], project: Path, say: Callable[[s
 def _run(command: list[str], project: Path, say: Callable[[str], None]) -> int:
     """Run one member; its exit code. One that fails is left behind, as a recipe may diverge.
 
+    What a member says to do next is left out: the sweep does it, and says itself what follows at its end.
+
     Raises:
         SystemExit: it was stopped, or refused for its parameters.
     """
-    code = stop.follow(command, project, dvc.environment(), lambda line: say(f"  {line}"))
+
+    def repeat(line: str) -> None:
+        if not line.startswith(streams.NEXT):
+            say(f"  {line}")
+
+    code = stop.follow(command, project, dvc.environment(), repeat)
     stop.check()
     if code not in (DONE, FAILED):
         raise SystemExit(code)

@@ -150,7 +150,7 @@ def print_json(values: Any) -> None:
 def say_next(text: str) -> None:
     """What is useful next; on standard error, so that what was asked for stands alone."""
     sys.stdout.flush()  # where both go to one file, the answer stands first
-    streams.note(text, "next: ")
+    streams.note(text, streams.NEXT)
 
 
 def narrow(text: str) -> str:

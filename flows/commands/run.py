@@ -109,7 +109,8 @@ def useful_after(run: report.RunReport, choices: Choices) -> str:
     rejected = [one["name"] for one in run.results.values() if one["decision"] and not one["decision"]["accepted"]]
     if rejected:
         page = Path(run.folder) / artifacts.evaluation_page(rejected[0])
-        return f"open {page} for the answers; --set downstream.{rejected[0]}.gate.LIMIT=VALUE judges by another limit"
+        limit = f"--set downstream.{rejected[0]}.gate.LIMIT=VALUE"
+        return f"open {page} for the answers; train with more data or other parameters, or set another limit: {limit}"
     published = [one for one in run.results.values() if one["published"] is not None]
     if published:
         asked = [one for one in published if ANSWERS & set(one["scores"])]

@@ -21,8 +21,9 @@ NEXT = {
     "paused": "Run the same command again: it goes on from its checkpoint.",
     "cancelled": AGAIN,
     "interrupted": AGAIN,
-    "rejected": "Nothing was published. The table of the gate says which check did not hold; podium params list gate "
-    "shows its limits, the page of the evaluation the answers.",
+    "rejected": "Nothing was published. The table of the gate says which check did not hold, and the page of the "
+    "evaluation shows the answers. Train again with more data or other parameters; --set "
+    "downstream.NAME.gate.LIMIT=VALUE sets another limit.",
 }
 """Outcome -> what to do about it."""
 KIND = {

@@ -19,6 +19,7 @@ from tasks.project import artifacts
 from tasks.project.errors import ParamsError
 from tasks.project.param_downstream import defaults_of
 from tests.tasks.downstream.applying.head_models import write_head_model
+from tests.tasks.tiny_model import write_tiny_model
 
 WORDS = ("word1", "word2", "word3")
 
@@ -72,8 +73,18 @@ def test_a_folder_of_the_name_of_a_run_is_the_folder(project: Path) -> None:
         judge(project, "mine", "dev.csv")
 
 
+def test_a_run_that_is_pre_trained_alone_is_to_be_fine_tuned(project: Path) -> None:
+    run = own_folder(project, "mine")
+    (run / artifacts.PARAMS).write_text(yaml.safe_dump({"downstream": {}}))
+    with pytest.raises(ParamsError, match="repeat its command, without --to or --part, to continue it"):
+        judge(project, "mine", "dev.csv")
+    write_tiny_model(run / artifacts.model_folder("phase1"), WORDS)
+    with pytest.raises(ParamsError, match=r"podium finetune KIND --model mine --train FILE does"):
+        judge(project, "mine", "dev.csv")
+
+
 def test_a_run_that_trained_nothing_yet_or_several_is_refused(project: Path) -> None:
-    with pytest.raises(ParamsError, match="has not trained a model for a task yet"):
+    with pytest.raises(ParamsError, match="has not trained a model for a task yet: repeat its command"):
         judge(project, "mine", "dev.csv")
     train(project, "moods")
     train(project, "topics")

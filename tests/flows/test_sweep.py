@@ -17,7 +17,7 @@ import pytest
 from flows import checkout
 from flows.run_params import require_same
 from flows.sweep_seeds import write_others
-from flows.sweeps import SWEEPS, Sweep, carry_out, require_held_out
+from flows.sweeps import SWEEPS, Sweep, _run, carry_out, require_held_out
 from tasks.downstream.judging.gate import gate
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError, PodiumError
@@ -46,6 +46,13 @@ def test_every_recipe_is_run_with_every_seed_and_named_by_them() -> None:
         *("--set", "downstream.squad.finetune.learning_rate=1e-05", "--set", "downstream.squad.finetune.seed=5"),
         *("--name", "tries-lr1e-05-s5", "--to", "finetune@squad"),
     ]
+
+
+def test_a_member_of_a_sweep_does_not_say_what_is_next(tmp_path: Path) -> None:
+    said: list[str] = []
+    words = "import sys; print('loss 1', flush=True); print('next: podium runs', file=sys.stderr)"
+    assert _run([sys.executable, "-c", words], tmp_path, said.append) == 0
+    assert said == ["  loss 1"]
 
 
 def ended(
