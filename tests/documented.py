@@ -137,6 +137,10 @@ NOT_RUN = {
 
 
 RUN_BY = {
+    "dvc exp run --temp --copy-paths my-data -S downstream.squad.finetune.learning_rate=3e-4": (
+        "tests/flows/test_experiments.py",
+        "--copy-paths",
+    ),
     "make setup": (".ci/fresh", "make setup"),
     "make check": (".ci/run", "check test-device-env"),
     "make test-device-env": (".ci/run", "check test-device-env"),
