@@ -300,6 +300,20 @@ def test_instances_of_poprun_share_the_replicas_in_a_plan_as_in_the_job(
     assert [reason in text for text in refused] == [True][: bool(reason)], refused
 
 
+@pytest.mark.parametrize(("layers", "refused"), [("[6, 6]", True), ("[3, 3, 3, 3]", False), ("null", False)])
+def test_instances_that_evaluate_on_other_ipus_than_they_train_on_are_refused_in_a_plan(
+    layers: str, refused: bool
+) -> None:
+    overrides = (
+        "downstream.squad.rows.held_out_fraction=0.1",
+        "downstream.squad.finetune.evaluate_every_updates=10",
+        f"downstream.squad.ipu.finetune.inference_layers_per_ipu={layers}",
+    )
+    found = device_jobs.fit(wanted("ipu-base-pod16-examples", *POPRUN, *overrides))
+    problems = [one.text for one in found if one.level == "problem"]
+    assert ["2 instances evaluate held-out rows on the 4 IPUs" in text for text in problems] == [True][:refused]
+
+
 def test_a_launcher_of_the_host_that_does_not_say_how_many_it_starts_refuses_no_layout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -17,6 +17,8 @@ from test_recorded_numbers import SUPPORTED, operations
 from tiny_ipu import FOUR_LAYERS, ipu_job, ipu_runtime, make_batches, make_model
 from tiny_jobs import head_of, run_here
 
+from ipu_model.distributed.poprun import PopRunInstances
+from ipu_model.errors import ConfigError
 from ipu_model.ipu.planning import plan_ipu
 from ipu_model.jobs.job import BatchGeometry, EvaluationConfig, Job, JobResult, OptimizerConfig, ScheduleConfig
 from ipu_model.runtimes.ipu import IpuRuntime, load_poptorch
@@ -206,6 +208,36 @@ class Means:
         assert name == "podium.evaluate"
         self.given.append(tensor)
         return tensor if self._other is None else (tensor + self._other) / 2
+
+
+@pytest.mark.parametrize(
+    ("inference", "count", "evaluates", "refused"),
+    [
+        ([2, 2], 2, True, True),
+        ([2, 2], 2, False, False),
+        ([2, 2], 1, True, False),
+        ([1, 1, 1, 1], 2, True, False),
+        ([0, 2, 1, 1], 2, True, False),
+    ],
+)
+def test_instances_evaluate_on_as_many_ipus_in_a_replica_as_training_has(
+    inference: List[int], count: int, evaluates: bool, refused: bool, tmp_path: Path
+) -> None:
+    """PopDist has one number of IPUs in a replica for all programs of a process; layers may lie otherwise on them."""
+    evaluation = EvaluationConfig("held-out", every_updates=1) if evaluates else None
+    config = {"inference_layers_per_ipu": inference}
+    job = ipu_job("question_answering", ADAMW, tmp_path, 4, 1, evaluation=evaluation, ipu_config=config)
+    instances = PopRunInstances(index=0, count=count)
+    if not refused:
+        plan = plan_ipu(job, FOUR_LAYERS, 1.0, False, instances, lambda text: None)
+        assert plan.inference_placement.ipus_per_replica == len(inference)
+        return
+    with pytest.raises(ConfigError) as found:
+        plan_ipu(job, FOUR_LAYERS, 1.0, False, instances, lambda text: None)
+    assert str(found.value) == (
+        "2 instances evaluate held-out rows on the 4 IPUs of a replica of training, but inference has 2 IPUs per "
+        "replica: give inference_layers_per_ipu 4 entries, or set evaluate_every_updates of this job to null"
+    )
 
 
 def test_two_instances_judge_a_part_each_in_as_many_calls(
