@@ -20,8 +20,8 @@ HOUR = 3600.0
 
 
 @dataclass(frozen=True)
-class RunEstimate:
-    """The stages of a run that is not started yet, and the time, memory, disk and cost that it takes."""
+class Foresight:
+    """What a run would do, and take."""
 
     stages: tuple[StageForecast, ...]
     jobs: tuple[Foretold, ...]
@@ -82,7 +82,7 @@ def _plain(interval: Interval | None) -> dict[str, float] | None:
     return None if interval is None else dataclasses.asdict(interval)
 
 
-def foresee(wanted: Wanted, price: float | None = None, asked: Asked | None = None) -> RunEstimate:
+def foresee(wanted: Wanted, price: float | None = None, asked: Asked | None = None) -> Foresight:
     """What the run that is wanted would do and take; nothing is changed.
 
     Args:
@@ -101,7 +101,7 @@ def foresee(wanted: Wanted, price: float | None = None, asked: Asked | None = No
     others = stage_seconds(wanted, [stage for stage in running if stage not in started])
     rest = dataclasses.replace(wanted, stages=tuple(running))
     written, free = disk.data_bytes(rest) + disk.model_bytes(rest), shutil.disk_usage(wanted.project).free
-    return RunEstimate(stages, tuple(jobs), others, written, float(free), price)
+    return Foresight(stages, tuple(jobs), others, written, float(free), price)
 
 
 def jobs_of(wanted: Wanted, stages: Sequence[StageForecast], asked: Asked | None = None) -> list[Foretold]:

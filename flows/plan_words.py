@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from flows.forecast import StageForecast
-from flows.foretold import RUNS, RunEstimate
+from flows.foretold import RUNS, Foresight
 from tasks.preflight.foretelling import Foretold, Interval, MemoryEstimate, Term, in_bytes, in_seconds, total
 from tasks.project.params_command import table
 
@@ -18,7 +18,7 @@ WIDTH, INDENT = 80, 12
 Unit = Callable[[float], str]
 
 
-def stages_in_words(found: RunEstimate) -> str:
+def stages_in_words(found: Foresight) -> str:
     """A table of the stages, and how many there are of each kind."""
     rows = [("stage", "would be", "why"), *map(_row, found.stages)]
     counts = {status: sum(one.status == status for one in found.stages) for status in ("skipped", "restored", RUNS)}
@@ -34,7 +34,7 @@ def _row(one: StageForecast) -> tuple[str, str, str]:
     return one.stage, status, ", ".join(one.why[:SHOWN]) + more
 
 
-def jobs_in_words(found: RunEstimate) -> str:
+def jobs_in_words(found: Foresight) -> str:
     """A table of the device jobs that would run, what decides each of them, and the whole."""
     if not found.running:
         return ""
@@ -76,7 +76,7 @@ def memory_range(memory: MemoryEstimate) -> str:
     return f"{between(memory.total, in_bytes)}{limit}"
 
 
-def _paragraph(job: Foretold, found: RunEstimate) -> Iterator[str]:
+def _paragraph(job: Foretold, found: Foresight) -> Iterator[str]:
     """What decides a job, and what was assumed of it."""
     yield f"{job.name}{'' if job.estimate is None else f' on {job.estimate.device}'}\n"
     if job.estimate is None:
@@ -110,7 +110,7 @@ def _most(term: Term, unit: Unit) -> str:
     return f"most of it {term.name}, {unit(term.amount)}{knob}"
 
 
-def _whole(found: RunEstimate) -> Iterator[str]:
+def _whole(found: Foresight) -> Iterator[str]:
     """Time, disk and cost of everything that would run."""
     yield "in all\n"
     if any(job.seconds is not None for job in found.running):

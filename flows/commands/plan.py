@@ -9,7 +9,7 @@ import click
 from flows import checkout, dvc, plan_words
 from flows.commands import options
 from flows.commands.project import entered, output_file
-from flows.foretold import RunEstimate, foresee
+from flows.foretold import Foresight, foresee
 from flows.plan import ALL
 from flows.preflight import checks
 from tasks.preflight.foretelling import MK2, Asked
@@ -84,7 +84,7 @@ def command(
     _end(found, options.said(preset, overrides, name, *ends), json_wanted)
 
 
-def _end(found: RunEstimate, words: str, json_wanted: bool) -> None:
+def _end(found: Foresight, words: str, json_wanted: bool) -> None:
     """Say what is useful next; a plan of a run that would be refused does not propose it."""
     impossible = [job.name for job in found.running if job.impossible]
     refused = impossible or [job.name for job in found.running if job.refusal]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flows.foretold import RUNS, RunEstimate
+from flows.foretold import RUNS, Foresight
 from flows.pages import placement
 from flows.pages.graph import Box, picture
 from flows.plan_words import Unit, between, memory_range, with_likely
@@ -24,7 +24,7 @@ COLORS = 8
 WORDS = {RUNS: "run", "skipped": "up to date", "restored": "restored"}
 
 
-def page(found: RunEstimate, wanted: Wanted, preset: str | None) -> str:
+def page(found: Foresight, wanted: Wanted, preset: str | None) -> str:
     """What a run would do and take, as an HTML page.
 
     Args:
@@ -47,7 +47,7 @@ def page(found: RunEstimate, wanted: Wanted, preset: str | None) -> str:
     )
 
 
-def _totals(found: RunEstimate, cost: Interval | None) -> list[tuple[str, str, str]]:
+def _totals(found: Foresight, cost: Interval | None) -> list[tuple[str, str, str]]:
     """Name, figure and what is to be said of it."""
     timed = [job for job in found.running if job.seconds is not None]
     count = {status: sum(one.status == status for one in found.stages) for status in WORDS}
@@ -67,7 +67,7 @@ def _totals(found: RunEstimate, cost: Interval | None) -> list[tuple[str, str, s
     return lines
 
 
-def _job(job: Foretold, found: RunEstimate, colors: dict[str, int]) -> dict[str, Any]:
+def _job(job: Foretold, found: Foresight, colors: dict[str, int]) -> dict[str, Any]:
     """What the page says of a job; `colors` are those of memory, the same for all jobs of the page."""
     values: dict[str, Any] = {"name": job.name, "verdict": job.verdict, "problem": job.problem, "facts": _facts(job)}
     values |= {

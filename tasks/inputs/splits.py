@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tasks.project.errors import InputError
+from tasks.reading.parquet import group_batches
 from tasks.rows.held_out import choose_groups
 
 READ_AT_ONCE = 4096
@@ -77,7 +78,7 @@ def sample(path: Path, limit: int, seed: int) -> int:
 
 def _batches(path: Path, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
     with pq.ParquetFile(path, pre_buffer=False) as file:
-        yield from file.iter_batches(READ_AT_ONCE, columns=columns, use_threads=False)
+        yield from group_batches(file, file.schema_arrow.names if columns is None else columns, READ_AT_ONCE)
 
 
 def _names(batch: pa.RecordBatch, columns: Sequence[str]) -> Iterator[str]:

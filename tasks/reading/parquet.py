@@ -67,9 +67,20 @@ def read_batches(
         InputError: missing, damaged, or without one of `columns`.
     """
     with _open(path, columns, stage) as parquet:
-        # One group at a time: by itself the library fills a batch from several, however large their rows are.
-        for group in range(parquet.num_row_groups) if groups is None else groups:
-            yield from parquet.iter_batches(rows_at_once, [group], columns=list(columns), use_threads=False)
+        yield from group_batches(parquet, columns, rows_at_once, groups)
+
+
+def group_batches(
+    parquet: pq.ParquetFile, columns: Sequence[str], rows_at_once: int, groups: Sequence[int] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield batches of one row group at a time: by itself the library fills a batch from several, however large their
+    rows are, and with threads it reads ahead without end.
+
+    Args:
+        groups: row groups to read; None: all.
+    """
+    for group in range(parquet.num_row_groups) if groups is None else groups:
+        yield from parquet.iter_batches(rows_at_once, [group], columns=list(columns), use_threads=False)
 
 
 @contextlib.contextmanager

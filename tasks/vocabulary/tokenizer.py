@@ -23,6 +23,7 @@ from tasks.project.errors import InputError
 from tasks.project.files import new_folder
 from tasks.project.main import run_main
 from tasks.project.params import TokenizerParams, load_params
+from tasks.reading.parquet import group_batches
 from tasks.vocabulary.hub_tokenizer import given_vocabulary, load_hub_vocabulary
 from tasks.vocabulary.tokenizer_files import Vocabulary, write_tokenizer
 from tasks.vocabulary.wordpiece import train_vocabulary
@@ -69,8 +70,8 @@ def corpus_texts(corpus: Path) -> Iterator[str]:
         raise InputError(f"{corpus} holds no part-*.parquet: make the corpus first (stage corpus)")
     for part in parts:
         try:
-            with pq.ParquetFile(part) as file:
-                for batch in file.iter_batches(batch_size=4096, columns=["text"]):
+            with pq.ParquetFile(part, pre_buffer=False) as file:
+                for batch in group_batches(file, ["text"], 4096):
                     yield from batch.column(0).to_pylist()
         except pa.ArrowInvalid as error:
             raise InputError(f"{part} cannot be read ({error}): make the corpus again (stage corpus)") from None

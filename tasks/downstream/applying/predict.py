@@ -32,6 +32,7 @@ from tasks.inputs.tables import without_rows
 from tasks.jobs.device_job import JobResult
 from tasks.project import artifacts
 from tasks.project.errors import InputError, ParamsError
+from tasks.reading.parquet import group_batches
 from tasks.reading.text_files import NUMBERS, Reading, repetitions
 
 Task = ApplyTask[Any, Any, Any]
@@ -161,8 +162,7 @@ def _parts(task: Task, split: str) -> Iterator[tuple[list[str], Path]]:
     with pa.OSFile(str(artifacts.logits_file(task.entry.name, split))) as source:  # a map would count as memory
         logits = pa.ipc.open_file(source)
         with pq.ParquetFile(task.examples_file(split)) as file:
-            groups = range(file.num_row_groups)  # a batch of all would be filled from several, however long their texts
-            for batch in (one for n in groups for one in file.iter_batches(ANSWERED_AT_ONCE, [n], use_threads=False)):
+            for batch in group_batches(file, file.schema_arrow.names, ANSWERED_AT_ONCE):
                 pq.write_table(pa.Table.from_batches([batch]), part / task.examples_file(split).name)
                 count = len(batch)
                 if rows.is_file():

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tasks.downstream.applying.task import COLUMN, ID, INPUT, ApplyTask
 from tasks.downstream.squad import scores
 from tasks.downstream.squad.answers import Answer
 from tasks.downstream.squad.document import flat_records
 from tasks.downstream.squad.examples import SCHEMA, write_questions
-from tasks.downstream.squad.files import Question
+from tasks.downstream.squad.files import Question, read_questions
 from tasks.downstream.squad.format import Problems, objects, parse_file, text_of
 from tasks.downstream.squad.params import QuestionsParams
 from tasks.downstream.squad.question_model import ARCHITECTURE, NULL_THRESHOLD, null_threshold_of
 from tasks.downstream.squad.question_tables import own_names, read_question_file, wanted_columns
-from tasks.downstream.squad.windows import Windows
+from tasks.downstream.squad.windows import WindowFiles
 from tasks.inputs.tables import ENDINGS, Line, checked, read_table
 from tasks.reading.packed import ending_of
 from tasks.reading.text_files import Reading
@@ -37,7 +36,7 @@ N_BEST = "n_best"
 WITHOUT_ANSWER = "this model always gives an answer; --null-threshold 0 lets it give none"
 
 
-class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
+class Task(scores.Task, ApplyTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Each answer with its score, its probability among the n best, and its characters."""
 
     architecture: ClassVar[str] = ARCHITECTURE
@@ -109,8 +108,7 @@ class Task(scores.Task, ApplyTask[list[Question], Windows, list[list[Answer]]]):
 
     def read_examples(self, path: Path) -> list[Question]:
         """Whether or not their answers are known."""
-        table = pq.read_table(path, columns=[ID, "question", "context"])
-        return [Question(row[ID], row["question"], row["context"], ()) for row in table.to_pylist()]
+        return read_questions(path)
 
     def record_schema(self, labels: Sequence[str], n_best: int) -> pa.Schema:
         return pa.schema([*SPAN, *([pa.field(N_BEST, pa.list_(pa.struct(SPAN)))] if n_best else [])])

@@ -14,9 +14,12 @@ from typing import Any
 from tasks.downstream.squad.document import articles_of, flat_records, parse_document
 from tasks.project.errors import InputError
 from tasks.project.files import parse_json, read_json
-from tasks.project.memory import limited
+from tasks.project.memory import limited_steps
 from tasks.reading.foreign_tables import open_parquet
 from tasks.reading.text_files import NUMBERS, Reading
+
+READ_AT_ONCE = 1024
+"""Questions; of long contexts a row group has fewer."""
 
 
 @dataclass(frozen=True)
@@ -162,41 +165,34 @@ def read_questions(path: Path, ids: Sequence[str] | None = None, most: int | Non
     Raises:
         InputError: not there, unreadable, of other columns, or empty.
     """
+    wanted = None if ids is None else set(ids)
+    found: list[Question] = []
+    contexts: dict[str, str] = {}
+    for row in _rows(path):
+        if wanted is None or row["id"] in wanted:
+            texts, starts = ([answer[key] for answer in row["answers"]] for key in ("text", "answer_start"))
+            context = contexts.setdefault(row["context"], row["context"])  # each has its own copy in the file
+            found.append(Question(row["id"], row["question"], context, tuple(texts), tuple(starts), row["title"]))
+    if most is not None and len(found) > most:
+        return [found[number * len(found) // most] for number in range(most)]
+    return found
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    table = _read_table(path)
-    if ids is not None:
-        table = table.filter(pc.is_in(table.column("id"), value_set=pa.array(ids, pa.string())))
-    if most is not None and table.num_rows > most:
-        table = table.take([number * table.num_rows // most for number in range(most)])
-    return [
-        Question(
-            row["id"],
-            row["question"],
-            row["context"],
-            tuple(answer["text"] for answer in row["answers"]),
-            tuple(answer["answer_start"] for answer in row["answers"]),
-            row["title"],
-        )
-        for row in table.to_pylist()
-    ]
-
-
-def _read_table(path: Path) -> Any:
-    import pyarrow as pa
+    from tasks.reading.parquet import group_batches
 
     names = ["id", "title", "question", "context", "answers"]
     try:
-        with limited(str(path)), open_parquet(path) as parquet:
-            table = parquet.read(names, use_threads=False)
+        with open_parquet(path) as file:
+            if missing := [name for name in names if name not in file.schema_arrow.names]:
+                raise InputError(f"{path} lacks the columns {', '.join(missing)}; run its stage of examples again")
+            if not file.metadata.num_rows:
+                raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
+            for batch in limited_steps(group_batches(file, names, READ_AT_ONCE), str(path)):
+                yield from batch.to_pylist()
     except FileNotFoundError:
         raise InputError(f"{path} is not there; run its stage of examples") from None
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} cannot be read as questions ({error}); run its stage of examples again") from None
-    missing = [name for name in names if name not in table.column_names]
-    if missing:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run its stage of examples again")
-    if not table.num_rows:
-        raise InputError(f"{path} holds no question; name dev questions in dev_path of its section data")
-    return table.select(names)

@@ -16,7 +16,7 @@ from tasks.downstream.squad.files import Question
 from tasks.downstream.squad.no_answer import RiskCoverage, best_span, odds_of, risk_coverage
 from tasks.downstream.squad.scores import EXACT, OVERLAP
 from tasks.downstream.squad.slices import Slice, f1_counts, slices
-from tasks.downstream.squad.windows import Windows
+from tasks.downstream.squad.windows import WindowFiles
 from tasks.pages.markup import csv_text
 from tasks.pages.plots import Line, Plot, Trace, line_plot, overlay_plot
 from tasks.pages.render import html_page
@@ -28,11 +28,11 @@ AROUND = 110
 """Characters of the context shown on either side of a marked answer."""
 
 
-class Task(scores.Task, PageTask[list[Question], Windows, list[list[Answer]]]):
+class Task(scores.Task, PageTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Scores by kind of question, calibration, and the worst mistakes in their contexts."""
 
-    def slices(self, split: str, examples: list[Question], logits: Windows, outcomes: Array) -> Sequence[Sliced]:
-        windows = logits.windows_of_examples(len(examples))
+    def slices(self, split: str, examples: list[Question], logits: WindowFiles, outcomes: Array) -> Sequence[Sliced]:
+        windows = logits.windows_of_examples()
         return slices(examples, windows, outcomes[:, EXACT].tolist(), outcomes[:, OVERLAP].tolist())
 
     def more_figures(

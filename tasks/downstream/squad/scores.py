@@ -22,7 +22,7 @@ from tasks.downstream.squad.files import Question, read_predictions, read_questi
 from tasks.downstream.squad.metrics import exact_match, f1
 from tasks.downstream.squad.no_answer import Threshold, best_span, choose_threshold, null_scores, odds_of, with_null
 from tasks.downstream.squad.params import AnswerParams, GateParams
-from tasks.downstream.squad.windows import Windows, example_ids, read_windows
+from tasks.downstream.squad.windows import WindowFiles, Windows, example_ids
 from tasks.downstream.task import TRAIN
 from tasks.project import artifacts
 from tasks.project.artifacts import HELD_OUT
@@ -37,7 +37,7 @@ HAS_ANSWER = 0
 WITH, WITHOUT = Group(HAS_ANSWER, 1.0), Group(HAS_ANSWER, 0.0)
 
 
-class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
+class Task(about.Task, ScoresTask[list[Question], WindowFiles, list[list[Answer]]]):
     """Spans, chosen by the sum of their two logits; exact match and F1 of each."""
 
     counted: ClassVar[str] = "total"
@@ -93,21 +93,23 @@ class Task(about.Task, ScoresTask[list[Question], Windows, list[list[Answer]]]):
     def keys(self, examples: list[Question]) -> list[str]:
         return [key_of(question) for question in examples]
 
-    def read_logits(self, examples: list[Question], rows: Path, logits: Path) -> Windows:
-        return read_windows(rows / artifacts.FEATURES, logits, [question.id for question in examples])
+    def read_logits(self, examples: list[Question], rows: Path, logits: Path) -> WindowFiles:
+        return WindowFiles(rows / artifacts.FEATURES, logits, [question.id for question in examples])
 
-    def flat_logits(self, logits: Windows) -> tuple[Array, np.ndarray]:
+    def flat_logits(self, logits: WindowFiles) -> tuple[Array, np.ndarray]:
         """Those of the context's tokens and [CLS], start and end alike."""
-        return flat_logits(logits)
+        return flat_logits(logits.read())
 
-    def answer(self, examples: list[Question], logits: Windows) -> list[list[Answer]]:
-        params = self._params
-        contexts = [question.context for question in examples]
-        found = best_answers(logits, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
-        if not self.nullable:
-            return found
-        nulls = null_scores(logits, len(examples)).tolist()
-        return [with_null(spans, null, self.threshold.value) for spans, null in zip(found, nulls, strict=True)]
+    def answer(self, examples: list[Question], logits: WindowFiles) -> list[list[Answer]]:
+        params, answers = self._params, []
+        for part, windows in logits.parts():
+            contexts = [question.context for question in examples[part]]
+            found = best_answers(windows, contexts, n_best=params.n_best, max_answer_length=params.max_answer_length)
+            if self.nullable:
+                nulls = null_scores(windows, len(contexts)).tolist()
+                found = [with_null(some, null, self.threshold.value) for some, null in zip(found, nulls, strict=True)]
+            answers += found
+        return answers
 
     def predictions(self, answers: list[list[Answer]]) -> Sequence[Any]:
         return [found[0].text for found in answers]

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from tasks.downstream.squad.metrics import normalize_answer
+from tasks.reading.parquet import group_batches
 from tasks.validation.checks import Totals
 from tasks.validation.row_rules import Examples
 
@@ -67,9 +68,9 @@ class Targets:
 
     def _characters(self) -> Iterator[tuple[int, int, int]]:
         """Yield example, first and last character of every target, in order of the examples."""
-        with pq.ParquetFile(self._path) as file:
+        with pq.ParquetFile(self._path, pre_buffer=False) as file:
             line = 0
-            for batch in file.iter_batches(WINDOWS_AT_ONCE, columns=["example_index", "offsets"]):
+            for batch in group_batches(file, ["example_index", "offsets"], WINDOWS_AT_ONCE):
                 spans = self._spans[line : line + len(batch)]
                 line += len(batch)
                 taught = np.flatnonzero(spans[:, 0] != NONE)

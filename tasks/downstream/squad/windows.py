@@ -5,17 +5,26 @@ Legend: F windows (features), C context tokens of all windows together, E exampl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.project.errors import InputError
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 Array = NDArray[Any]
+PART_TOKENS = 1 << 20
+"""Tokens of the windows of a part, about, and those of one example more at most: some 30 MB of offsets and logits."""
+WINDOWS_AT_ONCE = 1024
+NUMBERS = ("feature_id", "example_index", "n_tokens", "context_start")
+LOGITS = ("start_logits", "end_logits")
 
 
 @dataclass(frozen=True)
@@ -38,9 +47,34 @@ class Windows:
     def __len__(self) -> int:
         return len(self.example_index)
 
-    def windows_of_examples(self, examples: int) -> list[int]:
-        """How many windows each of the first `examples` examples has."""
-        counts: list[int] = np.bincount(self.example_index, minlength=examples).tolist()
+
+@dataclass(frozen=True)
+class WindowFiles:
+    """The windows of every question in features.parquet and logits.arrow, read a few questions at a time."""
+
+    features: Path
+    logits: Path
+    example_ids: Sequence[str]
+    """Id of every example, in the order of the questions, [E]."""
+
+    def parts(self) -> Iterator[tuple[slice, Windows]]:
+        """Yield some examples at a time, and their windows, whose `example_index` counts from the first of these.
+
+        Raises:
+            InputError: as `read_windows`, or windows that are not in the order of the questions.
+        """
+        for windows in _read_parts(self.features, self.logits, self.example_ids, PART_TOKENS):
+            first, last = int(windows.example_index[0]), int(windows.example_index[-1])
+            yield slice(first, last + 1), replace(windows, example_index=windows.example_index - first)
+
+    def read(self) -> Windows:
+        """Return all of them."""
+        return read_windows(self.features, self.logits, self.example_ids)
+
+    def windows_of_examples(self) -> list[int]:
+        """Count the windows of each example."""
+        index = _read_index(self.features)["example_index"]
+        counts: list[int] = np.bincount(index, minlength=len(self.example_ids)).tolist()
         return counts
 
 
@@ -50,7 +84,7 @@ def example_ids(features: Path) -> list[str]:
     Raises:
         InputError: features.parquet cannot be read.
     """
-    return list(dict.fromkeys(_read_features(features)["example_id"].tolist()))
+    return list(dict.fromkeys(_read_index(features)["example_id"].tolist()))
 
 
 def read_windows(features: Path, logits: Path, example_ids: Sequence[str]) -> Windows:
@@ -65,52 +99,150 @@ def read_windows(features: Path, logits: Path, example_ids: Sequence[str]) -> Wi
         InputError: a file that cannot be read; logits that miss a feature, have another length than its
             tokens or are not finite; features of other questions, or an example without a feature.
     """
-    table = _read_features(features)
-    _check_examples(table, example_ids, features)
-    counts = np.diff(table["bounds"])
-    starts, ends = _read_logits(logits, table["n_tokens"])
-    first_token = np.concatenate(([0], np.cumsum(table["n_tokens"])))[:-1]
-    within = np.arange(counts.sum()) - np.repeat(table["bounds"][:-1], counts)
-    position = np.repeat(first_token + table["context_start"], counts) + within
+    [windows] = _read_parts(features, logits, example_ids)
+    return windows
+
+
+def _read_parts(
+    features: Path, logits: Path, example_ids: Sequence[str], tokens: int | None = None
+) -> Iterator[Windows]:
+    """Yield windows, those of some examples at a time.
+
+    Args:
+        tokens: of the windows of a part, about; None: there is one part.
+    """
+    index = _read_index(features)
+    _check_examples(index, example_ids, features)
+    _check_ids(logits, len(index["n_tokens"]))
+    stops = [len(index["n_tokens"])] if tokens is None else _stops(index, tokens, features)
+    counts = np.diff([0, *stops]).tolist()
+    parts = zip(counts, _offsets(features, counts), _logits(logits, counts), strict=True)
+    first = 0
+    for count, offsets, lists in parts:
+        here = {name: index[name][first : first + count] for name in NUMBERS}
+        counted = _context_tokens(here, offsets, first, features)
+        starts, ends = (_flat(column, here["n_tokens"], first, logits) for column in lists)
+        yield _joined(here, offsets.flatten().to_numpy().reshape(-1, 2), counted, starts, ends)
+        first += count
+
+
+def _context_tokens(index: dict[str, Array], offsets: pa.ListArray, first: int, path: Path) -> Array:
+    """Count the context's tokens of some windows, of which `first` is the first one's number."""
+    lengths = np.asarray(offsets.value_lengths())
+    if (lengths % 2).any():
+        raise InputError(f"{path}: offsets must be pairs of start and end; run its stage of rows again")
+    over = index["context_start"] + lengths // 2 > index["n_tokens"]
+    if over.any():
+        line = first + int(np.argmax(over))
+        raise InputError(f"{path}: feature {line} has more context tokens than tokens; run its stage of rows again")
+    counts: Array = lengths // 2
+    return counts
+
+
+def _joined(index: dict[str, Array], characters: Array, counts: Array, starts: Array, ends: Array) -> Windows:
+    """Return windows with `counts` context tokens each; `starts` and `ends` are the logits of all their tokens."""
+    bounds = np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
+    first_token = np.concatenate(([0], np.cumsum(index["n_tokens"], dtype=np.int64)))[:-1]
+    position = np.repeat(first_token + index["context_start"] - bounds[:-1], counts) + np.arange(bounds[-1])
     return Windows(
-        example_index=table["example_index"],
-        bounds=table["bounds"],
-        characters=table["characters"],
+        example_index=index["example_index"],
+        bounds=bounds,
+        characters=characters,
         start_logits=starts[position],
         end_logits=ends[position],
         cls_logits=np.stack([starts[first_token], ends[first_token]], axis=1),
     )
 
 
-def _read_features(path: Path) -> dict[str, Array]:
+def _stops(index: dict[str, Array], tokens: int, path: Path) -> list[int]:
+    """Choose the window after each part."""
+    steps = np.diff(index["example_index"])
+    if (steps < 0).any():
+        raise InputError(f"{path}: example_index must not decrease; run its stage of rows again")
+    ends = np.concatenate((np.flatnonzero(steps) + 1, [len(steps) + 1]))
+    before = np.cumsum(index["n_tokens"], dtype=np.int64)[ends - 1] // tokens
+    return [int(end) for end, full in zip(ends, np.diff(before, append=before[-1] + 1), strict=True) if full]
+
+
+def _cut(batches: Iterator[pa.RecordBatch], counts: Sequence[int]) -> Iterator[pa.Table]:
+    """Yield the next so many rows each time."""
     import pyarrow as pa
+
+    waiting: list[pa.RecordBatch] = []
+    for count in counts:
+        while sum(map(len, waiting)) < count:
+            waiting.append(next(batches))
+        table = pa.Table.from_batches(waiting)
+        yield table.slice(0, count).combine_chunks()
+        waiting = table.slice(count).to_batches()
+
+
+@contextlib.contextmanager
+def _errors(path: Path, what: str, stage: str) -> Iterator[None]:
+    import pyarrow as pa
+
+    try:
+        yield
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there; run {stage}") from None
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} cannot be read as {what} ({error}); run {stage} again") from None
+
+
+def _require_columns(names: Sequence[str], schema: pa.Schema, path: Path, stage: str) -> None:
+    if missing := [name for name in names if name not in schema.names]:
+        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run {stage} again")
+
+
+def _read_index(path: Path) -> dict[str, Array]:
+    """Read what is small of each window: numbers and the id of its example."""
     import pyarrow.parquet as pq
 
-    names = ["feature_id", "example_id", "example_index", "n_tokens", "context_start", "offsets"]
-    try:
-        table = pq.read_table(path, columns=names).combine_chunks()
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there; run its stage of rows") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as features ({error}); run its stage of rows again") from None
-    missing = [name for name in names if name not in table.column_names]
-    if missing:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run its stage of rows again")
-    columns = {n: table[n].to_numpy() for n in names[:5]}
+    names = [*NUMBERS, "example_id"]
+    with _errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
+        _require_columns([*names, "offsets"], file.schema_arrow, path, "its stage of rows")
+        table = file.read(names, use_threads=False)
+    columns = {name: table[name].to_numpy() for name in names}
     if not np.array_equal(columns["feature_id"], np.arange(table.num_rows)):
         raise InputError(f"{path}: feature_id must count 0, 1, ... line by line; run its stage of rows again")
-    lengths = np.asarray(table["offsets"].combine_chunks().value_lengths())
-    flat = table["offsets"].combine_chunks().flatten().to_numpy()
-    if (lengths % 2).any():
-        raise InputError(f"{path}: offsets must be pairs of start and end; run its stage of rows again")
-    columns["characters"] = flat.reshape(-1, 2)
-    columns["bounds"] = np.concatenate(([0], np.cumsum(lengths // 2, dtype=np.int64)))
-    over = columns["context_start"] + lengths // 2 > columns["n_tokens"]
-    if over.any():
-        raise InputError(
-            f"{path}: feature {int(np.argmax(over))} has more context tokens than tokens; run its stage of rows again"
-        )
     return columns
+
+
+def _offsets(path: Path, counts: Sequence[int]) -> Iterator[pa.ListArray]:
+    import pyarrow.parquet as pq
+
+    from tasks.reading.parquet import group_batches
+
+    with _errors(path, "features", "its stage of rows"), pq.ParquetFile(path, pre_buffer=False) as file:
+        for table in _cut(group_batches(file, ["offsets"], WINDOWS_AT_ONCE), counts):
+            yield table["offsets"].combine_chunks()
+
+
+def _check_ids(path: Path, features: int) -> None:
+    """Refuse logits of other windows."""
+    import pyarrow as pa
+
+    with _errors(path, "logits", "the stage predict"), pa.OSFile(str(path)) as source:
+        schema = pa.ipc.open_file(source).schema
+        _require_columns(["feature_id", *LOGITS], schema, path, "the stage predict")
+        options = pa.ipc.IpcReadOptions(included_fields=[schema.get_field_index("feature_id")])
+        reader = pa.ipc.open_file(source, options=options)
+        batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
+    ids = np.concatenate([np.empty(0, np.int32), *batches])
+    if not np.array_equal(ids, np.arange(features)):
+        absent = np.setdiff1d(np.arange(features), ids)
+        what = f"misses feature {absent[0]}" if len(absent) else "has unknown, repeated or unsorted features"
+        raise InputError(f"{path} {what}: {len(ids)} lines for {features} features; run the stage predict again")
+
+
+def _logits(path: Path, counts: Sequence[int]) -> Iterator[tuple[pa.ListArray, pa.ListArray]]:
+    import pyarrow as pa
+
+    with _errors(path, "logits", "the stage predict"), pa.OSFile(str(path)) as source:  # a map would count as memory
+        reader = pa.ipc.open_file(source)
+        batches = (reader.get_batch(number) for number in range(reader.num_record_batches))
+        for table in _cut(batches, counts):
+            yield table[LOGITS[0]].combine_chunks(), table[LOGITS[1]].combine_chunks()
 
 
 def _check_examples(table: dict[str, Array], example_ids: Sequence[str], path: Path) -> None:
@@ -135,42 +267,20 @@ def _check_examples(table: dict[str, Array], example_ids: Sequence[str], path: P
         )
 
 
-def _read_logits(path: Path, n_tokens: Array) -> tuple[Array, Array]:
-    """Flat start and end logits, window after window, each of its n_tokens values."""
-    import pyarrow as pa
-
-    try:
-        with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_file(source).read_all().combine_chunks()
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there; run the stage predict") from None
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as logits ({error}); run the stage predict again") from None
-    missing = [n for n in ("feature_id", "start_logits", "end_logits") if n not in table.column_names]
-    if missing:
-        raise InputError(f"{path} lacks the columns {', '.join(missing)}; run the stage predict again")
-    ids = table["feature_id"].to_numpy()
-    if not np.array_equal(ids, np.arange(len(n_tokens))):
-        absent = np.setdiff1d(np.arange(len(n_tokens)), ids)
-        what = f"misses feature {absent[0]}" if len(absent) else "has unknown, repeated or unsorted features"
-        raise InputError(f"{path} {what}: {len(ids)} lines for {len(n_tokens)} features; run the stage predict again")
-    return _flat(table["start_logits"], n_tokens, path), _flat(table["end_logits"], n_tokens, path)
-
-
-def _flat(column: Any, n_tokens: Array, path: Path) -> Array:
-    lists = column.combine_chunks()
+def _flat(lists: pa.ListArray, n_tokens: Array, first: int, path: Path) -> Array:
+    """Return the logits of some windows, of which `first` is the first one's number."""
     lengths = np.asarray(lists.value_lengths().fill_null(-1))
     other = np.flatnonzero(lengths != n_tokens)
     if len(other):
         line = int(other[0])
         raise InputError(
-            f"{path}: feature {line} has {lengths[line]} logits, its window has {n_tokens[line]} tokens; "
+            f"{path}: feature {first + line} has {lengths[line]} logits, its window has {n_tokens[line]} tokens; "
             "rows and predictions belong to different runs, run the stage predict again"
         )
     values: Array = lists.flatten().to_numpy(zero_copy_only=False)
     bad = np.flatnonzero(~np.isfinite(values))
     if len(bad):
-        line = int(np.searchsorted(np.cumsum(n_tokens), bad[0], side="right"))
+        line = first + int(np.searchsorted(np.cumsum(n_tokens), bad[0], side="right"))
         raise InputError(
             f"{path}: a logit of feature {line} is {values[bad[0]]}, all must be finite; the model is not "
             "usable (its training diverged, or precision is too low: try device.precision fp32)"

@@ -12,6 +12,7 @@ import yaml
 from tasks.downstream import rows as generic_rows
 from tasks.downstream.squad import examples
 from tasks.downstream.squad.features import make_features
+from tasks.downstream.squad.files import read_questions
 from tasks.downstream.squad.format import Answer, Question
 from tasks.downstream.squad.rows import FEATURES_SCHEMA, Task, write_feature_rows
 from tasks.project.errors import InputError
@@ -176,6 +177,16 @@ def test_questions_on_long_texts_are_written_read_and_made_rows_of_a_few_at_a_ti
     assert pq.read_table(tmp_path / "q.parquet").column("id").to_pylist() == [one.id for one in asked]
     chunks = list(generic_rows.chunks(task_with("squad", "rows"), tmp_path / "q.parquet"))
     assert [len(chunk) for chunk in chunks] == groups
+
+
+def test_questions_on_the_same_text_share_it_in_memory(tmp_path: Path) -> None:
+    text = "a long text " * 100
+    asked = [Question(f"q{n}", "", text, "What?", (Answer("a", 0),)) for n in range(50)]
+    examples.write_questions(asked, tmp_path / "dev.parquet")
+    found = read_questions(tmp_path / "dev.parquet")
+    assert len({id(question.context) for question in found}) == 1
+    assert [question.id for question in read_questions(tmp_path / "dev.parquet", ["q3", "q1"])] == ["q1", "q3"]
+    assert [question.id for question in read_questions(tmp_path / "dev.parquet", most=2)] == ["q0", "q25"]
 
 
 def test_a_question_without_an_answer_points_at_cls(tmp_path: Path) -> None:

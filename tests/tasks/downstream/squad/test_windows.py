@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -5,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tasks.downstream.squad.windows import read_windows
+from tasks.downstream.squad import windows as windows_module
+from tasks.downstream.squad.windows import WindowFiles, read_windows
 from tasks.project.errors import InputError
 from tests.tasks.downstream.squad.window_files import Window, words, write_features, write_logits, write_windows
 
@@ -21,7 +23,6 @@ def test_only_the_logits_of_context_tokens_and_cls_are_kept(tmp_path: Path) -> N
     assert windows.end_logits.tolist() == [4, 5, 6, 9, 10]
     assert windows.cls_logits.tolist() == [[-3, -3], [-1, -1]]
     assert windows.characters.tolist() == [[0, 3], [4, 7], [8, 13], [0, 1], [2, 5]]
-    assert windows.windows_of_examples(2) == [1, 1]
 
 
 def test_a_feature_without_context_tokens_is_read(tmp_path: Path) -> None:
@@ -110,3 +111,31 @@ def test_several_record_batches_read_as_one_table(tmp_path: Path) -> None:
     with pa.OSFile(str(parts), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table, max_chunksize=1)
     assert np.array_equal(read_windows(features, parts, IDS).start_logits, whole.start_logits)
+
+
+def test_windows_are_read_a_few_questions_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [ONE, replace(ONE, example=1), replace(TWO, example=1), replace(TWO, example=2), replace(ONE, example=3)]
+    ids = ["q0", "q1", "q2", "q3"]
+    files = WindowFiles(*write_windows(tmp_path, found, ids), ids)
+    pq.write_table(pq.read_table(files.features), files.features, row_group_size=2)
+    monkeypatch.setattr(windows_module, "PART_TOKENS", 12)
+    parts, whole = list(files.parts()), files.read()
+    assert [part for part, _ in parts] == [slice(0, 1), slice(1, 3), slice(3, 4)]
+    assert [windows.example_index.tolist() for _, windows in parts] == [[0], [0, 0, 1], [0]]
+    for name in ("characters", "start_logits", "end_logits", "cls_logits"):
+        joined = np.concatenate([getattr(windows, name) for _, windows in parts])
+        assert np.array_equal(joined, getattr(whole, name))
+    assert files.windows_of_examples() == [1, 2, 1, 1]
+
+
+def test_a_part_that_does_not_fit_names_the_feature_as_the_file_counts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(windows_module, "PART_TOKENS", 1)
+    bad = replace(TWO, start=[7, float("nan")])
+    files = WindowFiles(*write_windows(tmp_path, [ONE, bad], IDS), IDS)
+    with pytest.raises(InputError, match="a logit of feature 1 is nan"):
+        list(files.parts())
+    files = WindowFiles(*write_windows(tmp_path, [TWO, ONE], IDS), IDS)
+    with pytest.raises(InputError, match="example_index must not decrease"):
+        list(files.parts())
