@@ -18,6 +18,7 @@ UNKNOWN = {"license": None, "language": None, "name": None}
     [
         ("---\nlicense: mit\nlanguage: am\n---\n# x\n", {}, {"license": "mit", "language": "am"}),
         ("---\r\nlanguage:\r\n- de\r\n- en\r\n---\r\n", {}, {"language": ["de", "en"]}),
+        ("---\nlicense: mit\nlanguage: no\nvalue: 3e-5\n---\n", {}, {"license": "mit", "language": "no"}),
         ("\ufeff---\nlicense: cc-by-4.0\n---", {}, {"license": "cc-by-4.0"}),
         ("---\nbase_model: google-bert/bert-base-cased\n---\n", {}, {"name": "google-bert/bert-base-cased"}),
         (None, {"_name_or_path": "nreimers/MiniLM-L6-H384-uncased"}, {"name": "nreimers/MiniLM-L6-H384-uncased"}),
