@@ -84,6 +84,13 @@ NOT_RUN = {
     "pip install -c constraints/poplar.txt numpy pyarrow safetensors pytest": OWN_SHELL,
     "deactivate": OWN_SHELL,
     "source <sdk>/enable": IPUS,
+    "vipu create partition pod-a --size 16 --reconfigurable": IPUS,
+    "export IPUOF_VIPU_API_HOST=10.1.3.101 IPUOF_VIPU_API_PARTITION_ID=pod-a": IPUS,
+    "gc-info -l": IPUS,
+    "ulimit -l unlimited": OWN_SHELL,
+    "docker run -it --network=host --ipc=host --ulimit memlock=-1:-1 --cap-add=IPC_LOCK --device=/dev/infiniband/ "
+    "-e IPUOF_VIPU_API_HOST -e IPUOF_VIPU_API_PARTITION_ID "
+    '-v "$PWD":/srv/podium -w /srv/podium IMAGE bash': IPUS,
     "export PODIUM_DEVICE_PYTHON=~/podium-device/bin/python": OWN_SHELL,
     "export PODIUM_EXECUTABLE_CACHE=/some/disk/executables": OWN_SHELL,
     "podium run --preset ipu-base-pod16-examples": IPUS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from dataclasses import replace
 from typing import Any
@@ -12,6 +14,7 @@ from tasks.host.launcher import PopRunOptions, launch_words, poprun_options
 from tasks.jobs.device_job import BatchGeometry, Job, ModelConfig, OptimizerConfig, ScheduleConfig
 from tasks.jobs.training import geometry
 from tasks.project.errors import ParamsError
+from tasks.project.overlays import resolve
 from tasks.project.params import DeviceParams, check
 from tasks.project.strict_yaml import read_yaml
 from tests.ipu_model.tiny_jobs import TORCHRUN
@@ -88,6 +91,30 @@ def test_the_options_of_poprun_are_read_in_both_spellings() -> None:
     for wrong in (["--num-instances", "0"], ["--num-instances=two"], ["--num-replicas"]):
         with pytest.raises(ParamsError, match="a whole number of at least 1 is required"):
             poprun_options(["poprun", *wrong])
+
+
+def test_the_command_of_the_documents_is_read_and_fits_its_preset() -> None:
+    page = (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
+    [command] = re.findall(r"^PODIUM_DEVICE_LAUNCHER=('.*?')$", page, re.MULTILINE | re.DOTALL)
+    [stated] = shlex.split(command)
+    words = launch_words(JOB, device(), {"PODIUM_DEVICE_LAUNCHER": stated})
+    assert words[0] == "poprun"
+    assert words[-1] == "--mpi-local-args=-x PYTHONPATH -x PODIUM_EXECUTABLE_CACHE -x PODIUM_KEEP_MEMORY"
+    assert poprun_options(words) == PopRunOptions(2, 16, 4)
+    preset = resolve(read_yaml(PROJECT / "params.yaml"), "ipu-large-pod64-examples", [], PROJECT / "presets")
+    for phase in ("phase1", "phase2"):
+        assert preset["ipu"][phase]["replication_factor"] == 16
+        assert len(preset["ipu"][phase]["layers_per_ipu"]) == 4
+
+
+def test_the_unit_of_a_worker_may_lock_memory_and_its_file_names_a_partition() -> None:
+    unit = (PROJECT / "deploy" / "podium-worker@.service").read_text(encoding="utf-8").splitlines()
+    assert unit.index("[Service]") < unit.index("LimitMEMLOCK=infinity") < unit.index("[Install]")
+    page = (PROJECT / "docs" / "workers.md").read_text(encoding="utf-8")
+    [files] = re.findall(r"```text\n(# /etc/podium/data.env.*?)```", page, re.DOTALL)
+    stated = dict(re.findall(r"([A-Z_]+)=(\S+)$", files, re.MULTILINE))
+    assert {"PODIUM_DEVICE_PYTHON", "IPUOF_VIPU_API_HOST", "IPUOF_VIPU_API_PARTITION_ID"} <= set(stated)
+    assert f"# {stated['PODIUM_DEVICE_PYTHON']}," in (PROJECT / "docs" / "ipu.md").read_text(encoding="utf-8")
 
 
 def test_prediction_is_one_process_and_has_no_launcher() -> None:
