@@ -66,8 +66,8 @@ class Repository:
         return self.commits[oid]
 
     def history(self, branch: str = "main") -> list[Commit]:
-        """Commits of a branch or a pull request, oldest first."""
-        found, oid = [], self.branches.get(branch)
+        """Commits of a branch or a pull request, or up to a commit, oldest first."""
+        found, oid = [], self.branches.get(branch, branch if branch in self.commits else None)
         while oid is not None:
             found.append(self.commits[oid])
             oid = self.commits[oid].parent

@@ -51,6 +51,8 @@ INDEX_PAGE = Path("reports/index.html")
 """All runs of a project, in its own folder."""
 FETCHED = Path("released")
 """Ignored by git and by DVC's cache: releases that the flow fetched, which gates compare with."""
+RELEASED_RECORD = "released.json"
+"""Beside the scores of a released model: whose they are."""
 RELEASES = Path("published")
 """Where the releases of entries may always be."""
 RUNS = Path("runs")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import glob
 import hashlib
 import json
@@ -17,7 +18,7 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO
 
 BLOCK = 1 << 20
 """Bytes that are read at once."""
@@ -82,6 +83,31 @@ def new_folder(path: Path) -> Iterator[Path]:
             os.replace(old, path)
         shutil.rmtree(fresh, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time in, on this host and on others that share the disk; the file `path` is there meanwhile.
+
+    The system takes the lock back however its holder ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with path.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_at(lock, path):
+                continue  # the holder before removed it while this process waited
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
+
+
+def _is_at(stream: IO[bytes], path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(stream.fileno()), path.stat())
+    return False
 
 
 def recover_folder(path: Path) -> bool:

@@ -32,10 +32,11 @@ from tasks.project.param_publish import PublishParams
 from tasks.project.params import Params, check, load_params, parameter_values
 from tasks.project.written_folders import check_written
 from tasks.release.card import CardFacts, CardTask
+from tasks.release.compared import ComparedRelease, read_compared
 from tasks.release.origin import require_origin, resolve_origin
 from tasks.release.provenance import provenance, read_json
 from tasks.release.release import CARD, METRICS, PROVENANCE, SCORES, SETTINGS, Release, gather, write_folder
-from tasks.release.release_subject import Subject, subject_of
+from tasks.release.release_subject import RELEASED, Subject, subject_of
 from tasks.release.seal import Hashes, held
 from tasks.release.verdict import (
     require_accepted,
@@ -104,7 +105,8 @@ def publish(parameters: Mapping[str, Any], name: str, root: Path = Path(), *, dr
         release = _judged_release(told, parameters, (root, copies), hashes)
         if dry_run:
             return _receipt(told, release, unchanged=None)
-        receipt = _send(told, release, root)
+        compared = read_compared(copies / RELEASED) if told.entry.fetches_released else None
+        receipt = _send(told, release, root, compared)
     write_json(root / subject.receipt, receipt)
     return receipt
 
@@ -124,14 +126,16 @@ def _judged_release(told: Wanted, parameters: Mapping[str, Any], places: tuple[P
     return build_release(told, parameters, gate, places)
 
 
-def _send(told: Wanted, release: Release, root: Path) -> dict[str, Any]:
-    """Make the target hold the release; returns the receipt."""
+def _send(told: Wanted, release: Release, root: Path, compared: ComparedRelease | None) -> dict[str, Any]:
+    """Make the target hold the release, in the place of the one that was compared with; returns the receipt."""
     if told.how.target == "local":
-        changed = write_folder(release, root / told.target.folder)
+        changed = write_folder(release, root / told.target.folder, compared)
         return _receipt(told, release, unchanged=not changed)
     from tasks.release.hub.transaction import release_on_hub
 
-    done = release_on_hub(release, str(told.target.repository), private=told.how.private, review=told.how.review)
+    done = release_on_hub(
+        release, str(told.target.repository), private=told.how.private, review=told.how.review, compared=compared
+    )
     return _receipt(told, release, unchanged=done.unchanged, done=done)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tasks.project import artifacts
 from tasks.project.errors import PublishError
-from tasks.project.files import link_or_copy, new_folder, recover_folder, sha256_of
+from tasks.project.files import link_or_copy, locked, new_folder, recover_folder, sha256_of
+from tasks.release.compared import ComparedRelease, released_meanwhile
 from tasks.release.provenance import read_json
 from tasks.release.release_subject import Subject
 
@@ -117,19 +118,34 @@ def gather(copies: Path, generated: Mapping[str, str], subject: Subject, *, exam
     return Release(files)
 
 
-def write_folder(release: Release, folder: Path) -> bool:
+def write_folder(release: Release, folder: Path, compared: ComparedRelease | None = None) -> bool:
     """Make `folder` hold exactly this release; False when it already did (then nothing is written).
 
-    The old release stays until the new one is complete beside it.
+    The old release stays until the new one is complete beside it. Of several processes each waits for the one before.
+
+    Args:
+        release: the files.
+        folder: the target.
+        compared: what the gate compared with, where it asks for what was published; no other release is replaced.
 
     Raises:
-        PublishError: the folder holds something publish did not write; nothing is touched then.
+        PublishError: the folder holds something publish did not write, or another release than the gate compared
+            with; nothing is touched then.
     """
+    with locked(folder.with_name(f".{folder.name}.lock")):
+        return _write_alone(release, folder, compared)
+
+
+def _write_alone(release: Release, folder: Path, compared: ComparedRelease | None) -> bool:
     if recover_folder(folder):
         log.info("%s: cleared away what a killed publish left", folder)
     refuse_foreign(folder)
-    if folder.is_dir() and folder_hashes(folder) == release.hashes():
+    there = folder_hashes(folder) if folder.is_dir() else {}
+    if there == release.hashes():
         return False
+    weights = there.get(WEIGHTS)
+    if compared is not None and weights not in (None, release.files[WEIGHTS].sha256, compared.weights):
+        raise released_meanwhile(f"{tag_of(there)} in {folder}", compared)
     with new_folder(folder) as fresh:
         for name, file in release.files.items():
             _write(file, fresh / name)

@@ -30,8 +30,6 @@ from tasks.project.param_sections import Place
 from tasks.project.params import DeviceParams, load_params
 
 Task = ScoresTask[Any, Any, Any]
-RECORD = "released.json"
-"""Beside the scores: whose they are."""
 
 
 def predict_released(task: Task, device: DeviceParams, root: Path = Path()) -> str:
@@ -144,8 +142,9 @@ def _write(task: Task, root: Path, release: FetchedRelease | None, scores: str |
     about = (
         None if release is None else {"tag": release.tag, "repository": release.repository, "commit": release.commit}
     )
+    values = {"release": about, "weights": None if release is None else release.weights}
     with new_folder(root / artifacts.released_scores(task.entry.name)) as folder:
-        write_json(folder / RECORD, {"release": about, "weights": release.weights if release else None})
+        write_json(folder / artifacts.RELEASED_RECORD, values)
         if scores is not None:
             write_text(folder / task.released_below / SCORES, scores)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tasks.downstream.applying.fetched import COMMIT, TAG, WEIGHTS
 from tasks.project.errors import InputError
 from tasks.reading.hub_inputs import failures_named
+from tasks.release.compared import ComparedRelease, not_tagged, released_meanwhile
 from tasks.release.hub.commit import tag_of_title
+from tasks.release.release import Release
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
     api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or None)
     with failures_named(f"{key}={repository}", repository, "its tags", api.endpoint):
         try:
-            tags = {one.name: str(one.target_commit) for one in api.list_repo_refs(repository).tags}
+            tags = _tags(api, repository)
         except errors.GatedRepoError:
             raise
         except errors.RepositoryNotFoundError:
@@ -51,23 +53,63 @@ def newest_releases(repository: str, key: str, count: int) -> list[Tagged]:
                 "not told from none: export HF_TOKEN of an account that may read it"
             ) from None
         found: dict[Any, Tagged] = {}
-        for one in _in_history(api, repository, {tag: commit for tag, commit in tags.items() if TAG.fullmatch(tag)}):
+        for one in _in_history(api, repository, tags):
             if len(found) == count:
                 break
-            found.setdefault(_weights(api, repository, one), one)
+            found.setdefault(_weights(_info(api, repository, one.commit), one.commit), one)
     return list(found.values())
 
 
+def require_compared(api: Any, repository: str, head: Any, release: Release, compared: ComparedRelease) -> None:
+    """Require that the newest release below a commit of main is the one that the gate compared with.
+
+    Args:
+        api: the Hub client.
+        repository: `user/name`.
+        head: of main (ModelInfo with files_metadata).
+        release: what is to be published; where its own weights were released last, no other model is replaced.
+        compared: what the gate compared with.
+
+    Raises:
+        PublishError: another one is, or main holds what another publish has not tagged yet.
+    """
+    tags, file = _tags(api, repository), release.files[WEIGHTS]
+    for commit in api.list_repo_commits(repository, revision=head.sha):
+        tag = _tag_of(commit, tags)
+        if not TAG.fullmatch(tag):
+            continue
+        weights = _weights(_info(api, repository, commit.commit_id), commit.commit_id)
+        known = (file.sha256, file.blob_id, compared.weights)
+        if tag in tags:
+            if weights not in known and tags[tag] != compared.commit:
+                raise released_meanwhile(f"{tag} of {repository}", compared)
+            return
+        if weights not in known and weights == _weights(head, head.sha):
+            raise not_tagged(f"{tag} of {repository}", commit.commit_id)
+
+
+def _tags(api: Any, repository: str) -> dict[str, str]:
+    """Return the tags of releases, and the commits they point at."""
+    found = {one.name: str(one.target_commit) for one in api.list_repo_refs(repository).tags}
+    return {tag: commit for tag, commit in found.items() if TAG.fullmatch(tag) and COMMIT.fullmatch(commit)}
+
+
+def _tag_of(commit: Any, tags: Mapping[str, str]) -> str:
+    """Return the tag that points at a commit or that its title names; of any other commit no tag."""
+    return next((tag for tag, at in tags.items() if at == commit.commit_id), tag_of_title(commit.title))
+
+
 def _in_history(api: Any, repository: str, tags: dict[str, str]) -> Iterator[Tagged]:
-    of_commit = {commit: tag for tag, commit in tags.items()}
     for commit in api.list_repo_commits(repository) if tags else ():
-        tag = of_commit.get(commit.commit_id) or tag_of_title(commit.title)
-        if tag in tags and COMMIT.fullmatch(tags[tag]):
+        if (tag := _tag_of(commit, tags)) in tags:
             yield Tagged(tag, tags[tag])
 
 
-def _weights(api: Any, repository: str, release: Tagged) -> str:
-    """What tells the weights of a release from others; the commit, where it has none."""
-    info = api.model_info(repository, revision=release.commit, files_metadata=True)
+def _info(api: Any, repository: str, commit: str) -> Any:
+    return api.model_info(repository, revision=commit, files_metadata=True)
+
+
+def _weights(info: Any, commit: str) -> str:
+    """What tells the weights of a commit from others; the commit, where it has none."""
     files = {file.rfilename: file.lfs.sha256 if file.lfs else file.blob_id for file in info.siblings or []}
-    return str(files.get(WEIGHTS, release.commit))
+    return str(files.get(WEIGHTS, commit))

@@ -12,6 +12,7 @@ never guessed.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import logging
 import os
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tasks.project.errors import PublishError
+from tasks.release.compared import ComparedRelease
 from tasks.release.hub.commit import HubRelease, differences, send
 from tasks.release.hub.review import propose
 from tasks.release.release import Release
@@ -33,7 +35,13 @@ TOKEN = "HF_TOKEN"
 
 
 def release_on_hub(
-    release: Release, repository: str, *, private: bool, review: bool = False, patience: Patience | None = None
+    release: Release,
+    repository: str,
+    *,
+    private: bool,
+    review: bool = False,
+    patience: Patience | None = None,
+    compared: ComparedRelease | None = None,
 ) -> HubRelease:
     """Make the head of `repository` hold this release and tag it, or propose that in a pull request.
 
@@ -46,6 +54,7 @@ def release_on_hub(
         private: create it private, and refuse to publish to a public one.
         review: open a pull request instead of committing to main.
         patience: how often and how long to wait.
+        compared: what the gate compared with, where it asks for what was published; no other release is replaced.
 
     Raises:
         PublishError: with what the repository looks like now and what to do.
@@ -56,7 +65,7 @@ def release_on_hub(
     token = token_of_environment()
     waits = Waits(patience or Patience(), token)
     api = hub_client(os.environ.get("HF_ENDPOINT", ""), token, waits)
-    return _Transaction(api, Caller(shown(api.endpoint), repository, waits), release).run(private, review)
+    return _Transaction(api, Caller(shown(api.endpoint), repository, waits), release, compared).run(private, review)
 
 
 def check_access(repositories: Sequence[str], *, review: bool, patience: Patience | None = None) -> str:
@@ -119,6 +128,7 @@ class _Transaction:
     api: Any
     caller: Caller
     release: Release
+    compared: ComparedRelease | None
 
     def run(self, private: bool, review: bool) -> HubRelease:
         name = self.caller.repository
@@ -130,6 +140,7 @@ class _Transaction:
                 "private on the Hub. Nothing was changed in it"
             )
         if review and differences(head, self.release):
+            self._require_compared(head)
             return propose(self.api, self.caller, self.release, head)
         commit, unchanged = self._commit(head)
         landed = f"main was moved to {commit}, which has no release tag, so nothing new counts as released"
@@ -138,6 +149,16 @@ class _Transaction:
         log.info("%s: %s is released as %s", name, commit, self.release.tag)
         url = f"{self.caller.endpoint}/{name}/tree/{self.release.tag}"
         return HubRelease(commit, self.release.tag, url, unchanged)
+
+    def _require_compared(self, head: Any) -> None:
+        """Refuse a head whose newest release is not the one that the gate compared with; a commit names this head as
+        its parent, so that what was looked at is what it replaces."""
+        from tasks.release.hub.newest import require_compared
+
+        if (compared := self.compared) is not None:
+            state = f"main is at {head.sha}; nothing was published"
+            look = functools.partial(require_compared, self.api, self.caller.repository, head, self.release, compared)
+            self.caller.asked("looking for what was released last", look, state)
 
     def _check_token(self, review: bool) -> None:
         _check_rights(self.api, self.caller, review)
@@ -179,6 +200,7 @@ class _Transaction:
         from tasks.release.hub.calls import FAILURES, may_have_landed
 
         for attempt in itertools.count():
+            self._require_compared(head)
             if not differences(head, self.release):
                 return str(head.sha), attempt == 0
             try:

@@ -1,0 +1,216 @@
+"""Publish replaces the release that the gate compared with, and no other: in a folder, on a Hub, and in review."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.downstream.applying.predict_released import predict_released
+from tasks.downstream.entries import entry_of
+from tasks.downstream.task import part_of
+from tasks.project import artifacts
+from tasks.project.errors import PublishError
+from tasks.project.files import locked, read_json, sha256_of
+from tasks.project.params import load_params, parameter_values
+from tasks.release.publish import publish
+from tests.hub_server import HubServer
+from tests.tasks.downstream.entries import change_parameters
+from tests.tasks.release.hub_publishing import NAME, commits, repository
+from tests.tasks.release.released_checkout import fetch_here, state
+from tests.tasks.release.test_publish_review import merge, open_requests
+from tests.tasks.trained_checkout import make_checkout, write_gate, write_model
+
+FOLDER = "published/podium-demo"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_checkout(tmp_path_factory.mktemp("made") / "checkout")
+    state(root)
+    return root
+
+
+@pytest.fixture
+def runs(made: Path, tmp_path: Path) -> list[Path]:
+    """Two runs with weights of their own that publish to one folder, and that nobody judged yet."""
+    found = []
+    for seed in (0, 1):
+        root = Path(shutil.copytree(made, tmp_path / f"run{seed}"))
+        shutil.rmtree(root / "models/squad")
+        write_model(root, seed)
+        state(root, {"publish": {"folder": f"../out/{FOLDER}"}})
+        found.append(root)
+    return found
+
+
+@pytest.fixture
+def on_hub(runs: list[Path], hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The same, and they publish to one repository."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    for root in runs:
+        state(root, target="hub")
+    return runs
+
+
+def judge(root: Path) -> None:
+    """Fetch what is out, score it, and let the gate compare with it."""
+    params = load_params(root / artifacts.PARAMS)
+    fetch_here(root)
+    predict_released(part_of(entry_of(params, "squad"), "scores"), params.device, root)
+    write_gate(root)
+    assert read_json(root / "metrics/squad-gate.json")["accepted"]
+
+
+def publish_here(root: Path) -> dict[str, Any]:
+    return publish(parameter_values(load_params(root / artifacts.PARAMS)), "squad", root)
+
+
+def test_a_release_that_the_gate_did_not_compare_with_is_not_replaced(runs: list[Path], tmp_path: Path) -> None:
+    first, second = runs
+    judge(first)
+    judge(second)
+    tag = publish_here(second)["tag"]
+    with pytest.raises(PublishError) as refused:
+        publish_here(first)
+    assert str(refused.value) == (
+        f"{tag} in {first}/../out/{FOLDER} was released meanwhile; the gate compared this model with none, as none was "
+        "out. Run again (`podium run` with the same words): the gate then compares with what is out now. Nothing was "
+        "published"
+    )
+    weights = tmp_path / "out" / FOLDER / "model.safetensors"
+    assert sha256_of(weights) == sha256_of(second / "models/squad/model.safetensors")
+    assert not (first / "reports/publish-squad.json").exists()
+    assert [path.name for path in weights.parent.parent.iterdir()] == ["podium-demo"], "no lock is left"
+    judge(first)
+    assert publish_here(first)["unchanged"] is False, "run again, it may"
+    assert sha256_of(weights) == sha256_of(first / "models/squad/model.safetensors")
+    with pytest.raises(PublishError, match="was released meanwhile; the gate compared this model with none"):
+        publish_here(second)
+
+
+def test_the_same_content_and_another_card_of_the_same_weights_need_no_other_verdict(runs: list[Path]) -> None:
+    first, _ = runs
+    judge(first)
+    publish_here(first)
+    assert publish_here(first)["unchanged"] is True
+    state(first, license="mit")
+    write_gate(first)
+    assert publish_here(first)["unchanged"] is False
+
+
+def test_a_gate_that_does_not_ask_for_what_was_published_replaces_what_is_there(runs: list[Path]) -> None:
+    for root in runs:
+        change_parameters(root, {"downstream": {"squad": {"gate": {"released": "inputs/released"}}}})
+        write_gate(root)
+    assert [publish_here(root)["unchanged"] for root in runs] == [False, False]
+
+
+def test_two_that_publish_at_the_same_moment_take_turns_and_the_second_is_refused(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    for root in runs:
+        judge(root)
+    answers: Any = multiprocessing.get_context("fork").SimpleQueue()
+
+    def answer(root: Path) -> None:
+        try:
+            answers.put(publish_here(root)["tag"])
+        except PublishError as error:
+            answers.put(str(error))
+
+    with locked(tmp_path / "out/published/.podium-demo.lock"):  # both have judged, and wait for the folder
+        processes = [multiprocessing.get_context("fork").Process(target=answer, args=(root,)) for root in runs]
+        for process in processes:
+            process.start()
+        assert answers.empty()
+    for process in processes:
+        process.join()
+    said = sorted((answers.get() for _ in runs), key=len)
+    assert said[0].startswith("release-")
+    assert said[1].startswith(f"{said[0]} in ")
+    assert [path.name for path in (tmp_path / "out/published").iterdir()] == ["podium-demo"]
+
+
+def test_on_a_hub_too(on_hub: list[Path], hub: HubServer) -> None:
+    first, second = on_hub
+    judge(first)
+    judge(second)
+    tag = publish_here(second)["tag"]
+    with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile; .* with none, as none was out"):
+        publish_here(first)
+    assert len(commits(hub)) == 1
+    assert list(repository(hub).tags) == [tag]
+    judge(first)
+    assert publish_here(first)["unchanged"] is False
+    assert publish_here(first)["unchanged"] is True
+    with pytest.raises(PublishError, match=f"of {NAME} was released meanwhile"):
+        publish_here(second)
+
+
+@pytest.mark.parametrize("tagged", [True, False])
+def test_a_release_that_lands_between_the_look_and_the_commit_is_not_replaced(
+    on_hub: list[Path], hub: HubServer, monkeypatch: pytest.MonkeyPatch, tagged: bool
+) -> None:
+    from tasks.release.hub import transaction
+
+    first, second = on_hub
+    judge(first)
+    judge(second)
+    real, sent = transaction.send, []
+
+    def send(*words: Any, **options: Any) -> Any:
+        sent.append(words)
+        if len(sent) == 1:
+            publish_here(second)
+            if not tagged:
+                repository(hub).tags.clear()
+        return real(*words, **options)
+
+    monkeypatch.setattr(transaction, "send", send)
+    with pytest.raises(PublishError, match="was released meanwhile" if tagged else "which has no tag yet"):
+        publish_here(first)
+    assert len(commits(hub)) == 1
+    monkeypatch.undo()
+
+
+def test_review_proposes_and_tags_in_the_place_of_what_was_compared_with_alone(
+    on_hub: list[Path], hub: HubServer
+) -> None:
+    first, second = on_hub
+    state(first, target="hub", review=True)
+    judge(first)
+    judge(second)
+    assert publish_here(first)["pull_request"] == 1
+    tag = publish_here(second)["tag"]
+    with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile"):
+        publish_here(first)
+    assert open_requests(hub) == [1]
+
+
+def test_a_pull_request_that_was_merged_over_a_release_is_not_tagged_before_it_was_compared_with_it(
+    on_hub: list[Path], hub: HubServer
+) -> None:
+    first, second = on_hub
+    state(first, target="hub", review=True)
+    judge(first)
+    judge(second)
+    tag = publish_here(second)["tag"]
+    target = repository(hub)
+    main = target.branches["main"]
+    target.branches["main"] = target.history()[0].oid  # the request is made before that release
+    tags = dict(target.tags)
+    target.tags.clear()
+    publish_here(first)
+    proposed = target.resolve("refs/pr/1")
+    target.branches["main"] = main
+    target.tags |= tags
+    merged = hub.store.commit(target, "main", dict(proposed.tree), (), None, f"{proposed.title} (#1)")
+    target.branches["refs/pr/1"] = merged.oid
+    merge(hub, 1)
+    with pytest.raises(PublishError, match=f"^{tag} of {NAME} was released meanwhile"):
+        publish_here(first)
+    assert list(target.tags) == [tag]
