@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from tokenizers import Tokenizer
 from tokenizers.models import WordPiece
@@ -24,8 +24,12 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 """In this order from id 0."""
 PREFIX = "##"
 """How a piece begins that continues a word."""
-MAX_CHARACTERS = 1000
-"""Characters in the vocabulary at most; rarer ones become [UNK]. Never more than a quarter of the vocabulary."""
+ENOUGH_CHARACTERS = 1000
+"""Characters that the vocabulary has where the text has them, rare as they may be, in at most a quarter of its
+entries; the rest become [UNK]. More are kept only for COVERAGE."""
+COVERAGE = 0.9995
+"""Share of the text's characters that the vocabulary covers, as far as it has room. Characters of words take two entries
+each and get at most half of all; those that are words by themselves, such as Chinese ones, get what room there is."""
 MIN_FREQUENCY = 2
 """A pair of pieces seen once is not merged."""
 BASIC_CHARACTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!\"#$%&'()*+,-./:;<=>?@[]_`~"
@@ -126,9 +130,26 @@ def _characters(texts: Iterable[str], words: _Words, vocabulary_size: int, lower
     if not seen:
         raise InputError("the corpus holds no characters to train a vocabulary on: check data/corpus (corpus.source)")
     seen.sort(key=lambda character: (-counts[character], character))
-    room = min(MAX_CHARACTERS, vocabulary_size // 4)
+    room = min(ENOUGH_CHARACTERS, vocabulary_size // 4)
     basic = dict.fromkeys(BASIC_CHARACTERS.lower() if lowercase else BASIC_CHARACTERS)
-    return sorted(list(dict.fromkeys([*seen, *basic]))[:room])
+    enough = list(dict.fromkeys([*seen, *basic]))[:room]
+    return sorted({*enough, *_covering(seen, counts, vocabulary_size, lowercase)})
+
+
+def _covering(seen: Sequence[str], counts: Mapping[str, int], vocabulary_size: int, lowercase: bool) -> list[str]:
+    """Return the first of the characters `seen` that COVERAGE takes and the vocabulary has room for."""
+    missing = COVERAGE * sum(counts[character] for character in seen)
+    room, room_in_words = vocabulary_size - len(SPECIAL_TOKENS), vocabulary_size // 2
+    kept: list[str] = []
+    for character in seen:
+        in_words = _continues_words(character, lowercase)
+        room -= 1 + in_words
+        room_in_words -= 2 * in_words
+        if missing <= 0 or min(room, room_in_words) < 0:
+            break
+        kept.append(character)
+        missing -= counts[character]
+    return kept
 
 
 def _continues_words(character: str, lowercase: bool) -> bool:

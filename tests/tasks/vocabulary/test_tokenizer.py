@@ -164,6 +164,25 @@ def test_frequent_words_become_entries_and_rare_characters_fall_out(tmp_path: Pa
     assert "\u00e9" not in vocabulary, "accents go with the capitals"
 
 
+def test_characters_are_kept_by_coverage_as_far_as_there_is_room() -> None:
+    """Chinese has thousands of characters, each a word by itself; 1,000 of them would leave much text unknown."""
+    text = "".join(chr(0x4E00 + number) * 2 for number in range(3000))
+    assert len(train_vocabulary(lambda: [text], 8000, True)) == len(SPECIAL_TOKENS) + 2999, "99.95 % of 6,000"
+    assert len(train_vocabulary(lambda: [text], 2000, True)) == 2000
+    hangul = " ".join(chr(0xAC00 + number) for number in range(3000))
+    entries = train_vocabulary(lambda: [hangul], 2000, False)
+    assert sum(len(entry) == 1 for entry in entries) == 500, (
+        "of letters half of the entries, with ## in front and without"
+    )
+
+
+def test_a_vocabulary_of_english_text_has_the_bytes_that_it_always_had() -> None:
+    texts = [document.text for document in world.documents(1, "corpus", 2000)]
+    for size, digest in ((400, "db7218b0a025"), (2000, "14149cf7d13a")):
+        entries = train_vocabulary(lambda: iter(texts), size, True)
+        assert hashlib.sha256("\n".join(entries).encode()).hexdigest().startswith(digest)
+
+
 def test_a_cased_vocabulary_keeps_capitals_and_accents() -> None:
     vocabulary = train_vocabulary(lambda: iter(["Caf\u00e9 Caf\u00e9"] * 9), 400, False)
     assert "Caf\u00e9" in vocabulary
