@@ -36,6 +36,7 @@ from tasks.project.row_folders import HELD_OUT
 from tasks.reading.parquet import read_batches, size_of
 from tasks.rows.packing import pack
 from tasks.rows.row_files import ABSENT, Layout, Manifest, RowWriter, check_geometry
+from tasks.rows.unknown import UnknownTokens
 from tasks.vocabulary.encoding import load_tokenizer, read_vocabulary, tokenizer_file
 
 if TYPE_CHECKING:
@@ -139,6 +140,7 @@ class RowsSummary:
     counts: Counter[str] = field(default_factory=Counter)
     held_out: RowsSummary | None = None
     elapsed_s: float = 0.0
+    unknown: UnknownTokens | None = None
 
 
 class SequenceWriter:
@@ -271,7 +273,7 @@ def write_rows(
         (partial / HELD_OUT).mkdir()
         held_out = map(functools.partial(make, training), chunks(task, source, sides.held_out, sides.column))
         kept = _write(task, partial / HELD_OUT, tokenizer, held_out, progress)
-    return RowsSummary(made.manifest, made.examples, made.sequences, made.counts, kept, made.elapsed_s)
+    return RowsSummary(made.manifest, made.examples, made.sequences, made.counts, kept, made.elapsed_s, made.unknown)
 
 
 def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRows], progress: Progress) -> RowsSummary:
@@ -281,12 +283,14 @@ def _write(task: RowsTask, folder: Path, tokenizer: Path, made: Iterable[ChunkRo
     rows = RowWriter(
         folder, task.row_kind, shape.row_length, shape.max_sequences_per_row, 0, vocabulary.size, num_labels=labels
     )
+    unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, vocabulary.sep))
     with SequenceWriter(rows, task.features) as writer:
         for chunk in made:
             writer.write(chunk)
+            unknown.add(chunk.columns["input_ids"], chunk.columns["sequence_ids"] > 0)
             progress.update(writer.examples, f", {writer.sequences} sequences")
         manifest = writer.rows.finish(sha256_of(tokenizer_file(tokenizer)), seed=0)
-    return RowsSummary(manifest, writer.examples, writer.sequences, writer.counts, elapsed_s=progress.elapsed_s)
+    return RowsSummary(manifest, writer.examples, writer.sequences, writer.counts, None, progress.elapsed_s, unknown)
 
 
 def in_words(task: RowsTask, split: str, made: RowsSummary) -> str:

@@ -34,7 +34,8 @@ def row_data(task: ChecksTask, params: Params, splits: tuple[str, ...], root: Pa
                 examples = examples_of(task, split, name if held_out else "", root)
                 rules = partial(task.row_rules, examples=examples, training=split == TRAIN)
                 tokenizer, most = root / artifacts.TOKENIZER, params.model.max_positions
-                found.append(RowData(name, folder, tokenizer, most, task.entry.key("rows"), rules))
+                unknown = params.validate_.max_unknown_share
+                found.append(RowData(name, folder, tokenizer, most, task.entry.key("rows"), rules, unknown))
     return found
 
 

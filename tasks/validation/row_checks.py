@@ -13,6 +13,7 @@ from tasks.project.errors import InputError
 from tasks.project.files import read_json, sha256_of
 from tasks.project.row_folders import Manifest, read_manifest
 from tasks.rows.row_files import row_schema
+from tasks.rows.unknown import UnknownTokens
 from tasks.validation import row_features
 from tasks.validation.checks import RECORD, Check, Frame, Totals, differing, gathered
 from tasks.validation.histograms import Lengths
@@ -20,6 +21,7 @@ from tasks.validation.row_features import Sequences
 from tasks.validation.row_requirements import RowLimits, prerequisites, record_checks, total_checks
 from tasks.validation.row_rules import RulesOf
 
+CLS, SEP, UNK = "[CLS]", "[SEP]", "[UNK]"
 BATCH_TOKENS = 1 << 20
 """Tokens looked at together: the temporary arrays stay in the processor's cache."""
 
@@ -30,7 +32,14 @@ class RowData:
     record = "row"
 
     def __init__(
-        self, name: str, folder: Path, tokenizer: Path, max_positions: int, section: str, rules: RulesOf
+        self,
+        name: str,
+        folder: Path,
+        tokenizer: Path,
+        max_positions: int,
+        section: str,
+        rules: RulesOf,
+        max_unknown_share: float = 1.0,
     ) -> None:
         """Open the rows of `folder`.
 
@@ -38,6 +47,7 @@ class RowData:
             tokenizer: Folder of tokenizer.json.
             section: of params.yaml, the one that made the rows.
             rules: those of their kind.
+            max_unknown_share: share of [UNK] among the tokens at most.
 
         Raises:
             InputError: no manifest, or no tokenizer that can be used.
@@ -45,7 +55,9 @@ class RowData:
         self.name, self.folder = name, Path(folder)
         self.manifest: Manifest = read_manifest(self.folder)
         tokenizer_file = Path(tokenizer) / "tokenizer.json"
-        self.cls_id, self.vocab_size = read_tokenizer(tokenizer_file)
+        special, self.vocab_size = read_tokenizer(tokenizer_file)
+        self.cls_id = special[CLS]
+        self._unknown = UnknownTokens(special.get(UNK), [special[token] for token in (CLS, SEP) if token in special])
         self.tokenizer_sha256 = sha256_of(tokenizer_file)
         self.schema = row_schema(
             self.manifest.kind,
@@ -54,7 +66,8 @@ class RowData:
             self.manifest.max_predictions,
             self.manifest.vocab_size,
         )
-        limits = RowLimits(self.folder, section, self.manifest, self.vocab_size, self.tokenizer_sha256, max_positions)
+        tokens = self.vocab_size, self.tokenizer_sha256
+        limits = RowLimits(self.folder, section, self.manifest, *tokens, max_positions, max_unknown_share)
         self.rules = rules(limits)
         self.prerequisites: Sequence[Check] = prerequisites(limits)
         self.total_checks: Sequence[Check] = (*total_checks(limits), *self.rules.total_checks)
@@ -115,6 +128,7 @@ class RowData:
         features.update(row_features.token_features(rows, found, self.cls_id))
         features.update(self.rules.features(rows, found))
         first = self._seen["rows"]
+        self._unknown.add(rows["input_ids"], found.real)
         self._note(found)
         labels = np.arange(first, first + batch.num_rows)
         judged = {check.name: features[check.name].astype(np.int64) for check in self.record_checks}
@@ -144,8 +158,9 @@ class RowData:
             "nulls": seen["nulls"],
             "manifest_sequences": seen["sequences"],
             "manifest_real_tokens": seen["real_tokens"],
+            "unknown_share": self._unknown.share,
         }
-        return Totals({**values, **of_kind.values}, of_kind.examples, of_kind.shown)
+        return Totals(values, shown={"unknown_share": str(self._unknown)}) | of_kind
 
     def statistics(self) -> dict[str, Any]:
         seen, manifest = self._seen, self.manifest
@@ -155,6 +170,7 @@ class RowData:
             "sequences": seen["sequences"],
             "sequences per row": round(seen["sequences"] / max(1, seen["rows"]), 3),
             "real tokens": seen["real_tokens"],
+            "share of [UNK]": round(self._unknown.share, 4),
             "share of real tokens": round(seen["real_tokens"] / max(1, seen["rows"] * manifest.row_length), 4),
             "mean tokens of a sequence": self._tokens_per_sequence.mean,
         }
@@ -165,7 +181,7 @@ class RowData:
         return {
             "numbers": {**numbers, **self.rules.numbers()},
             "histograms": [*histograms, *self.rules.histograms()],
-            "notes": [f"{self.name} rows: {text}" for text in self.rules.notes()],
+            "notes": [f"{self.name} rows: {text}" for text in (self._unknown.warning, *self.rules.notes()) if text],
         }
 
 
@@ -176,8 +192,8 @@ def _open(path: Path) -> pa.ipc.RecordBatchFileReader:
         raise InputError(f"{path} is no Arrow file, or was cut off ({error}); make the rows again") from None
 
 
-def read_tokenizer(path: Path) -> tuple[int, int]:
-    """Id of [CLS] and size of the vocabulary, from tokenizer.json.
+def read_tokenizer(path: Path) -> tuple[dict[str, int], int]:
+    """Read the ids of the special tokens that there are, and the size of the vocabulary, from tokenizer.json.
 
     Raises:
         InputError: not there, not JSON, or without [CLS].
@@ -194,6 +210,6 @@ def read_tokenizer(path: Path) -> tuple[int, int]:
         size = max(vocabulary.values(), default=0) + 1
     except (AttributeError, KeyError, TypeError, ValueError):
         raise InputError(f"{path} is not laid out as a tokenizer; run the tokenizer stage again") from None
-    if "[CLS]" not in vocabulary:
+    if CLS not in vocabulary:
         raise InputError(f"{path} has no token [CLS]; BERT needs one: look at tokenizer.path")
-    return vocabulary["[CLS]"], size
+    return {token: vocabulary[token] for token in (CLS, SEP, UNK) if token in vocabulary}, size

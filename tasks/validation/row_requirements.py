@@ -25,6 +25,8 @@ class RowLimits:
     tokenizer_sha256: str
     """SHA-256 of its tokenizer.json."""
     max_positions: int
+    max_unknown_share: float = 1.0
+    """Share of [UNK] among the tokens at most."""
 
     @property
     def again(self) -> str:
@@ -88,6 +90,14 @@ def total_checks(limits: RowLimits) -> tuple[Check, ...]:
             limits.again,
             minimum=manifest.real_tokens,
             maximum=manifest.real_tokens,
+        ),
+        Check(
+            "unknown_share",
+            "input_ids",
+            f"at most {limits.max_unknown_share:.4g} of the tokens are [UNK]",
+            "the vocabulary does not fit the text: use a model or vocabulary of its language (base_model, tokenizer), "
+            "raise tokenizer.vocabulary_size if it is trained here, or raise validate.max_unknown_share",
+            maximum=limits.max_unknown_share,
         ),
     )
 

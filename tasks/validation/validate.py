@@ -134,8 +134,8 @@ def data_sets(name: str, params: Params, root: Path = Path()) -> list[DataSet]:
     section = f"pretrain_rows.{name}"
     rows = root / artifacts.rows_folder(name)
     folders = [folder for folder in (rows, held_out_folder(rows)) if folder is not None]
-    most = params.model.max_positions
-    return [RowData(name, folder, root / artifacts.TOKENIZER, most, section, rules) for folder in folders]
+    most, unknown = params.model.max_positions, params.validate_.max_unknown_share
+    return [RowData(name, folder, root / artifacts.TOKENIZER, most, section, rules, unknown) for folder in folders]
 
 
 def with_others(values: dict[str, Any], others: Mapping[str, Any], prefix: str) -> dict[str, Any]:

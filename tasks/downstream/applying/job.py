@@ -13,7 +13,7 @@ from tasks.downstream.applying.model import IPU_CONFIG, FoundModel
 from tasks.downstream.rows import write_rows
 from tasks.downstream.task import DownstreamTask, part_of
 from tasks.jobs.device_job import BatchGeometry, Job, JobResult, run_device_job
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import DeviceJobFailed, InputError, StagePaused
 from tasks.project.files import read_json
 from tasks.project.param_sections import Place
@@ -62,7 +62,9 @@ def compute(task: DownstreamTask, model: FoundModel, split: str, how: How) -> Jo
         KeyboardInterrupt: it was asked to stop.
     """
     rows, logits = task.rows_folder(split), artifacts.logits_file(task.entry.name, split)
-    write_rows(part_of(task.entry, "rows"), split, tokenizer=model.tokenizer)
+    made = write_rows(part_of(task.entry, "rows"), split, tokenizer=model.tokenizer)
+    if made.unknown and made.unknown.warning:
+        streams.note(made.unknown.warning)
     logits.parent.mkdir(parents=True, exist_ok=True)
     job = Job(
         kind="predict",

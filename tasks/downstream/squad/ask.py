@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tasks.downstream.applying.model import FoundModel
 from tasks.downstream.squad.params import AnswerParams
 from tasks.downstream.squad.question_model import WindowShape
-from tasks.project import artifacts
+from tasks.project import artifacts, streams
 from tasks.project.errors import InputError
 from tasks.project.files import sha256_of
 from tasks.project.param_sections import Place
@@ -113,6 +113,7 @@ def _ask_in(
             raise InputError(f"the {what} is empty: state a question and a text that holds its answer")
     tokenizer = load_tokenizer(model.tokenizer)
     features, words = _features(tokenizer, question, context, shape)
+    _note_unknown(tokenizer, features)
     found = []
     for place in places:
         with (
@@ -160,6 +161,18 @@ def _features(tokenizer: Tokenizer, question: str, context: str, shape: WindowSh
     begins = np.ones(tokenizer.get_vocab_size(with_added_tokens=True), dtype=np.int64)
     begins[[number for token, number in tokenizer.get_vocab().items() if token.startswith(CONTINUING)]] = 0
     return features, np.cumsum(begins[tokens])
+
+
+def _note_unknown(tokenizer: Tokenizer, features: Features) -> None:
+    """Warn of a text that the vocabulary does not fit."""
+    from tasks.rows.unknown import UnknownTokens
+    from tasks.vocabulary.encoding import read_vocabulary
+
+    vocabulary = read_vocabulary(tokenizer)
+    unknown = UnknownTokens(vocabulary.unk, (vocabulary.cls, vocabulary.sep))
+    unknown.add(features.token_ids, features.token_ids != vocabulary.pad)
+    if unknown.warning:
+        streams.note(unknown.warning)
 
 
 def _predict(

@@ -116,6 +116,24 @@ def test_each_fault_of_question_rows_fails_its_own_check_and_no_other(judge, tmp
     assert f"for example {said}\n" in explain(verdict, "")
 
 
+@pytest.mark.parametrize(("limit", "failed"), [(0.03, ["unknown_share"]), (0.04, [])])
+def test_unknown_tokens_are_counted_noted_from_one_percent_and_refused_above_the_limit(
+    judge, tmp_path, tokenizer, limit, failed
+):
+    columns = row_columns(PRETRAIN)
+    columns["input_ids"][0, 5] = 1  # [UNK], as one of 29 tokens: [CLS], [SEP] and padding do not count
+    write_rows(tmp_path / "phase1", PRETRAIN, columns, tokenizer)
+    verdict = validate(pretrain_data(tmp_path / "phase1", tokenizer, max_unknown_share=limit), judge)
+    assert failed_checks(verdict) == failed
+    share = "1 of 29 tokens (3.45%) are [UNK]"
+    assert {check["found"] for check in verdict["checks"] if check["name"] == "unknown_share"} == {share}
+    assert verdict["notes"] == [
+        f"phase1 rows: {share}. A vocabulary that fits the text has fewer than 1%: check its language and size"
+    ]
+    assert {"name": "share of [UNK]", "value": 0.0345} in verdict["statistics"]["numbers"]
+    assert bool(failed) == ("validate.max_unknown_share" in explain(verdict, ""))
+
+
 def test_padding_before_the_end_is_found(judge, tmp_path, tokenizer):
     columns = row_columns(PRETRAIN)
     hole(columns)

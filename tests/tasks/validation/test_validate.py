@@ -114,10 +114,10 @@ def test_the_command_accepts_sound_rows_and_writes_data_docs_on_demand(tmp_path,
     monkeypatch.setattr(sys, "argv", ["validate", "phase1"])
     main()
     printed = capsys.readouterr().out
-    assert re.match(r"phase1: 4 rows, 26 checks passed, \d+\.\d s; reports/validation/phase1\.html", printed)
+    assert re.match(r"phase1: 4 rows, 27 checks passed, \d+\.\d s; reports/validation/phase1\.html", printed)
     assert json.loads(Path("reports/validation/phase1.json").read_text(encoding="utf-8"))["valid"]
     suite = json.loads(Path("reports/expectations/phase1.json").read_text(encoding="utf-8"))
-    assert (suite["name"], len(suite["expectations"])) == ("phase1", 26)
+    assert (suite["name"], len(suite["expectations"])) == ("phase1", 27)
     assert not Path("reports/data_docs").exists()
     params = Path("params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(params.replace("data_docs: false", "data_docs: true"), encoding="utf-8")

@@ -208,11 +208,16 @@ def judged_rows(
 
 
 def pretrain_data(
-    folder: Path, tokenizer: Path, max_positions: int = MAX_POSITIONS, masked: float = MASKED_FRACTION
+    folder: Path,
+    tokenizer: Path,
+    max_positions: int = MAX_POSITIONS,
+    masked: float = MASKED_FRACTION,
+    max_unknown_share: float = 1.0,
 ) -> RowData:
     """Rows of pre-training, to be judged."""
     rules = partial(PretrainRules, masked_fraction=masked)
-    return RowData(folder.name, folder, tokenizer, max_positions, f"pretrain_rows.{folder.name}", rules)
+    section = f"pretrain_rows.{folder.name}"
+    return RowData(folder.name, folder, tokenizer, max_positions, section, rules, max_unknown_share)
 
 
 def answer_data(folder: Path, tokenizer: Path, *, training: bool) -> RowData:
