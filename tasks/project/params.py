@@ -46,7 +46,7 @@ class ValidateParams(Section):
     max_document_characters: Positive = 10_000_000
     """A longer document is most likely a corpus that was not cut up."""
     max_unknown_share: Fraction = 0.25
-    """Share of [UNK] among the tokens of rows; more is most likely a vocabulary of another language (warned from 0.01)."""
+    """Share of [UNK] among the tokens of rows; more is most likely a wrong vocabulary (warned from 0.01)."""
     near_duplicates: Annotated[float, Field(ge=0.5, le=1)] | None = 0.8
     """Share of shingles from which two texts are near-duplicates (docs/evaluation.md); null: none are looked for."""
     data_docs: bool = False

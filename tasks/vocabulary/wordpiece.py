@@ -28,7 +28,7 @@ ENOUGH_CHARACTERS = 1000
 """Characters that the vocabulary has where the text has them, rare as they may be, in at most a quarter of its
 entries; the rest become [UNK]. More are kept only for COVERAGE."""
 COVERAGE = 0.9995
-"""Share of the text's characters that the vocabulary covers, as far as it has room. Characters of words take two entries
+"""Share of the text's characters that the vocabulary covers where it has room. Characters of words take two entries
 each and get at most half of all; those that are words by themselves, such as Chinese ones, get what room there is."""
 MIN_FREQUENCY = 2
 """A pair of pieces seen once is not merged."""
