@@ -32,10 +32,11 @@ def token(wanted: Wanted) -> Iterator[Finding]:
 
 def origin(wanted: Wanted) -> Iterator[Finding]:
     """Licence and language of the model, which its card on the Hub states."""
-    base = wanted.params.base_model
-    if not _goes_to_hub(wanted) or base.source == "hub" or (base.source == "folder" and wanted.on_workers):
+    base, folder = wanted.params.base_model, wanted.project / wanted.params.base_model.path
+    elsewhere = base.source == "folder" and wanted.on_workers and not folder.is_dir()
+    if not _goes_to_hub(wanted) or base.source == "hub" or elsewhere:
         return  # of a base model on the Hub, `asked` reads them; of a folder on a worker's host, publishing does
-    found = read_origin(wanted.project / base.path) if base.source == "folder" else None
+    found = read_origin(folder) if base.source == "folder" else None
     try:
         require_origin(wanted.params, resolve_origin(wanted.params, found))
     except PublishError as error:
@@ -52,10 +53,10 @@ def asked(wanted: Wanted) -> Iterator[Question]:
         except PublishError:
             pass  # said by `token`
     sources = [] if wanted.on_workers else list(_sources(wanted))
-    if (publish or sources) and is_usable():
-        told = {"publish": publish, "review": wanted.params.publish.review, "sources": sources}
-        if publish and wanted.params.base_model.source == "hub":
-            told["origin"] = wanted.values
+    stated = wanted.params.publish.license and wanted.params.publish.language
+    origin = wanted.values if _goes_to_hub(wanted) and wanted.params.base_model.source == "hub" and not stated else None
+    if (publish or sources or origin) and is_usable():
+        told = {"publish": publish, "review": wanted.params.publish.review, "sources": sources, "origin": origin}
         yield Question("hub", "tasks.preflight.hub_check", told, FAR_S)
 
 

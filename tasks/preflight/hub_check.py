@@ -3,9 +3,9 @@
     python -m tasks.preflight.hub_check < REQUEST
 
 REQUEST is JSON: `publish`, the repositories to publish to; `review`; `sources`, a list of objects with `kind`
-(dataset or model), `section`, `name` and `revision`; and `origin`, the resolved parameters, where the licence of a base
-model on the Hub decides whether they may be published. Of each a line of JSON is printed (flows/preflight reads it).
-Nothing is downloaded but README.md and config.json of that model, and nothing is made or changed.
+(dataset or model), `section`, `name` and `revision`; and `origin`, the resolved parameters, where README.md of a base
+model on the Hub decides whether a release may go there, else null. Of each a line of JSON is printed (flows/preflight
+reads it). Nothing is downloaded but README.md and config.json of that model, and nothing is made or changed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tasks.project.errors import PodiumError
+from tasks.project.errors import InputError, PodiumError
 from tasks.project.main import run_main
 from tasks.project.params import Params, check
 from tasks.project.process import takes_no_words
@@ -28,8 +28,8 @@ def findings(told: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     if told["publish"]:
         found = _found("hub", lambda: _rights(told["publish"], told["review"]))
         yield found if found["level"] == "ok" else {**found, "text": f"{found['text']}. {LATER}"}
-    if origin := told.get("origin"):
-        found = _found("hub", lambda: _origin(check(origin)))
+    if told["origin"]:
+        found = _found("hub", lambda: _origin(check(told["origin"])))
         yield found if found["level"] == "ok" else {**found, "of_parameters": True}
     for source in told["sources"]:
         yield _found("hub input", lambda source=source: _source(**source))
@@ -67,11 +67,12 @@ def _origin(params: Params) -> str:
     from tasks.release.origin import require_origin, resolve_origin
 
     base = params.base_model
-    if not base.repository:
-        return "no base model is named"  # a problem that the list of sources has
-    _, _, files = download_files(
-        base.repository, base.revision, lambda present: [name for name in present if name in FILES], "base_model"
-    )
+    try:
+        _, _, files = download_files(
+            str(base.repository), base.revision, lambda names: [name for name in names if name in FILES], "base_model"
+        )
+    except InputError as error:
+        return f"licence and language are not known yet: {error}"  # said by `sources`, or a worker may read it
     found = read_origin(next(iter(files.values())).parent) if files else None
     require_origin(params, resolve_origin(params, found))
     return f"licence and language of {base.repository} or of section publish"

@@ -55,6 +55,9 @@ def test_the_card_of_a_given_folder_answers(project: Path, hub: HubServer, tmp_p
     said = refused(project, *given)
     assert "are not set, and the base model's README.md does not state it" in said
     assert ADD in said
+    assert ADD in refused(project, *given, on_workers=True)
+    gone = look(project, *given, f"base_model.path={tmp_path / 'on-the-worker'}", on_workers=True)
+    assert ("hub", "problem") not in gone
     (folder / "README.md").write_text("---\nlicense: mit\n---\n")
     assert "the language of the model is not set, and the base model" in refused(project, *given)
     assert ("hub", "problem") not in look(project, *given, "publish.language=am")
@@ -71,4 +74,8 @@ def test_the_card_of_a_model_on_the_hub_answers(project: Path, hub: HubServer, c
         assert ("hub", "problem") not in look(project, *given)
         return
     assert ADD in refused(project, *given)
+    assert ADD in refused(project, *given, on_workers=True)
     assert ("hub", "problem") not in look(project, *given, "publish.license=mit", "publish.language=en")
+    found = look(project, *given, "base_model.repository=user/none")
+    assert ("hub", "problem") not in found, "said once, as an input"
+    assert found["hub input", "problem"].startswith("base_model.repository=user/none")
